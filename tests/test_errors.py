@@ -15,13 +15,13 @@ def every_error() -> list[type[errors.CohererError]]:
 
 
 @pytest.mark.parametrize("kind", every_error())
-def test_the_docstring_draws_every_class(kind: type[errors.CohererError]) -> None:
+def test_the_docstring_lists_every_class(kind: type[errors.CohererError]) -> None:
     assert errors.__doc__ is not None
     assert kind.__name__ in errors.__doc__
 
 
 @pytest.mark.parametrize("kind", every_error())
-def test_errors_travel_between_processes(kind: type[errors.CohererError]) -> None:
+def test_errors_can_be_pickled(kind: type[errors.CohererError]) -> None:
     error = kind("No.", server="h:1", topic="t", partition=3, code=403, hint="Ask.")
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is kind
@@ -29,6 +29,6 @@ def test_errors_travel_between_processes(kind: type[errors.CohererError]) -> Non
     assert vars(copy) == vars(error)
 
 
-def test_timeouts_are_timeouts() -> None:
+def test_timeouts_are_builtin_timeouts() -> None:
     with pytest.raises(TimeoutError):
         raise errors.RequestTimeoutError("Late.")

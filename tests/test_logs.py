@@ -1,4 +1,4 @@
-"""Log lines that repeat themselves."""
+"""Repeated log lines are suppressed and counted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SOURCES = Path(__file__).parent.parent / "src/coherer"
 
 
 class Written(logging.Handler):
-    """Keeps what was written."""
+    """Collects log lines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Bench:
         self.logger.addHandler(self.written)
         self.logger.propagate = False
         self.logger.setLevel(logging.INFO)
-        self.log = Log(self.logger, self.repeats)
+        self.log = Log(self.logger, self.throttle)
 
 
 @pytest.fixture
@@ -61,18 +61,18 @@ def test_the_same_line_appears_once_a_minute_with_a_count(bench: Bench) -> None:
     ]
 
 
-def test_what_does_not_come_again_is_still_counted(bench: Bench) -> None:
+def test_flush_writes_the_count_of_lines_that_stopped(bench: Bench) -> None:
     for _ in range(3):
         bench.log.error("Cannot accept: %s", "too many files")
-    bench.repeats.flush()
+    bench.throttle.flush()
     assert bench.written.lines == ["Cannot accept: too many files"]
     bench.now_s += 60
-    bench.repeats.flush()
-    bench.repeats.flush()
+    bench.throttle.flush()
+    bench.throttle.flush()
     assert bench.written.lines[1:] == ["Cannot accept: too many files (2 more in the last 60 s)"]
     assert [record.levelno for record in bench.written.records] == [logging.ERROR] * 2
     bench.now_s += 61
-    bench.repeats.flush()
+    bench.throttle.flush()
     bench.log.error("Cannot accept: %s", "too many files")
     assert bench.written.lines[2:] == ["Cannot accept: too many files"]
 
@@ -85,7 +85,7 @@ def test_a_later_line_of_another_call_writes_the_count(bench: Bench) -> None:
     assert bench.written.lines == ["first", "first (1 more in the last 70 s)", "second"]
 
 
-def test_each_subject_has_lines_of_its_own(bench: Bench) -> None:
+def test_subjects_are_counted_separately(bench: Bench) -> None:
     for number in range(4):
         bench.log.warning("%s does not answer, attempt %d", "a", number, about="a")
         bench.log.warning("%s does not answer, attempt %d", "b", number, about="b")
@@ -95,7 +95,7 @@ def test_each_subject_has_lines_of_its_own(bench: Bench) -> None:
     ]
 
 
-def test_invented_subjects_fill_neither_log_nor_memory(bench: Bench) -> None:
+def test_the_number_of_subjects_is_limited(bench: Bench) -> None:
     for number in range(1_000):
         bench.log.warning("Not serving %s", f"10.0.0.9:{number}")
     assert len(bench.written.lines) == 4
@@ -107,7 +107,7 @@ def test_invented_subjects_fill_neither_log_nor_memory(bench: Bench) -> None:
     ]
 
 
-def test_lines_say_where_they_come_from_and_what_happened(bench: Bench) -> None:
+def test_lines_have_their_origin_and_exception(bench: Bench) -> None:
     for _ in range(2):
         try:
             int("a cause")
@@ -121,7 +121,7 @@ def test_lines_say_where_they_come_from_and_what_happened(bench: Bench) -> None:
     assert all(record.exc_info for record in bench.written.records)
 
 
-def test_a_level_that_is_off_costs_nothing(bench: Bench) -> None:
+def test_disabled_levels_are_skipped(bench: Bench) -> None:
     bench.log.debug("%d", "not a number")
     bench.logger.setLevel(logging.DEBUG)
     bench.log.debug("%s", 1)
@@ -129,7 +129,7 @@ def test_a_level_that_is_off_costs_nothing(bench: Bench) -> None:
 
 
 def _loggers(path: Path) -> list[str]:
-    """The right sides of what a module assigns from `logging.getLogger`."""
+    """The right sides of assignments with `logging.getLogger`."""
     return [
         ast.unparse(node.value)
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
@@ -137,7 +137,7 @@ def _loggers(path: Path) -> list[str]:
     ]
 
 
-def test_every_module_that_logs_does_so_through_this_mechanism() -> None:
+def test_every_module_logs_through_log() -> None:
     found = {
         str(path.relative_to(SOURCES)): logger
         for path in sorted(SOURCES.rglob("*.py"))

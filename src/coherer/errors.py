@@ -1,41 +1,41 @@
-"""Every error that Coherer raises on purpose.
+"""The exceptions that Coherer raises.
 
 ```
 CohererError
-├── UsageError              you called us wrongly; nothing was sent
+├── UsageError              a call with wrong arguments or at the wrong time; nothing was sent
 │   ├── ClosedError         the client, producer or consumer is closed
-│   ├── ForkedError         the object was made in another process
-│   └── WindowFullError     too many messages are under way (also a `BufferError`)
-├── SendManyError           messages of `send_many` failed, and nobody looked at the report
+│   ├── ForkedError         the object was created in another process
+│   └── WindowFullError     too many messages are in flight (also a `BufferError`)
+├── SendManyError           messages of `send_many` failed, and the report was not checked
 ├── ProtocolError           the peer sent bytes that break the protocol
-├── RefusedError            a server understood the request and said no; it gave a code
-├── UnavailableError        no server could be reached, or none answered in time
+├── RefusedError            a server answered with an error code
+├── UnavailableError        no server could be reached, or it did not answer in time
 │   ├── ConnectError        a connection could not be made
-│   │   └── WrongProtocolError  something else than the expected server answers there
-│   ├── DisconnectedError   the connection broke while a request was under way
+│   │   └── WrongProtocolError  the server at that address speaks another protocol
+│   ├── DisconnectedError   the connection broke while a request was in flight
 │   └── RequestTimeoutError no answer in time (also a `TimeoutError`)
-└── StoreError              the node's own disk
-    ├── StoreFullError      there is no room; it heals when there is
+└── StoreError              the files of a node
+    ├── StoreFullError      the disk is full; the store continues when space is free
     └── DamagedStoreError   a file does not hold what was written
 ```
 
-`RefusedError` has a subclass per result code of TubeMQ in `coherer._wire.tubemq.codes`.
+`RefusedError` has a subclass for each error code of the protocols.
 
-The class says whose fault it is; the fields say where; `hint` says what to do next.
+The class says who has to act, the fields say where the error happened, and `hint` says what to do.
 """
 
 from __future__ import annotations
 
 
 class CohererError(Exception):
-    """The root of the tree.
+    """The base class of all of Coherer's exceptions.
 
     Args:
-        text: what happened, one sentence.
-        server: the server's address as `host:port`, where one was involved.
-        topic: the topic, where one was involved.
-        partition: the partition (TubeMQ) or queue (RocketMQ) number.
-        code: the code that the server gave.
+        text: what happened, in one sentence.
+        server: the address of the server, `host:port`.
+        topic: the topic.
+        partition: the number of the partition (TubeMQ) or queue (RocketMQ).
+        code: the error code of the server.
         hint: what to do next.
 
     >>> print(CohererError("No answer.", server="10.0.0.1:8123", topic="a", hint="Is it up?"))
@@ -71,8 +71,7 @@ class CohererError(Exception):
         return " ".join(part for part in (self.text, where and f"[{where}]", self.hint) if part)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Keyword-only fields would be lost by the default pickling; Spark carries errors
-        # between processes.
+        # By default keyword-only fields are not pickled; Spark sends errors between processes.
         return (_restore, (type(self), self.text, self.__dict__))
 
 
@@ -84,7 +83,7 @@ def _restore(kind: type[CohererError], text: str, fields: dict[str, object]) -> 
 
 
 class UsageError(CohererError, ValueError):
-    """You called us wrongly. Nothing was sent and nothing changed."""
+    """The call is wrong. Nothing was sent and nothing changed."""
 
 
 class ClosedError(UsageError):
@@ -92,18 +91,18 @@ class ClosedError(UsageError):
 
 
 class ForkedError(UsageError):
-    """The object was made before a fork. Connect again in the child process."""
+    """The object was created before a fork. Connect again in the child process."""
 
 
 class WindowFullError(UsageError, BufferError):
-    """As many messages are under way as the producer's window allows. Nothing was sent."""
+    """The producer's window of messages in flight is full. Nothing was sent."""
 
 
 class SendManyError(CohererError):
-    """Messages given to `send_many` failed, and the program did not look at the report.
+    """Messages of `send_many` failed, and the program did not check the report.
 
-    The `with` block of a producer raises it at its end. The error of the first failed message is
-    its cause.
+    The `with` block of a producer raises it at its end. Its cause is the error of the first failed
+    message.
     """
 
 
@@ -112,11 +111,11 @@ class ProtocolError(CohererError):
 
 
 class RefusedError(CohererError):
-    """A server understood the request and refused it. `code` says why."""
+    """A server answered with an error; `code` is its error code."""
 
 
 class UnavailableError(CohererError):
-    """No server could be reached, or none was able to serve. Trying again may help."""
+    """No server could be reached, or no server could answer. Retrying may help."""
 
 
 class ConnectError(UnavailableError):
@@ -124,23 +123,23 @@ class ConnectError(UnavailableError):
 
 
 class WrongProtocolError(ConnectError):
-    """The server speaks another protocol. Trying again will not help; the address is wrong."""
+    """The server speaks another protocol: the address is wrong. Retrying does not help."""
 
 
 class DisconnectedError(UnavailableError):
-    """The connection broke before the answer came: the request may or may not have happened."""
+    """The connection broke before the answer: the server may or may not have done the request."""
 
 
 class RequestTimeoutError(UnavailableError, TimeoutError):
-    """No answer came in time: the request may or may not have happened."""
+    """No answer in time: the server may or may not have done the request."""
 
 
 class StoreError(CohererError):
-    """The node's own files."""
+    """An error in the files of a node."""
 
 
 class StoreFullError(StoreError):
-    """No room on the disk, or no more files to open. Nothing of the refused batch was kept."""
+    """The disk is full, or too many files are open. Nothing of the batch was stored."""
 
 
 class DamagedStoreError(StoreError):

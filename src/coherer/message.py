@@ -1,11 +1,11 @@
-"""What users hold: a message to send, a message received, and the receipt for a sent one.
+"""Messages: a message to send, a received message, and the receipt for a sent one.
 
-The names are common to both protocols. Where they differ:
+Both protocols use the same classes:
 
-| here | TubeMQ | RocketMQ |
+| field | TubeMQ | RocketMQ |
 |---|---|---|
 | `tag` | attribute `$msgType$` | property `TAGS` |
-| `time` | attribute `$msgTime$`, to the minute, no zone | a property |
+| `time` | attribute `$msgTime$`, to the minute, without time zone | property `$msgTime$` |
 | `properties` | the other attributes | the other properties |
 | `partition` | partition id | queue id |
 | `broker` | broker id, as text | broker name |
@@ -22,17 +22,17 @@ import msgspec
 _NOTHING: Mapping[str, str] = {}
 
 BODY_SHOWN_BYTES: Final = 100
-"""A `repr` shows so much of a body: messages end up in logs."""
+"""How much of a body `repr` shows, because messages end up in logs."""
 
 
-class _Shown(msgspec.Struct, frozen=True):
-    """How messages are shown: what they say, and not what they leave open."""
+class _ShortRepr(msgspec.Struct, frozen=True):
+    """A struct whose `repr` omits fields with their default values."""
 
     SHOWN: ClassVar[tuple[str, ...]] = ()
-    """Fields that are shown also where they have their defaults."""
+    """Fields that are shown even with their default values."""
 
     HIDDEN: ClassVar[tuple[str, ...]] = ()
-    """Fields that are not."""
+    """Fields that are never shown."""
 
     def __repr__(self) -> str:
         parts: list[str] = []
@@ -40,11 +40,11 @@ class _Shown(msgspec.Struct, frozen=True):
             name, value = field.name, getattr(self, field.name)
             if name in self.HIDDEN or (name not in self.SHOWN and value in (field.default, {})):
                 continue
-            parts.append(f"{name}={_shown(value)}")
+            parts.append(f"{name}={_short(value)}")
         return f"{type(self).__name__}({', '.join(parts)})"
 
 
-def _shown(value: object) -> str:
+def _short(value: object) -> str:
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, bytes) and len(value) > BODY_SHOWN_BYTES:
@@ -52,16 +52,16 @@ def _shown(value: object) -> str:
     return repr(value)
 
 
-class Message(_Shown, frozen=True, kw_only=False):
+class Message(_ShortRepr, frozen=True, kw_only=False):
     """A message to send.
 
     Args:
-        topic: where it goes.
+        topic: the topic to send to.
         body: the payload, at least one byte.
         tag: a word that consumers can filter by.
-        time: what the message is about in time; TubeMQ keeps minutes and no zone, so an aware
-            time is sent as UTC and a naive one as it is.
-        keys: words to look the message up by (RocketMQ).
+        time: the time the message refers to. TubeMQ keeps minutes without a time zone, so an aware
+            time is sent as UTC and a naive one unchanged.
+        keys: words to find the message by (RocketMQ).
         properties: further names and values.
 
     >>> Message("flights", b"{}", tag="UA")
@@ -76,20 +76,20 @@ class Message(_Shown, frozen=True, kw_only=False):
     properties: Mapping[str, str] = _NOTHING
 
 
-class ReceivedMessage(_Shown, frozen=True):
+class ReceivedMessage(_ShortRepr, frozen=True):
     """A message from a broker.
 
     Args:
-        topic: where it was sent.
+        topic: its topic.
         body: the payload.
         tag: the word that consumers filter by.
-        time: what the message is about in time; naive with TubeMQ.
-        keys: words to look the message up by (RocketMQ).
+        time: the time the message refers to; naive with TubeMQ.
+        keys: words to find the message by (RocketMQ).
         properties: further names and values.
         id: the broker's id for the message.
-        broker: which broker held it.
-        partition: the partition or queue it came from.
-        offset: its place there; None where the protocol does not tell (filtered TubeMQ reads).
+        broker: the broker that delivered it.
+        partition: its partition or queue.
+        offset: its offset there; None if the protocol does not carry it (filtered TubeMQ reads).
 
     >>> ReceivedMessage("flights", b"x" * 1_000, offset=7)
     ReceivedMessage(topic='flights', body=b'xxx...'... 1,000 bytes, partition=0, offset=7)
@@ -110,15 +110,15 @@ class ReceivedMessage(_Shown, frozen=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
-    """A broker's word that it has taken a message.
+    """A broker's confirmation that it has stored a message.
 
     Args:
         id: the broker's id for the message.
-        topic: where it was sent.
-        broker: which broker took it.
+        topic: the topic.
+        broker: the broker that stored it.
         partition: the partition or queue.
-        offset: its place there.
-        time_ms: the broker's clock when it took it, ms since 1970.
+        offset: its offset there.
+        time_ms: when the broker stored it, by its clock, ms since 1970.
     """
 
     id: str

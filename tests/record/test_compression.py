@@ -11,18 +11,18 @@ from coherer.errors import DamagedStoreError
 
 
 @given(st.binary(max_size=5000))
-def test_there_and_back(body: bytes) -> None:
+def test_round_trip(body: bytes) -> None:
     assert decompress(compress(body), limit_bytes=5000) == body
     assert decompress(memoryview(zlib.compress(body, 9)), limit_bytes=5000) == body
 
 
-def test_a_bomb_is_not_inflated() -> None:
+def test_decompression_is_limited() -> None:
     bomb = compress(bytes(10_000_000))
-    with pytest.raises(DamagedStoreError, match="more than 1000 bytes"):
+    with pytest.raises(DamagedStoreError, match="exceeds 1000 bytes"):
         decompress(bomb, limit_bytes=1000)
 
 
 @pytest.mark.parametrize("data", [b"", b"no zlib", compress(b"hello" * 100)[:-5]])
-def test_refuses_what_is_not_whole(data: bytes) -> None:
+def test_incomplete_data_is_rejected(data: bytes) -> None:
     with pytest.raises(DamagedStoreError):
         decompress(data, limit_bytes=1000)

@@ -24,14 +24,14 @@ def test_offset_ids_of_the_worked_examples() -> None:
     st.sampled_from([8, 20]).flatmap(lambda n: st.binary(min_size=n, max_size=n)),
     st.integers(0, 1 << 62),
 )
-def test_offset_ids_there_and_back(host: bytes, offset: int) -> None:
+def test_offset_ids_round_trip(host: bytes, offset: int) -> None:
     address, port, found = decode_offset_id(encode_offset_id(host, offset))
     assert address + port.to_bytes(4, "big", signed=True) == host
     assert found == offset
 
 
 @pytest.mark.parametrize("text", ["", "zz", "0A" * 15, "0A" * 17, "xy" * 16, "0A 0B" * 8])
-def test_refuses_what_is_no_id(text: str) -> None:
+def test_invalid_offset_ids_are_rejected(text: str) -> None:
     with pytest.raises(UsageError):
         decode_offset_id(text)
 
@@ -44,7 +44,7 @@ def test_unique_id_of_the_worked_example() -> None:
     assert len(unique_id(bytes(16), 1, 2, 3, 4)) == 56
 
 
-def test_unique_ids_differ_and_tell_the_time() -> None:
+def test_unique_ids_differ_and_contain_the_time() -> None:
     ids = UniqueIdGenerator(bytes([127, 0, 0, 1]), loader=7)
     made = [ids.next() for _ in range(1000)]
     assert len(set(made)) == 1000
@@ -54,8 +54,8 @@ def test_unique_ids_differ_and_tell_the_time() -> None:
     assert abs(begin + since_ms / 1000 - time.time()) < 3600
 
 
-def test_unique_ids_of_a_clock_that_is_set_back_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The counter begins again after 65,536 ids, so the times must not come again."""
+def test_unique_ids_differ_after_the_clock_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counter wraps after 65,536 ids, so times must not repeat."""
     told_ms = 1_700_000_000_000
     monkeypatch.setattr("time.time_ns", lambda: told_ms * 1_000_000)
     ids = UniqueIdGenerator(bytes([127, 0, 0, 1]), loader=7)

@@ -34,11 +34,11 @@ def example() -> bytes:
     )
 
 
-def test_writes_the_worked_example() -> None:
+def test_encode_the_worked_example() -> None:
     assert example() == EXAMPLE
 
 
-def test_reads_the_worked_example() -> None:
+def test_decode_the_worked_example() -> None:
     record = layout.decode(EXAMPLE)
     assert record == layout.Record(
         size=145,
@@ -60,7 +60,7 @@ def test_reads_the_worked_example() -> None:
     )
 
 
-def test_looks_without_decoding() -> None:
+def test_peek_and_spans() -> None:
     shifted = memoryview(b"??" + EXAMPLE)
     head = layout.peek(shifted, 2)
     assert (head.size, head.magic, head.queue_offset) == (145, layout.MAGIC, 42)
@@ -99,7 +99,7 @@ records = st.builds(
 
 
 @given(records)
-def test_what_is_written_is_read(data: bytes) -> None:
+def test_round_trip(data: bytes) -> None:
     record = layout.decode(data)
     assert record.size == len(data)
     again = layout.encode(
@@ -127,15 +127,15 @@ def test_what_is_written_is_read(data: bytes) -> None:
 
 
 @given(records, st.data())
-def test_a_cut_record_is_refused(data: bytes, draw: st.DataObject) -> None:
+def test_a_truncated_record_is_rejected(data: bytes, draw: st.DataObject) -> None:
     cut = data[: draw.draw(st.integers(0, len(data) - 1))]
     with pytest.raises(DamagedStoreError):
         layout.decode(cut)
 
 
 @given(records, st.data())
-def test_damage_is_found_or_decodes(data: bytes, draw: st.DataObject) -> None:
-    """Lengths, magic number and body are proven; other fields have no check sum."""
+def test_damage_is_detected_or_harmless(data: bytes, draw: st.DataObject) -> None:
+    """Lengths, magic number and body are verified; other fields have no checksum."""
     at = draw.draw(st.integers(0, len(data) - 1))
     damaged = bytearray(data)
     damaged[at] ^= 1 << draw.draw(st.integers(0, 7))
@@ -145,12 +145,12 @@ def test_damage_is_found_or_decodes(data: bytes, draw: st.DataObject) -> None:
         layout.decode(bytes(damaged))
     except DamagedStoreError:
         return
-    # The highest bit of the CRC is always zero, whoever set it.
+    # The highest bit of the CRC is always zero.
     assert not proven
 
 
 @given(st.binary(max_size=200))
-def test_garbage_is_refused_and_nothing_else(data: bytes) -> None:
+def test_garbage_raises_only_damaged_store_errors(data: bytes) -> None:
     for look in (layout.peek, layout.spans, layout.decode):
         try:
             look(data)
@@ -162,21 +162,21 @@ def test_garbage_is_refused_and_nothing_else(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("topic", "properties"), [("", b""), ("t" * 128, b""), ("ü" * 64, b""), ("t", bytes(32768))]
 )
-def test_refuses_what_does_not_fit(topic: str, properties: bytes) -> None:
+def test_too_long_fields_are_rejected(topic: str, properties: bytes) -> None:
     with pytest.raises(UsageError):
         layout.encode(
             topic, b"", properties, queue_id=0, queue_offset=0, physical_offset=0, store_ms=0
         )
 
 
-def test_topic_that_is_no_text() -> None:
+def test_a_topic_that_is_not_utf8() -> None:
     data = EXAMPLE.replace(b"TopicTest", b"\xff" * 9)
     assert layout.flaw(data) == ""
     with pytest.raises(DamagedStoreError, match="UTF-8"):
         layout.decode(data)
 
 
-def test_the_check_sum_may_be_left_out() -> None:
+def test_the_checksum_can_be_skipped() -> None:
     data = EXAMPLE.replace(b"hello", b"jello")
-    assert layout.flaw(data) == "body check sum"
+    assert layout.flaw(data) == "body checksum"
     assert layout.decode(data, check_crc=False).body == b"jello"

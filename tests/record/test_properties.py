@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer._record.properties import RESERVED, decode, encode, index_keys
+from coherer._record.properties import (
+    RESERVED,
+    decode,
+    encode,
+    index_keys,
+    java_hash,
+    tag_code,
+)
 from coherer.errors import UsageError
 
 words = st.text(
@@ -18,13 +25,13 @@ def test_worked_example() -> None:
 
 
 @given(st.dictionaries(words, words))
-def test_what_is_written_is_read(properties: dict[str, str]) -> None:
+def test_round_trip(properties: dict[str, str]) -> None:
     assert decode(encode(properties)) == properties
-    assert decode(encode(properties) + b"\x02") == properties  # as older clients write it
+    assert decode(encode(properties) + b"\x02") == properties  # as older clients encode it
 
 
 @given(st.binary())
-def test_garbage_is_dropped(data: bytes) -> None:
+def test_invalid_parts_are_ignored(data: bytes) -> None:
     for name, value in decode(data).items():
         assert name
         assert value
@@ -44,7 +51,7 @@ def test_garbage_is_dropped(data: bytes) -> None:
         (b"a\x01\xff", {"a": "\ufffd"}),
     ],
 )
-def test_reads_as_java_does(text: bytes, found: dict[str, str]) -> None:
+def test_decodes_like_java(text: bytes, found: dict[str, str]) -> None:
     assert decode(text) == found
     assert decode(memoryview(text)) == found
 
@@ -52,18 +59,18 @@ def test_reads_as_java_does(text: bytes, found: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     "properties", [{"": "a"}, {"a": ""}, {"a\x01": "b"}, {"a": "\x02"}, {"a": "\ud800"}]
 )
-def test_refuses_what_would_be_lost(properties: dict[str, str]) -> None:
+def test_encode_rejects_properties_that_would_be_lost(properties: dict[str, str]) -> None:
     with pytest.raises(UsageError):
         encode(properties)
 
 
-def test_refuses_what_is_too_long() -> None:
+def test_encode_rejects_too_long_texts() -> None:
     assert len(encode({"a": "b" * 32765})) == 32767
     with pytest.raises(UsageError, match="32768"):
         encode({"a": "b" * 32766})
 
 
-def test_index_keys_come_in_javas_order() -> None:
+def test_index_keys_have_javas_order() -> None:
     assert index_keys({}) == ()
     assert index_keys({"KEYS": " a  b "}) == ("a", "b")
     assert index_keys({"KEYS": "a b", "UNIQ_KEY": "u", "TAGS": "t"}) == ("u", "a", "b")
@@ -72,3 +79,35 @@ def test_index_keys_come_in_javas_order() -> None:
 def test_reserved_names() -> None:
     assert {"TAGS", "KEYS", "UNIQ_KEY", "WAIT", "INNER_MULTI_QUEUE_OFFSET"} < RESERVED
     assert "carrier" not in RESERVED
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("", 0),
+        ("TagA", 2598919),
+        ("TagB", 2598920),
+        ("*", 42),
+        ("TagA || TagB", 1359775119),
+        ("order-支付", 1235076712),
+        ("😀", 1772899),
+        ("refund", -934813832),
+        ("payment_done", -497418725),
+    ],
+)
+def test_hashes_of_the_worked_examples(text: str, code: int) -> None:
+    assert java_hash(text) == code
+
+
+@given(st.text())
+def test_hashes_are_signed_32_bit_numbers(text: str) -> None:
+    value = 0
+    for unit in memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H"):
+        value = 31 * value + unit
+    assert (java_hash(text) - value) % (1 << 32) == 0
+    assert -(1 << 31) <= java_hash(text) < 1 << 31
+
+
+def test_the_code_without_a_tag_is_0() -> None:
+    assert tag_code(None) == tag_code("") == 0
+    assert tag_code("refund").to_bytes(8, "big", signed=True).hex() == "ffffffffc847df78"

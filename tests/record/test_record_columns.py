@@ -1,4 +1,4 @@
-"""The quick ways of taking texts apart against the plain one, in both protocols' form."""
+"""The fast ways of parsing texts give the same result as the plain one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ items = st.one_of(
 
 @st.composite
 def texts(draw: st.DrawFn) -> list[bytes | None]:
-    """Texts with the same names, mostly, and some that are not."""
+    """Texts that mostly have the same names."""
     keys = draw(st.lists(names, min_size=1, max_size=4))
     size = draw(st.integers(1, 8))
     rows: list[bytes | None] = [
@@ -43,13 +43,13 @@ def texts(draw: st.DrawFn) -> list[bytes | None]:
     ]
     for _ in range(draw(st.integers(0, 2))):
         odd = st.lists(items, min_size=1, max_size=5).map(",".join).map(str.encode)
-        place = draw(st.integers(0, size - 1))
-        rows[place] = draw(st.none() | odd | st.binary(min_size=1, max_size=6))
+        row = draw(st.integers(0, size - 1))
+        rows[row] = draw(st.none() | odd | st.binary(min_size=1, max_size=6))
     return rows
 
 
 def written(rows: list[bytes | None], form: TextFormat) -> list[bytes | None]:
-    """The same texts, with the form's separators."""
+    """The same texts with the separators of a format."""
     if form is TUBEMQ:
         return rows
     return [
@@ -65,7 +65,7 @@ def content(columns: ParsedColumns) -> list[object]:
 
 @pytest.mark.parametrize("form", FORMS)
 @given(texts())
-def test_in_step_finds_what_one_by_one_finds(form: TextFormat, rows: list[bytes | None]) -> None:
+def test_parse_aligned_equals_parse_each(form: TextFormat, rows: list[bytes | None]) -> None:
     rows = written(rows, form)
     found = parse_aligned(rows, form)
     assert found is None or content(found) == content(parse_each(rows, form))
@@ -73,13 +73,15 @@ def test_in_step_finds_what_one_by_one_finds(form: TextFormat, rows: list[bytes 
 
 @pytest.mark.parametrize("form", FORMS)
 @given(texts(), st.integers(1, 6))
-def test_whichever_way_is_taken(form: TextFormat, rows: list[bytes | None], times: int) -> None:
+def test_parse_texts_equals_parse_each(
+    form: TextFormat, rows: list[bytes | None], times: int
+) -> None:
     rows = written(rows * times, form)
     assert content(parse_texts(rows, form)) == content(parse_each(rows, form))
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_in_step_takes_what_a_producer_writes(form: TextFormat) -> None:
+def test_parse_aligned_accepts_texts_of_a_producer(form: TextFormat) -> None:
     rows = [f"$msgType$=UA,$msgTime$=202401020304,k={n},b=1".encode() for n in range(100)]
     found = parse_aligned(written([*rows], form), form)
     assert found is not None
@@ -106,13 +108,13 @@ def test_in_step_takes_what_a_producer_writes(form: TextFormat) -> None:
         pytest.param([b"\xff=a"], id="no UTF-8 in a name"),
     ],
 )
-def test_what_is_not_in_step(form: TextFormat, rows: list[bytes | None]) -> None:
+def test_texts_that_are_not_aligned(form: TextFormat, rows: list[bytes | None]) -> None:
     rows = written(rows, form)
     assert parse_aligned(rows, form) is None
     assert content(parse_texts(rows, form)) == content(parse_each(rows, form))
 
 
-def test_a_blank_value_is_none_with_rocketmq() -> None:
+def test_a_blank_value_is_ignored_with_rocketmq() -> None:
     assert parse_aligned([b"a=", b"a="], TUBEMQ) is not None
     rows: list[bytes | None] = [b"a\x01", b"a\x01x"]
     assert parse_aligned(rows, ROCKETMQ) is None

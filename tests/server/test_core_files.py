@@ -90,7 +90,7 @@ def test_a_broken_file_falls_back_to_the_one_before(
     again = core_of(store)
     assert (again.topics.get("topics") is not None, "groups" in again.groups) == (True, True)
     assert name in caplog.text
-    assert "The version before it is used" in caplog.text
+    assert "The previous version is used" in caplog.text
     store.save_config(name, b"{ broken, too")
     assert core_of(store).topics.get("topics") is not None, "the good one has stayed"
     (store.directory / "config" / f"{name}.bak").write_bytes(b"{ broken, too")

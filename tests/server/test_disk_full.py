@@ -56,8 +56,8 @@ async def test_sends_are_refused_while_the_disk_is_full(
                 await producer.send(coherer.Message("orders", b"refused"))
             error = caught.value
             assert error.code == {"tubemq": 419, "rocketmq": 14}[protocol]
-            assert "The disk is full: no room to write the log." in error.text
-            assert "Free room on that server's disk" in error.hint
+            assert "The disk is full: could not write the log." in error.text
+            assert "Free disk space on that server" in error.hint
             assert "Send more slowly" not in str(error)
             disk.full = False
             await producer.send(coherer.Message("orders", b"after"))

@@ -1,4 +1,4 @@
-"""Stores on disks that fill up, lose power or are read by nobody else; and a clock."""
+"""Fixtures: stores, a clock, disks that fill up, and disks that lose power."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECTOR = 512
 
 
 class Clock:
-    """Told the time by the test."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.ms = 1_650_000_000_000
@@ -29,13 +29,13 @@ class Clock:
 
 
 class FullFiles(OsFiles):
-    """A disk with room for so many sectors; None for no end of it. Holes take no room.
+    """A disk with space for `free_sectors` sectors; None for no limit. Holes take no space.
 
     `fail_at` makes the n-th changing operation from now on fail, whatever it is, once.
     """
 
     def __init__(self) -> None:
-        self.room: int | None = None
+        self.free_sectors: int | None = None
         self.fail_at: int | None = None
         self.operations = 0
         self._taken: set[tuple[int, int]] = set()
@@ -71,21 +71,21 @@ class FullFiles(OsFiles):
             data_at = self.next_data(handle, sector * SECTOR)
             if (inode, sector) in self._taken or data_at == sector * SECTOR:
                 continue
-            if self.room is not None:
-                if self.room <= 0:
+            if self.free_sectors is not None:
+                if self.free_sectors <= 0:
                     part = max(sector * SECTOR - offset, 0)
                     super().write(handle, data[:part], offset)
                     raise OSError(errno.ENOSPC, "No space left on device")
-                self.room -= 1
+                self.free_sectors -= 1
             self._taken.add((inode, sector))
         super().write(handle, data, offset)
 
 
 class _Inode:
     def __init__(self) -> None:
-        self.content = bytearray()  # as programs see it
+        self.content = bytearray()  # as processes see it
         self.durable = bytearray()  # as it was at the last sync
-        self.pending: list[tuple[int, bytes]] = []  # writes since then; (size, b"") a resize
+        self.pending: list[tuple[int, bytes]] = []  # writes since then; (size, b"") is a resize
 
 
 class PowerFiles(OsFiles):
@@ -101,10 +101,10 @@ class PowerFiles(OsFiles):
         self._names: dict[Path, _Inode | None] = {}  # None is a directory
         self._durable_names: dict[Path, _Inode | None] = {}
         self._pending_names: list[tuple[Path, _Inode | None, bool]] = []
-        self.before: Callable[[], None] = lambda: None  # told before anything changes
+        self.before: Callable[[], None] = lambda: None  # called before anything changes
 
     def adopt(self, root: Path) -> None:
-        """Take what is there for durable."""
+        """Treat existing files as durable."""
         for path in [root, *root.rglob("*")]:
             inode = None if not path.is_file() else _Inode()
             if inode is not None:
@@ -189,7 +189,7 @@ class PowerFiles(OsFiles):
             self._pending_names.append((name, self._names.pop(name), False))
 
     def cut(self, root: Path, image: Path, chance: random.Random) -> None:
-        """Write what the disk holds after a power cut now: `root` as it is found, at `image`."""
+        """Write the state of `root` after a power cut now to `image`."""
         names = dict(self._durable_names)
         for directory in {name.parent for name, _, _ in self._pending_names}:
             pending = [entry for entry in self._pending_names if entry[0].parent == directory]
@@ -245,7 +245,7 @@ def _torn(inode: _Inode, chance: random.Random) -> bytes:
 
 
 def tiny(**changes: object) -> StoreOptions:
-    """Options with files so small that a test fills several."""
+    """Options with small files, so that a test fills several."""
     defaults: dict[str, object] = {
         "segment_bytes": 16_384,
         "queue_segment_bytes": 400,
@@ -265,7 +265,7 @@ def draft(
     tag: str = "",
     key: str = "",
 ) -> Draft:
-    """A message that can be told apart."""
+    """A message with a unique body."""
     from coherer._record.properties import tag_code
 
     properties = {name: text for name, text in (("TAGS", tag), ("KEYS", key)) if text}
@@ -281,12 +281,12 @@ def draft(
 
 
 def label(record: memoryview) -> str:
-    """Which message a record holds, proven by its check sum."""
+    """The label of the message in a record, verified by its checksum."""
     return bytes(decode(record).body).split(b";")[0].decode()
 
 
 class Bench:
-    """Opens stores in one directory after the other, and closes them."""
+    """Opens stores and closes them at the end of the test."""
 
     def __init__(self, directory: Path, clock: Clock) -> None:
         self.directory = directory / "store"
@@ -307,7 +307,7 @@ class Bench:
         return store
 
     def crash(self, name: str = "crashed") -> Path:
-        """Give a copy of the directory as it is now: the process died."""
+        """Return a copy of the directory, as if the process had died."""
         import shutil
 
         target = self._root / name
@@ -316,7 +316,7 @@ class Bench:
         return target
 
     def write_queues(self, store: Store) -> None:
-        """Write the queues' entries to their files; the checkpoint knows nothing of them."""
+        """Write the queues' entries to their files, without a checkpoint."""
         checkpoint = store.directory / "checkpoint"
         before = checkpoint.read_bytes() if checkpoint.exists() else None
         store.flush_queues()
@@ -327,14 +327,14 @@ class Bench:
 
     def close(self) -> None:
         for store in self._open:
-            with suppress(StoreError):  # its directory or its disk may be gone
+            with suppress(StoreError):  # its directory or disk may be gone
                 store.close()
 
     draft = staticmethod(draft)
     label = staticmethod(label)
 
     def labels(self, store: Store, topic: str = "t", queue_id: int = 0) -> dict[int, str]:
-        """Everything in a queue: queue offset to message."""
+        """The labels of all messages in a queue by queue offset."""
         found: dict[int, str] = {}
         at, end = store.queue_range(topic, queue_id)
         while at < end:
@@ -347,7 +347,7 @@ class Bench:
         return found
 
     def everything(self, store: Store) -> dict[tuple[str, int], dict[int, str]]:
-        """Everything in a store."""
+        """The labels of all messages in a store."""
         return {
             (topic, queue_id): self.labels(store, topic, queue_id)
             for topic in store.topics()

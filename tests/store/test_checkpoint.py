@@ -17,10 +17,10 @@ checkpoints = st.builds(
 
 
 @given(checkpoints)
-def test_there_and_back(checkpoint: Checkpoint) -> None:
+def test_round_trip(checkpoint: Checkpoint) -> None:
     data = checkpoint.encode()
     assert len(data) == 4096
-    # What Java reads; it reads and writes nothing else.
+    # The part that Java reads; it reads and writes nothing else.
     assert struct.unpack_from(">qqq", data) == (
         checkpoint.log_ms,
         checkpoint.queues_ms,
@@ -34,7 +34,7 @@ def test_there_and_back(checkpoint: Checkpoint) -> None:
 
 
 @given(checkpoints, st.integers(0, 4095), st.integers(1, 255))
-def test_damage_makes_it_believe_less(checkpoint: Checkpoint, at: int, change: int) -> None:
+def test_a_damaged_checkpoint_covers_less(checkpoint: Checkpoint, at: int, change: int) -> None:
     data = bytearray(checkpoint.encode())
     data[at] ^= change
     found = Checkpoint.decode(bytes(data))
@@ -66,7 +66,7 @@ def test_the_file(tmp_path: Path) -> None:
 
 
 def test_the_times_java_needs(bench: Any, clock: Any) -> None:
-    """Its times never promise more than what was synced when it was written."""
+    """The times never cover more than what was synced when the checkpoint was written."""
     store = bench.open()
     store.append([bench.draft(0)])
     first_ms = clock.ms
@@ -82,6 +82,6 @@ def test_the_times_java_needs(bench: Any, clock: Any) -> None:
     assert struct.unpack_from(">qqq", data) == (clock.ms, clock.ms, 0)
     store.close()
     again = bench.open()
-    again.close()  # nothing new: the times stay
+    again.close()  # nothing new: the times do not change
     data = (bench.directory / "checkpoint").read_bytes()
     assert struct.unpack_from(">qqq", data) == (clock.ms, clock.ms, 0)

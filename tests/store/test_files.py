@@ -8,21 +8,36 @@ from typing import Any
 
 import pytest
 
-from coherer._store import files as module
-from coherer._store.files import OsFiles, SeekingIO
+from coherer._store.files import OsFiles, seek_and_read, seek_and_write
 from coherer.errors import StoreError
 
 
-@pytest.fixture(params=["by position", "by seeking"])
+class SeekingFiles(OsFiles):
+    """Files on a system without `pread` and `pwrite`, such as Windows."""
+
+    def write_at(self, handle: int, data: bytes, offset: int) -> int:
+        return seek_and_write(handle, data, offset)
+
+    def read_at(self, handle: int, size: int, offset: int) -> bytes:
+        return seek_and_read(handle, size, offset)
+
+
+class ShortWriteFiles(OsFiles):
+    """Files of which the system writes three bytes at a time."""
+
+    def write_at(self, handle: int, data: bytes, offset: int) -> int:
+        return super().write_at(handle, data[:3], offset)
+
+
+@pytest.fixture(params=[OsFiles, SeekingFiles])
 def files(request: Any, monkeypatch: Any) -> OsFiles:
-    if request.param == "by seeking":  # what Windows does
-        monkeypatch.setattr(module, "_write_at", SeekingIO.write)
-        monkeypatch.setattr(module, "_read_at", SeekingIO.read)
+    if request.param is SeekingFiles:
         monkeypatch.delattr(os, "SEEK_DATA", raising=False)
-    return OsFiles()
+    made: OsFiles = request.param()
+    return made
 
 
-def test_reads_what_was_written(files: OsFiles, tmp_path: Path) -> None:
+def test_read_write_and_map(files: OsFiles, tmp_path: Path) -> None:
     handle = files.open(tmp_path / "a", create=True)
     files.resize(handle, 3_000_000)
     files.write(handle, b"hello", 2_500_000)
@@ -43,9 +58,8 @@ def test_reads_what_was_written(files: OsFiles, tmp_path: Path) -> None:
     assert mapped[2_500_004:2_500_005] == b"o"
 
 
-def test_a_short_write_goes_on(files: OsFiles, tmp_path: Path, monkeypatch: Any) -> None:
-    real = module._write_at
-    monkeypatch.setattr(module, "_write_at", lambda h, d, o: real(h, d[:3], o))
+def test_a_short_write_is_continued(tmp_path: Path) -> None:
+    files = ShortWriteFiles()
     handle = files.open(tmp_path / "a", create=True)
     files.write(handle, b"0123456789", 5)
     assert files.read(handle, 20, 0) == bytes(5) + b"0123456789"
@@ -71,7 +85,7 @@ def test_names(files: OsFiles, tmp_path: Path) -> None:
         files.open(tmp_path / "a")
 
 
-def test_a_lock_holds_within_the_process(tmp_path: Path) -> None:
+def test_a_lock_excludes_the_same_process(tmp_path: Path) -> None:
     files = OsFiles()
     handle = files.lock(tmp_path / "lock")
     with pytest.raises(StoreError):
@@ -80,8 +94,8 @@ def test_a_lock_holds_within_the_process(tmp_path: Path) -> None:
     files.unlock(tmp_path / "lock", files.lock(tmp_path / "lock"))
 
 
-def test_a_lock_holds_between_processes(tmp_path: Path) -> None:
-    """It is the lock that Java's broker takes: on the first byte, by POSIX."""
+def test_a_lock_excludes_other_processes(tmp_path: Path) -> None:
+    """It is the same POSIX lock on the first byte that Java's broker takes."""
     files = OsFiles()
     script = (
         "import sys, pathlib; from coherer._store import OsFiles\n"

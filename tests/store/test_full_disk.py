@@ -1,4 +1,4 @@
-"""No room: the whole batch is refused, nothing of it is seen, and it heals."""
+"""A full disk: a batch is rejected completely, and the store recovers when space is free."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ def batch(bench: Any, begin: int, count: int = 30, **how: Any) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("room", [0, 1, 5, 20, 31, 32, 40, 41, 43, 46, 60])
-def test_a_full_disk_refuses_the_batch_and_heals(bench: Any, full_files: Any, room: int) -> None:
+@pytest.mark.parametrize("free_sectors", [0, 1, 5, 20, 31, 32, 40, 41, 43, 46, 60])
+def test_a_full_disk_rejects_a_batch_and_the_store_recovers(
+    bench: Any, full_files: Any, free_sectors: int
+) -> None:
     store = bench.open(files=full_files)
     store.append(batch(bench, 0, 5))
     before, end = bench.everything(store), store.end_offset
-    full_files.free_sectors = room
+    full_files.free_sectors = free_sectors
     refused = 0
     for _ in range(3):
         try:
@@ -33,7 +35,7 @@ def test_a_full_disk_refuses_the_batch_and_heals(bench: Any, full_files: Any, ro
             refused += 1
             assert bench.everything(store) == before
             assert store.end_offset == end
-            # Nobody who comes later sees it either.
+            # It is not visible after a restart either.
             crashed = bench.open(bench.crash())
             assert bench.everything(crashed) == before
             assert not crashed.recovery.damage
@@ -56,7 +58,7 @@ def test_a_full_disk_refuses_the_batch_and_heals(bench: Any, full_files: Any, ro
     assert {bench.label(record) for record in again.by_key("t", "k0")} == set(firsts)
 
 
-def test_every_operation_may_be_the_one_that_fails(bench: Any, full_files: Any) -> None:
+def test_any_operation_may_fail(bench: Any, full_files: Any) -> None:
     store = bench.open(files=full_files)
     store.append(batch(bench, 0, 3))
     number, survived = 1000, 0
@@ -85,8 +87,8 @@ def test_every_operation_may_be_the_one_that_fails(bench: Any, full_files: Any) 
     assert (again.recovery.clean, again.recovery.damage) == (True, ())
 
 
-def test_a_batch_that_cannot_be_taken_back_at_once(bench: Any) -> None:
-    """The disk fails so badly that even the cleaning up fails; it is done before the next write."""
+def test_a_failed_batch_is_cut_off_later_if_necessary(bench: Any) -> None:
+    """Even the cleanup fails at first; it is done before the next write."""
 
     class Stubborn(OsFiles):
         left: int | None = None
@@ -117,24 +119,21 @@ def test_a_batch_that_cannot_be_taken_back_at_once(bench: Any) -> None:
     assert crashed.recovery.cut_bytes == 0
 
 
-def test_keys_wait_for_room(bench: Any, full_files: Any) -> None:
+def test_keys_stay_in_memory_while_the_disk_is_full(bench: Any, full_files: Any) -> None:
     store = bench.open(files=full_files)
     store.append(batch(bench, 0, 6))
     full_files.free_sectors = 0
     with pytest.raises(StoreFullError):
         store.flush_queues()
-    assert len(store.by_key("t", "k0")) == 1  # found among those that wait
+    assert len(store.by_key("t", "k0")) == 1  # found in memory
     full_files.free_sectors = None
     store.flush_queues()
     assert len(store.by_key("t", "k0")) == 1
     assert len(list((bench.directory / "index").iterdir())) == 1
 
 
-def test_keys_do_not_wait_without_end(bench: Any, full_files: Any, monkeypatch: Any) -> None:
-    from coherer._store.index import KeyIndex
-
-    monkeypatch.setattr(KeyIndex, "PENDING_MAX", 4)
-    store = bench.open(files=full_files)
+def test_pending_keys_are_limited(bench: Any, full_files: Any) -> None:
+    store = bench.open(files=full_files, pending_keys_max=4)
     store.append(batch(bench, 0, 6))
     full_files.free_sectors = 0
     before = bench.everything(store)
@@ -174,7 +173,7 @@ def test_a_full_disk_keeps_the_old_configuration(bench: Any, full_files: Any) ->
     assert store.load_config("topics.json") == b"new"
 
 
-def test_other_errors_are_not_called_full(bench: Any) -> None:
+def test_other_errors_are_not_reported_as_full(bench: Any) -> None:
     class Broken(OsFiles):
         broken = False
 
@@ -193,9 +192,9 @@ def test_other_errors_are_not_called_full(bench: Any) -> None:
     store.append([bench.draft(0)])
 
 
-def test_too_many_open_files_pass(bench: Any) -> None:
-    """What cannot be opened was not synced, but it was not lost either: unlike after a failed sync
-    the store goes on by itself."""
+def test_too_many_open_files_is_a_temporary_error(bench: Any) -> None:
+    """A file that cannot be opened is not synced, but nothing is lost: unlike after a failed sync
+    the store continues by itself."""
 
     class Few(OsFiles):
         none_left = False
@@ -215,11 +214,11 @@ def test_too_many_open_files_pass(bench: Any) -> None:
     store.append(batch(bench, 0, 6))
     before = bench.everything(store)
     files.none_left = True
-    store.append([bench.draft(9, "new")])  # its queue's file is made later
+    store.append([bench.draft(9, "new")])  # the file of its queue is created later
     before = bench.everything(store)
     assert before["new", 0] == {0: "new/0/9"}
     for what in (store.flush, store.flush_queues, lambda: store.append(batch(bench, 50, 40))):
-        with pytest.raises(StoreFullError, match="too many are"):
+        with pytest.raises(StoreFullError, match="Too many open files"):
             what()
     files.none_left = False
     assert store.flush() == store.end_offset == store.durable_offset
@@ -237,8 +236,8 @@ def test_too_many_open_files_pass(bench: Any) -> None:
     assert again.recovery.clean
 
 
-def test_a_store_on_a_full_disk_is_closed_in_order(bench: Any, full_files: Any) -> None:
-    """The log has the messages; what else could not be written the next start makes from it."""
+def test_a_store_on_a_full_disk_can_be_closed(bench: Any, full_files: Any) -> None:
+    """The messages are in the log; the next open rebuilds the rest from it."""
     store = bench.open(files=full_files)
     store.append([bench.draft(0)])
     store.flush_queues()

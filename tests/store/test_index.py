@@ -21,9 +21,9 @@ FULL_SIZE = 420_000_040
 
 
 def keys_of(*rows: tuple[str, int, int]) -> IndexKeys:
-    """IndexKeys of the topic, with the offset and the time of their message."""
+    """Keys of the topic, with the offset and time of their messages."""
     names, offsets, times_ms = zip(*rows, strict=True)
-    return IndexKeys(key_hasher("TopicTest").of(names), list(offsets), list(times_ms))
+    return IndexKeys(key_hasher("TopicTest").hash_all(names), list(offsets), list(times_ms))
 
 
 def find(
@@ -43,7 +43,7 @@ def test_worked_example(tmp_path: Path) -> None:
     """Protocol page, 13.13, at Java's sizes."""
     index = KeyIndex(OsFiles(), tmp_path, 5_000_000, 20_000_000)
     assert index.load(Checkpoint(), clean=True) == []
-    assert list(tmp_path.iterdir()) == []  # made when the first key comes
+    assert list(tmp_path.iterdir()) == []  # created with the first key
     index.add(keys_of(("k1", 4096, 1_650_000_000_123)))
     index.write(1_650_000_000_500)
     (path,) = tmp_path.iterdir()
@@ -82,7 +82,7 @@ def test_chains_times_and_files(index: KeyIndex, tmp_path: Path) -> None:
         if n % 9 == 0:
             index.write(1_000_000 + n)
     index.write(2_000_000)
-    assert len(list((tmp_path / "index").iterdir())) == 6  # 19 entries a file
+    assert len(list((tmp_path / "index").iterdir())) == 6  # 19 entries per file
     assert find(index, "k3") == list(range(98, 0, -5))
     assert find(index, "k3", most=2) == [98, 93]
     assert find(index, "k3", begin=1_050_000) == list(range(98, 50, -5))
@@ -101,7 +101,7 @@ def test_keys_are_found_before_they_are_written(index: KeyIndex) -> None:
     assert find(index, "k", begin=13) == [4, 3, 1][:1] + find(index, "k", begin=13)[1:]
 
 
-def test_times_that_go_back_count_as_the_first(index: KeyIndex) -> None:
+def test_decreasing_times_count_as_the_first_time(index: KeyIndex) -> None:
     index.add(keys_of(("a", 1, 9_000), ("b", 2, 5_000)))
     index.write(9_000)
     assert find(index, "b", begin=9_000) == [2]
@@ -113,11 +113,11 @@ def reopen(tmp_path: Path, checkpoint: Checkpoint, *, clean: bool) -> KeyIndex:
     return again
 
 
-def test_after_a_crash_the_vouched_entries_count(index: KeyIndex, tmp_path: Path) -> None:
+def test_after_a_crash_entries_of_the_checkpoint_are_kept(index: KeyIndex, tmp_path: Path) -> None:
     for n in range(30):
         index.add(keys_of((f"k{n % 3}", n, 1000 * n)))
     index.write(30_000)
-    end_ms, number, count = index.mark()
+    end_ms, number, count = index.position()
     assert end_ms == 29_000
     assert count == 30 - 19 + 1
     checkpoint = Checkpoint(offset=999, index_file=number, index_count=count)
@@ -136,9 +136,7 @@ def test_after_a_crash_the_vouched_entries_count(index: KeyIndex, tmp_path: Path
     again.close()
 
 
-def test_after_javas_crash_files_newer_than_its_checkpoint_go(
-    index: KeyIndex, tmp_path: Path
-) -> None:
+def test_after_a_crash_of_java_newer_files_are_deleted(index: KeyIndex, tmp_path: Path) -> None:
     for n in range(50):
         index.add(keys_of(("k", n, 1000 * n)))
     index.write(50_000)
@@ -147,7 +145,7 @@ def test_after_javas_crash_files_newer_than_its_checkpoint_go(
     again.close()
 
 
-def test_a_clean_start_takes_what_is_there(index: KeyIndex, tmp_path: Path) -> None:
+def test_a_clean_open_keeps_all_entries(index: KeyIndex, tmp_path: Path) -> None:
     index.add(keys_of(*[("k", n, n) for n in range(50)]))
     index.write(50)
     again = reopen(tmp_path, Checkpoint(), clean=True)
@@ -155,18 +153,16 @@ def test_a_clean_start_takes_what_is_there(index: KeyIndex, tmp_path: Path) -> N
     again.close()
 
 
-def test_the_end_of_what_is_written_is_told_to_the_checkpoint(
-    index: KeyIndex, tmp_path: Path
-) -> None:
+def test_position_covers_what_is_written(index: KeyIndex, tmp_path: Path) -> None:
     index.add(keys_of(*[("k", n, 1000 + n) for n in range(10)]))
-    assert index.mark()[0] == 0  # in memory only
+    assert index.position()[0] == 0  # in memory only
     index.write(50)
-    assert index.mark()[0] == 1_009
+    assert index.position()[0] == 1_009
     index.add(keys_of(*[("k", n, 1000 + n) for n in range(10, 45)]))
     index.write(50)
-    end_ms, _, _ = index.mark()
+    end_ms, _, _ = index.position()
     assert end_ms == 1_044
-    # By Java's rule nothing of it is newer than the checkpoint: a Java broker keeps it all.
+    # By Java's rule the file is not newer than the checkpoint, so a Java broker keeps it.
     again = reopen(tmp_path, Checkpoint(index_ms=end_ms), clean=False)
     assert find(again, "k") == list(range(44, -1, -1))
     again.close()
@@ -197,7 +193,7 @@ def test_long_keys_have_javas_hash(topic: str, key: str) -> None:
     assert key_hash(topic, key) == (0 if value == -(1 << 31) else abs(value))
 
 
-def test_slots_are_there_again_when_the_file_is_opened_again(tmp_path: Path) -> None:
+def test_slots_are_loaded_when_a_file_is_reopened(tmp_path: Path) -> None:
     keys = [(f"k{n % 700}", n, n) for n in range(2_000)]
     path = tmp_path / "1"
     once = IndexFile(OsFiles(), path, 300_000, 5_000)
@@ -247,17 +243,17 @@ def test_slots_that_could_not_be_written_are_written_later(tmp_path: Path) -> No
     again.close()
 
 
-def test_many_keys_do_not_wait_for_the_slow_beat(index: KeyIndex, tmp_path: Path) -> None:
+def test_many_keys_are_written_before_the_long_interval(index: KeyIndex, tmp_path: Path) -> None:
     keys = [(f"k{n}", n, n) for n in range(40)]
     index.add(keys_of(*keys))
-    index.catch_up(0)
+    index.write_if_many(0)
     assert list((tmp_path / "index").glob("*")) == []
     index.add(keys_of(*keys * 125))
-    index.catch_up(0)
+    index.write_if_many(0)
     assert list((tmp_path / "index").glob("*")) != []
 
 
-def test_entries_that_could_not_be_written_leave_no_trace(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_file_unchanged(tmp_path: Path) -> None:
     files = _Full()
     file = IndexFile(files, tmp_path / "1", 2_000, 5_000)
     file.put(keys_of(*[(f"k{n % 90}", n, n) for n in range(100)]))
@@ -278,11 +274,11 @@ def test_entries_that_could_not_be_written_leave_no_trace(tmp_path: Path) -> Non
     other.close()
 
 
-def test_what_catches_up_leaves_the_slots_for_later(tmp_path: Path) -> None:
+def test_writing_entries_early_does_not_write_slots(tmp_path: Path) -> None:
     index = KeyIndex(OsFiles(), tmp_path, 2_000, 10_000)
     index.load(Checkpoint(), clean=True)
     index.add(keys_of(*[(f"k{n}", n, n) for n in range(6_000)]))
-    index.catch_up(0)
+    index.write_if_many(0)
     (path,) = tmp_path.iterdir()
     assert HEAD.unpack(path.read_bytes()[: HEAD.size])[5] == 0
     assert find(index, "k7") == [7]
@@ -320,7 +316,7 @@ def test_the_store_finds_by_key(bench: Any, clock: Any) -> None:
     assert [bench.label(record) for record in span] == ["t/0/14", "t/0/12", "t/0/10"]
 
 
-def test_words_that_only_share_a_hash_are_told_apart(bench: Any) -> None:
+def test_keys_with_equal_hashes_are_distinguished(bench: Any) -> None:
     store = bench.open()
     store.append([bench.draft(0, key="Aa"), bench.draft(1, key="BB")])
     assert key_hash("t", "Aa") == key_hash("t", "BB")
@@ -346,8 +342,8 @@ def test_without_an_index(bench: Any) -> None:
     assert not list((bench.directory / "index").iterdir())
 
 
-def test_keys_are_taken_while_others_come() -> None:
-    """In the order in which `extend` leaves off: a key is there when all of it is."""
+def test_keys_are_written_while_others_are_added() -> None:
+    """`extend` appends to one list after the other: a key counts when all lists have it."""
     keys = keys_of(*[("k", n, n) for n in range(3)])
     keys.hashes.append(7)
     keys.offsets.append(7)

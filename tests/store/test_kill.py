@@ -1,4 +1,4 @@
-"""The process is killed while it works: every message that it acknowledged is found."""
+"""A process is killed while it appends: every acknowledged message is found."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ options = StoreOptions(
 )
 store = Store.open(directory, options, now_ms=lambda: time.time_ns() // 1_000_000)
 
-def beat():
+def tick():
     while True:
         store.tick()
 
-threading.Thread(target=beat, daemon=True).start()
+threading.Thread(target=tick, daemon=True).start()
 number = first
 while True:
     drafts = []
@@ -44,7 +44,7 @@ while True:
 
 
 def live_and_die(directory: Path, first: int, seed: int, lines: int) -> dict[int, int]:
-    """Let a process write until it has acknowledged so many messages, kill it; give them all."""
+    """Kill a process after it has acknowledged some messages; return them."""
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, str(directory), str(first), str(seed)],
         stdout=subprocess.PIPE,
@@ -86,7 +86,7 @@ def test_every_acknowledged_message_is_found(bench: Any) -> None:
             assert bench.label(record) == str(number)
         known = found
         if round_number % 3:
-            store.close()  # else the next one finds what a recovery left that died at once
+            store.close()  # otherwise the next open finds an unfinished recovery
         else:
             crashed = bench.crash(f"round{round_number}")
             store.close()

@@ -1,4 +1,4 @@
-"""The power goes: unsynced writes are lost or torn, and nothing that was flushed is."""
+"""Power cuts: unsynced writes are lost or torn, and flushed messages survive."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SEEDS = int(os.environ.get("COHERER_POWER_SEEDS", "60"))
 def run(
     bench: Any, store: Store, chance: random.Random, number: int, saved: list[bytes]
 ) -> tuple[int, dict[str, int]]:
-    """Work for a while; give the next number and where each message lies in the log."""
-    places: dict[str, int] = {}
+    """Append, flush and delete; return the next number and the log offset of each message."""
+    log_offsets: dict[str, int] = {}
     for _ in range(chance.randint(1, 25)):
         step = chance.random()
         if step < 0.6:
@@ -41,7 +41,7 @@ def run(
             ]
             number += len(drafts)
             for draft, placed in zip(drafts, store.append(drafts), strict=True):
-                places[draft.body.split(b";")[0].decode()] = placed.physical_offset
+                log_offsets[draft.body.split(b";")[0].decode()] = placed.physical_offset
         elif step < 0.75:
             store.flush()
         elif step < 0.85:
@@ -50,11 +50,11 @@ def run(
             store.save_config("topics.json", b"%09d" % number)
             saved.append(b"%09d" % number)
         bench.clock.ms += chance.choice([0, 1, 1000])
-    return number, places
+    return number, log_offsets
 
 
 class Cut:
-    """Cuts the power at some operation, or when told to, once."""
+    """Cuts the power once, at some operation or on request."""
 
     def __init__(
         self, store: Store, files: Any, root: Path, image: Path, chance: random.Random
@@ -77,7 +77,7 @@ class Cut:
             self.now()
 
     def now(self) -> None:
-        """Cut it, if it has not been."""
+        """Cut the power if it was not cut before."""
         if not self._image.exists():
             self._files.before = lambda: None
             self.durable = self._store.durable_offset
@@ -86,7 +86,7 @@ class Cut:
 
 
 def with_key(bench: Any, store: Store, topic: str) -> list[str]:
-    """The messages of a topic that have the key "k"."""
+    """The messages of a topic with the key "k"."""
     found: list[str] = []
     for queue_id in store.queues(topic):
         at = store.queue_range(topic, queue_id)[0]
@@ -103,10 +103,10 @@ def with_key(bench: Any, store: Store, topic: str) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_what_was_flushed_survives(
+def test_flushed_messages_survive_a_power_cut(
     bench: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
 ) -> None:
-    """Three lives on one disk, each ended by a power cut."""
+    """Three runs on one disk, each ended by a power cut."""
     chance = random.Random(seed)
     directory, number = tmp_path / "life0", 0
     kept: dict[str, int] = {}
@@ -121,11 +121,11 @@ def test_what_was_flushed_survives(
         assert (store.load_config("topics.json") or b"") >= config
         image = tmp_path / f"life{life + 1}"
         cut = Cut(store, files, directory, image, chance)
-        number, places = run(bench, store, chance, number, cut.saved)
+        number, log_offsets = run(bench, store, chance, number, cut.saved)
         cut.now()
-        # What was found may have been in memory only; recovery has made it durable.
+        # Recovery has synced everything that it found.
         kept = dict.fromkeys(before, 0)
-        kept |= {name: at for name, at in places.items() if at < cut.durable}
+        kept |= {name: at for name, at in log_offsets.items() if at < cut.durable}
         config = cut.config
         directory = image
     store = bench.open(directory)
@@ -134,7 +134,7 @@ def test_what_was_flushed_survives(
     assert len(names) == len(set(names))
     assert kept.keys() <= set(names)
     assert not [piece for piece in store.recovery.damage if "queue" in piece.reason]
-    # Queues are in the order of the log, index and tags agree with it, and it can be written on.
+    # Queues have the order of the log, index and tags agree with it, and appends work.
     for (topic, queue_id), queue in found.items():
         numbers = [int(name.split("/")[2]) for name in queue.values()]
         assert numbers == sorted(numbers)
@@ -156,12 +156,12 @@ def test_what_was_flushed_survives(
 async def test_what_a_node_with_sync_flush_acknowledged_survives(
     bench: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
 ) -> None:
-    """As the doors use the store: sends of many connections, one flush for all who wait."""
+    """As servers use the store: sends of many connections, one flush for all that wait."""
     chance = random.Random(seed)
     files = power_files()
     files.adopt(bench.directory)
     core = Core(bench.open(files=files), lambda: bench.clock.ms, sync_flush=True)
-    told: list[str] = []
+    acknowledged: list[str] = []
     kept: list[str] = []
     left = chance.randint(1, 120)
 
@@ -170,7 +170,7 @@ async def test_what_a_node_with_sync_flush_acknowledged_survives(
         left -= 1
         if left == 0:
             files.before = lambda: None
-            kept = list(told)  # who has been told by now holds us to it
+            kept = list(acknowledged)
             files.cut(bench.directory, tmp_path / "image", chance)
 
     files.before = step
@@ -180,11 +180,11 @@ async def test_what_a_node_with_sync_flush_acknowledged_survives(
             for n in range(4)
         ]
         names = [draft.body.split(b";")[0].decode() for draft in drafts]
-        core.appender.submit(drafts, lambda _, __, names=names: told.extend(names))
+        core.appender.submit(drafts, lambda _, __, names=names: acknowledged.extend(names))
         await asyncio.sleep(chance.choice([0, 0, 0.001]))
     await core.appender.close()
     await core.close()
-    assert len(told) == 200
+    assert len(acknowledged) == 200
     assert left <= 0
     found = {name for queue in bench.everything(bench.open(tmp_path / "image")).values()
              for name in queue.values()}  # fmt: skip
@@ -192,27 +192,27 @@ async def test_what_a_node_with_sync_flush_acknowledged_survives(
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_after_a_clean_end_nothing_is_lost_at_all(
+def test_after_close_nothing_is_lost(
     bench: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
     files = power_files()
     store = bench.open(files=files)
-    number, places = run(bench, store, chance, 0, [])
+    number, log_offsets = run(bench, store, chance, 0, [])
     expected = bench.everything(store)
     store.close()
     files.cut(bench.directory, tmp_path / "image", chance)
     again = bench.open(tmp_path / "image")
     assert bench.everything(again) == expected
-    assert sum(map(len, expected.values())) == len(places) == number
+    assert sum(map(len, expected.values())) == len(log_offsets) == number
     assert not again.recovery.damage
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_was_refused_does_not_come_back(
+def test_rejected_messages_do_not_come_back(
     bench: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
 ) -> None:
-    """Its bytes may have reached the disk before they were taken back."""
+    """The bytes may have reached the disk before they were removed."""
 
     class Refusing(type(power_files())):  # type: ignore[misc]
         refuse = False
@@ -234,8 +234,10 @@ def test_what_was_refused_does_not_come_back(
     assert bench.everything(bench.open(tmp_path / "image")) == {("t", 0): {0: "t/0/0"}}
 
 
-def test_a_cut_while_recovering(bench: Any, power_files: Callable[[], Any], tmp_path: Path) -> None:
-    """Recovery itself may be cut short, at any of its writes."""
+def test_a_power_cut_during_recovery(
+    bench: Any, power_files: Callable[[], Any], tmp_path: Path
+) -> None:
+    """The power may fail at any write of a recovery."""
     store = bench.open()
     for number in range(40):
         store.append([bench.draft(number, queue_id=number % 3, size=500, key="k")])
@@ -288,7 +290,7 @@ def test_a_cut_while_recovering(bench: Any, power_files: Callable[[], Any], tmp_
 def test_a_new_directory_survives(
     bench: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
 ) -> None:
-    """The names of the directory and of its parents are part of what was flushed."""
+    """A flush also makes the names of the directory and its parents durable."""
     disk = tmp_path / "disk"
     disk.mkdir()
     files = power_files()
@@ -301,10 +303,10 @@ def test_a_new_directory_survives(
     assert bench.everything(again) == {("t", 0): {0: "t/0/0"}}
 
 
-def test_a_directory_that_a_killed_process_made_survives(
+def test_a_directory_created_by_a_killed_process_survives(
     bench: Any, power_files: Callable[[], Any], tmp_path: Path
 ) -> None:
-    """It came to making it and no further."""
+    """The process had only created the directory."""
     disk = tmp_path / "disk"
     disk.mkdir()
     files = power_files()
@@ -316,14 +318,11 @@ def test_a_directory_that_a_killed_process_made_survives(
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_an_index_file_that_is_made_during_a_sync_survives(
-    bench: Any, power_files: Callable[[], Any], tmp_path: Path, monkeypatch: Any, seed: int
+def test_an_index_file_that_is_created_during_a_sync_survives(
+    bench: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
 ) -> None:
-    from coherer._store.index import KeyIndex
-
-    monkeypatch.setattr(KeyIndex, "PENDING_MAX", 10)  # the writer writes them itself
     files = power_files()
-    store = bench.open(files=files)
+    store = bench.open(files=files, pending_keys_max=10)  # so the writer writes keys itself
     store.append([bench.draft(n, key=f"k{n}") for n in range(10)])
     sync_directory = files.sync_directory
 
@@ -331,11 +330,8 @@ def test_an_index_file_that_is_made_during_a_sync_survives(
         sync_directory(path)
         if path.name == "index":
             files.sync_directory = sync_directory
-            for first, end in (
-                (10, 35),
-                (35, 45),
-                (45, 46),
-            ):  # the second file begins with the 40th
+            # The second file begins with the 40th key.
+            for first, end in ((10, 35), (35, 45), (45, 46)):
                 store.append([bench.draft(n, key=f"k{n}") for n in range(first, end)])
 
     files.sync_directory = then_more

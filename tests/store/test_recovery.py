@@ -1,4 +1,4 @@
-"""What opening finds after a crash, after damage, after a Java broker."""
+"""Recovery after a crash, after damage, and after a Java broker."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from coherer.errors import DamagedStoreError
 
 
 def fill(bench: Any, store: Store, count: int, *, begin: int = 0, **how: Any) -> list[int]:
-    """Append messages in small batches over three queues of two topics; give the log offsets."""
-    places: list[int] = []
+    """Append small batches to three queues of two topics; return the log offsets."""
+    log_offsets: list[int] = []
     for first in range(begin, begin + count, 5):
         drafts = [
             bench.draft(n, "tu"[n % 2], n % 3, tag="ab"[n % 2], **how)
             for n in range(first, min(first + 5, begin + count))
         ]
-        places += [placed.physical_offset for placed in store.append(drafts)]
+        log_offsets += [placed.physical_offset for placed in store.append(drafts)]
         bench.clock.ms += 7
-    return places
+    return log_offsets
 
 
 def damage(directory: Path, offset: int, data: bytes, *, segment: int = 16_384) -> None:
@@ -51,7 +51,7 @@ def test_a_fresh_directory_is_clean(bench: Any) -> None:
 
 
 @pytest.mark.parametrize("checkpoints", [0, 1, 3])
-def test_after_the_process_died_everything_is_there(bench: Any, checkpoints: int) -> None:
+def test_a_process_crash_loses_nothing(bench: Any, checkpoints: int) -> None:
     store = bench.open()
     for part in range(4):
         fill(bench, store, 60, begin=60 * part)
@@ -63,7 +63,7 @@ def test_after_the_process_died_everything_is_there(bench: Any, checkpoints: int
     assert not report.clean
     assert report.replayed == 60 * (4 - checkpoints)
     assert (report.damage, report.cut_bytes, report.log_end) == ((), 0, store.end_offset)
-    # What recovery rebuilt is vouched for: the next crash replays nothing.
+    # A checkpoint covers what recovery rebuilt: after the next crash nothing is replayed.
     bench.crash()
     third = bench.open(
         shutil.copytree(bench.directory.parent / "crashed", bench.directory.parent / "x")
@@ -72,7 +72,7 @@ def test_after_the_process_died_everything_is_there(bench: Any, checkpoints: int
     assert bench.everything(third) == bench.everything(store)
 
 
-def test_writing_goes_on_after_a_crash(bench: Any) -> None:
+def test_appends_continue_after_a_crash(bench: Any) -> None:
     store = bench.open()
     fill(bench, store, 50)
     again = bench.open(bench.crash())
@@ -98,7 +98,7 @@ def test_lost_queues_and_index_are_rebuilt(bench: Any, vouched: bool) -> None:
     assert "consume queues are missing" in str(again.recovery)
 
 
-def test_one_lost_queue_is_made_again(bench: Any) -> None:
+def test_one_lost_queue_is_rebuilt(bench: Any) -> None:
     store = bench.open()
     fill(bench, store, 60)
     store.flush_queues()
@@ -115,31 +115,31 @@ def test_one_lost_queue_is_made_again(bench: Any) -> None:
 
 def test_a_torn_end_is_cut(bench: Any) -> None:
     store = bench.open()
-    places = fill(bench, store, 50)
+    log_offsets = fill(bench, store, 50)
     expected = bench.everything(store)
     image = bench.crash()
-    damage(image, places[-1] + 90, bytes(6_000))
+    damage(image, log_offsets[-1] + 90, bytes(6_000))
     again = bench.open(image)
     assert again.recovery.cut_bytes == 90
     assert again.recovery.damage == ()
-    assert again.end_offset == places[-1]
+    assert again.end_offset == log_offsets[-1]
     assert "90 bytes of a torn end cut" in str(again.recovery)
     del expected["u", 49 % 3][max(expected["u", 49 % 3])]
     assert bench.everything(again) == expected
-    # The place is used again, and nothing of the old record shines through.
+    # The space is used again, and no byte of the old record is left.
     fill(bench, again, 1, begin=1000, size=10)
     third = bench.open(bench.crash("x") if again.close() else image)
     assert third.recovery.clean
     assert not third.recovery.damage
 
 
-def test_stale_entries_behind_the_log_are_thrown_away(bench: Any) -> None:
-    """The power went before the log was written, but after the queues were."""
+def test_stale_entries_after_the_log_are_removed(bench: Any) -> None:
+    """A power cut after the queues were written and before the log was."""
     store = bench.open()
-    places = fill(bench, store, 60)
+    log_offsets = fill(bench, store, 60)
     bench.write_queues(store)
     image = bench.crash()
-    damage(image, places[30], bytes(16_384 - places[30] % 16_384))
+    damage(image, log_offsets[30], bytes(16_384 - log_offsets[30] % 16_384))
     for path in sorted((image / "commitlog").iterdir())[1:]:
         path.unlink()
     again = bench.open(image)
@@ -150,8 +150,8 @@ def test_stale_entries_behind_the_log_are_thrown_away(bench: Any) -> None:
     assert bench.everything(again) == bench.everything(store)
 
 
-def test_half_an_entry_in_a_page_of_its_own_is_not_believed(bench: Any) -> None:
-    """Pages of a queue reached the disk in any order: entry 102 lies across two of them."""
+def test_half_an_entry_in_a_page_of_its_own_is_dropped(bench: Any) -> None:
+    """Pages of a queue reach the disk in any order: entry 102 is in two of them."""
     store = bench.open(queue_segment_bytes=6_000)
     store.append([bench.draft(number, size=1) for number in range(10)])
     store.flush_queues()
@@ -174,21 +174,21 @@ def test_half_an_entry_in_a_page_of_its_own_is_not_believed(bench: Any) -> None:
         again.close()
 
 
-def test_damage_in_the_middle_is_reported_and_stepped_over(bench: Any) -> None:
+def test_damage_in_the_middle_is_reported_and_skipped(bench: Any) -> None:
     store = bench.open()
-    places = fill(bench, store, 200)
+    log_offsets = fill(bench, store, 200)
     image = bench.crash()
-    flip(image, places[20] + 100)  # a body
-    damage(image, places[40], bytes(300))  # one record and a half
-    flip(image, places[60] + 2)  # a length
+    flip(image, log_offsets[20] + 100)  # a body
+    damage(image, log_offsets[40], bytes(300))  # one record and a half
+    flip(image, log_offsets[60] + 2)  # a length
     again = bench.open(image)
     report = again.recovery
     assert [(piece.begin, piece.end) for piece in report.damage] == [
-        (places[20], places[21]),
-        (places[40], places[42]),
-        (places[60], places[61]),
+        (log_offsets[20], log_offsets[21]),
+        (log_offsets[40], log_offsets[42]),
+        (log_offsets[60], log_offsets[61]),
     ]
-    assert "body check sum" in report.damage[0].reason
+    assert "body checksum" in report.damage[0].reason
     assert "DAMAGED" in str(report)
     assert (report.log_end, report.cut_bytes) == (store.end_offset, 0)
     expected = bench.everything(store)
@@ -199,78 +199,82 @@ def test_damage_in_the_middle_is_reported_and_stepped_over(bench: Any) -> None:
     assert bench.everything(again) == expected  # with the same queue offsets
     damaged = again.read("t", 20 % 3, 0, max_bytes=1 << 20, max_count=400).damaged
     assert len(damaged) == 1
-    assert [piece.begin for piece in again.verify()] == [places[20], places[40], places[60]]
-    # It is reported again, at every start.
+    assert [piece.begin for piece in again.verify()] == [
+        log_offsets[20],
+        log_offsets[40],
+        log_offsets[60],
+    ]
+    # It is reported at every open.
     again.close()
     assert bench.open(image, verify_bytes=1 << 20).recovery.damage != ()
 
 
-def test_damage_before_the_checkpoint_is_found_by_checking(bench: Any) -> None:
+def test_damage_before_the_checkpoint_is_found(bench: Any) -> None:
     store = bench.open()
-    places = fill(bench, store, 200)
+    log_offsets = fill(bench, store, 200)
     expected = bench.everything(store)
     store.close()
-    flip(bench.directory, places[198] + 120)
-    flip(bench.directory, places[30] + 120)
+    flip(bench.directory, log_offsets[198] + 120)
+    flip(bench.directory, log_offsets[30] + 120)
     again = bench.open(verify_bytes=8_192)
-    assert [piece.begin for piece in again.recovery.damage] == [places[198]]
+    assert [piece.begin for piece in again.recovery.damage] == [log_offsets[198]]
     assert again.recovery.clean
-    assert again.end_offset == places[199] + places[1]
-    assert [piece.begin for piece in again.verify()] == [places[30], places[198]]
-    lost = {"t/0/30", "t/0/198"}  # what was found is stepped over
+    assert again.end_offset == log_offsets[199] + log_offsets[1]
+    assert [piece.begin for piece in again.verify()] == [log_offsets[30], log_offsets[198]]
+    lost = {"t/0/30", "t/0/198"}  # the damage is skipped
     assert bench.everything(again) == {
         key: {at: name for at, name in queue.items() if name not in lost}
         for key, queue in expected.items()
     }
     again.close()
     report = bench.open(verify_bytes=1 << 20).recovery
-    assert [piece.begin for piece in report.damage] == [places[30], places[198]]
+    assert [piece.begin for piece in report.damage] == [log_offsets[30], log_offsets[198]]
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_the_last_record_is_not_cut_where_it_was_vouched_for(bench: Any, clean: bool) -> None:
+def test_records_before_the_checkpoint_are_not_cut_off(bench: Any, clean: bool) -> None:
     store = bench.open()
-    places = fill(bench, store, 20)
+    log_offsets = fill(bench, store, 20)
     store.flush_queues()
     if clean:
         store.close()
         image = bench.directory
     else:
         image = bench.crash()
-    flip(image, places[19] + 120)
+    flip(image, log_offsets[19] + 120)
     again = bench.open(image)
     report = again.recovery
-    assert [piece.begin for piece in report.damage] == [places[19]]
+    assert [piece.begin for piece in report.damage] == [log_offsets[19]]
     assert (again.end_offset, report.cut_bytes) == (report.damage[0].end, 0)
-    # A queue offset that somebody may have read is never given out again.
+    # A queue offset that may have been read is never reused.
     again.append([bench.draft(20, "u", 1)])
     assert bench.labels(again, "u", 1)[4] == "u/1/20"
 
 
-def test_fields_without_a_check_sum_are_compared_with_the_queue(bench: Any) -> None:
+def test_fields_without_a_checksum_are_compared_with_the_queue(bench: Any) -> None:
     store = bench.open()
-    places = fill(bench, store, 20)
+    log_offsets = fill(bench, store, 20)
     store.close()
-    flip(bench.directory, places[5] + 27, 1)  # the queue offset
-    flip(bench.directory, places[9] + 15)  # the queue
+    flip(bench.directory, log_offsets[5] + 27, 1)  # the queue offset
+    flip(bench.directory, log_offsets[9] + 15)  # the queue
     report = bench.open().recovery
-    assert [piece.begin for piece in report.damage] == [places[5], places[9]]
+    assert [piece.begin for piece in report.damage] == [log_offsets[5], log_offsets[9]]
     assert {piece.reason for piece in report.damage} == {"its queue knows another record"}
 
 
-def test_a_wild_queue_offset_is_not_believed(bench: Any) -> None:
+def test_an_impossible_queue_offset_is_rejected(bench: Any) -> None:
     store = bench.open()
-    places = fill(bench, store, 20)
+    log_offsets = fill(bench, store, 20)
     image = bench.crash()
-    flip(image, places[9] + 20, 6)  # the highest byte of the queue offset
+    flip(image, log_offsets[9] + 20, 6)  # the highest byte of the queue offset
     again = bench.open(image)
-    assert [piece.begin for piece in again.recovery.damage] == [places[9]]
+    assert [piece.begin for piece in again.recovery.damage] == [log_offsets[9]]
     assert sum(map(len, bench.everything(again).values())) == 19
 
 
 def test_a_missing_file_of_the_log_is_damage(bench: Any) -> None:
     store = bench.open()
-    places = fill(bench, store, 300)
+    log_offsets = fill(bench, store, 300)
     image = bench.crash()
     (image / "commitlog" / f"{16_384:020d}").unlink()
     again = bench.open(image)
@@ -278,14 +282,14 @@ def test_a_missing_file_of_the_log_is_damage(bench: Any) -> None:
     assert (piece.begin, piece.end) == (16_384, 32_768)
     assert piece.reason == "a file is missing"
     expected = bench.everything(store)
-    kept = {f"{'tu'[n % 2]}/{n % 3}/{n}" for n, at in enumerate(places) if at // 16_384 != 1}
+    kept = {f"{'tu'[n % 2]}/{n % 3}/{n}" for n, at in enumerate(log_offsets) if at // 16_384 != 1}
     found = bench.everything(again)
     assert {name for queue in found.values() for name in queue.values()} == kept
     for key, queue in found.items():
         assert queue.items() <= expected[key].items()
 
 
-def test_a_lost_log_does_not_give_offsets_out_again(bench: Any) -> None:
+def test_a_lost_log_does_not_reuse_offsets(bench: Any) -> None:
     store = bench.open()
     fill(bench, store, 20)
     store.close()
@@ -297,8 +301,8 @@ def test_a_lost_log_does_not_give_offsets_out_again(bench: Any) -> None:
     assert again.end_offset > store.end_offset
 
 
-def test_a_body_that_looks_like_a_record_does_not_mislead(bench: Any) -> None:
-    """The body holds a valid record that even names the right place."""
+def test_a_body_that_contains_records_is_not_scanned(bench: Any) -> None:
+    """The body contains a valid record, even with the right offset."""
     store = bench.open()
     store.append([bench.draft(0)])
     inside_at = store.end_offset + 88
@@ -318,30 +322,31 @@ def test_a_body_that_looks_like_a_record_does_not_mislead(bench: Any) -> None:
 def test_any_flipped_bit_is_reported_or_harmless(bench: Any, seed: int) -> None:
     chance = random.Random(seed)
     store = bench.open()
-    places = [*fill(bench, store, 150), store.end_offset]
+    log_offsets = [*fill(bench, store, 150), store.end_offset]
     expected = bench.everything(store)
     store.close()
     hit = chance.randrange(150)
     at = chance.randrange(
-        places[hit], places[hit + 1] if places[hit + 1] % 16_384 else places[hit] + 99
+        log_offsets[hit],
+        log_offsets[hit + 1] if log_offsets[hit + 1] % 16_384 else log_offsets[hit] + 99,
     )
     flip(bench.directory, at, chance.randrange(8))
     again = bench.open(verify_bytes=1 << 20)
     found = bench.everything(again)
     name = f"{'tu'[hit % 2]}/{hit % 3}/{hit}"
     if again.recovery.damage:
-        assert [piece.begin for piece in again.recovery.damage] == [places[hit]]
+        assert [piece.begin for piece in again.recovery.damage] == [log_offsets[hit]]
         for queue in expected.values():
             for offset in [offset for offset, text in queue.items() if text == name]:
                 del queue[offset]
-    else:  # fields that nothing proves: flags, times, hosts, properties
-        within = at - places[hit]
+    else:  # fields without a checksum: flags, times, hosts, properties
+        within = at - log_offsets[hit]
         assert 16 <= within < 20 or 36 <= within < 84 or within > 88 + 100 or within == 8
     assert found == expected
 
 
-def test_java_has_closed_the_directory(bench: Any, clock: Any) -> None:
-    """It changes the times of the checkpoint; ours is not believed any more."""
+def test_java_closed_the_directory(bench: Any, clock: Any) -> None:
+    """Java changes the times of the checkpoint, so Coherer's part is ignored."""
     store = bench.open()
     fill(bench, store, 30)
     store.close()
@@ -354,7 +359,7 @@ def test_java_has_closed_the_directory(bench: Any, clock: Any) -> None:
 
 
 def test_java_was_killed(bench: Any, clock: Any) -> None:
-    """Its times say from which file of the log on queues may lack something."""
+    """The times determine the log file from which on queues may lack entries."""
     store = bench.open()
     fill(bench, store, 100)
     clock.ms += 10_000
@@ -374,7 +379,7 @@ def test_java_was_killed(bench: Any, clock: Any) -> None:
     assert bench.everything(again) == expected
 
 
-def test_javas_checkpoint_with_nothing_in_it(bench: Any) -> None:
+def test_an_empty_checkpoint_of_java(bench: Any) -> None:
     store = bench.open()
     fill(bench, store, 50)
     store.close()
@@ -385,7 +390,7 @@ def test_javas_checkpoint_with_nothing_in_it(bench: Any) -> None:
     assert (again.recovery.replayed_from, again.recovery.replayed) == (0, 50)
 
 
-def test_files_that_do_not_fit_together(bench: Any) -> None:
+def test_files_with_inconsistent_names(bench: Any) -> None:
     store = bench.open()
     fill(bench, store, 5)
     store.close()
@@ -394,10 +399,10 @@ def test_files_that_do_not_fit_together(bench: Any) -> None:
     with pytest.raises(DamagedStoreError, match="names"):
         bench.open()
     (log / f"{77:020d}").rename(log / f"{0:020d}")
-    assert bench.open().end_offset == store.end_offset  # the lock was given back
+    assert bench.open().end_offset == store.end_offset  # the lock was released
 
 
-def test_strange_files_are_left_alone(bench: Any) -> None:
+def test_unknown_files_are_ignored(bench: Any) -> None:
     store = bench.open()
     fill(bench, store, 5)
     store.close()
@@ -409,8 +414,8 @@ def test_strange_files_are_left_alone(bench: Any) -> None:
     assert "a b/0 is not a queue" in again.recovery.notes
 
 
-def test_a_topic_made_again_under_a_checkpoint_of_java(bench: Any) -> None:
-    """The replay meets the deleted messages and then the new ones, which count."""
+def test_a_recreated_topic_with_a_checkpoint_of_java(bench: Any) -> None:
+    """The replay finds the deleted messages and then the new ones, which are kept."""
     store = bench.open()
     store.append([bench.draft(number) for number in range(30)])
     store.delete_topic("t")
@@ -454,21 +459,21 @@ def test_a_file_lost_while_the_store_was_closed(bench: Any) -> None:
     assert again.offset_at_time("t", 0, bench.clock.ms) == again.queue_range("t", 0)[1]
 
 
-def test_a_record_with_a_topic_that_cannot_be(bench: Any) -> None:
+def test_a_record_with_an_invalid_topic(bench: Any) -> None:
     store = bench.open()
-    places = fill(bench, store, 20)
+    log_offsets = fill(bench, store, 20)
     store.flush_queues()
-    places += fill(bench, store, 20, begin=20)
+    log_offsets += fill(bench, store, 20, begin=20)
     image = bench.crash()
-    for number in (5, 25):  # checked, and replayed
-        damage(image, places[number] + 88 + 100 + 1, b"/")
+    for number in (5, 25):  # one verified, one replayed
+        damage(image, log_offsets[number] + 88 + 100 + 1, b"/")
     again = bench.open(image)
     assert [piece.reason for piece in again.recovery.damage] == ["topic", "topic"]
     assert sum(map(len, bench.everything(again).values())) == 38
 
 
 def handles() -> int:
-    """How many files this process has open; 0 where the system does not say."""
+    """The number of open files of this process; 0 if the system does not tell."""
     gc.collect()
     directory = Path("/proc/self/fd")
     return len(list(directory.iterdir())) if directory.exists() else 0

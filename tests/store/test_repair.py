@@ -1,4 +1,4 @@
-"""What opening finds damaged is made again from the log, or is reported with what is lost."""
+"""Damaged queues and indexes are rebuilt from the log; a damaged log is reported."""
 
 from __future__ import annotations
 
@@ -90,9 +90,7 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_queues_are_made_again_after_a_clean_stop(
-    bench: Any, damage: Callable[[Path], None]
-) -> None:
+def test_queues_are_rebuilt_after_a_clean_close(bench: Any, damage: Callable[[Path], None]) -> None:
     store = bench.open(queue_segment_bytes=400)
     fill(bench, store)
     expected = contents(bench, store)
@@ -115,7 +113,7 @@ def test_queues_are_made_again_after_a_clean_stop(
 
 
 @pytest.mark.parametrize("damage", [cut_first, cut_last, lose_middle, lose_last])
-def test_queues_are_made_again_after_a_crash(bench: Any, damage: Callable[[Path], None]) -> None:
+def test_queues_are_rebuilt_after_a_crash(bench: Any, damage: Callable[[Path], None]) -> None:
     store = bench.open(queue_segment_bytes=400)
     fill(bench, store)
     store.flush_queues()
@@ -128,7 +126,7 @@ def test_queues_are_made_again_after_a_crash(bench: Any, damage: Callable[[Path]
     assert len(again.recovery.repaired) == 1
 
 
-def test_a_queue_that_begins_late_is_made_again(bench: Any) -> None:
+def test_a_trimmed_queue_is_rebuilt(bench: Any) -> None:
     store = bench.open(queue_segment_bytes=400, retention_hours=0)
     fill(bench, store)
     store.flush_queues()
@@ -143,7 +141,7 @@ def test_a_queue_that_begins_late_is_made_again(bench: Any) -> None:
     assert again.queue_range("t", 0) == first
 
 
-def test_a_topic_that_was_made_again_keeps_only_its_new_messages(bench: Any) -> None:
+def test_a_recreated_topic_has_only_its_new_messages(bench: Any) -> None:
     store = bench.open()
     fill(bench, store)
     store.delete_topic("t")
@@ -186,9 +184,7 @@ def found(store: Store) -> list[int]:
     ids=["slot", "entry", "head", "cut", "missing"],
 )
 @pytest.mark.parametrize("which", [0, -1])
-def test_the_key_index_is_made_again(
-    bench: Any, damage: Callable[[Path], None], which: int
-) -> None:
+def test_the_key_index_is_rebuilt(bench: Any, damage: Callable[[Path], None], which: int) -> None:
     sizes = {"index_enabled": True, "index_slots": 64, "index_entries": 101}
     store = bench.open(**sizes)
     fill(bench, store)
@@ -207,7 +203,7 @@ def test_the_key_index_is_made_again(
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, -1])
-def test_a_file_of_the_log_that_is_gone_is_reported(bench: Any, number: int) -> None:
+def test_a_missing_log_file_is_reported(bench: Any, number: int) -> None:
     store = bench.open(verify_bytes=1000)
     fill(bench, store, 2 * COUNT)
     before = contents(bench, store)
@@ -227,6 +223,6 @@ def test_a_file_of_the_log_that_is_gone_is_reported(bench: Any, number: int) -> 
     assert report.lost == missing > 0
     (text,) = report.problems()
     assert f"Bytes {begin} to {end} of the log are lost: a file is missing" in text
-    assert f"{missing} messages cannot be read" in text
+    assert f"Lost messages: {missing};" in text
     assert again.end_offset == store.end_offset
     assert again.append([bench.draft(1, "t", 0)])[0].queue_offset == 100

@@ -1,4 +1,4 @@
-"""A slave's store: the master's log byte for byte, with queues and keys of its own."""
+"""Replicas: the master's log byte for byte, with their own queues and keys."""
 
 from __future__ import annotations
 
@@ -29,45 +29,45 @@ def fill(bench: Any, store: Store, count: int, begin: int = 0) -> None:
         bench.clock.ms += 7
 
 
-def follow(master: Store, slave: Store, chunk_bytes: int = 1_000) -> None:
-    """Send the slave what it lacks, in pieces that begin and end anywhere."""
+def follow(master: Store, replica: Store, chunk_bytes: int = 1_000) -> None:
+    """Send a replica the bytes it lacks, in parts of any size."""
     waiting = bytearray()
-    begin = slave.end_offset
+    begin = replica.end_offset
     while begin + len(waiting) < master.end_offset:
         waiting += master.read_raw(begin + len(waiting), chunk_bytes)
         whole = whole_bytes(waiting)
         if whole:
-            slave.append_raw(begin, bytes(waiting[:whole]))
+            replica.append_raw(begin, bytes(waiting[:whole]))
             del waiting[:whole]
             begin += whole
     assert not waiting
 
 
 @pytest.fixture
-def slave(bench: Any, tmp_path: Path) -> Any:
-    return bench.open(tmp_path / "slave")
+def replica(bench: Any, tmp_path: Path) -> Any:
+    return bench.open(tmp_path / "replica")
 
 
 @pytest.mark.parametrize("chunk_bytes", [7, 333, 32_768])
-def test_a_slave_has_everything_that_the_master_has(
-    bench: Any, slave: Store, chunk_bytes: int
+def test_a_replica_has_everything_of_the_master(
+    bench: Any, replica: Store, chunk_bytes: int
 ) -> None:
     master = bench.open()
     fill(bench, master, 200)  # several files
-    follow(master, slave, chunk_bytes)
-    assert slave.end_offset == master.end_offset
-    assert bench.everything(slave) == bench.everything(master)
-    assert slave.queue_range("t", 0) == master.queue_range("t", 0)
-    assert bytes(slave.by_key("u", "k33")[0]) == bytes(master.by_key("u", "k33")[0])
+    follow(master, replica, chunk_bytes)
+    assert replica.end_offset == master.end_offset
+    assert bench.everything(replica) == bench.everything(master)
+    assert replica.queue_range("t", 0) == master.queue_range("t", 0)
+    assert bytes(replica.by_key("u", "k33")[0]) == bytes(master.by_key("u", "k33")[0])
     for at in range(0, master.end_offset, 16_384):
-        assert bytes(slave.read_raw(at, 1 << 20)) == bytes(master.read_raw(at, 1 << 20))
+        assert bytes(replica.read_raw(at, 1 << 20)) == bytes(master.read_raw(at, 1 << 20))
 
 
-def test_a_slave_goes_on_after_a_crash(bench: Any, slave: Store, tmp_path: Path) -> None:
+def test_a_replica_continues_after_a_crash(bench: Any, replica: Store, tmp_path: Path) -> None:
     master = bench.open()
     fill(bench, master, 100)
-    follow(master, slave)
-    image = shutil.copytree(tmp_path / "slave", tmp_path / "image")
+    follow(master, replica)
+    image = shutil.copytree(tmp_path / "replica", tmp_path / "image")
     again = bench.open(image)
     assert bench.everything(again) == bench.everything(master)
     fill(bench, master, 100, begin=100)
@@ -75,53 +75,55 @@ def test_a_slave_goes_on_after_a_crash(bench: Any, slave: Store, tmp_path: Path)
     assert bench.everything(again) == bench.everything(master)
 
 
-def test_a_slave_becomes_a_master(bench: Any, slave: Store) -> None:
+def test_a_replica_becomes_a_master(bench: Any, replica: Store) -> None:
     master = bench.open()
     fill(bench, master, 50)
-    follow(master, slave)
+    follow(master, replica)
     fill(bench, master, 30, begin=50)
     bench.clock.ms -= 7 * 6
-    fill(bench, slave, 30, begin=50)
-    assert bench.everything(slave) == bench.everything(master)
+    fill(bench, replica, 30, begin=50)
+    assert bench.everything(replica) == bench.everything(master)
 
 
-def test_a_new_slave_may_begin_with_the_last_file(bench: Any, slave: Store, tmp_path: Path) -> None:
+def test_a_new_replica_may_start_with_the_last_file(
+    bench: Any, replica: Store, tmp_path: Path
+) -> None:
     master = bench.open()
     fill(bench, master, 200)
     begin = master.last_segment_offset
     assert begin > 0
     while begin < master.end_offset:
         piece = bytes(master.read_raw(begin, 1 << 20))
-        slave.append_raw(begin, piece)
+        replica.append_raw(begin, piece)
         begin += len(piece)
-    assert slave.min_offset == master.last_segment_offset
+    assert replica.min_offset == master.last_segment_offset
     everything = bench.everything(master)
-    for place, held in bench.everything(slave).items():
-        assert held
-        assert held.items() <= everything[place].items()
-        assert max(held) == max(everything[place])
-    again = bench.open(shutil.copytree(tmp_path / "slave", tmp_path / "image"))
-    assert bench.everything(again) == bench.everything(slave)
+    for queue, messages in bench.everything(replica).items():
+        assert messages
+        assert messages.items() <= everything[queue].items()
+        assert max(messages) == max(everything[queue])
+    again = bench.open(shutil.copytree(tmp_path / "replica", tmp_path / "image"))
+    assert bench.everything(again) == bench.everything(replica)
 
 
-def test_a_topic_that_was_made_again_begins_anew(bench: Any, slave: Store) -> None:
+def test_a_recreated_topic_starts_at_offset_0(bench: Any, replica: Store) -> None:
     master = bench.open()
     master.append([bench.draft(n) for n in range(10)])
     master.delete_topic("t")
     master.append([bench.draft(n) for n in range(20, 23)])
-    follow(master, slave)
-    assert bench.labels(slave) == bench.labels(master) == {n: f"t/0/{20 + n}" for n in range(3)}
+    follow(master, replica)
+    assert bench.labels(replica) == bench.labels(master) == {n: f"t/0/{20 + n}" for n in range(3)}
 
 
-def test_bytes_must_follow_the_end(bench: Any, slave: Store) -> None:
+def test_bytes_must_follow_the_end(bench: Any, replica: Store) -> None:
     master = bench.open()
     fill(bench, master, 20)
     piece = bytes(master.read_raw(0, 1 << 20))
-    slave.append_raw(0, piece)
+    replica.append_raw(0, piece)
     with pytest.raises(UsageError):
-        slave.append_raw(0, piece)
+        replica.append_raw(0, piece)
     with pytest.raises(UsageError):
-        slave.append_raw(len(piece) + 16_384, piece)
+        replica.append_raw(len(piece) + 16_384, piece)
 
 
 def test_files_of_another_size_are_refused(bench: Any, tmp_path: Path) -> None:
@@ -131,45 +133,45 @@ def test_files_of_another_size_are_refused(bench: Any, tmp_path: Path) -> None:
     with pytest.raises(DamagedStoreError, match="mappedFileSizeCommitLog"):
         other.append_raw(0, bytes(master.read_raw(0, 1 << 20)))
     assert other.end_offset == 0
-    with pytest.raises(UsageError, match="cannot begin at offset 16384"):
+    with pytest.raises(UsageError, match="cannot start at offset 16384"):
         other.append_raw(16_384, bytes(master.read_raw(16_384, 1 << 20)))
 
 
-def test_damage_on_the_way_is_refused_whole(bench: Any, slave: Store) -> None:
+def test_damaged_bytes_are_rejected_completely(bench: Any, replica: Store) -> None:
     master = bench.open()
     fill(bench, master, 20)
     piece = bytearray(master.read_raw(0, 1 << 20))
     piece[piece.index(b"/12;") + 1] ^= 1
     with pytest.raises(DamagedStoreError):
-        slave.append_raw(0, bytes(piece))
-    assert slave.topics() == []
-    follow(master, slave)
-    assert bench.everything(slave) == bench.everything(master)
+        replica.append_raw(0, bytes(piece))
+    assert replica.topics() == []
+    follow(master, replica)
+    assert bench.everything(replica) == bench.everything(master)
 
 
 @pytest.mark.parametrize("fail_at", range(8))
-def test_a_full_disk_takes_nothing_and_goes_on(
+def test_a_full_disk_rejects_bytes_and_the_replica_recovers(
     bench: Any, full_files: Any, tmp_path: Path, fail_at: int
 ) -> None:
     master = bench.open()
     fill(bench, master, 60)
-    slave = bench.open(tmp_path / "full", files=full_files)
+    replica = bench.open(tmp_path / "full", files=full_files)
     first = bytes(master.read_raw(0, 1 << 20))
     whole = whole_bytes(first[: len(first) // 2])
-    slave.append_raw(0, first[:whole])
-    before = bench.everything(slave)
+    replica.append_raw(0, first[:whole])
+    before = bench.everything(replica)
     full_files.fail_at = fail_at
     try:
-        slave.append_raw(whole, first[whole:])
+        replica.append_raw(whole, first[whole:])
     except StoreError:
-        assert slave.end_offset == whole
-        assert bench.everything(slave) == before
+        assert replica.end_offset == whole
+        assert bench.everything(replica) == before
     full_files.fail_at = None
-    follow(master, slave)
-    assert bench.everything(slave) == bench.everything(master)
+    follow(master, replica)
+    assert bench.everything(replica) == bench.everything(master)
 
 
-def test_no_bytes_behind_the_end_are_given(bench: Any) -> None:
+def test_read_raw_stops_at_the_end(bench: Any) -> None:
     store = bench.open()
     fill(bench, store, 5)
     assert len(store.read_raw(0, 1 << 20)) == store.end_offset
@@ -179,7 +181,7 @@ def test_no_bytes_behind_the_end_are_given(bench: Any) -> None:
 
 
 @given(st.binary(max_size=200), st.integers(0, 2**32))
-def test_garbage_is_refused_or_whole(data: bytes, seed: int) -> None:
+def test_garbage_is_rejected_or_complete(data: bytes, seed: int) -> None:
     prefix = b"".join(blank(size) + bytes(size - 8) for size in (8, 20))
     mixed = prefix[: random.Random(seed).randrange(len(prefix))] + data
     with suppress(DamagedStoreError):
@@ -187,10 +189,10 @@ def test_garbage_is_refused_or_whole(data: bytes, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_slave_survives_power_cuts_and_goes_on(
+def test_a_replica_survives_power_cuts_and_continues(
     bench: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
 ) -> None:
-    """Several lives of a slave, each ended by a power cut; its master lives on."""
+    """Several runs of a replica, each ended by a power cut; the master keeps running."""
     chance = random.Random(seed)
     master, directory = bench.open(), tmp_path / "life0"
     for life in range(3):
@@ -198,18 +200,18 @@ def test_a_slave_survives_power_cuts_and_goes_on(
         files = power_files()
         if directory.exists():
             files.adopt(directory)
-        slave = bench.open(directory, files=files, replica=True)
-        waiting, begin = bytearray(), slave.end_offset
+        replica = bench.open(directory, files=files, replica=True)
+        waiting, begin = bytearray(), replica.end_offset
         cut_at = chance.randint(begin, master.end_offset)
         while begin + len(waiting) < cut_at:
             waiting += master.read_raw(begin + len(waiting), chance.randint(1, 4_000))
             whole = whole_bytes(waiting)
             if whole:
-                slave.append_raw(begin, bytes(waiting[:whole]))
+                replica.append_raw(begin, bytes(waiting[:whole]))
                 del waiting[:whole]
                 begin += whole
-            chance.choice([slave.flush, slave.flush_queues, lambda: None, lambda: None])()
-        durable = slave.durable_offset
+            chance.choice([replica.flush, replica.flush_queues, lambda: None, lambda: None])()
+        durable = replica.durable_offset
         image = tmp_path / f"life{life + 1}"
         files.cut(directory, image, chance)
         directory = image

@@ -14,7 +14,7 @@ def fill(bench: Any, store: Any, count: int = 60, *, step_ms: int = 1000) -> Non
 
 
 def filled(bench: Any, count: int = 60, **options: Any) -> Any:
-    """A store with more than it may have: the options count from now on."""
+    """A store that exceeds the limits of its options."""
     store = bench.open()
     fill(bench, store, count)
     store.close()
@@ -25,7 +25,7 @@ def files(bench: Any, *path: str) -> list[int]:
     return sorted(int(name.name) for name in bench.directory.joinpath(*path).iterdir())
 
 
-def test_by_size(bench: Any, clock: Any) -> None:
+def test_retention_by_size(bench: Any, clock: Any) -> None:
     store = filled(bench, retention_bytes=40_000, retention_hours=None)
     assert store.end_offset > 60_000
     assert store.exceeds_size_limit
@@ -46,7 +46,7 @@ def test_by_size(bench: Any, clock: Any) -> None:
     assert store.record_at(0) is None
     assert store.by_key("t", "k0") == []
     assert len(store.by_key("t", "k58")) == 1
-    # The same after a start, clean or not.
+    # The same after a restart, clean or not.
     expected = bench.everything(store)
     crashed = bench.open(bench.crash())
     assert bench.everything(crashed) == expected
@@ -56,7 +56,7 @@ def test_by_size(bench: Any, clock: Any) -> None:
     assert bench.everything(bench.open()) == expected
 
 
-def test_queue_files_go_when_all_of_theirs_is_gone(bench: Any, clock: Any) -> None:
+def test_queue_files_without_messages_are_deleted(bench: Any, clock: Any) -> None:
     store = filled(bench, 150, retention_bytes=1)
     assert store.delete_expired(clock.ms) == 10
     first, last = store.queue_range("t", 0)
@@ -66,8 +66,8 @@ def test_queue_files_go_when_all_of_theirs_is_gone(bench: Any, clock: Any) -> No
     assert bench.open().queue_range("t", 0) == (first, last)
 
 
-def test_a_quiet_queue_keeps_its_number(bench: Any, clock: Any) -> None:
-    """All its messages are gone; the next one gets the next offset, not 0."""
+def test_an_idle_queue_keeps_its_offsets(bench: Any, clock: Any) -> None:
+    """All messages of the queue are deleted; the next one gets the next offset, not 0."""
     store = bench.open(retention_bytes=1)
     store.append([bench.draft(n, "quiet") for n in range(3)])
     fill(bench, store, 40)
@@ -82,28 +82,28 @@ def test_a_quiet_queue_keeps_its_number(bench: Any, clock: Any) -> None:
     assert bench.labels(bench.open(bench.crash()), "quiet") == {3: "quiet/0/3"}
 
 
-def test_by_age(bench: Any, clock: Any) -> None:
+def test_retention_by_age(bench: Any, clock: Any) -> None:
     store = bench.open(retention_hours=1)
     begin = clock.ms
-    fill(bench, store, step_ms=60_000)  # an hour, 14 messages a file
+    fill(bench, store, step_ms=60_000)  # an hour, 14 messages per file
     assert store.delete_expired(begin + HOUR) == 0
     assert store.delete_expired(begin + HOUR + 13 * 60_000) == 0
     assert (
         store.delete_expired(begin + HOUR + 14 * 60_000) == 1
-    )  # the youngest of the file is an hour old
+    )  # the youngest message of the file is an hour old
     assert store.min_offset == 16_384
     assert store.delete_expired(begin + 100 * HOUR) == 3
-    assert len(files(bench, "commitlog")) == 1  # the one that is being written stays
+    assert len(files(bench, "commitlog")) == 1  # the file that is being written stays
     assert store.queue_range("t", 0)[0] < store.queue_range("t", 0)[1]
 
 
-def test_for_ever(bench: Any, clock: Any) -> None:
+def test_no_retention_limit(bench: Any, clock: Any) -> None:
     store = bench.open(retention_hours=None)
     fill(bench, store)
     assert store.delete_expired(clock.ms + 10**6 * HOUR) == 0
 
 
-def test_index_files_of_deleted_messages_go(bench: Any, clock: Any) -> None:
+def test_index_files_of_deleted_messages_are_deleted(bench: Any, clock: Any) -> None:
     store = filled(bench, 100, retention_bytes=1)
     assert len(files(bench, "index")) == 3
     store.delete_expired(clock.ms)
@@ -111,9 +111,7 @@ def test_index_files_of_deleted_messages_go(bench: Any, clock: Any) -> None:
     assert store.by_key("u", "k1") == []
 
 
-def test_what_cannot_be_deleted_now_is_deleted_later(
-    bench: Any, clock: Any, monkeypatch: Any
-) -> None:
+def test_a_failed_deletion_is_retried(bench: Any, clock: Any, monkeypatch: Any) -> None:
     import pytest
 
     from coherer._store import OsFiles
@@ -134,8 +132,8 @@ def test_what_cannot_be_deleted_now_is_deleted_later(
     assert store.delete_expired(clock.ms) == 4
 
 
-def test_the_limit_holds_while_it_is_written_to(bench: Any) -> None:
-    """Nobody calls `clean`: a producer may be faster than any timer."""
+def test_the_size_limit_is_kept_during_appends(bench: Any) -> None:
+    """Without calls of `delete_expired`: a producer may be faster than any timer."""
     limit = 80_000
     store = bench.open(retention_bytes=limit)
     largest = 0
@@ -150,7 +148,7 @@ def test_the_limit_holds_while_it_is_written_to(bench: Any) -> None:
     assert [*bench.labels(store)] == [*range(first, last)]
 
 
-def test_a_replica_holds_the_limit_too(bench: Any, tmp_path: Any) -> None:
+def test_a_replica_keeps_the_size_limit(bench: Any, tmp_path: Any) -> None:
     master = bench.open()
     fill(bench, master, 200)
     limit = 40_000
@@ -160,7 +158,7 @@ def test_a_replica_holds_the_limit_too(bench: Any, tmp_path: Any) -> None:
         assert slave.end_offset - slave.min_offset <= limit + 16_384
 
 
-def test_a_limit_in_bytes_decides_about_the_size_of_files() -> None:
+def test_the_size_limit_determines_the_file_size() -> None:
     import pytest
 
     from coherer._store.model import check_retention, segment_bytes_for
@@ -170,7 +168,7 @@ def test_a_limit_in_bytes_decides_about_the_size_of_files() -> None:
     assert segment_bytes_for(None, 4 * mib) == 1024 * mib
     assert segment_bytes_for(800 * mib, 4 * mib) == 100 * mib
     assert segment_bytes_for(10**15, 4 * mib) == 1024 * mib
-    assert 4 * mib < segment_bytes_for(16 * mib, 4 * mib) < 5 * mib  # a message has to fit
+    assert 4 * mib < segment_bytes_for(16 * mib, 4 * mib) < 5 * mib  # a message must fit
     for limit in (0, 1, 4 * mib, 8 * mib):
         with pytest.raises(UsageError, match=r"retention_bytes is .* or more"):
             segment_bytes_for(limit, 4 * mib)
@@ -180,8 +178,8 @@ def test_a_limit_in_bytes_decides_about_the_size_of_files() -> None:
         check_retention(31 * mib, 16 * mib)
 
 
-def test_numbers_of_deleted_messages_are_not_given_again(bench: Any, clock: Any) -> None:
-    """Their queue's entries were in memory only when the log's file was deleted; then a crash."""
+def test_offsets_of_deleted_messages_are_not_reused(bench: Any, clock: Any) -> None:
+    """Queue entries were only in memory when the log file was deleted; then a crash."""
     store = bench.open(retention_bytes=1)
     store.append([bench.draft(n, "quiet") for n in range(3)])
     fill(bench, store, 100)
@@ -195,7 +193,7 @@ def test_numbers_of_deleted_messages_are_not_given_again(bench: Any, clock: Any)
 
 
 def test_old_files_are_deleted_from_a_full_disk(bench: Any, clock: Any, full_files: Any) -> None:
-    """What waits for the queues cannot be written before: deleting is what makes room."""
+    """Pending entries cannot be written first, because only the deletion frees space."""
     store = bench.open(files=full_files)
     fill(bench, store, 100)
     expected = bench.everything(store)

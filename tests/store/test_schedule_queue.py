@@ -1,4 +1,4 @@
-"""Queues of the schedule topic hold times of delivery, also after they were rebuilt."""
+"""Queues of the schedule topic hold delivery times, also after a rebuild."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from coherer._record.system_topics import SCHEDULE_TOPIC
 
+from coherer._record.system_topics import SCHEDULE_TOPIC
 from coherer._store import QueueEntry
 
 
-def test_the_entry_holds_store_time_and_delay(bench: Any) -> None:
+def test_entries_hold_store_time_plus_delay(bench: Any) -> None:
     store = bench.open()
     placed = store.append([bench.draft(0, SCHEDULE_TOPIC, 2, tag="a"), bench.draft(1, "t", tag="")])
     assert store.entries(SCHEDULE_TOPIC, 2, 0, 10) == [
@@ -20,11 +21,11 @@ def test_the_entry_holds_store_time_and_delay(bench: Any) -> None:
     assert store.entries("t", 0, 0, 10)[0].code == 0
 
 
-def test_levels_of_the_options_count(bench: Any) -> None:
+def test_delay_levels_of_the_options_are_used(bench: Any) -> None:
     store = bench.open(delay_levels_ms=(7, 70))
     store.append([bench.draft(0, SCHEDULE_TOPIC, 1), bench.draft(1, SCHEDULE_TOPIC, 2, tag="TagA")])
     assert store.entries(SCHEDULE_TOPIC, 1, 0, 1)[0].code == bench.clock.ms + 70
-    assert store.entries(SCHEDULE_TOPIC, 2, 0, 1)[0].code == 2598919  # no such level
+    assert store.entries(SCHEDULE_TOPIC, 2, 0, 1)[0].code == 2598919  # there is no such level
 
 
 @pytest.mark.parametrize("rebuild", [False, True])
@@ -43,8 +44,8 @@ def test_a_rebuilt_entry_is_the_same(bench: Any, rebuild: bool) -> None:
     assert [again.entries(SCHEDULE_TOPIC, level, 0, 10) for level in range(3)] == before
 
 
-def test_entries_are_given_to_the_end_of_a_file(bench: Any) -> None:
-    store = bench.open()  # 20 entries in a file
+def test_entries_stop_at_the_end_of_a_file(bench: Any) -> None:
+    store = bench.open()  # 20 entries per file
     store.append([bench.draft(number) for number in range(30)])
     store.flush_queues()
     assert [entry.offset for entry in store.entries("t", 0, 5, 100)] == list(range(5, 20))

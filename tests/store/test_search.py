@@ -30,12 +30,12 @@ def test_by_time(store: Any, clock: Any, ms: int, first: int, nearest: int) -> N
     assert store.offset_at_time("t", 0, clock.ms + ms, nearest=True) == nearest
 
 
-def test_by_time_where_nothing_is(store: Any) -> None:
+def test_by_time_without_messages(store: Any) -> None:
     assert store.offset_at_time("t", 7, 5) == 0
     assert store.offset_at_time("u", 0, 5, nearest=True) == 0
 
 
-def test_by_time_after_the_beginning_was_deleted(bench: Any, store: Any, clock: Any) -> None:
+def test_by_time_after_old_files_were_deleted(bench: Any, store: Any, clock: Any) -> None:
     begin = clock.ms
     store.close()
     again = bench.open(retention_bytes=16_000)
@@ -47,9 +47,9 @@ def test_by_time_after_the_beginning_was_deleted(bench: Any, store: Any, clock: 
     assert again.offset_at_time("t", 0, begin, nearest=True) == 3
 
 
-def test_by_time_steps_over_damage(bench: Any, store: Any, clock: Any) -> None:
-    place = store.read("t", 0, 4, max_bytes=1, max_count=1)
-    del place
+def test_by_time_skips_damage(bench: Any, store: Any, clock: Any) -> None:
+    result = store.read("t", 0, 4, max_bytes=1, max_count=1)
+    del result
     image = bench.crash()
     path = sorted((image / "commitlog").iterdir())[1]
     data = bytearray(path.read_bytes())
@@ -61,4 +61,6 @@ def test_by_time_steps_over_damage(bench: Any, store: Any, clock: Any) -> None:
     assert again.offset_at_time("t", 0, clock.ms + 21) == 5
     assert again.offset_at_time("t", 0, clock.ms + 20) == 1
     assert again.offset_at_time("t", 0, clock.ms + 45, nearest=True) == 5
-    assert again.offset_at_time("t", 0, clock.ms + 21, nearest=True) == 5  # its left is damaged
+    assert (
+        again.offset_at_time("t", 0, clock.ms + 21, nearest=True) == 5
+    )  # the message before it is damaged

@@ -19,7 +19,7 @@ def read(store: Store, offset: int, *, topic: str = "t", queue_id: int = 0, **li
     return store.read(topic, queue_id, offset, **limits)
 
 
-def test_messages_go_in_and_come_out(bench: Any) -> None:
+def test_appended_messages_are_read(bench: Any) -> None:
     store = bench.open()
     placed = store.append([bench.draft(0), bench.draft(0, queue_id=1), bench.draft(1)])
     assert [(p.queue_offset, p.size_bytes) for p in placed] == [(0, 192), (0, 192), (1, 192)]
@@ -54,7 +54,7 @@ def test_every_field_is_kept(bench: Any, clock: Any) -> None:
     assert (second.born_host, second.sys_flag, second.queue_offset) == (v6.born_host, 16, 1)
 
 
-def test_the_files_are_rocketmqs(bench: Any) -> None:
+def test_files_have_rocketmqs_format(bench: Any) -> None:
     """Protocol page, 6.1 and 13.13."""
     store = bench.open()
     store.append([bench.draft(number, tag="TagA") for number in range(100)])
@@ -70,7 +70,7 @@ def test_the_files_are_rocketmqs(bench: Any) -> None:
     size = decode(store.read("t", 0, 0, max_bytes=1, max_count=1).records[0]).size
     assert first.hex() == f"{0:016x}{size:08x}000000000027a807"
     assert second.hex() == f"{size:016x}{size:08x}000000000027a807"
-    # The first file ends with a blank record that says how much is left.
+    # The first file ends with a blank record.
     at = 16384 // size * size
     blank = (root / "commitlog" / names[0]).read_bytes()[at : at + 8]
     assert blank.hex() == f"{16384 - at:08x}cbd43194"
@@ -82,7 +82,7 @@ def test_the_files_are_rocketmqs(bench: Any) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9_000)), max_size=60), st.data())
-def test_any_batches_are_found_again(
+def test_all_batches_are_read_after_reopening(
     tmp_path_factory: Any, sizes: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     directory = tmp_path_factory.mktemp("store")
@@ -121,7 +121,7 @@ def test_any_batches_are_found_again(
     store.close()
 
 
-def test_ends_of_a_queue(bench: Any) -> None:
+def test_reads_at_the_ends_of_a_queue(bench: Any) -> None:
     store = bench.open()
     store.append([bench.draft(number) for number in range(3)])
     assert read(store, 3).status is ReadStatus.EMPTY
@@ -136,7 +136,7 @@ def test_ends_of_a_queue(bench: Any) -> None:
     assert store.queue_range("u", 0) == (0, 0)
 
 
-def test_filters_look_at_codes_only(bench: Any) -> None:
+def test_tag_filters_use_codes_only(bench: Any) -> None:
     store = bench.open()
     tags = ["a", "b", "a", "", "c"] * 20
     placed = store.append([bench.draft(n, tag=tag) for n, tag in enumerate(tags)])
@@ -150,14 +150,14 @@ def test_filters_look_at_codes_only(bench: Any) -> None:
     assert read(store, 0, tags=frozenset([99]), max_bytes=400).offsets == [4, 9]
 
 
-def test_a_filter_gives_up_after_a_while(bench: Any) -> None:
+def test_a_filtered_read_scans_a_limited_number_of_entries(bench: Any) -> None:
     store = bench.open(segment_bytes=1 << 22, queue_segment_bytes=6_000_000)
     store.append([bench.draft(n, tag="a", size=10) for n in range(17_000)])
     slices = read(store, 5, tags=frozenset([1]))
     assert (slices.status, slices.next_offset) == (ReadStatus.NO_MATCH, 16_005)
 
 
-def test_half_messages_and_roll_backs_are_in_no_queue(bench: Any) -> None:
+def test_prepared_messages_and_rollbacks_are_in_no_queue(bench: Any) -> None:
     store = bench.open()
     kinds = [0, PREPARED, COMMITTED, ROLLED_BACK]
     drafts = [Draft("t", 0, b"%d" % kind, b"", sys_flag=kind) for kind in kinds]
@@ -188,7 +188,7 @@ def test_half_messages_and_roll_backs_are_in_no_queue(bench: Any) -> None:
         Draft("t", 0, bytes(16384), b""),
     ],
 )
-def test_what_cannot_be_stored_spoils_the_batch(bench: Any, draft: Draft) -> None:
+def test_an_invalid_message_rejects_the_whole_batch(bench: Any, draft: Draft) -> None:
     store = bench.open()
     store.append([bench.draft(0)])
     with pytest.raises(UsageError):
@@ -198,7 +198,7 @@ def test_what_cannot_be_stored_spoils_the_batch(bench: Any, draft: Draft) -> Non
     assert not list(Path(bench.directory).parent.glob("up*"))
 
 
-def test_the_largest_record_fills_a_file(bench: Any) -> None:
+def test_the_largest_record_fills_a_log_file(bench: Any) -> None:
     store = bench.open()
     largest = 16384 - 8 - 92
     store.append([Draft("t", 0, bytes(largest), b"")] * 2)
@@ -208,7 +208,7 @@ def test_the_largest_record_fills_a_file(bench: Any) -> None:
     assert store.end_offset == 16384 + 16376
 
 
-def test_an_empty_batch_is_nothing(bench: Any) -> None:
+def test_an_empty_batch_changes_nothing(bench: Any) -> None:
     store = bench.open()
     assert store.append([]) == []
     assert store.end_offset == 0
@@ -224,7 +224,7 @@ def test_record_at(bench: Any) -> None:
         assert store.record_at(nothing) is None
 
 
-def test_slices_outlive_the_file_and_the_store(bench: Any) -> None:
+def test_slices_stay_valid_after_file_and_store_are_gone(bench: Any) -> None:
     store = bench.open()
     store.append([bench.draft(number, size=4000) for number in range(9)])
     store.close()
@@ -245,7 +245,7 @@ def test_two_stores_cannot_share_a_directory(bench: Any) -> None:
     bench.open()
 
 
-def test_a_closed_store_takes_nothing(bench: Any) -> None:
+def test_a_closed_store_rejects_calls(bench: Any) -> None:
     store = bench.open()
     store.close()
     store.close()
@@ -260,7 +260,7 @@ def test_a_closed_store_takes_nothing(bench: Any) -> None:
             attempt()
 
 
-def test_store_times_never_go_back(bench: Any, clock: Any) -> None:
+def test_store_times_never_decrease(bench: Any, clock: Any) -> None:
     store = bench.open()
     store.append([bench.draft(0)])
     clock.ms -= 10_000
@@ -277,9 +277,9 @@ def test_flush_moves_the_durable_offset(bench: Any) -> None:
     assert store.flush() == store.durable_offset == store.end_offset
 
 
-def test_tick_flushes_on_its_beat(bench: Any, clock: Any) -> None:
+def test_tick_flushes_at_its_intervals(bench: Any, clock: Any) -> None:
     store = bench.open()
-    store.tick()  # the first of each beat
+    store.tick()  # the first of each interval
     store.tick()
     store.append([bench.draft(0)])
     store.tick()
@@ -294,7 +294,7 @@ def test_tick_flushes_on_its_beat(bench: Any, clock: Any) -> None:
     assert checkpoint.read_bytes() != before
 
 
-def test_a_clock_that_is_set_back_leaves_the_beat(bench: Any, clock: Any) -> None:
+def test_setting_the_clock_back_does_not_change_the_intervals(bench: Any, clock: Any) -> None:
     store = bench.open()
     store.tick()
     store.append([bench.draft(0)])
@@ -305,7 +305,7 @@ def test_a_clock_that_is_set_back_leaves_the_beat(bench: Any, clock: Any) -> Non
     assert store.durable_offset == store.end_offset
 
 
-def test_a_sync_store_leaves_flushing_to_the_server(bench: Any, clock: Any) -> None:
+def test_with_sync_flush_tick_does_not_flush_the_log(bench: Any, clock: Any) -> None:
     store = bench.open(flush="sync")
     store.tick()
     store.append([bench.draft(0)])
@@ -314,7 +314,7 @@ def test_a_sync_store_leaves_flushing_to_the_server(bench: Any, clock: Any) -> N
     assert store.durable_offset == 0
 
 
-def test_a_deleted_topic_is_gone_for_good(bench: Any) -> None:
+def test_a_deleted_topic_does_not_come_back(bench: Any) -> None:
     store = bench.open()
     store.append([bench.draft(0), bench.draft(0, "u", key="k")])
     store.delete_topic("t")
@@ -329,7 +329,7 @@ def test_a_deleted_topic_is_gone_for_good(bench: Any) -> None:
     assert not again.recovery.damage
 
 
-def test_files_with_other_sizes_are_taken_as_they_are(bench: Any) -> None:
+def test_existing_files_keep_their_sizes(bench: Any) -> None:
     store = bench.open()
     store.append([bench.draft(number) for number in range(100)])
     store.close()
@@ -354,7 +354,7 @@ def test_a_failed_sync_stops_the_store(bench: Any) -> None:
     with pytest.raises(StoreError, match="synced"):
         store.flush()
     files.broken = False
-    # The kernel may have dropped what it could not write: a later sync proves nothing.
+    # The kernel may have dropped the failed write: a later sync proves nothing.
     for attempt in (store.flush, store.flush_queues, lambda: store.append([bench.draft(1)])):
         with pytest.raises(StoreError):
             attempt()
@@ -364,13 +364,13 @@ def test_a_failed_sync_stops_the_store(bench: Any) -> None:
     assert not bench.open().recovery.clean
 
 
-def test_flushing_beside_the_writer(bench: Any) -> None:
-    """Both threads work at once; a copy made in between loses nothing that was acknowledged."""
+def test_flushing_concurrently_with_appends(bench: Any) -> None:
+    """Two threads work concurrently; a copy in between has all acknowledged messages."""
     store = bench.open(retention_bytes=60_000, flush_interval_ms=0, queue_flush_interval_ms=0)
     done = threading.Event()
     failures: list[BaseException] = []
 
-    def beat() -> None:
+    def flush_all() -> None:
         try:
             while not done.is_set():
                 store.flush()
@@ -379,7 +379,7 @@ def test_flushing_beside_the_writer(bench: Any) -> None:
         except BaseException as error:  # noqa: BLE001
             failures.append(error)
 
-    thread = threading.Thread(target=beat)
+    thread = threading.Thread(target=flush_all)
     thread.start()
     try:
         for number in range(400):
@@ -400,7 +400,7 @@ def test_flushing_beside_the_writer(bench: Any) -> None:
     assert store.min_offset > 0
 
 
-def test_memory_is_given_back_and_taken_again(bench: Any, clock: Any) -> None:
+def test_mapped_memory_is_released_and_mapped_again(bench: Any, clock: Any) -> None:
     store = bench.open(segment_bytes=1 << 24)
     store.append([bench.draft(number, size=9_000) for number in range(1000)])
     slices = read(store, 0, max_bytes=1 << 24, max_count=1000)
@@ -413,6 +413,6 @@ def test_memory_is_given_back_and_taken_again(bench: Any, clock: Any) -> None:
     "wrong",
     [{"segment_bytes": 100}, {"retention_hours": -1}, {"open_files": 0}, {"store_host": b"here"}],
 )
-def test_options_that_make_no_sense(wrong: dict[str, Any]) -> None:
+def test_invalid_options(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         StoreOptions(**wrong)

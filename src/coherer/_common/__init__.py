@@ -1,1 +1,1 @@
-"""Modules that every layer uses: clocks, logging, masking of secrets, refusals."""
+"""Modules that every layer uses: clocks, logging, masking of secrets, error codes."""

@@ -1,8 +1,8 @@
-"""The two clocks of a process: one that is never set, and the time of day.
+"""The two clocks of a process: a monotonic one and the time of day.
 
-What is compared inside a process (leases, timeouts, "seen since") uses `now_ms`. What people and
-messages call a time (stored at, created at, signed at) is `wall_ms`. Operators and time servers
-set the time of day, forwards and backwards; `now_ms` does not notice.
+Times that are only compared inside the process (leases, timeouts, "last seen") use `now_ms`. Times
+that people or messages carry (stored at, created at, signed at) use `wall_ms`. Operators and time
+servers set the time of day forwards and backwards; `now_ms` is not affected.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import time
 if sys.platform == "linux":
 
     def _ticks_ns() -> int:
-        # Counts while the machine sleeps, and so do the leases that other machines keep.
+        # It counts while the machine sleeps, as do the leases that other machines keep.
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 elif sys.platform == "darwin":
 
     def _ticks_ns() -> int:
-        # `time.monotonic` stands still while a Mac sleeps; this one does not.
+        # `time.monotonic` stops while a Mac sleeps; this clock does not.
         return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
 else:
@@ -29,9 +29,9 @@ _BEGAN_NS = time.time_ns() - _ticks_ns()
 
 
 def now_ms() -> int:
-    """Milliseconds since 1970: the time of day when the program began, plus what has passed since.
+    """Milliseconds since 1970: the time of day when the process started plus the time since then.
 
-    It never jumps, whatever becomes of the machine's clock.
+    It never jumps, even if the machine's clock is set.
 
     >>> abs(now_ms() - wall_ms()) < 60_000
     True
@@ -40,5 +40,36 @@ def now_ms() -> int:
 
 
 def wall_ms() -> int:
-    """The time of day, milliseconds since 1970. It jumps when somebody sets the clock."""
+    """The time of day, milliseconds since 1970. It jumps when the clock is set."""
     return time.time_ns() // 1_000_000
+
+
+class IntervalTimer:
+    """Tells when a periodic task is due again.
+
+    The caller passes the time. If that clock is set forward the task is due at once; if it is set
+    back the task still runs after one interval.
+
+    >>> timer = IntervalTimer(10_000, now_ms=50_000)
+    >>> [timer.is_due(now_ms) for now_ms in (59_999, 60_000, 69_999, 70_500)]
+    [False, True, False, True]
+    >>> timer.is_due(20_000), timer.is_due(29_999), timer.is_due(30_000)
+    (True, False, True)
+
+    Args:
+        interval_ms: the length of an interval.
+        now_ms: when the first interval begins.
+    """
+
+    __slots__ = ("_begin_ms", "_interval_ms")
+
+    def __init__(self, interval_ms: int, now_ms: int) -> None:
+        self._interval_ms = interval_ms
+        self._begin_ms = now_ms
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether the interval is over; if so, the next one begins now."""
+        if 0 <= now_ms - self._begin_ms < self._interval_ms:
+            return False
+        self._begin_ms = now_ms
+        return True

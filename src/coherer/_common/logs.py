@@ -1,18 +1,17 @@
-"""Log lines that repeat themselves appear once a minute, with a count.
+"""Logging without floods: repeated lines appear once a minute, with a count.
 
-A peer that misbehaves, or a disk that is full, can cause the same log call thousands of times a
-second. `Log` writes the first of these lines at once and counts the others. After a minute the next
-one is written with the count of those that were left out; where no further one comes, `flush` (a
-node calls it) writes the first one again with that count.
+A peer that misbehaves, or a full disk, can cause the same log call thousands of times a second.
+`Log` writes the first of these lines at once and counts the others. After a minute the next line is
+written with the number of suppressed ones. If no further line comes, `flush` (which a node calls)
+writes the first one again with that number.
 
-Lines are the same when they come from the same call and are about the same subject. The subject is
-`about` where the call names one: the address of a server, the name of a topic, or a constant where
-every line of this call means the same. Otherwise it is the text of the line. Subjects can be
-invented by peers, so a call has at most 100 of them a minute; what comes beyond them is counted
-together.
+Lines are the same if they come from the same call and have the same subject. The subject is the
+argument `about`: the address of a server, the name of a topic, or a constant if all lines of the
+call mean the same. By default it is the text of the line. Peers can invent subjects, so a call has
+at most 100 of them a minute; lines with further subjects are counted together.
 
-The module that logs has `_log = Log(logging.getLogger(__name__))`. What cannot repeat itself, such
-as the lines of a start, goes to `_log.plain`.
+A module that logs has `_log = Log(logging.getLogger(__name__))`. Lines that cannot repeat, such as
+those of a start, go to `_log.plain`.
 """
 
 from __future__ import annotations
@@ -24,37 +23,37 @@ from collections.abc import Callable, Hashable
 from typing import Final, TypeAlias
 
 PERIOD_S: Final = 60.0
-"""How long a line is not repeated."""
+"""The time in which a line is not repeated."""
 
 SUBJECTS_MAX: Final = 100
-"""Subjects of one log call in this time that have lines of their own."""
+"""The number of subjects of one log call in this time that have their own lines."""
 
 Subject: TypeAlias = "Hashable | type | None"
-"""What a line is about; None for its text."""
+"""The subject of a line; None for its text."""
 
 _TEXT_CHARS_MAX = 2_000
 
 
 class _Line:
-    """One line that was written, and how often it has come since."""
+    """A line that was written, and how often it was suppressed since."""
 
-    __slots__ = ("begun_s", "left_out", "level", "logger", "text")
+    __slots__ = ("begun_s", "level", "logger", "suppressed", "text")
 
     def __init__(self, logger: logging.Logger, level: int, text: str, begun_s: float) -> None:
         self.logger = logger
         self.level = level
         self.text = text
         self.begun_s = begun_s
-        self.left_out = 0
+        self.suppressed = 0
 
 
 class LogThrottle:
-    """Counts the lines of all `Log` objects that it is given to. For any thread.
+    """Counts the lines of the `Log` objects that share it. For any thread.
 
     Args:
-        now_s: a clock that does not go back, seconds.
-        period_s: how long a line is not repeated.
-        subjects_max: subjects of one call in this time that have lines of their own.
+        now_s: a monotonic clock, in seconds.
+        period_s: the time in which a line is not repeated.
+        subjects_max: the number of subjects of one call in this time that have their own lines.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class LogThrottle:
         self._flush_s = 0.0
         self._guard = threading.Lock()
 
-    def take(
+    def admit(
         self,
         logger: logging.Logger,
         level: int,
@@ -78,10 +77,10 @@ class LogThrottle:
         args: tuple[object, ...],
         about: Subject,
     ) -> str | None:
-        """Book a line.
+        """Count a line.
 
         Returns:
-            None where it is only counted; otherwise what to write behind it, "" mostly.
+            None to suppress the line; otherwise a text to append to it, mostly empty.
         """
         now_s = self._now_s()
         if now_s >= self._flush_s:
@@ -98,15 +97,15 @@ class LogThrottle:
                 lines[about] = _Line(logger, level, _rendered(text, args), now_s)
                 return ""
             if now_s - line.begun_s < self._period_s:
-                line.left_out += 1
+                line.suppressed += 1
                 return None
-            behind = _count(line.left_out, now_s - line.begun_s)
-            line.begun_s, line.left_out = now_s, 0
+            suffix = _count(line.suppressed, now_s - line.begun_s)
+            line.begun_s, line.suppressed = now_s, 0
             line.level, line.text = level, _rendered(text, args)
-            return behind
+            return suffix
 
     def flush(self) -> None:
-        """Write the counts of lines that have not come again since their minute was over."""
+        """Write the counts of lines that did not come again after their minute."""
         now_s = self._now_s()
         due: list[tuple[_Line, str]] = []
         with self._guard:
@@ -115,37 +114,37 @@ class LogThrottle:
                 for about, line in list(lines.items()):
                     if now_s - line.begun_s < self._period_s:
                         continue
-                    if line.left_out:
-                        due.append((line, _count(line.left_out, now_s - line.begun_s)))
-                        line.begun_s, line.left_out = now_s, 0
+                    if line.suppressed:
+                        due.append((line, _count(line.suppressed, now_s - line.begun_s)))
+                        line.begun_s, line.suppressed = now_s, 0
                     else:
                         del lines[about]
                 if not lines:
                     del self._calls[call]
-        for line, behind in due:
-            line.logger.log(line.level, "%s%s", line.text, behind)
+        for line, suffix in due:
+            line.logger.log(line.level, "%s%s", line.text, suffix)
 
     def forget(self) -> None:
-        """Forget all lines: the next of each is written. For tests."""
+        """Forget all lines, so that the next of each is written. For tests."""
         with self._guard:
             self._calls.clear()
 
 
 LOG_THROTTLE: Final = LogThrottle()
-"""What all logs of this process share."""
+"""Shared by all logs of this process."""
 
 _OTHERS: Final = object()
 
 
 class Log:
-    """A logger whose lines do not repeat themselves.
+    """A logger that suppresses repeated lines.
 
     Args:
         plain: the logger.
-        repeats: counts the lines.
+        throttle: counts the lines.
 
     Attributes:
-        plain: the logger itself, for what must appear each time.
+        plain: the logger itself, for lines that must always appear.
 
     >>> import sys
     >>> logger = logging.getLogger("an example")
@@ -161,9 +160,9 @@ class Log:
     >>> logger.removeHandler(handler)
     """
 
-    def __init__(self, plain: logging.Logger, repeats: LogThrottle = LOG_THROTTLE) -> None:
+    def __init__(self, plain: logging.Logger, throttle: LogThrottle = LOG_THROTTLE) -> None:
         self.plain = plain
-        self._repeats = repeats
+        self._throttle = throttle
 
     def debug(self, text: str, *args: object, about: Subject = None) -> None:
         """Log at DEBUG; see `log`."""
@@ -188,7 +187,7 @@ class Log:
         self.log(logging.ERROR, text, *args, about=about, exc_info=exc_info, frames_up=1)
 
     def exception(self, text: str, *args: object, about: Subject = None) -> None:
-        """Log at ERROR with the exception that is being handled; see `log`."""
+        """Log at ERROR with the current exception; see `log`."""
         self.log(logging.ERROR, text, *args, about=about, exc_info=True, frames_up=1)
 
     def log(
@@ -200,25 +199,25 @@ class Log:
         exc_info: BaseException | bool | None = None,
         frames_up: int = 0,
     ) -> None:
-        """Log a line, or count it where the same one was written less than a minute ago.
+        """Log a line, or count it if the same line was written less than a minute ago.
 
         Args:
-            level: as of `logging`.
-            text: as of `logging`; with `about` it says which lines are the same.
-            args: what is put into `text`.
+            level: as in `logging`.
+            text: as in `logging`; lines with the same `text` and `about` are the same.
+            args: the arguments of `text`.
             about: the subject of the line; None for its whole text.
-            exc_info: the exception to show, or whether to show the one that is being handled.
-            frames_up: how many frames above the caller the line comes from.
+            exc_info: the exception to show, or whether to show the current one.
+            frames_up: how many frames above the caller to report as the origin of the line.
         """
         if not self.plain.isEnabledFor(level):
             return
-        behind = self._repeats.take(self.plain, level, text, args, about)
-        if behind is None:
+        suffix = self._throttle.admit(self.plain, level, text, args, about)
+        if suffix is None:
             return
         up = frames_up + 2
-        if behind:
+        if suffix:
             line = _rendered(text, args)
-            self.plain.log(level, "%s%s", line, behind, exc_info=exc_info, stacklevel=up)
+            self.plain.log(level, "%s%s", line, suffix, exc_info=exc_info, stacklevel=up)
         else:
             self.plain.log(level, text, *args, exc_info=exc_info, stacklevel=up)
 
@@ -227,5 +226,5 @@ def _rendered(text: str, args: tuple[object, ...]) -> str:
     return (text % args if args else text)[:_TEXT_CHARS_MAX]
 
 
-def _count(left_out: int, seconds: float) -> str:
-    return f" ({left_out} more in the last {seconds:.0f} s)" if left_out else ""
+def _count(suppressed: int, seconds: float) -> str:
+    return f" ({suppressed} more in the last {seconds:.0f} s)" if suppressed else ""

@@ -1,4 +1,4 @@
-"""Secrets do not appear in `repr`, in logs or in errors."""
+"""Masks secrets in `repr`, logs and errors."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _PARAMETER: Final = re.compile(
 
 
 def masked(options: msgspec.Struct, *secrets: str) -> str:
-    """The `repr` of a struct in which some fields are not shown.
+    """Return the `repr` of a struct with some fields masked.
 
     Args:
         options: the struct.
-        secrets: names of the fields with secrets; of mappings only the keys are shown.
+        secrets: the names of the fields to mask; of mappings only the values are masked.
 
     >>> class Login(msgspec.Struct):
     ...     user: str
@@ -44,7 +44,7 @@ def _hidden(value: object) -> str:
 
 
 def masked_url(url: str) -> str:
-    """A URL without the password, token or name of a user that may stand in it.
+    """Return a URL without user name, password and tokens.
 
     >>> masked_url("tubemq://ann:secret@10.0.0.1:8715")
     'tubemq://***@10.0.0.1:8715'

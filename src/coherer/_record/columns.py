@@ -1,15 +1,14 @@
-"""Texts of names and values as Arrow columns, without an object for each.
+"""Parses texts of names and values into Arrow columns, without an object for each value.
 
 Both protocols carry a message's properties as one text of names and values; only the separators
-differ. The texts of a batch are taken apart in one of three ways, and tests hold them against each
-other:
+differ. The texts of a batch are parsed in one of three ways:
 
-1. The same few texts come again and again: each different one, once.
-2. All texts have the same names in the same order, as one producer's mostly have: column by column,
-   with `join` and `split` over the whole batch (`parse_aligned`).
-3. Otherwise one by one.
+1. If a few texts repeat, each distinct one is parsed once.
+2. If all texts have the same names in the same order, as those of one producer mostly have, they
+   are parsed column by column, with `join` and `split` over the whole batch (`parse_aligned`).
+3. Otherwise they are parsed one by one (`parse_each`).
 
-This needs pyarrow, and is loaded when somebody asks for columns.
+The module needs pyarrow; it is imported when columns are used.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ TEXT: Final = pa.string()
 TEXTS: Final = pa.map_(TEXT, TEXT)
 
 _REPEATED: Final = 4
-"""Texts that come so often are taken apart once for all."""
+"""Distinct texts are parsed once if each occurs this often on average."""
 
 _MARK: Final = b"\0"
 
 
 class TextFormat(NamedTuple):
-    """How a text of names and values is written, and what is wanted of it.
+    """The format of a text of names and values, and the columns to parse it into.
 
     Args:
-        pair: stands between pairs.
-        equals: stands between a name and its value.
-        read: text to names and values; the plain way, which says what is right.
-        columns: names that get a column of their own.
+        pair: the separator between pairs.
+        equals: the separator between a name and its value.
+        read: parses one text; the reference for the other ways.
+        columns: names that get their own columns.
         hidden: names that are left out.
         blank_values: whether a value may be empty.
     """
@@ -54,23 +53,23 @@ class TextFormat(NamedTuple):
 
 
 class ParsedColumns(NamedTuple):
-    """What texts hold.
+    """The parsed texts.
 
     Args:
-        named: a column for each of the form's `columns`, null where a text has no such name.
-        others: all other names and values as a map.
+        named: a column for each of the format's `columns`, null if a text has no such name.
+        others: a map of all other names and values.
     """
 
     named: list[pa.Array]
     others: pa.Array
 
     def take(self, rows: pa.Array) -> ParsedColumns:
-        """The columns of these rows."""
+        """Return the given rows of the columns."""
         return ParsedColumns([column.take(rows) for column in self.named], self.others.take(rows))
 
 
 def parse_texts(texts: Sequence[bytes | None], form: TextFormat) -> ParsedColumns:
-    r"""Gives the columns of texts; None is a message without one.
+    r"""Parse texts into columns; None is a message without a text.
 
     >>> from coherer._record.properties import decode
     >>> form = TextFormat(b"\x02", b"\x01", decode, ("TAGS",), frozenset(), blank_values=False)
@@ -80,14 +79,14 @@ def parse_texts(texts: Sequence[bytes | None], form: TextFormat) -> ParsedColumn
     """
     different = dict.fromkeys(texts)
     if len(different) * _REPEATED <= len(texts):
-        places = {text: place for place, text in enumerate(different)}
-        rows = pa.array([places[text] for text in texts], pa.int32())
+        numbers = {text: number for number, text in enumerate(different)}
+        rows = pa.array([numbers[text] for text in texts], pa.int32())
         return parse_each(list(different), form).take(rows)
     return parse_aligned(texts, form) or parse_each(texts, form)
 
 
 def parse_each(texts: Sequence[bytes | None], form: TextFormat) -> ParsedColumns:
-    """The plain way."""
+    """Parse texts one by one."""
     named: list[list[str | None]] = [[] for _ in form.columns]
     others: list[list[tuple[str, str]]] = []
     for text in texts:
@@ -99,11 +98,11 @@ def parse_each(texts: Sequence[bytes | None], form: TextFormat) -> ParsedColumns
 
 
 def parse_aligned(texts: Sequence[bytes | None], form: TextFormat) -> ParsedColumns | None:
-    """Takes texts apart that have the same names in the same order; None when they have not.
+    """Parse texts that have the same names in the same order; None if they have not.
 
     With a mark between the texts, all items of the batch are one list, in which every (names + 1)th
-    is a mark. As there are no more marks than texts ask for, an item that looks like a mark, or a
-    text with more or fewer items, moves some mark to where a name is expected, and is found there.
+    item is a mark. The number of marks is known, so an item that looks like a mark, or a text with
+    more or fewer items, moves some mark to a position where a name is expected. This is detected.
     """
     first = texts[0] if texts else None
     if first is None or None in texts:
@@ -115,19 +114,19 @@ def parse_aligned(texts: Sequence[bytes | None], form: TextFormat) -> ParsedColu
     if len(items) != size * step - 1 or items[step - 1 :: step] != [_MARK] * (size - 1):
         return None
     values: dict[bytes, Sequence[bytes | None]] = {}
-    for place, name in enumerate(names):
-        column = _values_of(name, items[place::step], form)
+    for number, name in enumerate(names):
+        column = _values_of(name, items[number::step], form)
         if column is None or name in values:
             return None
         values[name] = column
     try:
         return _split(size, values, form)
-    except pa.ArrowInvalid:  # no UTF-8
+    except pa.ArrowInvalid:  # not UTF-8
         return None
 
 
 def _values_of(name: bytes, items: list[bytes], form: TextFormat) -> Sequence[bytes] | None:
-    """What stands behind `name` in each item; None when one begins with something else."""
+    """Return the text after `name` of each item; None if an item begins with another name."""
     # Items hold no separator of pairs: if this splits off all of them, each begins with the name.
     column = (form.pair + form.pair.join(items)).split(b"%b%b%b" % (form.pair, name, form.equals))
     if len(column) != len(items) + 1:
@@ -148,11 +147,11 @@ def _split(
 
 
 def _map(size: int, columns: Mapping[bytes, Sequence[bytes | None]]) -> pa.Array:
-    """Makes a map in each row out of columns of values."""
+    """Build a map in each row from columns of values."""
     width = len(columns)
     values: list[bytes | None] = [None] * (width * size)
-    for place, column in enumerate(columns.values()):
-        values[place::width] = column
+    for number, column in enumerate(columns.values()):
+        values[number::width] = column
     return pa.MapArray.from_arrays(
         pa.array(range(0, width * size + 1, width) if width else [0] * (size + 1), pa.int32()),
         pa.array([*columns] * size, TEXT),
@@ -161,7 +160,7 @@ def _map(size: int, columns: Mapping[bytes, Sequence[bytes | None]]) -> pa.Array
 
 
 def instants(texts: pa.Array) -> pa.Array:
-    """Message times (see `record.times`) as instants, read as UTC; null where malformed.
+    """Parse message times (see `properties`) as UTC instants; null if malformed.
 
     >>> times = pa.array(["201301011000", "20130101100000500", None, "soon"])
     >>> list(map(str, instants(times).to_pylist()))

@@ -1,4 +1,4 @@
-"""Bodies of RocketMQ messages are compressed by the client with zlib; the store never looks."""
+"""Compression of bodies: RocketMQ's clients use zlib. The store does not look inside bodies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from coherer.errors import DamagedStoreError
 
 COMPRESSED: Final = 1
-"""The bit of `sys_flag` that says so."""
+"""The flag in `sys_flag` of a compressed body."""
 
 THRESHOLD_BYTES: Final = 4096
 """Java's producer compresses bodies of this length or more."""
@@ -18,7 +18,7 @@ LEVEL: Final = 5
 
 
 class InflatedTooLargeError(DamagedStoreError):
-    """A compressed body is larger than what is taken."""
+    """A decompressed body exceeds the limit."""
 
 
 def compress(body: bytes, level: int = LEVEL) -> bytes:
@@ -30,29 +30,29 @@ def compress(body: bytes, level: int = LEVEL) -> bytes:
     return zlib.compress(body, level)
 
 
-def begins(data: bytes | memoryview) -> bool:
-    """Whether bytes begin as zlib data do. If not, `decompress` refuses them at once.
+def looks_compressed(data: bytes | memoryview) -> bool:
+    """Whether bytes begin like zlib data. If not, `decompress` raises an error at once.
 
-    >>> begins(compress(b"hello")), begins(b"hello")
+    >>> looks_compressed(compress(b"hello")), looks_compressed(b"hello")
     (True, False)
     """
     return len(data) > 1 and data[0] & 15 == 8 and (data[0] << 8 | data[1]) % 31 == 0
 
 
 def decompress(data: bytes | memoryview, *, limit_bytes: int) -> bytes:
-    """Give back a compressed body.
+    """Decompress a body.
 
     Raises:
-        InflatedTooLargeError: more than `limit_bytes` come out.
-        DamagedStoreError: it is not whole zlib data.
+        InflatedTooLargeError: the result is larger than `limit_bytes`.
+        DamagedStoreError: it is not complete zlib data.
     """
-    machine = zlib.decompressobj()
+    decompressor = zlib.decompressobj()
     try:
-        body = machine.decompress(data, limit_bytes + 1)
+        body = decompressor.decompress(data, limit_bytes + 1)
     except zlib.error as error:
         raise DamagedStoreError(f"The body is not zlib data: {error}.") from error
     if len(body) > limit_bytes:
-        raise InflatedTooLargeError(f"The body takes more than {limit_bytes} bytes when inflated.")
-    if not machine.eof:
-        raise DamagedStoreError("The compressed body is cut short.")
+        raise InflatedTooLargeError(f"The decompressed body exceeds {limit_bytes} bytes.")
+    if not decompressor.eof:
+        raise DamagedStoreError("The compressed body is truncated.")
     return body

@@ -1,8 +1,8 @@
-"""Ids of messages: by their place in the log, and by the client that made them.
+"""Message ids: offset ids and unique ids (protocol page, 5.6 and 5.8).
 
-An *offset id* is the store's address and the record's place in its log, in upper-case hex. A
-*unique id* is made by the client before it sends: address, process, time since the month began,
-and a counter. (protocol page, 5.6 and 5.8)
+An *offset id* is the address of the store and the log offset of the record, in upper-case hex. A
+*unique id* is created by the client before it sends: address, process, time since the start of the
+month, and a counter.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class OffsetId(NamedTuple):
 
 
 def encode_offset_id(store_host: bytes, physical_offset: int) -> str:
-    """Make the id of a record from its store's host (address and port, 8 or 20 bytes).
+    """Encode the id of a record of a store host (address and port, 8 or 20 bytes).
 
     >>> encode_offset_id(bytes([10, 0, 0, 1, 0, 0, 0x2A, 0x9F]), 4096)
     '0A00000100002A9F0000000000001000'
@@ -39,10 +39,10 @@ def encode_offset_id(store_host: bytes, physical_offset: int) -> str:
 
 
 def decode_offset_id(text: str) -> OffsetId:
-    r"""Take an offset id apart.
+    r"""Decode an offset id.
 
     Raises:
-        UsageError: it is not one.
+        UsageError: it is not an offset id.
 
     >>> decode_offset_id("7F000001000051AF0000000000000F46")
     OffsetId(address=b'\x7f\x00\x00\x01', port=20911, physical_offset=3910)
@@ -52,13 +52,13 @@ def decode_offset_id(text: str) -> OffsetId:
     except ValueError:
         data = b""
     if len(text) not in (32, 56) or len(data) * 2 != len(text):
-        raise UsageError(f"{text!r} is not an offset id: 32 or 56 hex digits are.")
+        raise UsageError(f"{text!r} is not an offset id: it must have 32 or 56 hex digits.")
     port, offset = _PLACE.unpack(data[-12:])
     return OffsetId(data[:-12], port, offset)
 
 
 def unique_id(address: bytes, process: int, loader: int, month_ms: int, counter: int) -> str:
-    """Make a client's unique id from its parts.
+    """Encode a unique id.
 
     >>> unique_id(bytes([10, 0, 0, 9]), 4242, 0x12345678, 1257600123, 5)
     '0A0000091092123456784AF5747B0005'
@@ -70,11 +70,11 @@ def unique_id(address: bytes, process: int, loader: int, month_ms: int, counter:
 
 
 class UniqueIdGenerator:
-    """Makes the unique ids of one client.
+    """Generates the unique ids of one client.
 
     Args:
         address: the client's IP address, 4 or 16 bytes.
-        loader: stands for Java's class loader; any number that tells apart clients of one process.
+        loader: Java's hash of a class loader; any number that differs between clients of a process.
 
     >>> ids = UniqueIdGenerator(bytes([10, 0, 0, 9]), loader=1)
     >>> len(ids.next()), ids.next() == ids.next(), len(set(ids.take(100)))
@@ -88,31 +88,31 @@ class UniqueIdGenerator:
         self._month_ms = 0
         self._month_ends_ms = 0
         self._now_ms = -1
-        self._ahead_ms = 0  # so far has the clock been set back
-        self._head = ""  # everything before the counter, for the present millisecond
+        self._ahead_ms = 0  # how far the clock has been set back
+        self._head = ""  # everything before the counter, for the current millisecond
 
     # Threads may share this without a lock: no two of them get the same count, and a head that is
-    # late by a moment is as good as another.
+    # a moment late is still valid.
 
     def next(self) -> str:
-        """Give an id that this client has not given before."""
+        """Return a new id."""
         now_ms = time.time_ns() // 1_000_000
         head = self._head if now_ms == self._now_ms else self._head_at(now_ms)
         return f"{head}{next(self._counter) & 0xFFFF:04X}"
 
     def take(self, count: int) -> list[str]:
-        """Give so many ids that this client has not given before, 65,536 at most."""
+        """Return `count` new ids, at most 65,536."""
         now_ms = time.time_ns() // 1_000_000
         head = self._head if now_ms == self._now_ms else self._head_at(now_ms)
         return [f"{head}{n & 0xFFFF:04X}" for n in islice(self._counter, count)]
 
     def _head_at(self, now_ms: int) -> str:
-        if now_ms < self._now_ms:  # go on from there, so that no id is given twice
+        if now_ms < self._now_ms:  # continue from the last time, so that no id repeats
             self._ahead_ms += self._now_ms - now_ms + 1
-        told_ms = now_ms + self._ahead_ms
-        if told_ms >= self._month_ends_ms:
-            self._month_ms, self._month_ends_ms = _month_around(told_ms)
-        since_ms = told_ms - self._month_ms
+        time_ms = now_ms + self._ahead_ms
+        if time_ms >= self._month_ends_ms:
+            self._month_ms, self._month_ends_ms = _month_around(time_ms)
+        since_ms = time_ms - self._month_ms
         head = unique_id(self._address, os.getpid(), self._loader, since_ms, 0)[:-4]
         self._head = head
         self._now_ms = now_ms

@@ -10,8 +10,8 @@ Numbers are big-endian. A host is an address and a 4-byte port; bits 16 and 32 o
 that the born host or the store host has a 16-byte address. The CRC is zlib's CRC-32 of the body
 as stored, without its highest bit.
 
-`decode` proves everything that can be proven and makes an object. The hot paths use `peek` (the
-fixed head) and `spans` (where body, topic and properties lie), which only look.
+`decode` verifies the whole record and returns an object. The hot paths use `peek` (the fixed head)
+and `spans` (the positions of body, topic and properties), which verify nothing.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from coherer.limits import PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX
 MAGIC: Final = 0xDAA320A7
 BLANK_MAGIC: Final = 0xCBD43194
 BLANK_BYTES: Final = 8
-"""A file of the log ends with a blank record; this much is always left for its head."""
+"""A log file ends with a blank record; this much space is always left for its head."""
 
 CRC_MASK: Final = 0x7FFFFFFF
 PREPARED: Final = 4
 COMMITTED: Final = 8
 ROLLED_BACK: Final = 12
-"""Transaction types, bits 2 and 3 of the sys flag; the last is also their mask."""
+"""Transaction types, bits 2 and 3 of the sys flag; the last one is also their mask."""
 BORN_HOST_V6: Final = 16
 STORE_HOST_V6: Final = 32
 HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 
 NO_HOST: Final = bytes(8)
 FIXED_BYTES: Final = 91
-"""Size of a record with IPv4 hosts, without body, topic and properties."""
+"""The size of a record with IPv4 hosts, without body, topic and properties."""
 
 HEAD: Final = struct.Struct(">IIIiiqqiq")
-"""From the size to the born time: the 48 bytes whose places never move."""
+"""From the size to the born time: 48 bytes at fixed positions."""
 
 HEAD_V4: Final = struct.Struct(">IIIiiqqiq8sq8siqI")
 """From the size to the body's length, with IPv4 hosts: 88 bytes."""
 
 HEAD_OWN: Final = struct.Struct(">IIIiiqq48sI")
-"""The same, where `HEAD_SHARED` is packed already."""
+"""The same, with `HEAD_SHARED` already packed."""
 
 HEAD_SHARED: Final = struct.Struct(">iq8sq8siq")
-"""What records have in common that came together: from the sys flag to the prepared offset."""
+"""The part that all records of a batch share: from the sys flag to the prepared offset."""
 
 BLANK: Final = struct.Struct(">II")
 _TAIL: Final = struct.Struct(">iqI")
@@ -65,7 +65,7 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview[int]"
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """A stored message, taken apart.
+    """A decoded record.
 
     Hosts are an address (4 or 16 bytes) and a 4-byte port. Times are ms since 1970.
     """
@@ -103,7 +103,7 @@ class Head(NamedTuple):
 
 
 class Spans(NamedTuple):
-    """Where the three parts of variable length lie in a record: `record[begin:end]`."""
+    """The positions of the three parts of variable length in a record: `record[begin:end]`."""
 
     body_begin: int
     body_end: int
@@ -114,22 +114,22 @@ class Spans(NamedTuple):
 
 
 def peek(view: Buffer, position: int = 0) -> Head:
-    """Read the fixed head of a record, believing it.
+    """Read the fixed head of a record without verification.
 
     Raises:
-        DamagedStoreError: fewer than 48 bytes are there.
+        DamagedStoreError: there are fewer than 48 bytes.
     """
     try:
         return Head._make(HEAD.unpack_from(view, position))
     except struct.error as error:
-        raise DamagedStoreError("A record is cut short in its head.") from error
+        raise DamagedStoreError("A record is truncated in its head.") from error
 
 
 def spans(view: Buffer, position: int = 0) -> Spans:
-    """Find body, topic and properties of a record, believing its lengths.
+    """Find body, topic and properties of a record without verification.
 
     Raises:
-        DamagedStoreError: a length points out of `view`.
+        DamagedStoreError: a length exceeds `view`.
     """
     try:
         sys_flag = view[position + 39]
@@ -142,43 +142,43 @@ def spans(view: Buffer, position: int = 0) -> Spans:
         properties = topic_end + 2
         (length,) = _SHORT.unpack_from(view, topic_end)
     except (IndexError, struct.error) as error:
-        raise DamagedStoreError("A record's length points behind its end.") from error
+        raise DamagedStoreError("A length in a record exceeds the record.") from error
     if properties + length > len(view):
-        raise DamagedStoreError("A record's properties reach behind its end.")
+        raise DamagedStoreError("The properties of a record exceed the record.")
     return Spans(body, topic - 1, topic, topic_end, properties, properties + length)
 
 
 def body_of(record: memoryview) -> memoryview:
-    """Give a record's body as it is stored: a slice, no copy.
+    """Return the stored body of a record: a slice, not a copy.
 
     Raises:
-        DamagedStoreError: its lengths do not fit.
+        DamagedStoreError: a length exceeds the record.
     """
     found = spans(record)
     return record[found.body_begin : found.body_end]
 
 
 def properties_of(record: memoryview) -> memoryview:
-    """Give a record's property text: a slice, no copy.
+    """Return the property text of a record: a slice, not a copy.
 
     Raises:
-        DamagedStoreError: its lengths do not fit.
+        DamagedStoreError: a length exceeds the record.
     """
     found = spans(record)
     return record[found.properties_begin : found.properties_end]
 
 
 def store_ms_of(record: Buffer, position: int = 0) -> int:
-    """Give the time when a record was stored, ms since 1970.
+    """Return the store time of a record, ms since 1970.
 
     Raises:
-        DamagedStoreError: the record is cut short.
+        DamagedStoreError: the record is truncated.
     """
     at = position + (68 if record[position + 39] & BORN_HOST_V6 else 56)
     try:
         (time_ms,) = _TIME.unpack_from(record, at)
     except struct.error as error:
-        raise DamagedStoreError("A record is cut short in its head.") from error
+        raise DamagedStoreError("A record is truncated in its head.") from error
     return int(time_ms)
 
 
@@ -199,21 +199,21 @@ def encode(
     reconsume_times: int = 0,
     prepared_offset: int = 0,
 ) -> bytes:
-    """Write one record. The bits for IPv6 hosts are set from the hosts.
+    """Encode one record. The flags for IPv6 hosts are set from the hosts.
 
     Raises:
         UsageError: topic or properties are too long.
 
-    >>> places = {"queue_id": 1, "queue_offset": 42, "physical_offset": 0, "store_ms": 9}
-    >>> record = encode("a", b"hello", b"", **places)
+    >>> position = {"queue_id": 1, "queue_offset": 42, "physical_offset": 0, "store_ms": 9}
+    >>> record = encode("a", b"hello", b"", **position)
     >>> len(record), decode(record).queue_offset
     (97, 42)
     """
     name = topic.encode()
     if not 0 < len(name) <= TOPIC_BYTES_MAX:
-        raise UsageError(f"A topic has 1 to {TOPIC_BYTES_MAX} bytes.", topic=topic)
+        raise UsageError(f"A topic must have 1 to {TOPIC_BYTES_MAX} bytes.", topic=topic)
     if len(properties) > PROPERTIES_BYTES_MAX:
-        raise UsageError(f"Properties have at most {PROPERTIES_BYTES_MAX} bytes.", topic=topic)
+        raise UsageError(f"The properties exceed {PROPERTIES_BYTES_MAX} bytes.", topic=topic)
     hosts = len(born_host) + len(store_host)
     size = FIXED_BYTES - 16 + hosts + len(body) + len(name) + len(properties)
     sys_flag = sys_flag & ~HOSTS_V6
@@ -232,7 +232,7 @@ def encode(
 
 
 def blank(size: int) -> bytes:
-    """Give the head of the blank record that fills the last `size` bytes of a file of the log.
+    """Return the head of the blank record that fills the last `size` bytes of a log file.
 
     >>> blank(100).hex()
     '00000064cbd43194'
@@ -241,7 +241,7 @@ def blank(size: int) -> bytes:
 
 
 class RecordSummary(msgspec.Struct, frozen=True, gc=False):
-    """What whoever walks a log wants to know of a record. Topic and properties as bytes."""
+    """The fields of a record that a scan of the log needs. Topic and properties are bytes."""
 
     size: int
     queue_id: int
@@ -254,12 +254,12 @@ class RecordSummary(msgspec.Struct, frozen=True, gc=False):
 
 
 def examine(view: Buffer, position: int = 0, *, check_crc: bool = True) -> RecordSummary | str:
-    """Prove a record's lengths, magic number and check sum; give its summary, or what is wrong.
+    """Verify a record's lengths, magic number and checksum; return its summary or what is wrong.
 
-    Its physical offset is not proven: the caller knows where the record lies, we do not.
+    The caller has to verify the physical offset.
     """
     if len(view) - position < FIXED_BYTES:
-        return "cut short"
+        return "truncated"
     fields = HEAD_V4.unpack_from(view, position)
     size, magic, crc, queue_id, _, queue_offset, physical_offset, sys_flag = fields[:8]
     store_ms: int = fields[10]
@@ -287,7 +287,7 @@ def examine(view: Buffer, position: int = 0, *, check_crc: bool = True) -> Recor
     if properties + length != end:
         return f"properties length {length}"
     if check_crc and crc32(view[body:topic]) & CRC_MASK != crc:
-        return "body check sum"
+        return "body checksum"
     return RecordSummary(
         size,
         queue_id,
@@ -301,22 +301,22 @@ def examine(view: Buffer, position: int = 0, *, check_crc: bool = True) -> Recor
 
 
 def flaw(view: Buffer, position: int = 0, *, check_crc: bool = True) -> str:
-    """Say what is wrong with the record at `position`, or "" when nothing is."""
+    """Return what is wrong with the record at `position`, or ""."""
     found = examine(view, position, check_crc=check_crc)
     return found if isinstance(found, str) else ""
 
 
 def decode(view: Buffer, position: int = 0, *, check_crc: bool = True) -> Record:
-    """Read one record and prove its lengths, its magic number and its check sum.
+    """Decode one record; verify its lengths, magic number and checksum.
 
-    The body of a record in a memoryview is a slice of it.
+    If `view` is a memoryview, the body is a slice of it.
 
     Raises:
-        DamagedStoreError: it is not a whole record.
+        DamagedStoreError: it is not a valid record.
 
     >>> decode(b"no record")
     Traceback (most recent call last):
-    coherer.errors.DamagedStoreError: Not a record: cut short.
+    coherer.errors.DamagedStoreError: Not a record: truncated.
     """
     wrong = flaw(view, position, check_crc=check_crc)
     if wrong:

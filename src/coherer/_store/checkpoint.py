@@ -1,51 +1,69 @@
 """The checkpoint: how far log, queues and index have certainly reached the disk.
 
-Java's part is three store times at the file's beginning. After a crash Java's broker goes back to
-the newest file of the log whose first message is 3 s older than the first two, and rebuilds from
-there; index files newer than the third are thrown away. So the rule for whoever writes them:
+Java's part of the file is three store times at its beginning. After a crash Java's broker goes back
+to the newest log file whose first message is 3 s older than the first two times, and rebuilds from
+there. It deletes index files that are newer than the third time. So:
 
-* `log_ms` is the store time of a record that has been synced;
-* `queues_ms` is the store time of a record whose queue entry has been synced, like those of all
-  records before it;
-* `index_ms` is the end of the index files when all of them had been synced. (Java writes the end
-  of the last *full* one, and so loses the keys of the file that it was writing, but for those of
-  records that it replays.)
+* `log_ms` is the store time of a record that has been synced.
+* `queues_ms` is the store time of a record whose queue entry has been synced, as have those of all
+  records before it.
+* `index_ms` is the end time of the index files when all of them had been synced. (Java writes the
+  end time of the last *full* file. So it loses the keys of the file that it was writing, except
+  those of the records that it replays.)
 
-Our own part says the same as an offset, so that we rebuild seconds and not a file of 1 GiB. It lies
-where Java neither reads nor writes, and repeats Java's three times: when they differ, a Java broker
-has used the directory since, and our part is not believed.
+Coherer's own part says the same as a log offset, so that recovery rebuilds seconds and not a file
+of 1 GiB. It is at a position that Java neither reads nor writes, and it repeats Java's three times:
+if they differ, a Java broker has used the directory since, and Coherer's part is ignored.
+
+`Checkpointer` moves the checkpoint. The writer publishes what it wrote (`commit`); another thread
+may flush at any time (`flush`). The checkpoint covers an offset only when log, queues and index up
+to it are synced. So a flush goes in this order: note the offset, write the queue entries and keys
+that are only in memory, sync everything, write the checkpoint.
 """
 
 from __future__ import annotations
 
 import struct
+import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 from zlib import crc32
 
 from msgspec import Struct
 
-from coherer._store.files import Files
+from coherer._store.commit_log import CommitLog
+from coherer._store.consume_queue import ConsumeQueue, PendingEntries, publish
+from coherer._store.files import (
+    Files,
+    UnsyncedFiles,
+    is_out_of_handles,
+    store_error,
+    translate_os_errors,
+)
+from coherer._store.index import KeyIndex
+from coherer._store.index_file import IndexKeys
+from coherer.errors import StoreError, StoreFullError
 
 CHECKPOINT_BYTES: Final = 4096
 _TIMES = struct.Struct(">qqq")
-_OURS_AT = 256
-_OURS = struct.Struct(">8sqqqqqq")
-_OURS_CRC = struct.Struct(">I")
+_OWN_AT = 256
+_OWN = struct.Struct(">8sqqqqqq")
+_OWN_CRC = struct.Struct(">I")
 _MAGIC = b"coherer1"
 _SLACK_MS = 3000
 
 
 class Checkpoint(Struct, frozen=True):
-    """What the checkpoint says.
+    """The content of the checkpoint file.
 
     Args:
-        log_ms: see the rules of the module.
-        queues_ms: see the rules of the module.
-        index_ms: see the rules of the module.
+        log_ms: see the module.
+        queues_ms: see the module.
+        index_ms: see the module.
         offset: records before this offset, their queue entries and their keys are on the disk;
-            None when only Java's part can be believed.
-        index_file: the name of the newest index file as a number, 0 for none.
+            None if only Java's part is valid.
+        index_file: the name of the newest index file as a number, 0 if there is none.
         index_count: how many of its entries are on the disk.
     """
 
@@ -58,11 +76,11 @@ class Checkpoint(Struct, frozen=True):
 
     @property
     def replay_ms(self) -> int:
-        """Java's rule: replay from the newest file whose first record is no newer than this."""
+        """Java's rule: replay from the newest log file that begins no later than this time."""
         return max(min(self.log_ms, self.queues_ms) - _SLACK_MS, 0)
 
     def encode(self) -> bytes:
-        """Give the whole file.
+        """Return the content of the file.
 
         >>> Checkpoint.decode(Checkpoint(5, 4, 3, 97).encode())
         Checkpoint(log_ms=5, queues_ms=4, index_ms=3, offset=97, index_file=0, index_count=0)
@@ -71,21 +89,21 @@ class Checkpoint(Struct, frozen=True):
         data = bytearray(CHECKPOINT_BYTES)
         _TIMES.pack_into(data, 0, *times)
         if self.offset is not None:
-            ours = _OURS.pack(_MAGIC, *times, self.offset, self.index_file, self.index_count)
-            data[_OURS_AT : _OURS_AT + len(ours)] = ours
-            _OURS_CRC.pack_into(data, _OURS_AT + len(ours), crc32(ours))
+            own = _OWN.pack(_MAGIC, *times, self.offset, self.index_file, self.index_count)
+            data[_OWN_AT : _OWN_AT + len(own)] = own
+            _OWN_CRC.pack_into(data, _OWN_AT + len(own), crc32(own))
         return bytes(data)
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint:
-        """Read the file; what is missing or cannot be believed is as if nothing was synced."""
+        """Parse the content of the file; a missing or invalid part counts as nothing synced."""
         if len(data) < _TIMES.size:
             return cls()
         times = _TIMES.unpack_from(data)
-        ours = data[_OURS_AT : _OURS_AT + _OURS.size]
-        check = data[_OURS_AT + _OURS.size : _OURS_AT + _OURS.size + _OURS_CRC.size]
-        if len(check) == _OURS_CRC.size and crc32(ours) == _OURS_CRC.unpack(check)[0]:
-            magic, *fields = _OURS.unpack(ours)
+        own = data[_OWN_AT : _OWN_AT + _OWN.size]
+        check = data[_OWN_AT + _OWN.size : _OWN_AT + _OWN.size + _OWN_CRC.size]
+        if len(check) == _OWN_CRC.size and crc32(own) == _OWN_CRC.unpack(check)[0]:
+            magic, *fields = _OWN.unpack(own)
             if magic == _MAGIC and tuple(fields[:3]) == times:
                 return cls(*times, *fields[3:])
         return cls(*times)
@@ -94,8 +112,8 @@ class Checkpoint(Struct, frozen=True):
 class CheckpointFile:
     """The file `checkpoint`.
 
-    It is written in place: both parts lie in its first sector, so a power cut leaves the old one
-    or the new one; anything else is found by the check sum and only makes the replay longer.
+    It is written in place: both parts are in its first sector, so a power cut leaves the old or the
+    new content. The checksum detects anything else, which only makes the replay longer.
     """
 
     def __init__(self, files: Files, path: Path) -> None:
@@ -103,7 +121,7 @@ class CheckpointFile:
         self._path = path
 
     def load(self) -> Checkpoint:
-        """Read it; the empty one if there is none."""
+        """Read the file; return an empty checkpoint if there is none."""
         if not self._files.exists(self._path):
             return Checkpoint()
         handle = self._files.open(self._path)
@@ -113,7 +131,7 @@ class CheckpointFile:
             self._files.close(handle)
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write it, through to the disk.
+        """Write and sync the file.
 
         Raises:
             OSError: it could not be written.
@@ -127,3 +145,127 @@ class CheckpointFile:
             self._files.close(handle)
         if created:
             self._files.sync_directory(self._path.parent)
+
+
+class Checkpointer:
+    """Makes batches visible, syncs them, and writes the checkpoint.
+
+    Args:
+        files: how to access files.
+        path: the checkpoint file.
+        log: the log.
+        index: the key index, if there is one.
+        pending: queue entries that are only in memory.
+        now_ms: the time of day; a new index file is named after it.
+
+    Attributes:
+        checkpoint: the last one that was written.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        path: Path,
+        log: CommitLog,
+        index: KeyIndex | None,
+        pending: PendingEntries,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._files = files
+        self._file = CheckpointFile(files, path)
+        self._directory = path.parent
+        self._log = log
+        self._index = index
+        self._now_ms = now_ms
+        self._pending = pending
+        self._guard = pending.guard
+        self._published = (0, 0)  # end and store time of the last record with a queue entry
+        self._flush_guard = threading.Lock()
+        self._failed = ""
+        self.checkpoint = self._file.load()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the checkpoint does not cover everything that was written."""
+        return self._published[0] != self.checkpoint.offset
+
+    def start_at(self, end: int, store_ms: int) -> None:
+        """Set the end and the last store time that recovery has found."""
+        self._published = (end, store_ms)
+
+    def commit(
+        self,
+        end: int,
+        store_ms: int,
+        queues: Iterable[ConsumeQueue],
+        keys: IndexKeys | None = None,
+    ) -> None:
+        """Make what was written up to `end` part of the log, and visible.
+
+        Args:
+            end: the offset after the last record.
+            store_ms: the store time of the last record.
+            queues: the queues with new entries.
+            keys: new keys, unless the index has them already.
+        """
+        with self._guard:
+            publish(queues, self._pending)
+            self._published = (end, store_ms)
+            if keys is not None and self._index is not None:
+                self._index.add(keys)
+            self._log.commit(end, store_ms)
+
+    def flush(self) -> None:
+        """Sync log, queues and index and write the checkpoint. For any thread.
+
+        Raises:
+            StoreFullError: queue entries or keys could not be written because the disk is full
+                (they stay in memory), or too many files are open.
+            StoreError: the disk failed.
+        """
+        with self._flush_guard:
+            if self._failed:
+                raise StoreError(self._failed, hint="Restart the node.")
+            if self._index is not None:
+                with translate_os_errors("write the key index"):
+                    self._index.write(self._now_ms())  # most keys, while the writer continues
+            (offset, queues_ms), indexed = self._write()
+            unsynced = self._pending.take_unsynced()
+            try:
+                self._log.flush()
+                self._sync(unsynced)
+            except StoreFullError:
+                self._pending.restore_unsynced(unsynced)
+                raise
+            times = (self._log.durable_ms, queues_ms, indexed[0])
+            with translate_os_errors("write the checkpoint"):
+                checkpoint = Checkpoint(*times, offset, *indexed[1:])
+                self._file.save(checkpoint)
+                self.checkpoint = checkpoint
+
+    def _write(self) -> tuple[tuple[int, int], tuple[int, int, int]]:
+        """Write queue entries and keys; return the covered position of the log and of the index."""
+        published, indexed = self._published, (self.checkpoint.index_ms, 0, 0)
+
+        def mark() -> None:
+            nonlocal published, indexed
+            if self._index is not None:
+                with translate_os_errors("write the key index"):
+                    self._index.write(self._now_ms())
+                indexed = self._index.position()
+            published = self._published
+
+        with translate_os_errors("write the consume queues"):
+            self._pending.write(mark)
+        return published, indexed
+
+    def _sync(self, unsynced: UnsyncedFiles) -> None:
+        try:
+            unsynced.sync(self._files, self._directory)
+            if self._index is not None:
+                self._index.sync()
+        except OSError as error:
+            if is_out_of_handles(error):
+                raise store_error(error, "sync queues and index") from error
+            self._failed = f"Queues or index could not be synced: {error}."
+            raise StoreError(self._failed) from error

@@ -1,58 +1,84 @@
-"""Every operation on files that the store does, as one small interface.
+"""Access to files: all operations of the store behind one small interface.
 
-`OsFiles` is the real one. Tests put their own in its place: one that cuts the power (unsynced
-writes vanish or are torn), one whose disk is full.
+`OsFiles` is the real implementation. Tests replace it: by one that cuts the power (unsynced writes
+vanish or are torn) and by one whose disk is full.
 
-Writing goes by position (`write`), never through a mapping: a full disk is then an `OSError` that
-can be handled, not a SIGBUS that kills the process. Files are extended sparsely (`resize`) to
-their final size when they are made, so that a mapping made once covers them for good.
+Writes go by position (`write`), never through a mapping: a full disk is then an `OSError` that can
+be handled, not a SIGBUS that kills the process. A new file is extended sparsely (`resize`) to its
+final size, so that a mapping is made once.
+
+The rest of the module is shared by the files of log, queues and index: names, a cache of open
+handles, the set of files to sync, and the translation of errors.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import re
 import shutil
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections import OrderedDict
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol, cast
 
-from coherer.errors import StoreError
+from coherer.errors import StoreError, StoreFullError
 
 _BINARY: int = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _SCAN_BYTES = 1 << 20
-_NOTHING_MORE = 6  # ENXIO: no data behind this offset
+_NO_MORE_DATA = 6  # ENXIO: there is no data after this offset
+
+
+_seek_guard = threading.Lock()
+
+
+def seek_and_write(handle: int, data: bytes, offset: int, /) -> int:
+    """Write like `os.pwrite`, for systems without it."""
+    with _seek_guard:
+        os.lseek(handle, offset, os.SEEK_SET)
+        return os.write(handle, data)
+
+
+def seek_and_read(handle: int, size: int, offset: int, /) -> bytes:
+    """Read like `os.pread`, for systems without it."""
+    with _seek_guard:
+        os.lseek(handle, offset, os.SEEK_SET)
+        return os.read(handle, size)
+
+
+_pwrite: Callable[[int, bytes, int], int] = getattr(os, "pwrite", seek_and_write)
+_pread: Callable[[int, int, int], bytes] = getattr(os, "pread", seek_and_read)
 
 
 class Files(Protocol):
-    """What the store asks of a file system. A handle is a number that `open` gave.
+    """The file system as the store uses it. `open` returns a handle, a number.
 
-    Every method may raise `OSError`; `ENOSPC` and `EDQUOT` mean that there is no room.
+    Every method may raise `OSError`; `ENOSPC` and `EDQUOT` mean that the disk is full.
     """
 
     def open(self, path: Path, *, create: bool = False) -> int:
-        """Open a file for reading and writing; make it, empty, when told to."""
+        """Open a file for reading and writing; with `create`, create it if it is missing."""
         ...
 
     def close(self, handle: int) -> None:
-        """Give a handle back."""
+        """Close a handle."""
         ...
 
     def size(self, handle: int) -> int:
-        """Give the size of a file in bytes."""
+        """Return the size of a file in bytes."""
         ...
 
     def resize(self, handle: int, size: int) -> None:
-        """Cut a file, or extend it by zeros that take no room."""
+        """Truncate a file, or extend it by zeros that take no space."""
         ...
 
     def write(self, handle: int, data: bytes, offset: int) -> None:
-        """Write all of `data` at `offset`. After an error any part of it may be written."""
+        """Write all of `data` at `offset`. After an error any part of it may have been written."""
         ...
 
     def read(self, handle: int, size: int, offset: int) -> bytes:
@@ -64,30 +90,30 @@ class Files(Protocol):
         ...
 
     def next_data(self, handle: int, offset: int) -> int | None:
-        """Give the first offset from `offset` on that may hold something else than zero."""
+        """Return the first offset from `offset` on that may hold something other than zero."""
         ...
 
     def sync(self, handle: int) -> None:
-        """Return when the content of a file has reached the disk."""
+        """Sync the content of a file to the disk."""
         ...
 
     def sync_directory(self, path: Path) -> None:
-        """Return when the names in a directory have reached the disk."""
+        """Sync the names in a directory to the disk."""
         ...
 
     def sync_all(self, path: Path) -> bool:
-        """Return when all files and names of the file system that holds `path` are on the disk.
+        """Sync all files and names of the file system that holds `path`.
 
-        False, and nothing is synced, where the system cannot do that and report errors.
+        Returns False, without a sync, if the system cannot do that and report errors.
         """
         ...
 
     def make_directory(self, path: Path) -> None:
-        """Make a directory and its parents where they are missing."""
+        """Create a directory and its parents if they are missing."""
         ...
 
     def names(self, path: Path) -> list[str]:
-        """Give the names in a directory, sorted; none when there is no such directory."""
+        """Return the names in a directory, sorted; an empty list if there is no such directory."""
         ...
 
     def exists(self, path: Path) -> bool:
@@ -95,35 +121,35 @@ class Files(Protocol):
         ...
 
     def replace(self, source: Path, target: Path) -> None:
-        """Rename a file, in place of `target` if that exists."""
+        """Rename a file; replace `target` if it exists."""
         ...
 
     def remove(self, path: Path) -> None:
-        """Remove a file; nothing happens when there is none."""
+        """Remove a file if it exists."""
         ...
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory with all in it; nothing happens when there is none."""
+        """Remove a directory with its content if it exists."""
         ...
 
     def lock(self, path: Path) -> int:
         """Lock a file for this process until `unlock`, as Java's broker does.
 
         Raises:
-            StoreError: somebody else holds it.
+            StoreError: the file is locked already.
         """
         ...
 
     def unlock(self, path: Path, handle: int) -> None:
-        """Give a lock back."""
+        """Release a lock."""
         ...
 
 
 class OsFiles:
     """The files of this machine."""
 
-    _held: set[Path] = set()  # noqa: RUF012  (record locks do not exclude within one process)
-    _held_lock = threading.Lock()
+    _locked: set[Path] = set()  # noqa: RUF012 - record locks do not exclude the same process
+    _locked_guard = threading.Lock()
 
     def open(self, path: Path, *, create: bool = False) -> int:
         """See `Files.open`."""
@@ -143,13 +169,21 @@ class OsFiles:
 
     def write(self, handle: int, data: bytes, offset: int) -> None:
         """See `Files.write`."""
-        written = _write_at(handle, data, offset)
-        while written < len(data):  # a full disk takes a part before it says so
-            written += _write_at(handle, data[written:], offset + written)
+        written = self.write_at(handle, data, offset)
+        while written < len(data):  # a full disk takes a part before it reports an error
+            written += self.write_at(handle, data[written:], offset + written)
 
     def read(self, handle: int, size: int, offset: int) -> bytes:
         """See `Files.read`."""
-        return _read_at(handle, size, offset)
+        return self.read_at(handle, size, offset)
+
+    def write_at(self, handle: int, data: bytes, offset: int) -> int:
+        """Write like `os.pwrite`; return the number of bytes written."""
+        return _pwrite(handle, data, offset)
+
+    def read_at(self, handle: int, size: int, offset: int) -> bytes:
+        """Read like `os.pread`."""
+        return _pread(handle, size, offset)
 
     def map(self, handle: int, size: int) -> mmap.mmap:
         """See `Files.map`."""
@@ -161,7 +195,7 @@ class OsFiles:
             try:
                 return os.lseek(handle, offset, os.SEEK_DATA)
             except OSError as error:
-                if error.errno == _NOTHING_MORE:
+                if error.errno == _NO_MORE_DATA:
                     return None
         return self._search_data(handle, offset)
 
@@ -180,7 +214,7 @@ class OsFiles:
     def sync_directory(self, path: Path) -> None:
         """See `Files.sync_directory`."""
         if sys.platform == "win32":
-            return  # NTFS keeps its names in a journal of its own; directories cannot be opened
+            return  # NTFS journals names itself; directories cannot be opened
         handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -231,8 +265,8 @@ class OsFiles:
     def lock(self, path: Path) -> int:
         """See `Files.lock`."""
         real = path.resolve()
-        with self._held_lock:
-            if real in self._held:
+        with self._locked_guard:
+            if real in self._locked:
                 raise _in_use(path)
             handle = self.open(path, create=True)
             try:
@@ -240,47 +274,23 @@ class OsFiles:
             except OSError as error:
                 os.close(handle)
                 raise _in_use(path) from error
-            self._held.add(real)
-        with suppress(OSError):  # Java writes it, nobody reads it
+            self._locked.add(real)
+        with suppress(OSError):  # Java writes this; nothing reads it
             self.write(handle, b"lock", 0)
         return handle
 
     def unlock(self, path: Path, handle: int) -> None:
         """See `Files.unlock`."""
-        with self._held_lock:
-            self._held.discard(path.resolve())
-            os.close(handle)  # gives the lock back
+        with self._locked_guard:
+            self._locked.discard(path.resolve())
+            os.close(handle)  # this releases the lock
 
 
 def _in_use(path: Path) -> StoreError:
     return StoreError(
         f"The directory {path.parent} is in use.",
-        hint="Stop the node, or the Java broker, that runs on it.",
+        hint="Stop the node or the Java broker that uses it.",
     )
-
-
-class SeekingIO:
-    """Reads and writes by position where the system cannot: it moves first."""
-
-    _guard = threading.Lock()
-
-    @classmethod
-    def write(cls, handle: int, data: bytes, offset: int, /) -> int:
-        """Write as `os.pwrite` does."""
-        with cls._guard:
-            os.lseek(handle, offset, os.SEEK_SET)
-            return os.write(handle, data)
-
-    @classmethod
-    def read(cls, handle: int, size: int, offset: int, /) -> bytes:
-        """Read as `os.pread` does."""
-        with cls._guard:
-            os.lseek(handle, offset, os.SEEK_SET)
-            return os.read(handle, size)
-
-
-_write_at: Callable[[int, bytes, int], int] = getattr(os, "pwrite", SeekingIO.write)
-_read_at: Callable[[int, int, int], bytes] = getattr(os, "pread", SeekingIO.read)
 
 
 if sys.platform == "win32":
@@ -300,7 +310,7 @@ elif sys.platform == "darwin":
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
 
     def _sync(handle: int) -> None:
-        fcntl.fcntl(handle, fcntl.F_FULLFSYNC)  # fsync stops at the disk's own cache here
+        fcntl.fcntl(handle, fcntl.F_FULLFSYNC)  # fsync does not flush the disk's own cache here
 
 else:
     import fcntl
@@ -313,7 +323,7 @@ else:
 
 
 def _find_syncfs() -> Callable[[int], int] | None:
-    """Linux's syncfs. Before 5.8 it did not report errors, so it is not used there."""
+    """Find Linux's syncfs. It is not used before Linux 5.8, where it did not report errors."""
     if sys.platform != "linux":
         return None
     release = re.match(r"(\d+)\.(\d+)", os.uname().release)
@@ -328,3 +338,218 @@ def _find_syncfs() -> Callable[[int], int] | None:
 
 
 _sync_file_system = _find_syncfs()
+
+
+_FULL = frozenset(
+    getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG") if hasattr(errno, name)
+)
+_OUT_OF_FILES = frozenset({errno.EMFILE, errno.ENFILE})
+_SYNC_EACH_MAX = 64
+"""Above this number, the whole file system is synced at once: syncing thousands of small files one
+by one takes tens of seconds."""
+NAME_DIGITS = 20
+_CHUNK_BYTES = 1 << 20
+
+
+def file_name(offset: int) -> str:
+    """Return the name of a file, the offset of its first byte.
+
+    >>> file_name(1073741824)
+    '00000000001073741824'
+    """
+    return f"{offset:0{NAME_DIGITS}d}"
+
+
+def file_offsets(names: list[str]) -> list[int]:
+    """Return the offsets of those names that are offsets, sorted.
+
+    >>> file_offsets(["00000000001073741824", "00000000000000000000", "notes.txt"])
+    [0, 1073741824]
+    """
+    return sorted([int(name) for name in names if len(name) == NAME_DIGITS and name.isdecimal()])
+
+
+def zero(files: Files, handle: int, offset: int) -> None:
+    """Overwrite everything from `offset` on with zeros. The file keeps its size and most holes.
+
+    Truncating and extending it would do the same, but a power cut in between would leave a file of
+    the wrong size.
+
+    Raises:
+        OSError: the disk failed.
+    """
+    position = files.next_data(handle, offset)
+    while position is not None:
+        data = files.read(handle, _CHUNK_BYTES, position)
+        kept = len(data.rstrip(b"\0"))
+        if kept:
+            files.write(handle, bytes(kept), position)
+        position = files.next_data(handle, position + len(data)) if data else None
+
+
+def make_durable_directory(files: Files, path: Path) -> None:
+    """Create a directory and its parents so that they survive a power cut.
+
+    Raises:
+        OSError: it could not be created or synced.
+    """
+    made: list[Path] = []
+    for directory in (path, *path.parents):
+        if files.exists(directory):
+            break
+        made.append(directory)
+    files.make_directory(path)
+    for directory in reversed(made):
+        files.sync_directory(directory.parent)
+    if not made:  # perhaps by a process that was killed before it synced
+        with suppress(PermissionError):
+            files.sync_directory(path.parent)
+
+
+@contextmanager
+def translate_os_errors(what: str) -> Generator[None]:
+    """Translate `OSError` into the store's errors.
+
+    Args:
+        what: what the code tries to do, for the text of the error.
+
+    Raises:
+        StoreFullError: the disk is full, or too many files are open.
+        StoreError: any other error.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise store_error(error, what) from error
+
+
+def store_error(error: OSError, what: str) -> StoreError:
+    """Return the store's error for an error of the operating system."""
+    if error.errno in _FULL:
+        return StoreFullError(
+            f"The disk is full: could not {what}.",
+            hint="Free disk space or lower the retention; the store continues by itself.",
+        )
+    if is_out_of_handles(error):
+        return StoreFullError(
+            f"Too many open files: could not {what}.",
+            hint="Raise `ulimit -n` or allow fewer connections; the store continues by itself.",
+        )
+    return StoreError(f"Could not {what}: {error}.")
+
+
+def is_out_of_handles(error: OSError) -> bool:
+    """Tell whether the process or the machine has too many open files: a temporary error."""
+    return error.errno in _OUT_OF_FILES
+
+
+class UnsyncedFiles:
+    """Files and directories that must be synced before the next checkpoint."""
+
+    __slots__ = ("directories", "files")
+
+    def __init__(self) -> None:
+        self.files: set[Path] = set()
+        self.directories: set[Path] = set()
+
+    def merge(self, other: UnsyncedFiles) -> None:
+        """Add the files and directories of `other`."""
+        self.files |= other.files
+        self.directories |= other.directories
+
+    def sync(self, files: Files, root: Path) -> None:
+        """Sync all that still exist.
+
+        Args:
+            files: how to access files.
+            root: a directory that contains all of them, on the same file system.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        if len(self.files) + len(self.directories) > _SYNC_EACH_MAX and files.sync_all(root):
+            return
+        for path in self.files:
+            with suppress(FileNotFoundError):
+                handle = files.open(path)  # the writer may close its own handle at any time
+                try:
+                    files.sync(handle)
+                finally:
+                    files.close(handle)
+        for path in self.directories:
+            with suppress(FileNotFoundError):
+                files.sync_directory(path)
+
+
+class HandleCache:
+    """A limited number of open files: the least recently used one is closed for a new one.
+
+    For any thread. `guard` is held while a file is opened, read, written or closed, so that no
+    thread uses a handle that another one has closed. It is also held while several files are
+    changed as one step, and while files are deleted.
+
+    Args:
+        files: how to access files.
+        capacity: returns how many files may be open now; one may always be open.
+    """
+
+    def __init__(self, files: Files, capacity: Callable[[], int]) -> None:
+        self._files = files
+        self._capacity = capacity
+        self._open: OrderedDict[Path, int] = OrderedDict()
+        self.guard = threading.RLock()
+
+    def read(self, path: Path, size: int, offset: int) -> bytes:
+        """Read by position from a file that exists.
+
+        Raises:
+            OSError: it does not exist, or the disk failed.
+        """
+        with self.guard:
+            return self._files.read(self.get(path), size, offset)
+
+    def get(self, path: Path, *, create: bool = False) -> int:
+        """Return the handle of a file. The caller holds `guard` while it uses the handle.
+
+        Args:
+            path: the file.
+            create: create the file if it does not exist.
+
+        Raises:
+            OSError: the file does not exist or cannot be opened.
+        """
+        with self.guard:
+            handle = self._open.get(path)
+            if handle is not None:
+                self._open.move_to_end(path)
+                return handle
+            self.shrink(1)
+            handle = self._files.open(path, create=create)
+            self._open[path] = handle
+            return handle
+
+    def shrink(self, reserve: int = 0) -> None:
+        """Close files until no more than allowed are open.
+
+        Args:
+            reserve: how many files are about to be opened.
+        """
+        if not self._open:
+            return
+        with self.guard:
+            most = max(self._capacity(), 1) - reserve
+            while len(self._open) > max(most, 0):
+                self._files.close(self._open.popitem(last=False)[1])
+
+    def drop(self, path: Path) -> None:
+        """Close a file if it is open."""
+        with self.guard:
+            handle = self._open.pop(path, None)
+            if handle is not None:
+                self._files.close(handle)
+
+    def close(self) -> None:
+        """Close all files."""
+        with self.guard:
+            while self._open:
+                self._files.close(self._open.popitem()[1])

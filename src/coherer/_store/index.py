@@ -1,8 +1,8 @@
-"""The key index: which records have a key, by its hash.
+"""The key index: finds the records that have a key, by its hash.
 
-Files (`index_file`) are made when the first key comes. IndexKeys are taken in memory (`add`) and written
-together (`write`), by whichever thread comes first: one lock guards everything here. What a crash
-takes away is rebuilt from the log.
+A file (`index_file`) is created when the first key comes. Keys are kept in memory (`add`) and
+written in batches, by any thread; one lock guards everything here. Keys that a crash loses are
+rebuilt from the log.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from coherer._store.checkpoint import Checkpoint
+if TYPE_CHECKING:
+    from coherer._store.checkpoint import Checkpoint
 from coherer._store.files import Files
 from coherer._store.index_file import IndexFile, IndexKeys, key_hash
 
@@ -25,7 +26,7 @@ _MANY_KEYS = 5_000
 
 
 class IndexFileContent(msgspec.Struct, frozen=True, array_like=True):
-    """What an index file holds: its name, how many entries, and their check sum."""
+    """The content of an index file: its name, the number of entries, and a checksum."""
 
     name: int
     count: int
@@ -33,24 +34,32 @@ class IndexFileContent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KeyIndex:
-    """The files under `index/`."""
+    """The files under `index/`.
 
-    PENDING_MAX: Final = 100_000
-    """IndexKeys held in memory while they cannot be written; then appends are refused."""
+    Args:
+        files: how to access files.
+        directory: their directory.
+        slots: the number of slots of a file.
+        entries: the number of entries of a file.
+        pending_max: how many keys may wait in memory; then appends write them or fail.
+    """
 
-    def __init__(self, files: Files, directory: Path, slots: int, entries: int) -> None:
+    def __init__(
+        self, files: Files, directory: Path, slots: int, entries: int, pending_max: int = 100_000
+    ) -> None:
         self._files = files
         self._directory = directory
         self._slots = slots
         self._entries = entries
-        self._all: list[IndexFile] = []
+        self._pending_max = pending_max
+        self._index_files: list[IndexFile] = []
         self._pending = IndexKeys([], [], [])
         self._guard = threading.RLock()
-        self._new_names = False
+        self._has_new_names = False
         self._end_ms = 0
 
     def load(self, checkpoint: Checkpoint, *, clean: bool) -> list[str]:
-        """Find the files, go back to what the checkpoint vouches for; give notes."""
+        """Find the files and restore what the checkpoint covers; return notes for the report."""
         notes: list[str] = []
         self._end_ms = checkpoint.index_ms
         for name in self._files.names(self._directory):
@@ -58,9 +67,9 @@ class KeyIndex:
                 continue
             file = IndexFile(self._files, self._directory / name, self._slots, self._entries)
             if not file.load():
-                notes.append(f"index file {name} is not used: its size or head is wrong")
+                notes.append(f"index file {name} is not used: its size or header is wrong")
             elif clean or self._keep(file, checkpoint):
-                self._all.append(file)
+                self._index_files.append(file)
             else:
                 self._files.remove(file.path)
         return notes
@@ -73,97 +82,100 @@ class KeyIndex:
         return file.number <= checkpoint.index_file
 
     def contents(self, known: Sequence[IndexFileContent] = ()) -> list[IndexFileContent]:
-        """Give what is in the files, written.
+        """Return the content of the files; all keys are written.
 
         Args:
-            known: what was there before: full files do not change.
+            known: the content at open: full files do not change.
         """
         with self._guard:
             full = {one.name: one for one in known if one.count >= self._entries}
             return [
-                full.get(file.number) or IndexFileContent(file.number, file.count, file.check_sum())
-                for file in self._all
+                full.get(file.number) or IndexFileContent(file.number, file.count, file.checksum())
+                for file in self._index_files
             ]
 
-    def is_whole(self, known: Sequence[IndexFileContent]) -> bool:
-        """Whether the files hold what they should."""
+    def matches(self, known: Sequence[IndexFileContent]) -> bool:
+        """Whether the files have this content."""
         with self._guard:
-            found = {file.number: file for file in self._all}
+            found = {file.number: file for file in self._index_files}
             for one in reversed(known):
                 file = found.get(one.name)
-                if file is None or file.count != one.count or file.check_sum() != one.crc:
+                if file is None or file.count != one.count or file.checksum() != one.crc:
                     return False
         return True
 
-    def restart(self, known: Sequence[IndexFileContent]) -> None:
-        """Delete all files, and those that should be there: the keys are to be added again.
+    def reset(self, known: Sequence[IndexFileContent]) -> None:
+        """Delete all files, also known ones that were not loaded; the keys will be added again.
 
         Raises:
             OSError: a file could not be deleted.
         """
         with self._guard:
-            for file in self._all:
+            for file in self._index_files:
                 file.close()
                 self._files.remove(file.path)
-            self._all.clear()
+            self._index_files.clear()
             for one in known:
                 self._files.remove(self._directory / str(one.name))
 
     @property
     def indexed_to(self) -> int:
-        """The log offset of the last record in the files; -1 for none."""
-        return self._all[-1].end_offset if self._all and self._all[-1].count > 1 else -1
+        """The log offset of the last record in the files; -1 if there is none."""
+        return (
+            self._index_files[-1].end_offset
+            if self._index_files and self._index_files[-1].count > 1
+            else -1
+        )
 
-    def catch_up(self, now_ms: int) -> None:
-        """Write the entries of the keys that were taken if they are more than a few.
+    def write_if_many(self, now_ms: int) -> None:
+        """Write the entries of the keys in memory if there are many.
 
         Raises:
-            OSError: some could not be written; they are kept for the next time.
+            OSError: some could not be written; they stay in memory for the next time.
         """
         if len(self._pending) >= _MANY_KEYS:
             self._put(now_ms)
 
-    def make_room(self, now_ms: int) -> None:
-        """Write the keys that were taken if they have become many.
+    def write_if_full(self, now_ms: int) -> None:
+        """Write the entries of the keys in memory if there are too many.
 
         Raises:
-            OSError: they could not be written: take no more.
+            OSError: they could not be written; accept no more messages.
         """
-        if len(self._pending) >= self.PENDING_MAX:
+        if len(self._pending) >= self._pending_max:
             self._put(now_ms)
 
     def add(self, keys: IndexKeys) -> None:
-        """Take keys, in the order of the log."""
-        self._pending.extend(keys)  # without the lock: see there
+        """Add keys, in the order of the log."""
+        self._pending.extend(keys)  # without the lock: see `IndexKeys`
 
     def write(self, now_ms: int) -> None:
-        """Write the keys that were taken.
+        """Write the keys in memory.
 
         Raises:
-            OSError: some could not be written; they are kept for the next time.
+            OSError: some could not be written; they stay in memory for the next time.
         """
         self._put(now_ms)
         with self._guard:
-            if self._all:
-                self._all[-1].save()
+            if self._index_files:
+                self._index_files[-1].save()
 
     def _put(self, now_ms: int) -> None:
-        # The slots stay in memory: keys hit them all over the file, and `write` comes every few
-        # seconds.
+        # The slots stay in memory until `write`, which runs every few seconds.
         pending = self._pending
         while pending:
-            with self._guard:  # not for all of them: the writer must not wait long
-                if pending and (not self._all or self._all[-1].full):
+            with self._guard:  # for a part of the keys, so that the writer does not wait long
+                if pending and (not self._index_files or self._index_files[-1].full):
                     self._start_file(now_ms)
                 if pending:
-                    pending.drop(self._all[-1].put(pending.first(_PIECE_KEYS)))
+                    pending.drop(self._index_files[-1].put(pending.first(_PIECE_KEYS)))
 
     def _start_file(self, now_ms: int) -> None:
-        if self._all:
-            self._all[-1].finish()
+        if self._index_files:
+            self._index_files[-1].finish()
         second, ms = divmod(now_ms, 1000)
         name = time.strftime("%Y%m%d%H%M%S", time.localtime(second)) + f"{ms:03d}"
-        number = max(int(name), self._all[-1].number + 1 if self._all else 0)
+        number = max(int(name), self._index_files[-1].number + 1 if self._index_files else 0)
         path = self._directory / str(number)
         file = IndexFile(self._files, path, self._slots, self._entries)
         try:
@@ -172,37 +184,37 @@ class KeyIndex:
             with suppress(OSError):
                 self._files.remove(path)
             raise
-        self._all.append(file)
-        self._new_names = True
+        self._index_files.append(file)
+        self._has_new_names = True
 
-    def mark(self) -> tuple[int, int, int]:
-        """Give the newest file's end time, number and count, for the checkpoint."""
+    def position(self) -> tuple[int, int, int]:
+        """Return the end time, and number and count of the newest file, for the checkpoint."""
         with self._guard:
-            if not self._all:
+            if not self._index_files:
                 return self._end_ms, 0, 0
-            file = self._all[-1]
-            return max(each.end_ms for each in self._all), file.number, file.count
+            file = self._index_files[-1]
+            return max(each.end_ms for each in self._index_files), file.number, file.count
 
     def sync(self) -> None:
-        """Make what is written durable.
+        """Sync what is written.
 
         Raises:
             OSError: the disk failed.
         """
         with self._guard:
-            files, new_names = list(self._all), self._new_names
-            self._new_names = False  # before the sync: another file may be made meanwhile
+            files, new_names = list(self._index_files), self._has_new_names
+            self._has_new_names = False  # before the sync: another file may be created meanwhile
         try:
             for file in files:
-                if not file.dirty:
+                if not file.is_unsynced:
                     continue
-                file.dirty = False  # before the sync: what is put meanwhile makes it dirty again
+                file.is_unsynced = False  # before the sync: `put` may run meanwhile
                 try:
-                    handle = self._files.open(file.path)  # our own: the writer may close its one
+                    handle = self._files.open(file.path)  # the writer may close its own handle
                 except FileNotFoundError:  # deleted meanwhile
                     continue
                 except OSError:
-                    file.dirty = True
+                    file.is_unsynced = True
                     raise
                 try:
                     self._files.sync(handle)
@@ -211,7 +223,7 @@ class KeyIndex:
             if new_names:
                 self._files.sync_directory(self._directory)
         except OSError:
-            self._new_names |= new_names
+            self._has_new_names |= new_names
             raise
 
     def find(
@@ -222,14 +234,14 @@ class KeyIndex:
         accept: Callable[[int], bool],
         max_count: int,
     ) -> None:
-        """Offer the log offsets of records that may have a key, newest first.
+        """Pass the log offsets of records that may have a key to `accept`, newest first.
 
         Args:
             topic: the topic.
             key: the key.
-            span_ms: the first and the last store time that are wanted.
-            accept: told an offset, says whether it was one; stops after `max_count` of them.
-            max_count: see there.
+            span_ms: the first and the last store time.
+            accept: called with an offset; returns whether the record has the key.
+            max_count: stop after this many records.
         """
         with self._guard:
             for offset in self._candidates(topic, key, *span_ms):
@@ -243,22 +255,22 @@ class KeyIndex:
         for at, store_ms in reversed([*enumerate(keys.times_ms)]):
             if keys.hashes[at] == value and begin_ms <= store_ms <= end_ms:
                 yield keys.offsets[at]
-        for file in reversed(self._all):
+        for file in reversed(self._index_files):
             if file.begin_ms <= end_ms and file.end_ms + 999 >= begin_ms:
                 yield from file.find(value, begin_ms, end_ms)
             if file.begin_ms < begin_ms:
                 return
 
     def trim(self, log_begin: int) -> None:
-        """Delete files of records that the log has no longer."""
+        """Delete the files whose records are no longer in the log."""
         with self._guard:
-            while len(self._all) > 1 and self._all[0].end_offset < log_begin:
-                file = self._all.pop(0)
+            while len(self._index_files) > 1 and self._index_files[0].end_offset < log_begin:
+                file = self._index_files.pop(0)
                 file.close()
                 self._files.remove(file.path)
 
     def close(self) -> None:
         """Close the files."""
         with self._guard:
-            for file in self._all:
+            for file in self._index_files:
                 file.close()

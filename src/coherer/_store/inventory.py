@@ -1,11 +1,11 @@
-"""What the store had when it was closed: its queue files and index files, with check sums.
+"""The inventory: the queue files and index files of a store when it was closed, with checksums.
 
-The log is checked by itself: each record has a check sum. A consume queue has none, and where its
-last file is gone nothing shows it. So `Store.close` writes the file `inventory`, and the next
-`open` compares. It holds for the checkpoint that it names; when that is another, somebody has used
-the directory since (a Java broker, or a node that was killed), and the inventory is not believed.
+Each record of the log has a checksum. A consume queue has none, and nothing shows that its last
+file is missing. So `Store.close` writes the file `inventory`, and the next `open` compares. The
+inventory names its checkpoint. If the directory has another checkpoint, a Java broker or a node
+that was killed has used it since, and the inventory is ignored.
 
-What differs is rebuilt from the log (`coherer._store.recovery`). Java's broker ignores the file.
+Files that differ are rebuilt from the log (`coherer._store.recovery`). Java ignores the inventory.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from coherer.errors import UsageError
 
 FILE: Final = "inventory"
 COMPARED_BYTES: Final = 256 * 1024 * 1024
-"""So many bytes of queues are read and compared at a start: a tenth of a second or so. Of what is
-beyond, only sizes are compared. `coherer verify` reads everything."""
+"""How many bytes of queues are read and compared at open, in about a tenth of a second. Beyond that
+only sizes are compared. `coherer verify` reads everything."""
 
 _READ_ENTRIES = 50_000
 
 
 class QueueFile(msgspec.Struct, frozen=True, array_like=True):
-    """One file of a queue: number of its first entry, how many it has, and their check sum."""
+    """One file of a queue: the number of its first entry, the number of entries, and a checksum."""
 
     first: int
     count: int
@@ -41,13 +41,13 @@ class QueueFile(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
-    """See the module.
+    """The content of the file; see the module.
 
     Args:
-        times: the checkpoint's three times, and its offset.
+        times: the three times and the offset of the checkpoint.
         file_bytes: the size of the files of queues.
-        queues: their files, by `topic/number`.
-        index: what is in the index files.
+        queues: the files of each queue by `topic/number`.
+        index: the content of the index files.
     """
 
     times: tuple[int, int, int, int]
@@ -60,15 +60,15 @@ def save(
     files: Files, path: Path, checkpoint: Checkpoint, queues: QueueDirectory,
     index: list[IndexFileContent], before: Inventory | None,
 ) -> None:  # fmt: skip
-    """Write it, through to the disk.
+    """Write and sync the file.
 
     Args:
-        files: where it goes.
-        path: its name.
-        checkpoint: what it holds for.
-        queues: all of them, written.
+        files: how to access files.
+        path: the file.
+        checkpoint: the last checkpoint.
+        queues: all queues, without entries in memory.
         index: see `Inventory`.
-        before: the one that the store was opened with: its full files have not changed.
+        before: the inventory at open: its full files have not changed.
 
     Raises:
         OSError: it could not be written.
@@ -97,7 +97,7 @@ def save(
 
 
 def load(files: Files, path: Path, checkpoint: Checkpoint) -> Inventory | None:
-    """Read it; None where there is none that can be believed."""
+    """Read the file; None if there is no valid one for this checkpoint."""
     if not files.exists(path):
         return None
     handle = files.open(path)
@@ -141,43 +141,45 @@ def _crc(queue: ConsumeQueue, first: int, count: int) -> int:
 
 
 class Comparison:
-    """Finds queues whose files are not as they should be.
+    """Finds damaged queues.
 
     Args:
-        known: what they should be; None compares only the files of each with each other.
-        compared_bytes: how much is read and compared.
+        known: the inventory; without one, the files of a queue are compared with each other only.
+        compared_bytes: how many bytes are read and compared.
     """
 
     def __init__(self, known: Inventory | None, compared_bytes: int = COMPARED_BYTES) -> None:
-        self._left = compared_bytes
+        self._bytes_left = compared_bytes
         self._files = {} if known is None else dict(known.queues)
-        self._flaws: dict[ConsumeQueue, tuple[int, str]] = {}
+        self._damaged: dict[ConsumeQueue, tuple[int, str]] = {}
 
-    def look(self, queue: ConsumeQueue) -> None:
-        """Look at a queue that was loaded."""
+    def check(self, queue: ConsumeQueue) -> None:
+        """Compare a queue that was loaded."""
         files = self._files.pop(f"{queue.topic}/{queue.queue_id}", None)
         if files is None:
-            flaw = _gap(queue)
+            problem = _find_gap(queue)
         else:
-            flaw = _flaw(queue, files, compare=self._left > 0)
-            self._left -= sum(one.count for one in files) * ENTRY_BYTES
-        if flaw is not None:
-            self._flaws[queue] = flaw
+            problem = _find_difference(queue, files, compare=self._bytes_left > 0)
+            self._bytes_left -= sum(one.count for one in files) * ENTRY_BYTES
+        if problem is not None:
+            self._damaged[queue] = problem
 
-    def flaws(self, queues: QueueDirectory) -> dict[ConsumeQueue, tuple[int, str]]:
-        """Give the queues that are damaged: from which entry on, and how.
+    def damaged_queues(self, queues: QueueDirectory) -> dict[ConsumeQueue, tuple[int, str]]:
+        """Return the damaged queues: the first wrong entry of each, and what is wrong.
 
         Args:
-            queues: all that were loaded.
+            queues: all queues.
         """
         for name in self._files:
             topic, _, number = name.rpartition("/")
             with suppress(UsageError, ValueError):
-                self._flaws[queues.get(topic, int(number))] = 0, "its files are missing"
-        return self._flaws
+                self._damaged[queues.get(topic, int(number))] = 0, "its files are missing"
+        return self._damaged
 
 
-def _flaw(queue: ConsumeQueue, files: list[QueueFile], *, compare: bool) -> tuple[int, str] | None:
+def _find_difference(
+    queue: ConsumeQueue, files: list[QueueFile], *, compare: bool
+) -> tuple[int, str] | None:
     sizes = queue.sizes()
     for one in files:
         size = sizes.get(one.first * ENTRY_BYTES)
@@ -191,11 +193,11 @@ def _flaw(queue: ConsumeQueue, files: list[QueueFile], *, compare: bool) -> tupl
         return (0 if last is None else last.first), f"it has {queue.max} entries instead of {end}"
     for one in files if compare else ():
         if _crc(queue, one.first, one.count) != one.crc:
-            return one.first, "the check sum of a file is wrong"
+            return one.first, "the checksum of a file is wrong"
     return None
 
 
-def _gap(queue: ConsumeQueue) -> tuple[int, str] | None:
+def _find_gap(queue: ConsumeQueue) -> tuple[int, str] | None:
     sizes = queue.sizes()
     begins = sorted(sizes)
     for begin, following in pairwise(begins):
@@ -206,6 +208,6 @@ def _gap(queue: ConsumeQueue) -> tuple[int, str] | None:
             return (begin + queue.file_bytes) // ENTRY_BYTES, "a file is missing"
     last = begins[-1] if begins else 0
     size = sizes.get(last, 0)
-    if size not in (0, queue.file_bytes):  # a crash may leave a new file without a size
+    if size not in (0, queue.file_bytes):  # after a crash a new file may be empty
         return last // ENTRY_BYTES, f"a file has {size} bytes instead of {queue.file_bytes}"
     return None

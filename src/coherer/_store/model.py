@@ -1,4 +1,4 @@
-"""What goes into the store and comes out of it, and its options."""
+"""The types of the store's interface: options, messages to append, results and reports."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from msgspec.structs import replace
 from coherer._record.layout import NO_HOST
 from coherer._record.system_topics import DELAY_LEVELS_MS
 from coherer.errors import UsageError
+from coherer.limits import QUEUE_ENTRIES_WAITING
 
 DAY_HOURS = 24
 GIB = 1024**3
-_LEAST = {
+_MINIMUMS = {
     "segment_bytes": 4096,
     "queue_segment_bytes": 20,
     "index_slots": 1,
@@ -26,40 +27,50 @@ _LEAST = {
     "retention_bytes": 0,
     "verify_bytes": 0,
     "open_files": 1,
+    "pending_entries_max": 1,
+    "pending_keys_max": 1,
 }
+
+_FILES_WANTED = 8
+_FILES_MIN = 2
+_PAGE = 4096
+_AROUND_BODY_BYTES = 64 * 1024
+"""The largest head, properties and topic of a record, rounded up."""
 
 
 class StoreOptions(Struct, frozen=True, kw_only=True):
-    """How the store lays out its files and how often it looks after them.
+    """The layout of the store's files, and its intervals and limits.
 
-    Sizes hold for a new directory; files that are there keep theirs, but for those of the index:
-    an index file that was made with other numbers is not used.
+    Sizes apply to a new directory. Existing files of log and queues keep their size; an index file
+    with other sizes is not used.
 
     Args:
-        segment_bytes: size of a file of the commit log. Java's brokers want the same number in
+        segment_bytes: the size of a file of the commit log. Java's brokers need the same number in
             their configuration (`mappedFileSizeCommitLog`).
-        queue_segment_bytes: size of a file of a consume queue, a multiple of 20.
-        index_enabled: whether messages with keys are put into the key index.
-        index_slots: hash slots of an index file.
-        index_entries: entries of an index file.
-        flush: `"sync"` when the server acknowledges only what `Store.flush` has made durable;
-            `"async"` when it acknowledges what is written. The store itself does the same in both.
-        flush_interval_ms: how long a written message may wait for its flush with `"async"`.
-        queue_flush_interval_ms: the same for consume queues, index and checkpoint; what they lack
-            after a crash is rebuilt from the log.
-        retention_hours: how long messages are kept at least; None keeps them for ever.
-        retention_bytes: how large the log may become before its oldest file is deleted; by up to
-            half a file larger, while it is being written to (`coherer._store.model`).
-        verify_bytes: how much of the log's end is read and checked at every start.
-        store_host: address and port that records name as theirs.
-        open_files: how many files of consume queues are held open.
-        replica: the log is a copy of a master's: what a crash damaged is cut off with all that
-            follows, and fetched again.
+        queue_segment_bytes: the size of a file of a consume queue, a multiple of 20.
+        index_enabled: whether the keys of messages are indexed.
+        index_slots: the number of hash slots of an index file.
+        index_entries: the number of entries of an index file.
+        flush: with `"sync"` the server acknowledges messages after `Store.flush`, with `"async"`
+            when they are written. The store itself does the same in both cases.
+        flush_interval_ms: with `"async"`, how long a written message may wait for its flush.
+        queue_flush_interval_ms: the same for consume queues, index and checkpoint. What they lose
+            in a crash is rebuilt from the log.
+        retention_hours: the minimum time that messages are kept; None for no limit.
+        retention_bytes: the size of the log from which on its oldest files are deleted; None for
+            no limit. While it is being written the log may be half a file larger.
+        verify_bytes: how much of the end of the log is verified at every open.
+        store_host: address and port that records carry as their store host.
+        open_files: how many files of consume queues may be open.
+        pending_entries_max: how many queue entries may wait in memory.
+        pending_keys_max: how many keys may wait in memory.
+        replica: the log is a copy of a master's. Damage after a crash is cut off with everything
+            that follows, and fetched again.
         delay_levels_ms: how long messages wait in each queue of the schedule topic
             (`coherer._record.system_topics`).
 
     Raises:
-        UsageError: a number makes no sense.
+        UsageError: a value is invalid.
 
     >>> StoreOptions(queue_segment_bytes=1000).queue_segment_bytes
     1000
@@ -80,20 +91,67 @@ class StoreOptions(Struct, frozen=True, kw_only=True):
     retention_bytes: int | None = None
     verify_bytes: int = 16 * 1024 * 1024
     store_host: bytes = NO_HOST
+    pending_entries_max: int = QUEUE_ENTRIES_WAITING
+    pending_keys_max: int = 100_000
     open_files: int = 256
     replica: bool = False
     delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
 
     def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
+        for name, minimum in _MINIMUMS.items():
             value = getattr(self, name)
-            if value is not None and value < least:
-                raise UsageError(f"`{name}` must be {least} or more, not {value}.")
+            if value is not None and value < minimum:
+                raise UsageError(f"`{name}` must be {minimum} or more, not {value}.")
         if self.queue_segment_bytes % 20:
             value = self.queue_segment_bytes
             raise UsageError(f"`queue_segment_bytes` must be a multiple of 20, not {value}.")
         if len(self.store_host) not in (8, 20):
-            raise UsageError("store_host is an address of 4 or 16 bytes and a port of 4.")
+            raise UsageError(
+                "`store_host` must be an address of 4 or 16 bytes and a port of 4 bytes."
+            )
+
+
+def segment_bytes_for(retention_bytes: int | None, message_bytes_max: int) -> int:
+    """Choose the size of the files of a new log: an eighth of the limit, or 1 GiB without a limit.
+
+    The log is deleted file by file, so small files keep a limit more exactly.
+
+    Args:
+        retention_bytes: the size limit of the log; None for no limit.
+        message_bytes_max: the size of the largest message, which must fit into a file.
+
+    Raises:
+        UsageError: the limit is smaller than two such files.
+
+    >>> segment_bytes_for(None, 1 << 20), segment_bytes_for(1 << 30, 1 << 20)
+    (1073741824, 134217728)
+    """
+    if retention_bytes is None:
+        return GIB
+    pages = -(-(message_bytes_max + _AROUND_BODY_BYTES) // _PAGE)
+    size = max(pages, min(retention_bytes // _FILES_WANTED, GIB) // _PAGE) * _PAGE
+    check_retention(retention_bytes, size)
+    return size
+
+
+def check_retention(retention_bytes: int | None, segment_bytes: int) -> None:
+    """Check that a limit can be kept with files of this size.
+
+    Raises:
+        UsageError: the limit is smaller than two files.
+
+    >>> check_retention(4_000, 4_096)
+    Traceback (most recent call last):
+    coherer.errors.UsageError: retention_bytes is 4,000; with log files of 4,096 bytes it must be \
+8,192 or more. The log is deleted file by file.
+    """
+    minimum = _FILES_MIN * segment_bytes
+    if retention_bytes is not None and retention_bytes < minimum:
+        raise UsageError(
+            f"retention_bytes is {retention_bytes:,}; with log files of {segment_bytes:,} bytes "
+            f"it must be {minimum:,} or more.",
+            hint="The log is deleted file by file.",
+        )
 
 
 class Draft(Struct, frozen=True, gc=False):
@@ -104,16 +162,16 @@ class Draft(Struct, frozen=True, gc=False):
         queue_id: the queue or partition.
         body: the payload as it is stored.
         properties: property text (`coherer._record.properties.encode`).
-        tag_code: `coherer._record.properties.tag_code` of the property TAGS: the filter's key. Not
-            used in the schedule topic, where the queue gives the time of delivery. In the timer
-            topic, the value of TIMER_OUT_MS.
-        flag: the user's own number.
-        sys_flag: RocketMQ's bits; those for IPv6 hosts are set by the store.
-        born_ms: when the client made the message.
+        tag_code: the hash of the property TAGS (`coherer._record.properties.tag_code`), for
+            filters. It is not used in the schedule topic, where the queue determines the delivery
+            time. In the timer topic it is the value of TIMER_OUT_MS.
+        flag: a number of the user.
+        sys_flag: RocketMQ's flags; the store sets those for IPv6 hosts.
+        born_ms: when the client created the message, ms since 1970.
         born_host: the client's address (4 or 16 bytes) and port (4 bytes).
-        reconsume_times: how often it has been handed out before.
-        prepared_offset: the log offset of its half message, for a committed one.
-        keys: what it is indexed by: `coherer._record.properties.index_keys` of its properties.
+        reconsume_times: how often it was delivered before.
+        prepared_offset: of a committed message, the log offset of the prepared one.
+        keys: its index keys (`coherer._record.properties.index_keys`).
     """
 
     topic: str
@@ -131,23 +189,25 @@ class Draft(Struct, frozen=True, gc=False):
 
 
 class DraftBatch(Struct, frozen=True, gc=False):
-    """Messages for one queue that one client sent together: columns of equal length.
+    """Messages for one queue from one client, as columns of equal length.
+
+    The fields mean the same as those of a `Draft`.
 
     Args:
-        topic: as of a `Draft`; so is what else has the name of something there.
-        queue_id: the queue.
-        bodies: of each.
-        properties: of each.
-        tag_codes: of each.
-        flags: of each.
-        keys: of each.
-        sys_flag: of all.
-        born_ms: of all.
-        born_host: of all.
-        reconsume_times: of all.
+        topic: the topic of all messages.
+        queue_id: the queue of all messages.
+        bodies: the body of each message.
+        properties: the property text of each message.
+        tag_codes: the tag code of each message.
+        flags: the flag of each message.
+        keys: the index keys of each message.
+        sys_flag: the flags of all messages.
+        born_ms: the born time of all messages.
+        born_host: the born host of all messages.
+        reconsume_times: of all messages.
 
-    >>> together = DraftBatch("flights", 0, [b"a", b"b"], [b"", b""], [0, 0], [0, 0], [(), ()])
-    >>> [draft.body for draft in together.each()]
+    >>> batch = DraftBatch("flights", 0, [b"a", b"b"], [b"", b""], [0, 0], [0, 0], [(), ()])
+    >>> [draft.body for draft in batch.to_drafts()]
     [b'a', b'b']
     """
 
@@ -166,8 +226,8 @@ class DraftBatch(Struct, frozen=True, gc=False):
     def __len__(self) -> int:
         return len(self.bodies)
 
-    def each(self) -> list[Draft]:
-        """Give the messages one by one."""
+    def to_drafts(self) -> list[Draft]:
+        """Return the messages one by one."""
         columns = self.bodies, self.properties, self.tag_codes, self.flags, self.keys
         return [
             Draft(
@@ -178,7 +238,7 @@ class DraftBatch(Struct, frozen=True, gc=False):
         ]  # fmt: skip
 
     def part(self, of: slice) -> DraftBatch:
-        """Give some of them."""
+        """Return a part of the batch."""
         return DraftBatch(
             self.topic, self.queue_id, self.bodies[of], self.properties[of], self.tag_codes[of],
             self.flags[of], self.keys[of], self.sys_flag, self.born_ms, self.born_host,
@@ -187,9 +247,10 @@ class DraftBatch(Struct, frozen=True, gc=False):
 
 
 class AppendResult(Struct, frozen=True, gc=False):
-    """Where an appended message lies: its number in its queue, and its place in the log.
+    """Where an appended message is: its queue offset and its log offset.
 
-    Of `DraftBatch`: where the first lies, the size and the count of all, and the place of each.
+    For a `DraftBatch`: the offsets of the first message, the total size, the number of messages,
+    and the log offset of each.
     """
 
     queue_offset: int
@@ -200,11 +261,11 @@ class AppendResult(Struct, frozen=True, gc=False):
 
 
 class ReadStatus(enum.Enum):
-    """How a read ended."""
+    """The outcome of a read."""
 
     FOUND = "found"
     NO_MATCH = "no match"
-    """Messages are there, none let through by the filter; go on at `next_offset`."""
+    """There are messages, but the filter matches none of them; continue at `next_offset`."""
     EMPTY = "empty"
     """The offset is the next one to be written."""
     BELOW = "below"
@@ -217,11 +278,11 @@ class QueueEntry(NamedTuple):
     """An entry of a consume queue.
 
     Args:
-        offset: its number.
-        physical_offset: where the record lies in the log.
-        size_bytes: the record's size; 2,147,483,647 where the entry stands for no message.
-        code: the tag code; in the schedule topic and the timer topic the time of
-            delivery, ms since 1970.
+        offset: its queue offset.
+        physical_offset: the log offset of the record.
+        size_bytes: the size of the record; 2,147,483,647 for a blank entry.
+        code: the tag code; in the schedule topic and the timer topic the delivery time, ms since
+            1970.
     """
 
     offset: int
@@ -231,17 +292,17 @@ class QueueEntry(NamedTuple):
 
 
 class ReadResult(Struct, frozen=True):
-    """Records of one queue: slices of mapped files, valid as long as somebody holds them.
+    """Records of one queue: slices of mapped files, valid as long as they are referenced.
 
     Args:
-        status: how the read ended.
+        status: the outcome of the read.
         records: whole stored records.
-        offsets: their queue offsets. Damaged ones are left out, so there may be gaps.
-        next_offset: where to read on.
+        offsets: their queue offsets. There are gaps where messages are damaged or filtered.
+        next_offset: where to continue.
         min_offset: the queue's first offset.
         max_offset: the next offset to be written.
-        backlog_bytes: bytes of the log behind the last record, of all topics.
-        damaged: queue offsets of messages in between that could not be read any more.
+        backlog_bytes: the bytes of the log after the last record, of all topics.
+        damaged: the queue offsets of messages that are damaged.
     """
 
     status: ReadStatus
@@ -255,7 +316,7 @@ class ReadResult(Struct, frozen=True):
 
 
 class DamagedRange(Struct, frozen=True):
-    """A piece of the log that does not hold what was written: `[begin, end)`, and how it shows."""
+    """A range of the log, `[begin, end)`, that does not hold what was written, and the reason."""
 
     begin: int
     end: int
@@ -263,20 +324,20 @@ class DamagedRange(Struct, frozen=True):
 
 
 class RecoveryReport(Struct, frozen=True):
-    """What opening the store found and did.
+    """What recovery found and did.
 
     Args:
-        clean: whether the last user of the directory closed it.
+        clean: whether the store had been closed.
         log_begin: the first offset of the log.
-        log_end: the offset behind its last record.
-        checked_from: records from here on were read and checked.
-        replayed_from: queues and index were rebuilt from the records from here on.
-        replayed: how many of these there were.
-        cut_bytes: size of what was cut off the end of the log because no valid record followed.
-        damage: pieces before `log_end` that hold no valid record; the store works around them.
-        lost: how many messages of these pieces the queues know.
-        repaired: what was damaged and made again from the log.
-        notes: other things that were put right.
+        log_end: the offset after the last record.
+        checked_from: records from this offset on were verified.
+        replayed_from: records from this offset on were added to queues and index.
+        replayed: the number of these records.
+        cut_bytes: the size of the torn end that was cut off the log.
+        damage: damaged ranges before `log_end`; readers skip them.
+        lost: the number of messages in these ranges.
+        repaired: what was damaged and rebuilt from the log.
+        notes: other findings.
     """
 
     clean: bool = True
@@ -292,12 +353,12 @@ class RecoveryReport(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
     def problems(self) -> list[str]:
-        """Give what was found damaged or lost: what, where, how many, and what to do.
+        """Return what was damaged or lost: what, where, how many messages, and what to do.
 
         >>> piece = DamagedRange(4096, 8192, "a file is missing")
         >>> print(*RecoveryReport(damage=(piece,), lost=3).problems())
-        Bytes 4096 to 8192 of the log are lost: a file is missing. 3 messages cannot be read any \
-more; readers pass over them. If a copy of the files is left, stop the node and put them back.
+        Bytes 4096 to 8192 of the log are lost: a file is missing. Lost messages: 3; \
+readers skip them. If you have a copy of the files, stop the node and restore them.
         """
         found = [
             f"Bytes {piece.begin} to {piece.end} of the log are lost: {piece.reason}."
@@ -305,17 +366,17 @@ more; readers pass over them. If a copy of the files is left, stop the node and 
         ]
         if found:
             found[-1] += (
-                f" {self.lost} message{'s' * (self.lost != 1)} cannot be read any more; readers "
-                "pass over them. If a copy of the files is left, stop the node and put them back."
+                f" Lost messages: {self.lost}; readers skip them. If you have a copy of the files, "
+                "stop the node and restore them."
             )
         return [*found, *(f"{text} Nothing is lost." for text in self.repaired)]
 
-    def noting(self, notes: list[str]) -> RecoveryReport:
-        """Give the same report with further notes."""
+    def with_notes(self, notes: list[str]) -> RecoveryReport:
+        """Return the report with further notes."""
         return replace(self, notes=(*notes, *self.notes))
 
     def __str__(self) -> str:
-        """One line for the log of the node.
+        """Return one line for the log of the node.
 
         >>> print(RecoveryReport(clean=False, log_end=97, replayed=1, cut_bytes=12))
         not closed; log 0 to 97; 1 record replayed; 12 bytes of a torn end cut

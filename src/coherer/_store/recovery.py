@@ -1,51 +1,324 @@
-"""Opening a directory: what is there, what is missing, what is damaged.
+"""Recovery: on open, it makes the consume queues and the key index agree with the commit log.
 
-Theory. The log is the truth; queues and index say again what it says. The checkpoint vouches for
-everything before an offset X. So:
+The log is the source of truth; queues and index are derived from it. The checkpoint guarantees
+that everything before an offset X is on the disk. So:
 
-1. Queues keep their entries of records before X. After a crash the entries behind are thrown away:
-   a power cut may have left any of them, and most were only in memory (`waiting`). No file of the
-   log is deleted before X lies behind it, so that queues keep their numbers.
-2. The log is walked from `verify_bytes` before X, from where a record begins. Records before X are
-   checked, also against their queue entries (the check sum covers only the body); records from X
-   on are checked and *replayed*: they get their queue entries and keys.
-3. Where no valid record follows, the log ends, but not before X. What lies behind is cut off.
-   DamagedRange that valid records follow stays where it is, is reported, and is stepped over by every
-   reader; in the queues blanks stand for what it held, so that later messages keep their offsets.
-4. Queues that do not fit the log, or what was there when the store was closed (`inventory`), are
-   made again from the log; so is the key index.
-5. A queue's `min` is its first entry whose record the log still has.
+1. Queues keep their entries of records before X. After a crash the entries from X on are dropped: a
+   power cut may have kept any of them, and most were only in memory. No log file is deleted before
+   X is past it, so that queues keep their numbering.
+2. The log is scanned from `verify_bytes` before X, from the start of a record. Records before X are
+   verified, also against their queue entries (the checksum covers only the body). Records from X on
+   are verified and *replayed*: they get queue entries and keys.
+3. The log ends where no valid record follows, but not before X. The rest is cut off. Damage that is
+   followed by valid records stays, is reported, and is skipped by every reader. In the queues
+   blanks replace the damaged messages, so that later messages keep their offsets.
+4. Queues that disagree with the log, or with the inventory of the last close (`inventory`), are
+   rebuilt from the log; so is the key index.
+5. A queue's `min` is its first entry whose record is still in the log.
 
-X is our own offset in the checkpoint. Without it (Java has used the directory): after a clean end
-the end of the last record that any queue knows; after a crash the beginning of the file that
-Java's own rule finds by its times (protocol page, 6.5).
+X is Coherer's own offset in the checkpoint. If Java has used the directory there is none. Then X is
+the end of the last record that any queue knows after a clean shutdown; after a crash it is the
+start of the log file that Java's own rule finds by store times (protocol page, 6.5).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
 
-from coherer._record.layout import FIXED_BYTES, HEAD, MAGIC, RecordSummary, store_ms_of
+from coherer._record.layout import (
+    FIXED_BYTES,
+    HEAD,
+    MAGIC,
+    PREPARED,
+    ROLLED_BACK,
+    RecordSummary,
+    store_ms_of,
+)
+from coherer._record.properties import TAGS, TIMER_OUT_MS, decode, index_keys, tag_code
+from coherer._record.system_topics import TIMER_TOPIC
+from coherer._store import inventory as inventories
 from coherer._store.checkpoint import Checkpoint
 from coherer._store.commit_log import CommitLog, Scanner
-from coherer._store.consume_queue import BLANK_SIZE, ENTRY_BYTES, ConsumeQueue, Queues
-from coherer._store.model import DamagedRange, RecoveryReport
-from coherer._store.recovery import Replayer
+from coherer._store.consume_queue import (
+    BLANK_ENTRY,
+    BLANK_SIZE,
+    ENTRY,
+    ENTRY_BYTES,
+    ConsumeQueue,
+    QueueDirectory,
+    Queues,
+    publish,
+)
+from coherer._store.files import Files
+from coherer._store.index import KeyIndex
+from coherer._store.index_file import IndexKeys
+from coherer._store.model import DamagedRange, RecoveryReport, StoreOptions
+from coherer.errors import UsageError
 
-_REPLAYED_AT_ONCE = 10_000
-"""So many records wait for their queues."""
+RECORD_BYTES_MIN = 92
+"""The size of the smallest record: n damaged bytes held n / 92 messages at most."""
+
+_WINDOW_ENTRIES = 4096
+_RECORDS_PER_PUBLISH = 10_000
+_TIMER_TOPIC = TIMER_TOPIC.encode()
+_INDEXED_NAMES = (b"TAGS\x01", b"KEYS\x01", b"UNIQ_KEY\x01")
+
+
+class Replayer:
+    """Adds records, in the order of the log, to queues and index.
+
+    Args:
+        queues: the consume queues, up to what the checkpoint covers.
+        index: the key index, if there is one.
+        now_ms: the time of day; a new index file is named after it.
+
+    Attributes:
+        lost_bytes: the size of the damage so far: how large gaps in queue offsets may be.
+        replayed: the number of replayed records.
+        orphans: the number of records of deleted topics.
+        blanks: the number of blank entries that were added.
+    """
+
+    def __init__(self, queues: QueueDirectory, index: KeyIndex | None, now_ms: int) -> None:
+        self._find_queue = queues.get
+        self._all = queues.queues
+        self._index = index
+        self._now_ms = now_ms
+        self._pending = queues.pending
+        self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}
+        self._touched: dict[ConsumeQueue, None] = {}
+        self._first_offsets: dict[str, int] = {}
+        self._windows: dict[ConsumeQueue, tuple[int, bytes]] = {}
+        self.lost_bytes = 0
+        self.replayed = 0
+        self.orphans = 0
+        self.blanks = 0
+
+    def check(self, record: RecordSummary) -> str:
+        """Compare a record with its queue entry; return what is wrong, or ""."""
+        if record.sys_flag & ROLLED_BACK in (PREPARED, ROLLED_BACK):
+            return ""
+        queue = self.queue_of(record)
+        if queue is None:
+            return "topic"
+        queue_offset, offset = record.queue_offset, record.physical_offset
+        if queue.min <= queue_offset < queue.max:
+            begin, window = self._windows.get(queue, (0, b""))
+            at = (queue_offset - begin) * ENTRY_BYTES
+            if not 0 <= at < len(window):
+                window, at = queue.read(queue_offset, _WINDOW_ENTRIES), 0
+                self._windows[queue] = queue_offset, window
+            entry = window[at : at + ENTRY_BYTES]
+            if len(entry) == ENTRY_BYTES and ENTRY.unpack(entry)[:2] == (offset, record.size):
+                return ""
+        if offset < self._first_offset_of(queue.topic):
+            self.orphans += 1  # its topic was deleted, and perhaps created again since
+            return ""
+        return "its queue knows another record"
+
+    def _first_offset_of(self, topic: str) -> int:
+        """Return the first log offset that any queue of a topic knows."""
+        first = self._first_offsets.get(topic)
+        if first is None:
+            queues = [queue for queue in self._all.values() if queue.topic == topic]
+            entries = [queue.entry(queue.min) for queue in queues if queue.max > queue.min]
+            first = min([entry[0] for entry in entries if entry], default=1 << 62)
+            self._first_offsets[topic] = first
+        return first
+
+    def replay(self, record: RecordSummary) -> str:
+        """Add a record's queue entry and keys; return what is wrong, or ""."""
+        queue = self.queue_of(record)
+        if queue is None:
+            return "topic"
+        offset, kind = record.physical_offset, record.sys_flag & ROLLED_BACK
+        keys = tag_and_keys(record.properties)[1]
+        if kind not in (PREPARED, ROLLED_BACK):
+            wrong = self._prepare_queue(queue, record.queue_offset)
+            if wrong:
+                return wrong
+            self._touched[queue] = None
+            queue.new_entries.append(ENTRY.pack(offset, record.size, entry_code(queue, record)))
+        if kind != ROLLED_BACK:
+            self._add_keys(queue, keys, record)
+        self.replayed += 1
+        return ""
+
+    def restore_entry(self, record: RecordSummary) -> None:
+        """Add a record's queue entry again, but not its keys."""
+        queue = self.queue_of(record)
+        if queue is None or record.sys_flag & ROLLED_BACK in (PREPARED, ROLLED_BACK):
+            return
+        expected = queue.max + len(queue.new_entries)
+        if 0 < record.queue_offset < expected or self._prepare_queue(queue, record.queue_offset):
+            return
+        self._touched[queue] = None
+        code = entry_code(queue, record)
+        queue.new_entries.append(ENTRY.pack(record.physical_offset, record.size, code))
+
+    def restore_keys(self, record: RecordSummary) -> None:
+        """Add a record's keys again."""
+        queue, keys = self.queue_of(record), tag_and_keys(record.properties)[1]
+        if queue is not None and record.sys_flag & ROLLED_BACK != ROLLED_BACK:
+            self._add_keys(queue, keys, record)
+
+    def queue_of(self, record: RecordSummary) -> ConsumeQueue | None:
+        """Return the queue of a record; None if its topic or number is not valid."""
+        key = record.topic, record.queue_id
+        queue = self._queues.get(key)
+        if queue is None:
+            try:
+                queue = self._find_queue(record.topic.decode(), record.queue_id)
+            except (UsageError, UnicodeDecodeError):
+                return None
+            self._queues[key] = queue
+        return queue
+
+    def clear_cache(self) -> None:
+        """Forget entries that were read, because queues have changed."""
+        self._windows.clear()
+        self._first_offsets.clear()
+
+    def _add_keys(self, queue: ConsumeQueue, keys: tuple[str, ...], record: RecordSummary) -> None:
+        index, offset = self._index, record.physical_offset
+        if not keys or index is None or offset <= index.indexed_to:
+            return
+        index.write_if_full(self._now_ms)
+        hashes = queue.key_hashes.hash_all(keys)
+        count = len(hashes)
+        index.add(IndexKeys(hashes, [offset] * count, [record.store_ms] * count))
+
+    def _prepare_queue(self, queue: ConsumeQueue, queue_offset: int) -> str:
+        """Make `queue_offset` the next entry of a queue; return why that is impossible, or ""."""
+        expected = queue.max + len(queue.new_entries)
+        gap = queue_offset - expected
+        if gap == 0:
+            return ""
+        if expected == 0 and gap > 0:
+            queue.start_at(queue_offset)
+            return ""
+        if 0 < gap <= self.lost_bytes // RECORD_BYTES_MIN:
+            queue.new_entries.extend([BLANK_ENTRY] * gap)
+            self.blanks += gap
+            return ""
+        if queue_offset == 0:  # the topic was deleted and created again
+            queue.new_entries.clear()
+            queue.truncate(0)
+            return ""
+        return f"queue offset {queue_offset}, where {expected} is next"
+
+    def take_touched(self) -> list[ConsumeQueue]:
+        """Return the queues that got new entries since the last call; they are not visible yet."""
+        queues = [queue for queue in self._touched if queue.new_entries]
+        self._touched.clear()
+        return queues
+
+    def publish(self) -> None:
+        """Make new entries visible, and write them to files if there are many.
+
+        Raises:
+            OSError: they could not be written.
+        """
+        queues = self.take_touched()
+        with self._pending.guard:
+            publish(queues, self._pending)
+        self._pending.write_if_full()
+
+
+def due_ms(text: bytes) -> int:
+    """Return the due time in the property text of a timed message, ms since 1970; 0 if none."""
+    found = decode(text).get(TIMER_OUT_MS, "")
+    return int(found) if found.isascii() and found.isdecimal() and len(found) < 19 else 0
+
+
+def entry_code(queue: ConsumeQueue, record: RecordSummary) -> int:
+    """Return the third field of a record's queue entry: its tag code, or its due time."""
+    if record.topic == _TIMER_TOPIC:
+        return due_ms(record.properties)
+    return queue.code_of(tag_and_keys(record.properties)[0], record.store_ms)
+
+
+@lru_cache(maxsize=4096)
+def tag_and_keys(text: bytes) -> tuple[int, tuple[str, ...]]:
+    """Return the tag code and the index keys of a property text."""
+    if not any(name in text for name in _INDEXED_NAMES):
+        return 0, ()
+    properties = decode(text)
+    return tag_code(properties.get(TAGS)), index_keys(properties)
+
+
+class Recovered(NamedTuple):
+    """The result of `recover`.
+
+    Attributes:
+        report: what was found and done.
+        last_ms: the store time of the last record.
+        inventory: the inventory of the last close, if it is valid.
+        notes: further notes for the report.
+        has_changes: whether queues or index were changed, so that they should be flushed.
+    """
+
+    report: RecoveryReport
+    last_ms: int
+    inventory: inventories.Inventory | None
+    notes: list[str]
+    has_changes: bool
+
+
+def recover(
+    directory: Path, files: Files, log: CommitLog, queues: QueueDirectory, index: KeyIndex | None,
+    checkpoint: Checkpoint, options: StoreOptions, now_ms: int, *, clean: bool, rebuild: bool,
+) -> Recovered:  # fmt: skip
+    """Load queues and index and make them agree with the log. See the module.
+
+    Args:
+        directory: the directory of the store.
+        files: how to access files.
+        log: the log, as its files are.
+        queues: the queues, not loaded.
+        index: the key index, not loaded, if there is one.
+        checkpoint: the checkpoint.
+        options: of the store.
+        now_ms: the time of day.
+        clean: whether the last process closed the store.
+        rebuild: whether all queues are missing.
+    """
+    notes: list[str] = []
+    if rebuild:
+        checkpoint = Checkpoint(offset=0)
+        notes.append("the consume queues are missing: all are rebuilt")
+    if index is not None:
+        notes += index.load(checkpoint, clean=clean and not rebuild)
+    known = None
+    if clean:
+        known = inventories.load(files, directory / inventories.FILE, checkpoint)
+    comparison = inventories.Comparison(known)
+    queues.load(None if known is None else known.file_bytes, comparison.check)
+    reindex = index is not None and known is not None and not index.matches(known.index)
+    if reindex and index is not None and known is not None:
+        index.reset(known.index)
+    replayer = Replayer(queues, index, now_ms)
+    recovery = Recovery(log, queues.queues, checkpoint, clean=clean, replica=options.replica)
+    damaged = {} if rebuild else comparison.damaged_queues(queues)
+    report, last_ms = recovery.run(replayer, options.verify_bytes, damaged, reindex=reindex)
+    has_changes = bool(replayer.replayed or not clean or rebuild or report.repaired)
+    return Recovered(report, last_ms, known, notes, has_changes)
 
 
 class Recovery:
-    """Puts log and queues in agreement. Used once, while nobody else uses them.
+    """Makes log and queues agree. It is used once, while nothing else uses them.
 
     Args:
         log: the log, as its files are.
         queues: the queues, as their files are.
-        checkpoint: what it says.
-        clean: whether the last user closed the store.
-        replica: a master has all of it: damage behind X is cut off with all that follows.
+        checkpoint: the checkpoint.
+        clean: whether the last process closed the store.
+        replica: the log is a copy of a master's: damage after X is cut off with all that follows,
+            because the master can send it again.
     """
 
     def __init__(
@@ -62,7 +335,7 @@ class Recovery:
         self._queues = queues
         self._checkpoint = checkpoint
         self._clean = clean
-        self._flaws: dict[ConsumeQueue, tuple[int, str]] = {}
+        self._damaged: dict[ConsumeQueue, tuple[int, str]] = {}
         self._found: list[DamagedRange] = []
         self._repaired: list[str] = []
 
@@ -70,40 +343,42 @@ class Recovery:
         self,
         replayer: Replayer,
         verify_bytes: int,
-        flaws: Mapping[ConsumeQueue, tuple[int, str]] | None = None,
+        damaged: Mapping[ConsumeQueue, tuple[int, str]] | None = None,
         *,
-        index_again: bool = False,
+        reindex: bool = False,
     ) -> tuple[RecoveryReport, int]:
-        """Do it all; see the module. Gives the report and the last record's store time.
+        """Run the recovery; return the report and the store time of the last record.
 
         Args:
-            replayer: takes the records; the caller reads from it what it wrote.
-            verify_bytes: how much of the log before X is checked.
-            flaws: queues that are damaged: from which entry on, and how.
-            index_again: all keys are missing.
+            replayer: receives the records.
+            verify_bytes: how much of the log before X is verified.
+            damaged: damaged queues: the first wrong entry, and what is wrong.
+            reindex: whether all keys are missing.
         """
-        self._flaws = dict(flaws or {})
+        self._damaged = dict(damaged or {})
         log = self._log
         replay_from = self._replay_from()
         if not self._clean:
             for queue in self._queues.values():
                 self._cut_queue(queue, replay_from)
-        self._make_again(replayer, replay_from, index_again=index_again)
-        vouched = self._clean or self._checkpoint.offset is not None
-        trusted = replay_from if vouched else log.begin
+        self._rebuild(replayer, replay_from, reindex=reindex)
+        has_offset = self._clean or self._checkpoint.offset is not None
+        trusted = replay_from if has_offset else log.begin
         scanner = Scanner(log, log.begin, trusted, strict=self._replica)
         scanner.end = check_from = self._check_from(
             scanner, replay_from - verify_bytes, replay_from
         )
-        suspects, last_ms = self._walk(scanner, replayer, replay_from)
+        suspects, last_ms = self._scan(scanner, replayer, replay_from)
         torn = scanner.torn_bytes()
         if torn or any(segment.begin > scanner.end for segment in log.segments):
             log.cut(scanner.end)
-        log.settle(scanner.end, replay_from if vouched else log.begin, last_ms)
+        log.finish_recovery(scanner.end, trusted, last_ms)
         for queue in list(self._queues.values()):
             self._trim(queue)
         found = [*scanner.damage, *suspects]
-        found += [piece for piece in [*find_gaps(log), *self._found] if not _is_in(piece, found)]
+        found += [
+            piece for piece in [*find_gaps(log), *self._found] if not _is_covered(piece, found)
+        ]
         damage = sorted(set(found), key=lambda piece: piece.begin)
         report = RecoveryReport(
             clean=self._clean,
@@ -120,7 +395,7 @@ class Recovery:
         )
         return report, last_ms
 
-    def _walk(
+    def _scan(
         self, scanner: Scanner, replayer: Replayer, replay_from: int
     ) -> tuple[list[DamagedRange], int]:
         suspects: list[DamagedRange] = []
@@ -132,24 +407,24 @@ class Recovery:
             offset = record.physical_offset
             if offset < replay_from:
                 wrong = replayer.check(record)
-                if wrong and self._blames_queue(replayer, record):
+                if wrong and self._queue_is_wrong(replayer, record):
                     wrong = ""
             else:
-                self._make_again(replayer, replay_from)
+                self._rebuild(replayer, replay_from)
                 wrong = replayer.replay(record)
             if wrong:
                 suspects.append(DamagedRange(offset, offset + record.size, wrong))
                 replayer.lost_bytes += record.size
             elif record.store_ms > last_ms:
                 last_ms = record.store_ms
-            if replayer.replayed % _REPLAYED_AT_ONCE == 0:
-                replayer.finish()
-        replayer.finish()
-        self._make_again(replayer, replay_from)
+            if replayer.replayed % _RECORDS_PER_PUBLISH == 0:
+                replayer.publish()
+        replayer.publish()
+        self._rebuild(replayer, replay_from)
         return suspects, last_ms
 
-    def _blames_queue(self, replayer: Replayer, record: RecordSummary) -> bool:
-        """Whether a queue is wrong where it and a record of the log disagree; then note that."""
+    def _queue_is_wrong(self, replayer: Replayer, record: RecordSummary) -> bool:
+        """Decide whether the queue, not the record, is wrong if they disagree; then note it."""
         queue, number = replayer.queue_of(record), record.queue_offset
         if queue is None:
             return False
@@ -157,7 +432,7 @@ class Recovery:
         at = queue.first_where(lambda _, begin, size: size <= 0 or begin >= offset)
         here = queue.entry(at) if at < queue.max else None
         if here is not None and here[0] == offset and at != number:
-            return False  # the queue knows it by another number: the record has lost its own
+            return False  # the queue knows the record by another number: the record is damaged
         if number >= queue.max and at < queue.max:
             return False
         if number < queue.min:
@@ -165,28 +440,26 @@ class Recovery:
         if number < queue.max:
             entry = queue.entry(number)
             other = None if entry is None else Scanner(self._log, 0, 0).record_at(entry[0])
-            place = (record.topic, record.queue_id, number)
             if (
                 other is not None
                 and other.physical_offset != offset
-                and (other.topic, other.queue_id, other.queue_offset) == place
+                and (other.topic, other.queue_id) == (record.topic, record.queue_id)
+                and other.queue_offset == number
             ):
                 return False
-        first, _ = self._flaws.get(queue, (queue.max, ""))
-        self._flaws[queue] = min(first, number), "it does not fit the log"
+        first, _ = self._damaged.get(queue, (queue.max, ""))
+        self._damaged[queue] = min(first, number), "it does not match the log"
         return True
 
-    def _make_again(
-        self, replayer: Replayer, replay_from: int, *, index_again: bool = False
-    ) -> None:
-        """Make entries of damaged queues again from the log before X, and keys where they lack."""
-        flaws, self._flaws = self._flaws, {}
-        if not flaws and not index_again:
+    def _rebuild(self, replayer: Replayer, replay_from: int, *, reindex: bool = False) -> None:
+        """Rebuild damaged queues from the log before X, and all keys if they are missing."""
+        damaged, self._damaged = self._damaged, {}
+        if not damaged and not reindex:
             return
-        replayer.finish()
-        start = self._log.begin if index_again else replay_from
-        for queue, (first, _) in flaws.items():
-            start = min(start, self._restart(queue, first))
+        replayer.publish()
+        start = self._log.begin if reindex else replay_from
+        for queue, (first, _) in damaged.items():
+            start = min(start, self._drop_entries(queue, first))
         lost_bytes, replayer.lost_bytes = replayer.lost_bytes, 0
         scanner, seen = Scanner(self._log, start, replay_from), 0
         for count, record in enumerate(scanner, 1):
@@ -194,40 +467,40 @@ class Recovery:
                 break
             replayer.lost_bytes += sum(one.end - one.begin for one in scanner.damage[seen:])
             seen = len(scanner.damage)
-            if replayer.queue_of(record) in flaws:
-                replayer.restore(record)
-            if index_again:
-                replayer.index_again(record)
-            if count % _REPLAYED_AT_ONCE == 0:
-                replayer.finish()
-        replayer.finish()
-        replayer.forget_windows()
+            if replayer.queue_of(record) in damaged:
+                replayer.restore_entry(record)
+            if reindex:
+                replayer.restore_keys(record)
+            if count % _RECORDS_PER_PUBLISH == 0:
+                replayer.publish()
+        replayer.publish()
+        replayer.clear_cache()
         replayer.lost_bytes = lost_bytes
         self._found += [piece for piece in scanner.damage if piece.begin < replay_from]
         self._repaired += [
             f"Queue {queue.topic}/{queue.queue_id} was damaged ({reason}); its entries "
-            f"{max(first, queue.first_file // ENTRY_BYTES)} to {queue.max} were made again from "
+            f"{max(first, queue.first_file // ENTRY_BYTES)} to {queue.max} were rebuilt from "
             "the log."
-            for queue, (first, reason) in flaws.items()
+            for queue, (first, reason) in damaged.items()
         ]
-        if index_again:
-            self._repaired.append("The key index was damaged; it was made again from the log.")
+        if reindex:
+            self._repaired.append("The key index was damaged; it was rebuilt from the log.")
 
-    def _restart(self, queue: ConsumeQueue, first: int) -> int:
-        """Take away the entries from `first` on; give where the log has the first of them."""
+    def _drop_entries(self, queue: ConsumeQueue, first: int) -> int:
+        """Remove the entries from `first` on; return the log offset where their records start."""
         entry = queue.entry(first - 1) if first * ENTRY_BYTES > queue.first_file else None
         if (
             entry is None
             or not 0 < entry[1] < BLANK_SIZE
             or Scanner(self._log, 0, 0).record_at(entry[0]) is None
         ):
-            queue.restart()
+            queue.reset()
             return self._log.begin
-        queue.withdraw(first)
+        queue.truncate(first)
         return entry[0] + entry[1]
 
     def _count_lost(self, piece: DamagedRange) -> int:
-        """Count the entries of queues for messages in a piece of the log."""
+        """Count the queue entries of messages in a damaged range of the log."""
         count = 0
         for queue in self._queues.values():
             begin = queue.first_where(lambda _, at, size: size <= 0 or at >= piece.begin)
@@ -255,8 +528,8 @@ class Recovery:
 
     def _cut_queue(self, queue: ConsumeQueue, replay_from: int) -> None:
         def holds(index: int, offset: int, size: int) -> bool:
-            # Entries before X are whole. Behind it anything may stand, also half an entry in a
-            # page of its own: then the entry before it is missing or does not fit.
+            # Entries before X are intact. After it anything is possible, also half an entry in a
+            # page of its own: then the entry before it is missing or does not match.
             if size <= 0 or offset + size > replay_from:
                 return True
             before = queue.entry(index - 1) if index > queue.min else None
@@ -264,10 +537,10 @@ class Recovery:
                 return index > queue.min
             return before[1] <= 0 or (before[1] != BLANK_SIZE and before[0] + before[1] > offset)
 
-        queue.withdraw(queue.first_where(holds))
+        queue.truncate(queue.first_where(holds))
 
     def _check_from(self, scanner: Scanner, wanted: int, replay_from: int) -> int:
-        """Find where a record begins, at `wanted` or behind it, at most at `replay_from`."""
+        """Find the start of a record at `wanted` or after it, but not after `replay_from`."""
         if wanted <= self._log.begin:
             return self._log.begin
         segment = self._log.segment_at(wanted)
@@ -286,7 +559,7 @@ class Recovery:
 
 
 def find_gaps(log: CommitLog) -> list[DamagedRange]:
-    """Find files of the log that are missing between others."""
+    """Find log files that are missing between others."""
     return [
         DamagedRange(before.end, after.begin, "a file is missing")
         for before, after in pairwise(log.segments)
@@ -294,7 +567,7 @@ def find_gaps(log: CommitLog) -> list[DamagedRange]:
     ]
 
 
-def _is_in(piece: DamagedRange, others: list[DamagedRange]) -> bool:
+def _is_covered(piece: DamagedRange, others: list[DamagedRange]) -> bool:
     return any(one.begin <= piece.begin and piece.end <= one.end for one in others)
 
 
@@ -303,9 +576,9 @@ def _orphan_note(count: int) -> tuple[str, ...]:
 
 
 def verify(log: CommitLog) -> list[DamagedRange]:
-    """Read the whole log; give the pieces that hold no valid record."""
+    """Read the whole log; return the ranges that hold no valid record."""
     scanner = Scanner(log, log.begin, log.end)
     for record in scanner:
-        if record.physical_offset >= log.end:  # written since we began
+        if record.physical_offset >= log.end:  # written after the scan began
             break
     return [piece for piece in scanner.damage if piece.begin < log.end]

@@ -1,11 +1,11 @@
-"""The log of a master, written again byte for byte: the store of a slave.
+"""A replica: a byte-for-byte copy of a master's log, in the store of a slave.
 
-What the master's log holds behind the end of ours is proven, written, and put into queues and
-index. Files begin and end where the master's do, so both must have the same size. A slave that is
-new may begin at any file: its queues begin with blanks then.
+Bytes of the master's log that follow the end of the replica are verified, written, and added to
+queues and index. Files begin and end where the master's do, so both stores need the same file size.
+A new replica may start at any file; its queues then begin with blanks.
 
-Where the master's queue numbers leave a gap (it lost messages) our queues have blanks; what is
-older than our queues are is only in the log.
+If the master's queue offsets have a gap (it lost messages), the replica's queues have blanks there.
+Records that are older than the replica's queues are only in the log.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _GAP_ENTRIES = 1_000_000
 
 
 def whole_bytes(data: bytes | bytearray | memoryview) -> int:
-    """Say how many bytes at the front of `data`, a piece of a log, are whole records and blanks.
+    """Return how many leading bytes of `data`, a part of a log, are whole records and blanks.
 
     Raises:
         DamagedStoreError: there is something else.
@@ -38,35 +38,39 @@ def whole_bytes(data: bytes | bytearray | memoryview) -> int:
     while len(data) - at >= BLANK_BYTES:
         size, magic = BLANK.unpack_from(data, at)
         if magic not in (MAGIC, BLANK_MAGIC) or size < BLANK_BYTES:
-            raise DamagedStoreError(f"No record where one should begin: magic number {magic:#x}.")
+            raise DamagedStoreError(f"A record was expected, not the magic number {magic:#x}.")
         if at + size > len(data):
             break
         at += size
     return at
 
 
-class Taken(NamedTuple):
-    """What was written: up to where, the last store time, the queues it is for, and the messages.
+class Replicated(NamedTuple):
+    """Messages that were written but are not visible yet.
 
-    Its entries are pending in the queues. The drafts are without bodies: they say what came, to
-    those who wait for it.
+    Attributes:
+        end: the offset after the last record.
+        store_ms: the latest store time.
+        queues: the queues with new entries.
+        drafts: the messages, without their bodies.
+        results: where the messages are.
     """
 
     end: int
     store_ms: int
     queues: list[ConsumeQueue]
     drafts: list[Draft]
-    appended: list[AppendResult]
+    results: list[AppendResult]
 
 
 class Replica:
-    """Writes pieces of a master's log.
+    """Appends bytes of a master's log.
 
     Args:
-        log: ours.
-        queues: ours.
-        index: ours, if there is one.
-        now_ms: names a new index file.
+        log: the log of the replica.
+        queues: its queues.
+        index: its key index, if there is one.
+        now_ms: the time of day; a new index file is named after it.
     """
 
     def __init__(
@@ -77,13 +81,13 @@ class Replica:
         self._replayer = Replayer(queues, index, now_ms)
         self._replayer.lost_bytes = _GAP_ENTRIES * RECORD_BYTES_MIN
 
-    def take(self, offset: int, data: bytes) -> Taken:
-        """Write whole records and blanks behind the end of the log; they are not visible yet.
+    def append(self, offset: int, data: bytes) -> Replicated:
+        """Write whole records and blanks after the end of the log; they are not visible yet.
 
         Raises:
             UsageError: they do not follow the end of the log.
-            DamagedStoreError: they are no records, or of files of another size.
-            StoreError: the disk failed, or is full. Nothing was written.
+            DamagedStoreError: they are not valid records, or their files have another size.
+            StoreError: the disk failed or is full; nothing was written.
         """
         if self._log.end == 0 and not self._log.segments:
             self._log.start_at(offset)
@@ -92,22 +96,22 @@ class Replica:
             raise UsageError(f"The log ends at {before}; these bytes belong to {offset}.")
         found = list(self._records(offset, data))
         try:
-            self._log.write(list(self._pieces(offset, data)))
-            drafts = [self._put(record) for record in found]
+            self._log.write(list(self._chunks(offset, data)))
+            drafts = [self._replay(record) for record in found]
         except (OSError, StoreError) as error:
-            self._withdraw(before)
+            self._undo(before)
             if isinstance(error, OSError):
                 raise StoreError(f"Could not store what the master sent: {error}.") from error
             raise
-        queues = self._replayer.touched()
+        queues = self._replayer.take_touched()
         store_ms = max([record.store_ms for record in found], default=0)
-        appended = [
+        results = [
             AppendResult(record.queue_offset, record.physical_offset, record.size)
             for record in found
         ]
-        return Taken(offset + len(data), store_ms, queues, drafts, appended)
+        return Replicated(offset + len(data), store_ms, queues, drafts, results)
 
-    def _put(self, record: RecordSummary) -> Draft:
+    def _replay(self, record: RecordSummary) -> Draft:
         self._replayer.replay(record)
         code, keys = tag_and_keys(record.properties)
         topic = record.topic.decode("utf-8", "replace")
@@ -122,38 +126,39 @@ class Replica:
         while at < len(data):
             left = segment_bytes - (offset + at) % segment_bytes
             if len(data) - at < BLANK_BYTES:
-                raise DamagedStoreError("A record is cut short.")
+                raise DamagedStoreError("A record is truncated.")
             size, magic = BLANK.unpack_from(data, at)
             if magic == BLANK_MAGIC:
                 if size != left or at + size > len(data):
                     raise DamagedStoreError(
-                        f"The master's file ends at {offset + at + size}, ours {left - size} "
-                        "bytes behind.",
-                        hint=f"Both need files of {segment_bytes} bytes (segment_bytes here, "
-                        "mappedFileSizeCommitLog there).",
+                        f"The master's log file ends at {offset + at + size}, the replica's at "
+                        f"{offset + at + left}.",
+                        hint=f"Use files of {segment_bytes} bytes on both (`segment_bytes` of "
+                        "Coherer, `mappedFileSizeCommitLog` of Java).",
                     )
                 at += size
                 continue
             record = examine(view, at)
             if isinstance(record, str):
-                raise DamagedStoreError(f"No record at {offset + at}: {record}.")
+                raise DamagedStoreError(f"There is no valid record at {offset + at}: {record}.")
             if record.physical_offset != offset + at or record.size > left - BLANK_BYTES:
                 raise DamagedStoreError(
-                    f"The record at {offset + at} belongs to {record.physical_offset}."
+                    f"The record at {offset + at} has another offset ({record.physical_offset}) "
+                    "or crosses the end of a log file."
                 )
             yield record
             at += record.size
 
-    def _pieces(self, offset: int, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """Cut where files end."""
+    def _chunks(self, offset: int, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """Split the bytes at the ends of log files."""
         at, segment_bytes = 0, self._log.segment_bytes
         while at < len(data):
             left = segment_bytes - (offset + at) % segment_bytes
             yield offset + at, data[at : at + left]
             at += left
 
-    def _withdraw(self, end: int) -> None:
+    def _undo(self, end: int) -> None:
         self._log.withdraw(end)
         for queue in self._queues.queues.values():
-            queue.pending.clear()
-        self._replayer.touched()
+            queue.new_entries.clear()
+        self._replayer.take_touched()

@@ -1,23 +1,23 @@
-"""The store of a node: messages in, slices out, and nothing lost that was promised.
+"""The store of a node: it appends messages, reads them, and deletes them when they expire.
 
-Rules:
+Invariants:
 
-* One thread (or event loop) is the *writer*: it appends, reads, deletes, cleans, closes. `flush`,
-  `flush_queues` and `tick` may run in one other thread meanwhile; so may the configuration files.
-* A batch is written to the log, then becomes visible, all of it, in the queues too. If it cannot
-  be written all of it is taken back, and the next batch finds the store as it was.
-* New queue entries and keys are in memory first, where readers find them, and bounded; the other
-  thread writes them (`waiting`, `index`). A crash loses them there, and recovery makes them again
-  from the log.
-* `end_offset`: what is written. It survives the death of the process.
-  `durable_offset`: what is synced. It survives a power cut. `flush` brings it to `end_offset`.
-* Queues, index and checkpoint are written and synced at a longer interval (`flush_queues`, see
-  `flushing`); the log can rebuild what they lack. With many queues the interval is longer still:
-  no more than a twentieth of the time goes into it.
-* `abort` lies in the directory from the first moment to the last; who finds it recovers.
+* One thread (or event loop) is the *writer*: it appends, reads, deletes and closes. `flush`,
+  `flush_queues`, `tick` and the configuration files may be used by one other thread meanwhile.
+* A batch is written to the log first; then the whole batch becomes visible, in the queues too. If
+  it cannot be written, all of it is taken back, and the next batch finds the store unchanged.
+* New queue entries and keys are in memory first, where readers find them. Their number is limited.
+  The other thread writes them to files (`consume_queue`, `index`). A crash loses the ones in
+  memory, and recovery rebuilds them from the log.
+* `end_offset` is the end of what is written: it survives the death of the process.
+  `durable_offset` is the end of what is synced: it survives a power cut. `flush` moves it to
+  `end_offset`.
+* Queues, index and checkpoint are synced at a longer interval (`flush_queues`), because the log
+  can rebuild them. With many queues the interval grows: this takes a twentieth of the time at most.
+* The file `abort` exists while the store is open. If it exists at open, recovery runs.
 
-Store times never go back: when the time of day does, they stand still until it has caught up.
-`times` knows when messages were stored by a clock that is not set.
+Store times never decrease: if the time of day is set back, the store time stays the same until the
+time of day has caught up. `clock_history` converts store times to a monotonic clock.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from coherer._common.clock import IntervalTimer
-from coherer._store import inventory
-from coherer._store.checkpoint import Checkpoint, Checkpointer
+from coherer._record.layout import BLANK_BYTES, store_ms_of
+from coherer._store import inventory, reading
+from coherer._store.checkpoint import Checkpointer
 from coherer._store.clock_history import ClockHistory
 from coherer._store.commit_log import CommitLog
 from coherer._store.config_files import ConfigFiles
-from coherer._store.consume_queue import QueueDirectory
-from coherer._store.contents import Contents
+from coherer._store.consume_queue import ENTRY, QueueDirectory
 from coherer._store.encoder import Encoder
 from coherer._store.files import Files, OsFiles, make_durable_directory, translate_os_errors
 from coherer._store.index import KeyIndex
@@ -45,42 +45,43 @@ from coherer._store.model import (
     DamagedRange,
     Draft,
     DraftBatch,
+    QueueEntry,
+    ReadResult,
     RecoveryReport,
     StoreOptions,
-    first_is_over,
-    is_too_large,
 )
-from coherer._store.recovery import Recovery, Replayer, verify
+from coherer._store.recovery import recover, verify
 from coherer._store.replica import Replica
-from coherer.errors import StoreError, StoreFullError
+from coherer.errors import ClosedError, StoreError, StoreFullError
 
 T = TypeVar("T")
 
-_DEFAULTS = StoreOptions()
-_OS_FILES = OsFiles()
-_RELAX_INTERVAL_MS = 10_000
-_REST_FACTOR = 20
-"""A flush of the queues that took a second is followed by this many seconds without one."""
+_DEFAULTS: Final = StoreOptions()
+_OS_FILES: Final = OsFiles()
+_HOUR_MS: Final = 3_600_000
+_NO_LIMIT_MS: Final = 1 << 62
+_UNMAP_INTERVAL_MS: Final = 10_000
+_PAUSE_FACTOR: Final = 20
+"""After a flush of the queues that took a second there is no other one for this many seconds."""
 
 
-class Store(Contents):
-    r"""One directory of messages, in RocketMQ 4.9's format.
-
-    Make one with `Store.open`, use it as a context manager or call `close`.
+class Store:
+    r"""One directory of messages, in RocketMQ 4.9's format. Create it with `Store.open`.
 
     Attributes:
-        store_host: address and port that records name as theirs.
-        recovery: what opening found and did.
-        unfinished: why `close` left something to the next `open`; empty if it did not.
+        store_host: address and port that records carry as their store host.
+        recovery: what `open` found and did.
+        clock_history: converts times in records to the monotonic clock.
+        close_error: why `close` could not write everything; empty if it could.
 
     >>> import tempfile
     >>> from coherer._record.layout import decode
     >>> options = StoreOptions(segment_bytes=1 << 20)
     >>> with tempfile.TemporaryDirectory() as directory:
     ...     with Store.open(Path(directory), options, now_ms=lambda: 1_650_000_000_000) as store:
-    ...         placed = store.append([Draft("flights", 0, b"hello", b"TAGS\x01UA")])
+    ...         results = store.append([Draft("flights", 0, b"hello", b"TAGS\x01UA")])
     ...         found = store.read("flights", 0, 0, max_bytes=1 << 20, max_count=100)
-    ...         print(placed[0].queue_offset, bytes(decode(found.records[0]).body))
+    ...         print(results[0].queue_offset, bytes(decode(found.records[0]).body))
     0 b'hello'
     """
 
@@ -93,34 +94,38 @@ class Store(Contents):
         files: Files,
         open_files: Callable[[], int] | None = None,
     ) -> None:
-        log = CommitLog(files, directory / "commitlog", options.segment_bytes)
-        queue_files = QueueDirectory(
-            files, directory / "consumequeue", open_files or (lambda: options.open_files),
-            options.queue_segment_bytes, options.delay_levels_ms,
-        )  # fmt: skip
-        index: KeyIndex | None = None
-        if options.index_enabled:
-            size = (options.index_slots, options.index_entries)
-            index = KeyIndex(files, directory / "index", *size)
-        super().__init__(directory, options, log, queue_files, index)
+        self._directory = directory
+        self._options = options
         self._now_ms = now_ms
-        self._steady_ms = monotonic_ms
+        self._monotonic_ms = monotonic_ms
         self._files = files
-        self._config = ConfigFiles(files, directory / "config")
-        self._encoder = Encoder(log.segment_bytes, queue_files.get)
-        self._flushing = Checkpointer(
-            files, directory / "checkpoint", log, index, queue_files.waiting, now_ms
+        self._log = log = CommitLog(files, directory / "commitlog", options.segment_bytes)
+        self._queue_files = QueueDirectory(
+            files, directory / "consumequeue", options, open_files or (lambda: options.open_files)
         )
-        self._last_ms = 0
-        self._flushes = IntervalTimer(options.flush_interval_ms, 0)
-        self._queue_flushes = IntervalTimer(options.queue_flush_interval_ms, 0)
-        self._hold_at = 0  # the log's end at which its limit is looked at next
-        self._rest_ms = (0, 0)  # no regular flush of queues from the one time to the other
-        self._relaxations = IntervalTimer(_RELAX_INTERVAL_MS, 0)
-        self._lock_handle = -1
+        self._queues = self._queue_files.queues
+        self._index: KeyIndex | None = None
+        if options.index_enabled:
+            self._index = KeyIndex(
+                files, directory / "index", options.index_slots, options.index_entries,
+                options.pending_keys_max,
+            )  # fmt: skip
+        self._config = ConfigFiles(files, directory / "config")
+        self._encoder = Encoder(log.segment_bytes, self._queue_files.get)
+        self._checkpointer = Checkpointer(
+            files, directory / "checkpoint", log, self._index, self._queue_files.pending, now_ms
+        )
         self._replica: Replica | None = None
-        self.store_host = options.store_host
         self._inventory: Inventory | None = None
+        self._lock_handle = -1
+        self._closed = False
+        self._last_ms = 0
+        self._check_size_at = 0  # the end of the log at which its size limit is checked next
+        self._flush_timer = IntervalTimer(options.flush_interval_ms, 0)
+        self._queue_flush_timer = IntervalTimer(options.queue_flush_interval_ms, 0)
+        self._unmap_timer = IntervalTimer(_UNMAP_INTERVAL_MS, 0)
+        self._pause_ms = (0, 0)  # no regular flush of queues between these times
+        self.store_host = options.store_host
         self.recovery = RecoveryReport()
         self.clock_history = ClockHistory(0, monotonic_ms(), now_ms())
         self.close_error = ""
@@ -136,16 +141,16 @@ class Store(Contents):
         files: Files = _OS_FILES,
         open_files: Callable[[], int] | None = None,
     ) -> Self:
-        """Open a directory, made if it is missing, and put right what a crash left behind.
+        """Open a directory, or create it. After a crash, recover what it holds.
 
         Args:
-            directory: where; Java's name for it is storePathRootDir.
+            directory: where the files are; Java calls it storePathRootDir.
             options: see `StoreOptions`.
-            now_ms: the time of day, ms since 1970: messages get it.
-            monotonic_ms: a clock that is not set; `now_ms` unless given.
-            files: how to reach files.
-            open_files: tells how many files of consume queues may be held open now; None for the
-                options' number.
+            now_ms: the time of day, ms since 1970; messages are stamped with it.
+            monotonic_ms: a monotonic clock; `now_ms` by default.
+            files: how to access files.
+            open_files: returns how many files of consume queues may be open now; None to use
+                `StoreOptions.open_files`.
 
         Raises:
             DamagedStoreError: the files do not fit together.
@@ -177,194 +182,326 @@ class Store(Contents):
             files.make_directory(directory / name)
         files.close(files.open(directory / "abort", create=True))
         files.sync_directory(directory)
-        checkpoint = Checkpoint(offset=0) if rebuild else self._flushing.checkpoint
-        notes = ["the consume queues are missing: all are rebuilt"] if rebuild else []
-        if self._index is not None:
-            notes += self._index.load(checkpoint, clean=clean and not rebuild)
-        known = inventory.load(files, directory / inventory.FILE, checkpoint) if clean else None
-        self._inventory = known
-        comparison = inventory.Comparison(known)
-        self._queue_files.load(None if known is None else known.file_bytes, comparison.look)
-        index_again = (
-            self._index is not None and known is not None and not self._index.is_whole(known.index)
-        )
-        if index_again and self._index is not None and known is not None:
-            self._index.restart(known.index)
-        replayer = Replayer(self._queue_files, self._index, self._now_ms())
-        recovery = Recovery(
-            self._log, self._queues, checkpoint, clean=clean, replica=self._options.replica
-        )
-        report, self._last_ms = recovery.run(
-            replayer,
-            self._options.verify_bytes,
-            {} if rebuild else comparison.flaws(self._queue_files),
-            index_again=index_again,
-        )
-        self.clock_history = ClockHistory(report.log_end, self._steady_ms(), self._now_ms())
-        self._flushing.start(report.log_end, self._last_ms)
-        self._log.damage = report.damage
-        if replayer.replayed or not clean or rebuild or report.repaired:
+        found = recover(
+            directory, files, self._log, self._queue_files, self._index,
+            self._checkpointer.checkpoint, self._options, self._now_ms(), clean=clean,
+            rebuild=rebuild,
+        )  # fmt: skip
+        self._inventory, self._last_ms = found.inventory, found.last_ms
+        end = found.report.log_end
+        self.clock_history = ClockHistory(end, self._monotonic_ms(), self._now_ms())
+        self._checkpointer.start_at(end, found.last_ms)
+        self._log.damage = found.report.damage
+        if found.has_changes:
             try:
                 self.flush_queues()
             except StoreFullError as error:
-                notes.append(str(error))
-        self.recovery = report.noting([*notes, *self._queue_files.notes])
+                found.notes.append(str(error))
+        self.recovery = found.report.with_notes([*found.notes, *self._queue_files.notes])
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the store."""
+        return self._directory
+
+    @property
+    def options(self) -> StoreOptions:
+        """The options it was opened with."""
+        return self._options
+
+    @property
+    def min_offset(self) -> int:
+        """The first offset of the log."""
+        return self._log.begin
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last record of the log."""
+        return self._log.end
+
+    @property
+    def durable_offset(self) -> int:
+        """Records before this offset survive a power cut."""
+        return self._log.durable
+
+    @property
+    def segment_bytes(self) -> int:
+        """The size of a log file. Existing files keep theirs."""
+        return self._log.segment_bytes
+
+    @property
+    def record_bytes_max(self) -> int:
+        """The largest record that fits into a log file."""
+        return self._log.segment_bytes - BLANK_BYTES
+
+    @property
+    def last_segment_offset(self) -> int:
+        """The first offset of the log file that is being written: a new replica starts there."""
+        return max(self._log.end - self._log.end % self._log.segment_bytes, self._log.begin)
+
+    @property
+    def exceeds_size_limit(self) -> bool:
+        """Whether the log is larger than `retention_bytes`: `delete_expired` should run."""
+        limit = self._options.retention_bytes
+        return limit is not None and self._log.end - self._log.begin > limit
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("The store is closed.")
 
     def append(self, drafts: Sequence[Draft | DraftBatch]) -> list[AppendResult]:
-        """Store a batch: all of it or nothing. It can be read on return.
+        """Store a batch of messages, all of it or nothing. On return it can be read.
 
         Raises:
-            UsageError: a draft cannot be stored.
-            StoreFullError: there is no room; try again when there is.
+            UsageError: a message cannot be stored.
+            StoreFullError: the disk is full; try again when space is free.
             StoreError: the disk failed.
             ClosedError: the store is closed.
         """
         self._check_open()
-        now_ms, monotonic_ms, begin = self._now_ms(), self._steady_ms(), self._log.end
+        now_ms, monotonic_ms, begin = self._now_ms(), self._monotonic_ms(), self._log.end
         store_ms = self._last_ms = max(now_ms, self._last_ms)
         batch = self._encoder.encode(drafts, begin, store_ms, self.store_host)
         try:
-            self._make_room(store_ms, keys=batch.keys is not None)
+            self._limit_pending(store_ms, keys=batch.keys is not None)
             self._log.write(batch.chunks)
         except StoreError:
             for queue in batch.queues:
-                queue.pending.clear()
+                queue.new_entries.clear()
             raise
-        self._flushing.wrote(batch.end, store_ms, batch.queues, batch.keys)
+        self._checkpointer.commit(batch.end, store_ms, batch.queues, batch.keys)
         self.clock_history.note(begin, monotonic_ms, now_ms, store_ms)
-        if batch.end >= self._hold_at:
-            self._hold_limit()
-        return batch.appended
-
-    def _hold_limit(self) -> None:
-        """Keep the log within its limit, although nobody has called `clean` in time.
-
-        It is larger than the limit by no more than half a file then.
-        """
-        limit, half = self._options.retention_bytes, self._log.segment_bytes // 2
-        if limit is None:
-            self._hold_at = sys.maxsize
-            return
-        if self._log.end - self._log.begin > limit + half:
-            with suppress(StoreError):  # the next `clean` reports it
-                self.clean(self._now_ms())
-        # Where a file could not be deleted it is tried again half a file later.
-        self._hold_at = max(self._log.begin + limit, self._log.end) + half
-
-    def _make_room(self, now_ms: int, *, keys: bool) -> None:
-        """Write what waits in memory if that has become much.
-
-        Raises:
-            StoreError: it cannot be written: take no more.
-        """
-        with translate_os_errors("write the consume queues"):
-            self._queue_files.waiting.make_room()
-        if keys and self._index is not None:
-            with translate_os_errors("write the key index"):
-                self._index.make_room(now_ms)
+        if batch.end >= self._check_size_at:
+            self._limit_size()
+        return batch.results
 
     def append_raw(self, offset: int, data: bytes) -> tuple[list[Draft], list[AppendResult]]:
-        """Store what another store's log holds at `offset`, where ours ends: a slave's way.
+        """Append bytes of a master's log; a replica receives messages this way.
 
-        A store without any files may begin where a file of the other one does.
+        An empty store may start where any file of the master's log starts.
 
         Args:
-            offset: where the bytes lie in both logs.
+            offset: the offset of the bytes in both logs, the end of this one.
             data: whole records and blanks (`coherer._store.replica.whole_bytes`).
 
-        Returns:
-            The messages, without their bodies, and where they are.
+        Returns the messages, without their bodies, and where they are.
 
         Raises:
-            UsageError: the bytes do not follow what is here.
-            DamagedStoreError: they are not what a log of this file size holds.
-            StoreError: the disk failed, or is full; nothing was stored.
+            UsageError: the bytes do not follow the end of this log.
+            DamagedStoreError: the bytes are not valid for a log with files of this size.
+            StoreError: the disk failed or is full; nothing was stored.
             ClosedError: the store is closed.
         """
         self._check_open()
         if self._replica is None:
             self._replica = Replica(self._log, self._queue_files, self._index, self._now_ms())
-        self._make_room(self._now_ms(), keys=False)
-        end, store_ms, queues, drafts, appended = self._replica.take(offset, data)
+        self._limit_pending(self._now_ms(), keys=False)
+        end, store_ms, queues, drafts, results = self._replica.append(offset, data)
         self._last_ms = max(self._last_ms, store_ms)
-        self.clock_history.copied(end, self._steady_ms())
-        self._flushing.wrote(end, self._last_ms, queues)
-        if end >= self._hold_at:
-            self._hold_limit()
-        return drafts, appended
+        self.clock_history.note_copy(end, self._monotonic_ms())
+        self._checkpointer.commit(end, self._last_ms, queues)
+        if end >= self._check_size_at:
+            self._limit_size()
+        return drafts, results
 
-    def flush(self) -> int:
-        """Make the log durable; give the offset up to which it is. For any thread.
-
-        One sync serves all who wait: it covers what was appended before the call.
+    def _limit_pending(self, now_ms: int, *, keys: bool) -> None:
+        """Write entries and keys that wait in memory if there are too many.
 
         Raises:
-            StoreError: the disk failed. Nothing is acknowledged any more until a restart.
+            StoreError: they cannot be written; accept no more messages.
+        """
+        with translate_os_errors("write the consume queues"):
+            self._queue_files.pending.write_if_full()
+        if keys and self._index is not None:
+            with translate_os_errors("write the key index"):
+                self._index.write_if_full(now_ms)
+
+    def _limit_size(self) -> None:
+        """Delete old files if the log has grown half a file beyond its size limit.
+
+        This keeps the limit if `delete_expired` was not called in time.
+        """
+        limit, half = self._options.retention_bytes, self._log.segment_bytes // 2
+        if limit is None:
+            self._check_size_at = sys.maxsize
+            return
+        if self._log.end - self._log.begin > limit + half:
+            with suppress(StoreError):  # the next `delete_expired` reports it
+                self.delete_expired(self._now_ms())
+        # If a file could not be deleted, the next attempt comes half a file later.
+        self._check_size_at = max(self._log.begin + limit, self._log.end) + half
+
+    def flush(self) -> int:
+        """Sync the log; return the offset up to which it is durable. For any thread.
+
+        One sync serves all callers: it covers everything that was appended before the call.
+
+        Raises:
+            StoreError: the disk failed. The store accepts no more messages until it is reopened.
         """
         return self._log.flush()
 
     def flush_queues(self) -> None:
-        """Make log, queues and index durable and write the checkpoint. For any thread.
+        """Sync log, queues and index and write the checkpoint. For any thread.
 
         Raises:
-            StoreFullError: there is no room for keys, which wait, or too many files are open.
+            StoreFullError: keys cannot be written because the disk is full (they stay in memory),
+                or too many files are open.
             StoreError: the disk failed.
             ClosedError: the store is closed.
         """
         self._check_open()
-        self._flushing.run()
+        self._checkpointer.flush()
 
     def tick(self) -> None:
-        """Flush what is due by the options' intervals. For the thread beside the writer.
+        """Run the flushes that are due. For the thread beside the writer.
 
         Raises:
             StoreError: see `flush` and `flush_queues`.
             ClosedError: the store is closed.
         """
         self._check_open()
-        now_ms = self._steady_ms()
-        if self._queues_are_due(now_ms):
+        now_ms = self._monotonic_ms()
+        if self._queue_flush_is_due(now_ms):
             self.flush_queues()
-            # A hundred thousand queues take seconds: then it is done less often.
-            took_ms = self._steady_ms() - now_ms
-            self._rest_ms = (now_ms, now_ms + _REST_FACTOR * took_ms)
-        elif self._options.flush == "async" and self._flushes.is_due(now_ms):
+            # With a hundred thousand queues this takes seconds; then it runs less often.
+            took_ms = self._monotonic_ms() - now_ms
+            self._pause_ms = (now_ms, now_ms + _PAUSE_FACTOR * took_ms)
+        elif self._options.flush == "async" and self._flush_timer.is_due(now_ms):
             self.flush()
         if self._index is not None:
-            with suppress(OSError):  # they wait; `flush_queues` tells of it
-                self._index.catch_up(self._now_ms())
-        if self._relaxations.is_due(now_ms):
-            self._log.relax()
+            with suppress(OSError):  # the keys stay in memory; `flush_queues` reports it
+                self._index.write_if_many(self._now_ms())
+        if self._unmap_timer.is_due(now_ms):
+            self._log.release_memory()
         self._queue_files.handles.shrink()
 
-    def _queues_are_due(self, now_ms: int) -> bool:
-        if self._queue_files.waiting.many:
+    def _queue_flush_is_due(self, now_ms: int) -> bool:
+        if self._queue_files.pending.is_half_full:
             return True
-        if self._rest_ms[0] <= now_ms < self._rest_ms[1]:
+        if self._pause_ms[0] <= now_ms < self._pause_ms[1]:
             return False
-        return self._queue_flushes.is_due(now_ms) and self._flushing.due
+        return self._queue_flush_timer.is_due(now_ms) and self._checkpointer.is_behind
 
-    @property
-    def exceeds_size_limit(self) -> bool:
-        """Whether the log is larger than `retention_bytes`: `clean` is due."""
-        return is_too_large(self._log, self._options)
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return the first offset of a queue and the next one; (0, 0) if there is no such queue."""
+        queue = self._queues.get((topic, queue_id))
+        return (queue.min, queue.max) if queue else (0, 0)
 
-    def clean(self, now_ms: int) -> int:
-        """Delete the oldest files of the log as the options say; give how many.
+    def queues(self, topic: str) -> list[int]:
+        """Return the numbers of a topic's queues that ever held a message."""
+        numbers = self._queue_files.numbers(topic)
+        return [number for number in numbers if self._queues[topic, number].max]
 
-        The file that is being written stays. What waits in memory for the queues of the deleted
-        messages is written and synced before: nothing could make it again. Call `flush_queues` in
-        the other thread before, where this thread must not wait for the disk.
+    def topics(self) -> list[str]:
+        """Return the topics that ever held a message."""
+        return sorted({name for (name, _), queue in self._queues.items() if queue.max})
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        max_bytes: int,
+        max_count: int,
+        tags: frozenset[int] | None = None,
+    ) -> ReadResult:
+        """Read records of a queue from an offset on, as slices of the memory-mapped log.
+
+        Args:
+            topic: the topic.
+            queue_id: the queue.
+            offset: the first queue offset to read.
+            max_bytes: the largest total size of the records; one record is returned in any case.
+            max_count: the largest number of records.
+            tags: only return records with one of these tag codes; the others are not touched.
 
         Raises:
-            StoreError: a file could not be deleted; it is tried again the next time.
+            ClosedError: the store is closed. Slices of earlier reads stay valid.
+        """
+        self._check_open()
+        queue = self._queues.get((topic, queue_id))
+        return reading.read_queue(self._log, queue, offset, max_bytes, max_count, tags)
+
+    def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[QueueEntry]:
+        """Return up to `count` entries of a queue from an offset on; fewer at the end of a file.
+
+        Raises:
+            ClosedError: the store is closed.
+        """
+        self._check_open()
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or not queue.min <= offset < queue.max:
+            return []
+        found = ENTRY.iter_unpack(queue.read(offset, count))
+        return [QueueEntry(number, *fields) for number, fields in enumerate(found, offset)]
+
+    def record_at(self, physical_offset: int) -> memoryview | None:
+        """Return the record at an offset of the log; None if no valid record begins there."""
+        return self._log.record_at(physical_offset)
+
+    def offset_at_time(self, topic: str, queue_id: int, ms: int, *, nearest: bool = False) -> int:
+        """Find the first message of a queue that was stored at `ms` or later.
+
+        Returns the next offset if all messages are older. With `nearest`, Java's rule applies: the
+        message with the nearest store time, the earlier of two equally near ones, 0 if none.
+        """
+        queue = self._queues.get((topic, queue_id))
+        return reading.offset_at_time(self._log, queue, ms, nearest=nearest) if queue else 0
+
+    def by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_count: int = 64,
+        begin_ms: int = 0,
+        end_ms: int = _NO_LIMIT_MS,
+    ) -> list[memoryview]:
+        """Find the records of a topic that have a key (or unique id), newest first."""
+        if self._index is None:
+            return []
+        return reading.by_key(
+            self._log, self._index, topic, key,
+            max_count=max_count, begin_ms=begin_ms, end_ms=end_ms,
+        )  # fmt: skip
+
+    def read_raw(self, offset: int, max_bytes: int) -> memoryview:
+        """Return bytes of the log, up to the end of their file: the data for a replica.
+
+        Raises:
+            ClosedError: the store is closed. Slices of earlier reads stay valid.
+        """
+        self._check_open()
+        return self._log.read_raw(offset, max_bytes)
+
+    def verify(self) -> list[DamagedRange]:
+        """Read the whole log; return the ranges that do not hold what was written.
+
+        Later reads skip them.
+        """
+        with translate_os_errors("read the log"):
+            found = verify(self._log)
+        self._log.damage = tuple({*self._log.damage, *found})
+        return found
+
+    def delete_expired(self, now_ms: int) -> int:
+        """Delete the oldest log files by the retention options; return how many.
+
+        The file that is being written stays. Queue entries in memory are written and synced first,
+        because nothing could rebuild them. If this thread must not wait for the disk, call
+        `flush_queues` in the other thread before.
+
+        Raises:
+            StoreError: a file could not be deleted; the next call tries again.
         """
         deleted = 0
         with translate_os_errors("delete old files"):
             try:
-                while first_is_over(self._log, self._options, now_ms, self._last_ms):
-                    if self._log.segments[1].begin > (self._flushing.checkpoint.offset or 0):
-                        with suppress(StoreFullError):  # what is deleted makes room for it
+                while self._first_file_is_expired(now_ms):
+                    if self._log.segments[1].begin > (self._checkpointer.checkpoint.offset or 0):
+                        with suppress(StoreFullError):  # deleting frees the space
                             self.flush_queues()
                     self._log.drop_first()
                     deleted += 1
@@ -376,62 +513,58 @@ class Store(Contents):
                         self._index.trim(self._log.begin)
         return deleted
 
+    def _first_file_is_expired(self, now_ms: int) -> bool:
+        segments = self._log.segments
+        if len(segments) < 2:
+            return False
+        if self.exceeds_size_limit:
+            return True
+        hours = self._options.retention_hours
+        if hours is None:
+            return False
+        following = self._log.record_at(segments[1].begin)  # it is younger than the whole file
+        youngest_ms = self._last_ms if following is None else store_ms_of(following)
+        return youngest_ms <= now_ms - hours * _HOUR_MS
+
     def delete_topic(self, topic: str) -> None:
-        """Delete the queues of a topic. Its records leave with the log's files, in time.
+        """Delete the queues of a topic. Its records are deleted with the log files later.
 
         Raises:
             StoreError: the disk failed.
         """
         if not self._queue_files.numbers(topic):
             return
-        self.flush_queues()  # a recovery begins behind the topic's records and cannot revive it
-        self._encoder.forget()
+        self.flush_queues()  # recovery starts after the topic's records and cannot revive it
+        self._encoder.forget_queues()
         self._replica = None
         with translate_os_errors(f"delete topic {topic}"):
             self._queue_files.remove(topic)
 
-    def verify(self) -> list[DamagedRange]:
-        """Read the whole log; give the pieces that do not hold what was written.
-
-        They are stepped over by reads from now on.
-        """
-        with translate_os_errors("read the log"):
-            found = verify(self._log)
-        self._log.damage = tuple({*self._log.damage, *found})
-        return found
-
     def load_config(self, name: str) -> bytes | None:
-        """Give the content of `config/<name>`; None if there is none. For any thread."""
+        """Return the content of `config/<name>`; None if there is none. For any thread."""
         return self._config.load(name)
 
     def read_config(self, name: str, parse: Callable[[bytes], T]) -> T | None:
-        """Give what `parse` makes of `config/<name>`, or of its `.bak`; None if there is neither.
+        """Parse `config/<name>`, or its `.bak` if that fails; None if neither exists.
 
         Raises:
-            DamagedStoreError: what is there cannot be read.
+            DamagedStoreError: the content cannot be parsed.
         """
         return self._config.read(name, parse)
 
     def save_config(self, name: str, data: bytes) -> None:
-        """Replace `config/<name>` at once and durably; the old one becomes `.bak`. Any thread.
+        """Replace `config/<name>` atomically and durably; keep the old one as `.bak`. Any thread.
 
         Raises:
-            StoreFullError: there is no room; the old content stays.
+            StoreFullError: the disk is full; the old content stays.
         """
         self._config.save(name, data)
 
-    def _save_inventory(self) -> None:
-        known, index = self._inventory, self._index
-        contents = [] if index is None else index.contents([] if known is None else known.index)
-        path = self._directory / inventory.FILE
-        checkpoint = self._flushing.checkpoint
-        inventory.save(self._files, path, checkpoint, self._queue_files, contents, known)
-
     def close(self) -> None:
-        """Make everything durable and give the directory back. A second call does nothing.
+        """Sync everything and unlock the directory. A second call does nothing.
 
-        On a full disk queue entries and keys cannot be written. That is no error: the log has the
-        messages, it is made durable, and the next `open` recovers; `unfinished` says what lacked.
+        On a full disk queue entries and keys cannot be written. `close_error` then says why; the
+        messages are in the log, which is synced, and the next `open` recovers.
 
         Raises:
             StoreError: the disk failed; the next `open` will recover.
@@ -441,12 +574,12 @@ class Store(Contents):
         self._closed = True
         try:
             try:
-                self._flushing.run()
+                self._checkpointer.flush()
             except StoreFullError as error:
                 self.close_error = error.text
                 self._log.flush()
             else:
-                with suppress(OSError):  # without it the next start compares less
+                with suppress(OSError):  # without the inventory the next open compares less
                     self._save_inventory()
                 with translate_os_errors("close the store"):
                     self._files.remove(self._directory / "abort")
@@ -457,3 +590,11 @@ class Store(Contents):
             if self._index is not None:
                 self._index.close()
             self._files.unlock(self._directory / "lock", self._lock_handle)
+
+    def _save_inventory(self) -> None:
+        known, index = self._inventory, self._index
+        index_files = [] if index is None else index.contents([] if known is None else known.index)
+        inventory.save(
+            self._files, self._directory / inventory.FILE, self._checkpointer.checkpoint,
+            self._queue_files, index_files, known,
+        )  # fmt: skip

@@ -36,4 +36,4 @@ def test_an_empty_text_is_replaced_by_the_meaning_of_the_code() -> None:
 def test_an_unknown_code_is_a_refused_error() -> None:
     error = refused(999, "")
     assert type(error) is RefusedError
-    assert (error.code, str(error)) == (999, "Refused. [code 999]")
+    assert (error.code, str(error)) == (999, "The server refused the request. [code 999]")

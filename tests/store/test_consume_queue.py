@@ -1,4 +1,4 @@
-"""New entries of queues are in memory first: seen at once, bounded, written together."""
+"""Entries of consume queues in memory: visible at once, limited, written in batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from coherer import limits
 from coherer._store import OsFiles
 from coherer.errors import StoreFullError
 
@@ -18,7 +17,7 @@ TOPICS = 300
 
 
 class Counting(OsFiles):
-    """Counts what is done to files of queues."""
+    """Counts operations on files of queues."""
 
     def __init__(self) -> None:
         self.writes: list[str] = []
@@ -69,7 +68,7 @@ def test_a_batch_over_many_topics_is_one_write(bench: Any) -> None:
     assert sorted(queues) == sorted(topics)  # one for each
 
 
-def test_many_files_are_synced_together(bench: Any) -> None:
+def test_many_files_are_synced_by_one_call(bench: Any) -> None:
     files = Counting()
     store = bench.open(files=files)
     store.append(spread(bench, 0, 3))
@@ -82,7 +81,7 @@ def test_many_files_are_synced_together(bench: Any) -> None:
     assert "all" in files.synced
 
 
-def test_reads_go_from_the_file_over_to_memory(bench: Any) -> None:
+def test_reads_cover_file_and_memory(bench: Any) -> None:
     store = bench.open(queue_segment_bytes=2000)
     for number in range(0, 60, 10):
         store.append([bench.draft(number + n, tag="ab"[n % 2]) for n in range(10)])
@@ -100,9 +99,10 @@ def test_reads_go_from_the_file_over_to_memory(bench: Any) -> None:
     assert tagged.offsets == [*range(1, 60, 2)]
 
 
-def test_no_more_wait_than_may(bench: Any, monkeypatch: Any, full_files: Any) -> None:
-    monkeypatch.setattr(limits, "QUEUE_ENTRIES_WAITING", 1000)
-    store = bench.open(files=full_files, segment_bytes=1 << 20)
+def test_the_writer_writes_when_too_many_entries_are_pending(
+    bench: Any, monkeypatch: Any, full_files: Any
+) -> None:
+    store = bench.open(files=full_files, segment_bytes=1 << 20, pending_entries_max=1000)
     store.append(spread(bench, 0, 1000))
     assert not (bench.directory / "consumequeue" / "t0").exists()
     store.append(spread(bench, 1000, 10))
@@ -111,13 +111,12 @@ def test_no_more_wait_than_may(bench: Any, monkeypatch: Any, full_files: Any) ->
     before = bench.everything(store)
 
     class Refusing:
-        """No room for queues, whatever there is for the log."""
+        """No disk space for queues, only for the log."""
 
         def __call__(self, path: Path) -> None:
             raise OSError(28, "No space left on device", str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr(limits, "QUEUE_ENTRIES_WAITING", 500)
         patch.setattr(full_files, "make_directory", Refusing())
         patch.setattr(full_files, "fail_at", 0)  # the first write
         with pytest.raises(StoreFullError, match="consume queues"):
@@ -130,9 +129,8 @@ def test_no_more_wait_than_may(bench: Any, monkeypatch: Any, full_files: Any) ->
     assert again.recovery.clean
 
 
-def test_the_other_thread_writes_soon_when_many_wait(bench: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(limits, "QUEUE_ENTRIES_WAITING", 200)
-    store = bench.open(segment_bytes=1 << 20)
+def test_a_tick_writes_early_when_many_entries_are_pending(bench: Any) -> None:
+    store = bench.open(segment_bytes=1 << 20, pending_entries_max=200)
     store.tick()
     store.append(spread(bench, 0, 99))
     store.tick()
@@ -142,7 +140,7 @@ def test_the_other_thread_writes_soon_when_many_wait(bench: Any, monkeypatch: An
     assert (bench.directory / "consumequeue" / "t0").exists()
 
 
-def test_what_takes_long_is_done_less_often(bench: Any, clock: Any) -> None:
+def test_slow_flushes_run_less_often(bench: Any, clock: Any) -> None:
     class Slow(Counting):
         def sync(self, handle: int) -> None:
             super().sync(handle)
@@ -161,13 +159,13 @@ def test_what_takes_long_is_done_less_often(bench: Any, clock: Any) -> None:
         clock.ms += 500
     pauses = [later - earlier for earlier, later in itertools.pairwise(flushes)]
     assert len(pauses) > 3
-    assert min(pauses) >= 20 * 400  # the log and one queue are synced, and more the first time
+    assert min(pauses) >= 20 * 400  # log and one queue are synced, and more the first time
     assert max(pauses[1:]) < 30_000
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_writing_beside_the_writer(bench: Any, seed: int) -> None:
-    """One thread appends and reads, another writes the queues all the time."""
+def test_writing_entries_concurrently_with_appends(bench: Any, seed: int) -> None:
+    """One thread appends and reads while another writes the queues."""
     chance = random.Random(seed)
     store = bench.open(segment_bytes=1 << 18, queue_segment_bytes=200, open_files=3)
     stop = threading.Event()
@@ -206,7 +204,7 @@ def test_writing_beside_the_writer(bench: Any, seed: int) -> None:
     assert bench.everything(bench.open()) == expected
 
 
-def test_a_topic_is_deleted_while_its_entries_wait(bench: Any) -> None:
+def test_deleting_a_topic_with_pending_entries(bench: Any) -> None:
     store = bench.open()
     store.append([bench.draft(n, "tu"[n % 2]) for n in range(10)])
     store.delete_topic("t")
@@ -217,7 +215,7 @@ def test_a_topic_is_deleted_while_its_entries_wait(bench: Any) -> None:
     assert bench.everything(crashed) == bench.everything(store)
 
 
-def test_as_many_files_are_open_as_may_be_now(bench: Any, clock: Any) -> None:
+def test_the_number_of_open_files_is_limited(bench: Any, clock: Any) -> None:
     from coherer._store import Store
 
     files, most = Counting(), 100
@@ -226,7 +224,7 @@ def test_as_many_files_are_open_as_may_be_now(bench: Any, clock: Any) -> None:
     store.append(spread(bench, 0, TOPICS))
     store.flush_queues()
     assert files.opened == 100
-    most = 10  # others need them now
+    most = 10  # other parts of the process need files now
     store.tick()
     assert files.opened == 10
     assert len(bench.everything(store)) == TOPICS

@@ -9,7 +9,7 @@ from coherer._store.files import OsFiles
 from coherer.errors import StoreError, UsageError
 
 
-def test_a_file_is_replaced_and_the_old_one_kept(bench: Any) -> None:
+def test_save_keeps_the_previous_version(bench: Any) -> None:
     store = bench.open()
     assert store.load_config("topics.json") is None
     store.save_config("topics.json", b"1")
@@ -21,7 +21,7 @@ def test_a_file_is_replaced_and_the_old_one_kept(bench: Any) -> None:
 
 
 @pytest.mark.parametrize("left", [None, b""])
-def test_the_backup_counts_where_the_file_is_gone(bench: Any, left: bytes | None) -> None:
+def test_the_backup_is_used_if_the_file_is_missing(bench: Any, left: bytes | None) -> None:
     store = bench.open()
     store.save_config("topics.json", b"1")
     store.save_config("topics.json", b"2")
@@ -33,7 +33,7 @@ def test_the_backup_counts_where_the_file_is_gone(bench: Any, left: bytes | None
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "a\\b", "a..b", ".hidden"])
-def test_names_stay_in_the_directory(bench: Any, name: str) -> None:
+def test_names_cannot_leave_the_directory(bench: Any, name: str) -> None:
     store = bench.open()
     with pytest.raises(UsageError):
         store.save_config(name, b"")
@@ -41,8 +41,8 @@ def test_names_stay_in_the_directory(bench: Any, name: str) -> None:
         store.load_config(name)
 
 
-def test_a_reader_never_finds_a_part(bench: Any) -> None:
-    """At every step of a save there is the old or the new content."""
+def test_a_reader_never_sees_a_partial_file(bench: Any) -> None:
+    """At every step of a save the old or the new content is there."""
     seen: list[bytes | None] = []
 
     class Watching(OsFiles):
@@ -75,7 +75,7 @@ def test_a_reader_never_finds_a_part(bench: Any) -> None:
     assert seen == [b"1", b"1", b"1", b"22"]
 
 
-def test_what_cannot_be_read_is_our_error(bench: Any) -> None:
+def test_os_errors_are_translated(bench: Any) -> None:
     store = bench.open()
     (bench.directory / "config" / "topics.json").mkdir()
     with pytest.raises(StoreError, match=r"read topics\.json"):

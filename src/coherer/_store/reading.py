@@ -1,4 +1,4 @@
-"""Reading a queue: entries of the queue, then slices of the log. The hot path of reading."""
+"""Reads messages: by queue offset (the hot path of reading), by time, and by key."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from itertools import accumulate, repeat
 from operator import eq
 from typing import Final
 
-from coherer._record.layout import BLANK, BLANK_BYTES, MAGIC
+from coherer._record.layout import BLANK, BLANK_BYTES, MAGIC, properties_of, spans, store_ms_of
+from coherer._record.properties import decode, index_keys
 from coherer._store.commit_log import CommitLog
-from coherer._store.consume_queue import ENTRY, ConsumeQueue
+from coherer._store.consume_queue import BLANK_SIZE, ENTRY, ConsumeQueue
+from coherer._store.index import KeyIndex
 from coherer._store.model import ReadResult, ReadStatus
+from coherer.errors import DamagedStoreError
 
 SCAN_ENTRIES: Final = 16_000
 """A filter that lets nothing through looks at this many entries per read, as in Java."""
@@ -22,7 +25,7 @@ _FEW_ENTRIES: Final = 256
 
 
 class _Collector:
-    """Takes records until there are enough."""
+    """Collects records until there are enough."""
 
     __slots__ = (
         "bytes_left",
@@ -45,14 +48,14 @@ class _Collector:
         self.physical = 0
         self.damaged: list[int] = []
 
-    def take(self, entries: bytes, tags: frozenset[int] | None) -> bool:
-        """Take from a run of entries; False when there are enough."""
+    def collect(self, entries: bytes, tags: frozenset[int] | None) -> bool:
+        """Collect the records of some entries; return False when there are enough."""
         records, offsets = self.records, self.offsets
         begin = end = 0
         view = memoryview(b"")
         at = self.next
-        room = self.bytes_left
-        known = bool(self.log.damage)
+        bytes_left = self.bytes_left
+        has_damage = bool(self.log.damage)
         try:
             for physical, size, tag in ENTRY.iter_unpack(entries):
                 if tags is not None and tag not in tags:
@@ -71,13 +74,13 @@ class _Collector:
                 if (
                     len(record) < BLANK_BYTES
                     or BLANK.unpack_from(record) != (size, MAGIC)
-                    or (known and self.log.damaged(physical))
+                    or (has_damage and self.log.is_damaged(physical))
                 ):
                     self.damaged.append(at)
                     at += 1
                     continue
-                room -= size
-                if room < 0 and records:
+                bytes_left -= size
+                if bytes_left < 0 and records:
                     return False
                 records.append(record)
                 offsets.append(at)
@@ -87,7 +90,7 @@ class _Collector:
                     return False
         finally:
             self.next = at
-            self.bytes_left = room
+            self.bytes_left = bytes_left
         return True
 
 
@@ -105,10 +108,10 @@ def read_queue(
         return ReadResult(status, [], [], 0, 0, 0, 0)
     first, last = queue.min, queue.max
     if not first <= offset < last:
-        status, go_on = _outside(first, last, offset)
-        return ReadResult(status, [], [], go_on, first, last, 0)
+        status, next_offset = _outside(first, last, offset)
+        return ReadResult(status, [], [], next_offset, first, last, 0)
     if tags is None and not log.damage:
-        found = _read_at_once(log, queue, offset, max_bytes, max_count)
+        found = _read_slices(log, queue, offset, max_bytes, max_count)
         if found is not None:
             return found
     collector = _Collector(log, offset, max_bytes, max_count)
@@ -116,7 +119,7 @@ def read_queue(
     stop = min(last, offset + SCAN_ENTRIES)
     while collector.next < stop:
         entries = queue.read(collector.next, min(wanted, stop - collector.next))
-        if not collector.take(entries, tags):
+        if not collector.collect(entries, tags):
             break
         if tags is None:
             break
@@ -134,15 +137,16 @@ def read_queue(
     )
 
 
-def _read_at_once(
+def _read_slices(
     log: CommitLog, queue: ConsumeQueue, offset: int, max_bytes: int, max_count: int
 ) -> ReadResult | None:
-    """Read what lies in one segment of a log without known damage, with no step per record.
+    """Read records of one log file without known damage, with no Python step per record.
 
-    None where it does not, or where a record is not what the queue says: look closely then.
+    Returns None if the records are in several files, or if one of them does not match its entry;
+    then the caller reads record by record.
     """
     wanted = min(max_count, queue.max - offset)
-    if wanted > _FEW_ENTRIES:  # not thousands of entries where the bytes allow a few hundred
+    if wanted > _FEW_ENTRIES:  # do not read thousands of entries if the bytes allow a few hundred
         _, size, _ = ENTRY.unpack(queue.read(offset, 1))
         wanted = min(wanted, max(_FEW_ENTRIES, 2 * max_bytes // max(size, 1)))
     entries = queue.read(offset, wanted)
@@ -158,13 +162,12 @@ def _read_at_once(
     view, base = log.view_of(segment), segment.begin
     try:
         records = [
-            view[place - base : place - base + size]
-            for place, size in zip(physical, sizes, strict=True)
+            view[at - base : at - base + size] for at, size in zip(physical, sizes, strict=True)
         ]
         heads = map(BLANK.unpack_from, records)
         if not all(map(eq, heads, zip(sizes, repeat(MAGIC)))):
             return None
-    except struct.error:  # nothing, where a record should be
+    except struct.error:  # no record at the end of the file
         return None
     return ReadResult(
         ReadStatus.FOUND,
@@ -188,3 +191,70 @@ def _outside(first: int, last: int, offset: int) -> tuple[ReadStatus, int]:
     if offset == last:
         return ReadStatus.EMPTY, last
     return ReadStatus.BEYOND, last
+
+
+def offset_at_time(log: CommitLog, queue: ConsumeQueue, ms: int, *, nearest: bool) -> int:
+    """Find a queue offset by store time; see `Store.offset_at_time`."""
+
+    def is_later(_: int, offset: int, size: int) -> bool | None:
+        stored_ms = _store_ms(log, offset, size)
+        return None if stored_ms is None else stored_ms >= ms
+
+    found = queue.first_where(is_later)
+    if not nearest or found <= queue.min:
+        return found if found < queue.max or not nearest else 0
+    before_ms, after_ms = _time_of(log, queue, found - 1), _time_of(log, queue, found)
+    if before_ms is None:
+        return found if after_ms is not None else 0
+    if after_ms is None:
+        return found - 1
+    return found - 1 if ms - before_ms <= after_ms - ms and after_ms != ms else found
+
+
+def _time_of(log: CommitLog, queue: ConsumeQueue, index: int) -> int | None:
+    entry = queue.entry(index) if index < queue.max else None
+    if entry is None or entry[1] == BLANK_SIZE:
+        return None
+    return _store_ms(log, entry[0], entry[1])
+
+
+def _store_ms(log: CommitLog, offset: int, size: int) -> int | None:
+    segment = log.segment_at(offset)
+    if segment is None or not log.begin <= offset < log.end or log.is_damaged(offset):
+        return None
+    here = offset - segment.begin
+    try:
+        return store_ms_of(log.view_of(segment)[here : here + size])
+    except (DamagedStoreError, IndexError):
+        return None
+
+
+def by_key(
+    log: CommitLog,
+    index: KeyIndex,
+    topic: str,
+    key: str,
+    *,
+    max_count: int,
+    begin_ms: int,
+    end_ms: int,
+) -> list[memoryview]:
+    """Find records that have a key, newest first; see `Store.by_key`."""
+    records: list[memoryview] = []
+    seen: set[int] = set()
+
+    def accept(offset: int) -> bool:
+        record = log.record_at(offset) if offset not in seen else None
+        seen.add(offset)
+        if record is None or not begin_ms <= store_ms_of(record) <= end_ms:
+            return False
+        found = spans(record)
+        if bytes(record[found.topic_begin : found.topic_end]) != topic.encode():
+            return False
+        if key not in index_keys(decode(properties_of(record))):
+            return False
+        records.append(record)
+        return True
+
+    index.find(topic, key, (begin_ms, end_ms), accept, max_count)
+    return records

@@ -1,4 +1,4 @@
-"""Messages that came together are stored as they would be one by one: to the byte."""
+"""A batch of drafts is stored byte for byte like single drafts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def drafts(draw: Any) -> DraftBatch:
 
 
 def files_of(store: Any) -> dict[str, bytes]:
-    """What log and queues hold; the index's names are times."""
+    """The content of log and queues; the names of index files are times."""
     store.flush_queues()
     found: dict[str, bytes] = {}
     for folder in ("commitlog", "consumequeue", "index"):
@@ -53,11 +53,11 @@ def files_of(store: Any) -> dict[str, bytes]:
     return found
 
 
-@given(st.lists(drafts() | drafts().map(lambda d: d.each()[0]), min_size=1, max_size=5))
+@given(st.lists(drafts() | drafts().map(lambda d: d.to_drafts()[0]), min_size=1, max_size=5))
 @settings(
     max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
 )
-def test_the_same_files(
+def test_a_draft_batch_gives_the_same_files_as_single_drafts(
     bench: Any, tmp_path_factory: Any, batch: Sequence[Draft | DraftBatch]
 ) -> None:
     folder = tmp_path_factory.mktemp("stores")
@@ -70,8 +70,8 @@ def test_the_same_files(
         expected = [next(alone) for _ in group]
         assert at.count == len(group)
         assert at.queue_offset == expected[0].queue_offset
-        assert at.size_bytes == sum(place.size_bytes for place in expected)
-        offsets = [place.physical_offset for place in expected]
+        assert at.size_bytes == sum(result.size_bytes for result in expected)
+        offsets = [result.physical_offset for result in expected]
         assert [*(at.physical_offsets or [at.physical_offset])] == offsets
     one.close()
     other.close()

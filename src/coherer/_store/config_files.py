@@ -1,4 +1,4 @@
-"""The files under `config/`: small, replaced as a whole, the version before kept as `.bak`."""
+"""The files under `config/`: small, replaced as a whole, with the previous version as `.bak`."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _log = Log(logging.getLogger(__name__))
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\Z")
 
 
-class Flaw(NamedTuple):
-    """What is wrong with a file, and whether the version before it is sound."""
+class ConfigProblem(NamedTuple):
+    """What is wrong with a file, and whether its `.bak` is valid."""
 
     what: str
     repairable: bool
 
 
-def _fault(content: bytes, parse: Callable[[bytes], object], absent: str) -> str:
+def _find_problem(content: bytes, parse: Callable[[bytes], object], absent: str) -> str:
     if not content:
         return absent
     try:
         parse(content)
-    except Exception as error:  # noqa: BLE001 - whatever is in a file that is damaged
+    except Exception as error:  # noqa: BLE001 - a damaged file may hold anything
         return f"cannot be read ({error})"
     return ""
 
@@ -40,29 +40,29 @@ def _fault(content: bytes, parse: Callable[[bytes], object], absent: str) -> str
 class ConfigFiles:
     """Loads and saves configuration files; for any thread.
 
-    A reader finds the old or the new content, never a part: the new one is written beside, synced,
-    and put in place by renaming. One rule holds for all files (`read`): where a file is missing,
-    empty or cannot be read, its `.bak` counts, as in Java, and a warning says so.
+    A reader finds the old or the new content, never a part of it: the new content is written to
+    another file, synced, and renamed. If a file is missing, empty or invalid, `read` uses its
+    `.bak`, as Java does, and logs a warning.
     """
 
     def __init__(self, files: Files, directory: Path) -> None:
         self._files = files
         self._directory = directory
         self._guard = threading.Lock()
-        self._damaged: set[str] = set()  # their `.bak` is the better one
+        self._damaged: set[str] = set()  # files whose `.bak` is kept, because they are damaged
 
     def read(self, name: str, parse: Callable[[bytes], T]) -> T | None:
-        """Give what a file says, or what its `.bak` does.
+        """Parse a file, or its `.bak` if that fails.
 
         Args:
-            name: the file's.
-            parse: makes something of the content; raises where it cannot.
+            name: the name of the file.
+            parse: parses the content; raises if it is invalid.
 
         Returns:
-            What `parse` gave; None if there is neither.
+            The result of `parse`; None if neither file exists.
 
         Raises:
-            DamagedStoreError: what is there cannot be read.
+            DamagedStoreError: the content is invalid.
             StoreError: the disk failed.
         """
         path = self._path(name)
@@ -74,27 +74,27 @@ class ConfigFiles:
                 continue
             try:
                 found = parse(content)
-            except Exception as error:  # noqa: BLE001 - whatever is in a file that is damaged
+            except Exception as error:  # noqa: BLE001 - a damaged file may hold anything
                 wrong = f"cannot be read ({error})"
                 continue
             if where != path:
                 self._damaged.add(name)
                 _log.plain.warning(
-                    "%s %s. The version before it is used (%s): the last changes are lost. If a "
-                    "copy of %s is left, stop the node and put it back.",
+                    "%s %s. The previous version is used (%s): the last changes are lost. If you "
+                    "have a copy of %s, stop the node and restore it.",
                     path, wrong, where.name, name,
                 )  # fmt: skip
             return found
         if any(contents):
             raise DamagedStoreError(
-                f"{path} {wrong}, and there is no other version of it.",
-                hint=f"Put a copy of {name} in its place. Without one, remove it and "
-                f"{self._backup(path).name}: the node begins without what was in it.",
+                f"{path} {wrong}, and there is no valid previous version.",
+                hint=f"Restore a copy of {name}. Without a copy, remove it and "
+                f"{self._backup(path).name}: the node starts without their content.",
             )
         return None
 
     def load(self, name: str) -> bytes | None:
-        """Give the content of a file; None if there is none.
+        """Return the content of a file; None if there is none.
 
         Raises:
             StoreError: it cannot be read.
@@ -103,26 +103,30 @@ class ConfigFiles:
         with self._guard, translate_os_errors(f"read {name}"):
             return self._content(path) or self._content(self._backup(path)) or None
 
-    def flaw(self, name: str, parse: Callable[[bytes], object]) -> Flaw | None:
-        """Say what is wrong with a file; None where nothing is, or where there is none.
+    def check(self, name: str, parse: Callable[[bytes], object]) -> ConfigProblem | None:
+        """Return what is wrong with a file; None if it is valid or missing.
 
         Args:
-            name: the file's.
-            parse: raises where its content is not what it should be.
+            name: the name of the file.
+            parse: parses the content; raises if it is invalid.
 
         Raises:
             StoreError: the disk failed.
         """
         path = self._path(name)
         with self._guard, translate_os_errors(f"read {name}"):
-            content, before = self._content(path), self._content(self._backup(path))
-        wrong = _fault(content, parse, "is empty" if self._files.exists(path) else "is missing")
-        if not wrong or not (content or before):
+            content, previous = self._content(path), self._content(self._backup(path))
+        wrong = _find_problem(
+            content, parse, "is empty" if self._files.exists(path) else "is missing"
+        )
+        if not wrong or not (content or previous):
             return None
-        return Flaw(wrong, repairable=bool(before) and not _fault(before, parse, ""))
+        return ConfigProblem(
+            wrong, repairable=bool(previous) and not _find_problem(previous, parse, "")
+        )
 
     def restore(self, name: str) -> None:
-        """Put the version before in the place of a file that is damaged.
+        """Replace a damaged file by its previous version.
 
         Raises:
             StoreError: the disk failed.
@@ -134,10 +138,10 @@ class ConfigFiles:
         self.save(name, content)
 
     def save(self, name: str, data: bytes) -> None:
-        """Replace the content of a file. It is on the disk on return.
+        """Replace the content of a file. On return it is synced.
 
         Raises:
-            StoreFullError: there is no room; the old content stays.
+            StoreFullError: the disk is full; the old content stays.
             StoreError: it cannot be written; the old content stays.
         """
         path = self._path(name)
@@ -156,7 +160,7 @@ class ConfigFiles:
 
     def _path(self, name: str) -> Path:
         if not _NAME.match(name):
-            raise UsageError(f"{name!r} cannot name a configuration file.")
+            raise UsageError(f"{name!r} is not a valid name of a configuration file.")
         return self._directory / name
 
     def _backup(self, path: Path) -> Path:

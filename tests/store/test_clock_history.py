@@ -1,4 +1,4 @@
-"""When messages were stored, whatever becomes of the machine's clock."""
+"""Elapsed times of messages while the machine's clock is set."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from coherer._store.clock_history import ClockHistory
 
 from coherer._record.layout import decode
 from coherer._store import Draft, Store, StoreOptions
+from coherer._store.clock_history import ClockHistory
 from coherer.testing import ManualClock
 
 OPTIONS = StoreOptions(segment_bytes=1 << 20, queue_segment_bytes=2000, index_enabled=False)
@@ -24,7 +25,7 @@ def put(store: Store, body: bytes) -> int:
 
 
 @pytest.mark.parametrize("by_ms", [-HOUR_MS, -10_000, -20, 20, 10_000, HOUR_MS])
-def test_what_passed_since_a_message_was_stored(tmp_path: Path, by_ms: int) -> None:
+def test_elapsed_time_since_a_message_was_stored(tmp_path: Path, by_ms: int) -> None:
     clock = ManualClock()
     stored: list[tuple[int, int]] = []
     with open_store(tmp_path, clock) as store:
@@ -32,10 +33,10 @@ def test_what_passed_since_a_message_was_stored(tmp_path: Path, by_ms: int) -> N
             stored += [(put(store, b"x"), clock.now_ms())]
             clock.turn(by_ms)
             clock.advance(1_000)
-        for place, now_ms in stored:
-            record = store.record_at(place)
+        for offset, now_ms in stored:
+            record = store.record_at(offset)
             assert record is not None
-            found_ms = store.clock_history.stored_ms(place, decode(record).store_ms)
+            found_ms = store.clock_history.stored_ms(offset, decode(record).store_ms)
             assert abs(found_ms - now_ms) <= 50
 
 
@@ -58,9 +59,9 @@ def test_store_times_keep_their_order_and_can_be_searched(tmp_path: Path, by_ms:
         assert store.offset_at_time("t", 0, max(times) + 1) == 15
 
 
-def test_times_do_not_fill_the_memory() -> None:
+def test_the_history_is_limited() -> None:
     times = ClockHistory(0, now_ms=0, wall_ms=0)
-    for n in range(250_000):  # store times stand still, and each batch is further behind
+    for n in range(250_000):  # store times are constant, so each batch differs more
         times.note(n * 100, now_ms=n * 100, wall_ms=n * 100 - HOUR_MS, store_ms=0)
     last = 249_999
     assert times.stored_ms(last * 100, 0) == last * 100
@@ -68,10 +69,10 @@ def test_times_do_not_fill_the_memory() -> None:
     assert times.stored_ms(0, 0) == 0, "the first of all is kept"
 
 
-def test_what_comes_from_another_store_is_older() -> None:
+def test_replicated_records_count_as_older() -> None:
     times = ClockHistory(100, now_ms=1_000, wall_ms=1_000)
     assert times.is_older(99)
     assert not times.is_older(100)
-    times.copied(300, 7_000)
+    times.note_copy(300, 7_000)
     assert times.is_older(299)
     assert times.opened_ms == 7_000

@@ -1,4 +1,4 @@
-"""From the code of an answer that means no to an exception class of its own, for both protocols."""
+"""Maps the error codes in a server's answers to exception classes, for both protocols."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from typing import ClassVar, Final, TypeVar
 from coherer.errors import RefusedError
 
 _DISK_FULL: Final = "disk is full"
-"""What a broker of ours says when its disk is full. RocketMQ's text in Java, for the same code, is
-"maybe disk full": it does not know."""
+"""Part of the answer of a Coherer broker whose disk is full. Java's RocketMQ broker uses the same
+code with the text "maybe disk full", because it cannot be sure."""
 _DISK_FULL_ADVICE: Final = (
-    "Free room on that server's disk, or lower its retention; it goes on by itself. Sending more "
+    "Free disk space on that server or lower its retention; it continues by itself. Sending more "
     "slowly does not help."
 )
 
 
 class CodedError(RefusedError):
-    """A refused_error by one code. Each protocol has a class below this one, and its codes below that."""
+    """An error answer with a known code.
+
+    Each protocol has one subclass; the classes of its codes derive from that.
+    """
 
     result: ClassVar[IntEnum]
     meaning: ClassVar[str]
@@ -29,7 +32,7 @@ E = TypeVar("E", bound=CodedError)
 
 
 def error_classes(root: type[E]) -> dict[int, type[E]]:
-    """Returns the classes right below a protocol's, by their codes."""
+    """Return the direct subclasses of a protocol's class by their codes."""
     return {int(kind.result): kind for kind in root.__subclasses__()}
 
 
@@ -42,22 +45,22 @@ def refused_error(
     topic: str | None = None,
     partition: int | None = None,
 ) -> RefusedError:
-    """Returns the exception for an answer that is not a success.
+    """Return the exception for an answer with an error code.
 
     Args:
-        kinds: the classes of the protocol.
-        code: the answer's code.
-        text: what the server said; the meaning of the code stands in for nothing.
-        server: who answered, `host:port`.
-        topic: the topic that it was about.
-        partition: the partition or queue that it was about.
+        kinds: the classes of the protocol by code.
+        code: the code of the answer.
+        text: the text of the answer; if it is empty, the meaning of the code is used.
+        server: the server that answered, `host:port`.
+        topic: the topic of the request.
+        partition: the partition or queue of the request.
     """
     kind = kinds.get(code)
     advice = kind.advice if kind else ""
     if text and _DISK_FULL in text:
         advice = _DISK_FULL_ADVICE
     return (kind or RefusedError)(
-        text or (kind.meaning if kind else "Refused."),
+        text or (kind.meaning if kind else "The server refused the request."),
         code=code,
         server=server,
         topic=topic,

@@ -1,4 +1,4 @@
-"""Offsets of messages that are left out of what a reader gets, as runs."""
+"""Ranges of offsets whose messages a reader does not get."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Final
 _SHOWN: Final = 5
 
 
-def joined(runs: Iterable[range]) -> list[range]:
-    """Give runs of offsets lowest first, those that touch as one.
+def joined(ranges: Iterable[range]) -> list[range]:
+    """Sort ranges of offsets and merge those that touch.
 
     >>> joined([range(7, 8), range(4, 5), range(3, 4)])
     [range(3, 5), range(7, 8)]
     """
     found: list[range] = []
-    for run in sorted(runs, key=lambda run: run.start):
-        if found and run.start <= found[-1].stop:
-            found[-1] = range(found[-1].start, max(found[-1].stop, run.stop))
+    for one in sorted(ranges, key=lambda one: one.start):
+        if found and one.start <= found[-1].stop:
+            found[-1] = range(found[-1].start, max(found[-1].stop, one.stop))
         else:
-            found.append(run)
+            found.append(one)
     return found
 
 
 def between(first: int, end: int, offsets: Iterable[int]) -> list[range]:
-    """Give the runs from `first` to `end` that hold none of some rising offsets.
+    """Return the ranges from `first` to `end` without some offsets, which must be sorted.
 
     >>> between(3, 9, [4, 5, 8])
     [range(3, 4), range(6, 8)]
@@ -37,16 +37,16 @@ def between(first: int, end: int, offsets: Iterable[int]) -> list[range]:
     return found
 
 
-def described(runs: Sequence[range]) -> str:
-    """Say which messages runs hold, for a log or an error.
+def described(ranges: Sequence[range]) -> str:
+    """Describe the messages of some ranges, for a log line or an error.
 
     >>> described([range(3, 5), range(7, 8)]), described([range(7, 8)])
     ('3 messages (offsets 3 to 4, 7)', '1 message (offset 7)')
     """
-    count = sum(map(len, runs))
+    count = sum(map(len, ranges))
     shown = ", ".join(
-        f"{run.start}" if len(run) == 1 else f"{run.start} to {run.stop - 1}"
-        for run in runs[:_SHOWN]
+        f"{one.start}" if len(one) == 1 else f"{one.start} to {one.stop - 1}"
+        for one in ranges[:_SHOWN]
     )
-    more = f" and {len(runs) - _SHOWN} more runs" if len(runs) > _SHOWN else ""
+    more = f" and {len(ranges) - _SHOWN} more ranges" if len(ranges) > _SHOWN else ""
     return f"{count} message{'s' * (count != 1)} (offset{'s' * (count != 1)} {shown}{more})"

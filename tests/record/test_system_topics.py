@@ -1,10 +1,11 @@
-"""Delay levels as Java's configuration writes them."""
+"""Delay levels in the syntax of Java's configuration."""
 
 from __future__ import annotations
 
 import pytest
 from coherer._record.system_topics import DELAY_LEVELS_MS, parse_levels
 
+from coherer._record.system_topics import DELAY_LEVELS_MS, parse_levels
 from coherer.errors import UsageError
 
 
@@ -19,6 +20,6 @@ def test_days_and_spaces() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1", "s", "1x", "-1s", "1s5s", "\u0661s"])
-def test_what_is_no_level_is_refused(text: str) -> None:
+def test_invalid_delay_levels_are_rejected(text: str) -> None:
     with pytest.raises(UsageError):
         parse_levels(text)

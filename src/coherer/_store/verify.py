@@ -1,8 +1,8 @@
-"""Checks a closed directory as a whole, and changes nothing.
+"""Verifies a closed store completely, and changes nothing.
 
 Opening a store compares what can be compared quickly. Here every record of the log is read and
-compared with its queue, every queue with the log, and all queues and index files with what was
-there when the store was closed (`inventory`).
+compared with its queue, every queue with the log, and all queues and index files with the inventory
+of the last close.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _ALL_BYTES = 1 << 62
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is not as it should be.
+    """A problem that was found.
 
     Args:
-        part: where it is: the log, a queue, the key index, or a file of `config/`.
-        where: which piece of it.
+        part: the log, a queue, the key index, or a file of `config/`.
+        where: which part of it.
         what: what is wrong.
-        messages: how many messages it concerns; None where nobody knows.
-        repairable: it can be made again from what is there; otherwise it is lost.
+        messages: how many messages are affected; None if that is unknown.
+        repairable: whether it can be rebuilt from other files; otherwise data is lost.
     """
 
     part: Literal["log", "queue", "index", "config"]
@@ -45,16 +45,16 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found.
+    """The result of `verify_store`.
 
     Args:
-        closed: whether the last user closed the store; otherwise the next start recovers, and what
-            lies behind the checkpoint is not compared with queues.
+        closed: whether the store was closed. If not, the next open recovers, and records after the
+            checkpoint were not compared with queues.
         log_begin: the first offset of the log.
-        log_end: the offset behind its last record.
-        records: how many valid records the log holds.
-        queues: how many queues there are.
-        problems: what is wrong.
+        log_end: the offset after the last record.
+        records: the number of valid records in the log.
+        queues: the number of queues.
+        problems: the problems that were found.
     """
 
     closed: bool
@@ -66,26 +66,26 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadOnlyFiles(OsFiles):
-    """Files that are not changed."""
+    """Files that cannot be changed."""
 
-    def open(self, path: Path, *, create: bool = False) -> int:  # noqa: ARG002 - nothing is made
-        """See `Files.open`; nothing is made."""
+    def open(self, path: Path, *, create: bool = False) -> int:  # noqa: ARG002 - never creates
+        """See `Files.open`; never creates a file."""
         return super().open(path)
 
     def resize(self, handle: int, size: int) -> None:
-        """Leave a file as it is: what is missing cannot be read."""
+        """Do nothing."""
 
-    def write(self, handle: int, data: bytes, offset: int) -> None:  # noqa: ARG002 - see there
-        """Refuse.
+    def write(self, handle: int, data: bytes, offset: int) -> None:  # noqa: ARG002 - refused
+        """Refuse to write.
 
         Raises:
             StoreError: always.
         """
-        raise StoreError("A directory that is checked is not changed.")
+        raise StoreError("The files are read-only while the store is verified.")
 
 
 def verify_store(directory: Path) -> VerifyReport:
-    """Check log, queues and index of a closed store. Nothing is changed.
+    """Verify log, queues and index of a closed store. Nothing is changed.
 
     Raises:
         UsageError: there is no store in the directory.
@@ -95,19 +95,19 @@ def verify_store(directory: Path) -> VerifyReport:
     if not (directory / "commitlog").is_dir():
         raise UsageError(
             f"There is no store in {directory}: it has no directory commitlog.",
-            hint="Give the directory that the node was started with (--directory).",
+            hint="Use the directory that the node was started with (--directory).",
         )
     files = OsFiles()
     with translate_os_errors(f"open {directory}"):
         handle = files.lock(directory / "lock")
     try:
         with translate_os_errors(f"read {directory}"):
-            return _Check(directory).run()
+            return _Verification(directory).run()
     finally:
         files.unlock(directory / "lock", handle)
 
 
-class _Check:
+class _Verification:
     def __init__(self, directory: Path) -> None:
         options = StoreOptions()
         files = self._files = ReadOnlyFiles()
@@ -115,28 +115,27 @@ class _Check:
         self._checkpoint = CheckpointFile(files, directory / "checkpoint").load()
         self._log = CommitLog(files, directory / "commitlog", options.segment_bytes)
         self._queues = QueueDirectory(
-            files, directory / "consumequeue", lambda: options.open_files,
-            options.queue_segment_bytes, options.delay_levels_ms,
-        )  # fmt: skip
+            files, directory / "consumequeue", options, lambda: options.open_files
+        )
         self._index = KeyIndex(
             files, directory / "index", options.index_slots, options.index_entries
         )
         known = inventory.load(files, directory / inventory.FILE, self._checkpoint)
         self._known = known if self._closed else None
-        self._wrong: dict[ConsumeQueue, tuple[int, str]] = {}
+        self._damaged: dict[ConsumeQueue, tuple[int, str]] = {}
         self._ends: dict[ConsumeQueue, int] = {}
         self._problems: list[Problem] = []
 
     def run(self) -> VerifyReport:
         known, queues = self._known, self._queues
         comparison = inventory.Comparison(known, _ALL_BYTES)
-        queues.load(None if known is None else known.file_bytes, comparison.look)
-        self._wrong = comparison.flaws(queues)
-        end, records = self._walk()
+        queues.load(None if known is None else known.file_bytes, comparison.check)
+        self._damaged = comparison.damaged_queues(queues)
+        end, records = self._scan()
         for queue in queues.queues.values():
             seen = self._ends.get(queue, queue.max)
-            if queue not in self._wrong and self._closed and queue.max > seen:
-                self._wrong[queue] = seen, "it has entries that the log does not know"
+            if queue not in self._damaged and self._closed and queue.max > seen:
+                self._damaged[queue] = seen, "it has entries that are not in the log"
         self._problems += [
             Problem(
                 part="queue",
@@ -144,12 +143,12 @@ class _Check:
                 what=reason,
                 messages=max(queue.max, self._ends.get(queue, 0)) - first,
             )
-            for queue, (first, reason) in self._wrong.items()
+            for queue, (first, reason) in self._damaged.items()
         ]
         if known is not None:
             self._index.load(self._checkpoint, clean=True)
-            if not self._index.is_whole(known.index):
-                what = "it is not what it was when the store was closed"
+            if not self._index.matches(known.index):
+                what = "it has changed since the store was closed"
                 self._problems.append(Problem(part="index", where="index", what=what))
             self._index.close()
         queues.close()
@@ -163,18 +162,20 @@ class _Check:
             problems=self._problems,
         )
 
-    def _walk(self) -> tuple[int, int]:
+    def _scan(self) -> tuple[int, int]:
         offset = self._checkpoint.offset
-        vouched = self._log.end if offset is None else offset
-        compared = _ALL_BYTES if self._closed else vouched
-        scanner = Scanner(self._log, self._log.begin, vouched)
+        trusted = self._log.end if offset is None else offset
+        compare_to = _ALL_BYTES if self._closed else trusted
+        scanner = Scanner(self._log, self._log.begin, trusted)
         replayer, records = Replayer(self._queues, None, 0), 0
         for record in scanner:
             records += 1
-            if record.physical_offset < compared:
+            if record.physical_offset < compare_to:
                 self._compare(replayer, record)
         damage = [*scanner.damage]
-        damage += [gap for gap in find_gaps(self._log) if not any(_holds(d, gap) for d in damage)]
+        damage += [
+            gap for gap in find_gaps(self._log) if not any(_contains(d, gap) for d in damage)
+        ]
         self._problems += [
             Problem(
                 part="log",
@@ -195,8 +196,10 @@ class _Check:
         if queue is not None:
             self._ends[queue] = record.queue_offset + 1
         if wrong and queue is not None:
-            first, reason = self._wrong.get(queue, (record.queue_offset, "it does not fit the log"))
-            self._wrong[queue] = min(first, record.queue_offset), reason
+            first, reason = self._damaged.get(
+                queue, (record.queue_offset, "it does not match the log")
+            )
+            self._damaged[queue] = min(first, record.queue_offset), reason
 
     def _messages_in(self, piece: DamagedRange) -> int:
         count = 0
@@ -210,5 +213,5 @@ class _Check:
         return count
 
 
-def _holds(outer: DamagedRange, inner: DamagedRange) -> bool:
+def _contains(outer: DamagedRange, inner: DamagedRange) -> bool:
     return outer.begin <= inner.begin and inner.end <= outer.end

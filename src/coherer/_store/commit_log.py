@@ -1,0 +1,498 @@
+"""The commit log: one sequence of records in files of equal size, and a scanner that verifies it.
+
+Invariants:
+
+* A file is named by the offset of its first byte and has its full size from the start, sparse. So
+  the mapping that reads are served from is made once and never reaches past the end of the file.
+* Bytes before `end` are never written again; readers only look there. `end` moves (`commit`) when
+  a whole batch is written, in the queues too. Bytes that a failed write left after it are cut off.
+* `durable` is the offset up to which the log has certainly reached the disk. `flush` moves it, from
+  any thread, while the writer goes on. `_guard` is held while a handle is closed or synced.
+* After a failed sync the content of the disk is unknown: the log accepts no more writes until it is
+  opened again and has read its files.
+
+The scanner accepts a record if its lengths agree with each other, the checksum of its body is
+right, and the offset in it is its position. Otherwise it searches for the next position where all
+of this holds. If there is one, the bytes between are *damage*, which is reported and skipped. If
+there is none the log ends: what follows is the torn end of an interrupted write. Only before
+`trusted`, up to where the log was known to be on the disk, it is damage too. The scanner reads by
+position and not through mappings, so that reading holes costs no memory pages.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from coherer._record.layout import (
+    BLANK,
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    FIXED_BYTES,
+    HEAD,
+    MAGIC,
+    RecordSummary,
+    examine,
+    flaw,
+)
+from coherer._store.files import (
+    Files,
+    file_name,
+    file_offsets,
+    is_out_of_handles,
+    store_error,
+    translate_os_errors,
+    zero,
+)
+from coherer._store.model import DamagedRange
+from coherer.errors import DamagedStoreError, StoreError, UsageError
+
+
+class Segment:
+    """One file of the log."""
+
+    __slots__ = ("begin", "end", "handle", "path", "view")
+
+    def __init__(self, path: Path, begin: int, size: int) -> None:
+        self.path = path
+        self.begin = begin
+        self.end = begin + size
+        self.handle: int | None = None
+        self.view: memoryview | None = None
+
+
+class CommitLog:
+    """The files under `commitlog/`.
+
+    Args:
+        files: how to access files.
+        directory: the directory of the log.
+        segment_bytes: the size of new files; existing files keep theirs.
+
+    Raises:
+        DamagedStoreError: the files do not fit together.
+    """
+
+    def __init__(self, files: Files, directory: Path, segment_bytes: int) -> None:
+        self._files = files
+        self._directory = directory
+        self._segments: dict[int, Segment] = {}
+        self._guard = threading.Lock()
+        self._has_new_names = False
+        self._failed = ""
+        self._has_garbage = False  # a failed write left bytes after the end
+        self._unsynced = False  # the end was cut since the last sync
+        begins = file_offsets(files.names(directory))
+        self.segment_bytes = self._existing_size(begins) or segment_bytes
+        for begin in begins:
+            self._add(begin)
+        self.begin = begins[0] if begins else 0
+        self.end = self.begin
+        self._tail = (self.begin, 0)  # end and store time of the last record; replaced atomically
+        self.durable = self.begin
+        self.durable_ms = 0
+        self.damage: tuple[DamagedRange, ...] = ()
+
+    def _existing_size(self, begins: list[int]) -> int:
+        sizes: set[int] = set()
+        for begin in begins:
+            handle = self._files.open(self._directory / file_name(begin))
+            try:
+                sizes.add(self._files.size(handle))
+            finally:
+                self._files.close(handle)
+        size = max(sizes, default=0)
+        if size and any(begin % size for begin in begins):
+            raise DamagedStoreError(
+                f"The files in {self._directory} have {size} bytes, but their names do not match.",
+                hint="Do not rename, join or cut files of the log.",
+            )
+        return size
+
+    def _add(self, begin: int) -> Segment:
+        path = self._directory / file_name(begin)
+        segment = Segment(path, begin, self.segment_bytes)
+        self._segments[begin] = segment
+        return segment
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The files, oldest first."""
+        return sorted(self._segments.values(), key=lambda segment: segment.begin)
+
+    def segment_at(self, offset: int) -> Segment | None:
+        """Return the file that holds an offset, if it exists."""
+        return self._segments.get(offset - offset % self.segment_bytes)
+
+    def handle_of(self, segment: Segment) -> int:
+        """Return the handle of a file of the log; open it at its full size if necessary."""
+        if segment.handle is None:
+            handle = self._files.open(segment.path, create=True)
+            if self._files.size(handle) != self.segment_bytes:
+                self._files.resize(handle, self.segment_bytes)
+            segment.handle = handle
+        return segment.handle
+
+    def view_of(self, segment: Segment) -> memoryview:
+        """Return a mapping of the whole file. It lives as long as any slice of it."""
+        if segment.view is None:
+            handle = self._files.open(segment.path)  # `flush` may close the other handle
+            try:
+                if self._files.size(handle) < self.segment_bytes:
+                    self._files.resize(handle, self.segment_bytes)
+                segment.view = memoryview(self._files.map(handle, self.segment_bytes))
+            finally:
+                self._files.close(handle)
+        return segment.view
+
+    def is_damaged(self, offset: int) -> bool:
+        """Tell whether an offset lies in a range that was found damaged."""
+        return any(piece.begin <= offset < piece.end for piece in self.damage)
+
+    def record_at(self, offset: int) -> memoryview | None:
+        """Return the record at an offset; None if there is no valid one. It is verified."""
+        segment = self.segment_at(offset)
+        if segment is None or not self.begin <= offset < self.end:
+            return None
+        view, here = self.view_of(segment), offset - segment.begin
+        if flaw(view, here) or HEAD.unpack_from(view, here)[6] != offset:
+            return None
+        return view[here : here + HEAD.unpack_from(view, here)[0]]
+
+    def read(self, segment: Segment, offset: int, size: int) -> bytes:
+        """Read from a file by log offset; fewer bytes at the end of the file."""
+        with self._guard:
+            return self._files.read(self.handle_of(segment), size, offset - segment.begin)
+
+    def next_data(self, offset: int) -> int | None:
+        """Return the first offset from here to the end of its file that may hold data."""
+        segment = self.segment_at(offset)
+        if segment is None:
+            return None
+        with self._guard:
+            found = self._files.next_data(self.handle_of(segment), offset - segment.begin)
+        return None if found is None or found >= self.segment_bytes else segment.begin + found
+
+    def write(self, chunks: Sequence[tuple[int, bytes]]) -> None:
+        """Write a batch after the end, all of it or nothing. `commit` makes it part of the log.
+
+        Args:
+            chunks: offsets and bytes, one pair for each file that the batch touches.
+
+        Raises:
+            StoreFullError: the disk is full.
+            StoreError: the disk failed.
+        """
+        if self._failed:
+            raise StoreError(self._failed, hint="Check the disk, then restart the node.")
+        before = self.end
+        if self._has_garbage:
+            self.cut(before)
+        try:
+            for offset, data in chunks:
+                segment = self.segment_at(offset)
+                if segment is None:
+                    segment = self._create(offset - offset % self.segment_bytes)
+                self._files.write(self.handle_of(segment), data, offset - segment.begin)
+        except OSError as error:
+            self.withdraw(before)
+            raise store_error(error, "write the log") from error
+
+    def _create(self, begin: int) -> Segment:
+        segment = self._add(begin)
+        # The size is synced first, because the size of the files is taken from any one of them.
+        self._files.sync(self.handle_of(segment))
+        self._has_new_names = True
+        return segment
+
+    def start_at(self, offset: int) -> None:
+        """Start a log without files at another offset than 0.
+
+        Raises:
+            UsageError: no file can start there.
+        """
+        if offset % self.segment_bytes:
+            raise UsageError(
+                f"A file of {self.segment_bytes} bytes cannot start at offset {offset}.",
+                hint="Set segment_bytes to the size of the master's files.",
+            )
+        self.begin = self.durable = offset
+        self.commit(offset, 0)
+
+    def read_raw(self, offset: int, size: int) -> memoryview:
+        """Return up to `size` bytes of the log, not past the end of their file."""
+        segment = self.segment_at(offset)
+        if segment is None or not self.begin <= offset < self.end:
+            return memoryview(b"")
+        stop = min(offset + size, segment.end, self.end)
+        return self.view_of(segment)[offset - segment.begin : stop - segment.begin]
+
+    def commit(self, end: int, store_ms: int) -> None:
+        """Make the bytes up to `end` part of the log; `store_ms` is the time of the last record."""
+        self._tail = (end, store_ms)
+        self.end = end
+
+    def withdraw(self, end: int) -> None:
+        """Undo what was written after `end`, now or before the next write."""
+        self._has_garbage = True
+        with suppress(OSError, StoreError):
+            self.cut(end)
+
+    def cut(self, end: int) -> None:
+        """Remove everything after `end`.
+
+        Raises:
+            StoreError: a file could not be cut.
+        """
+        self.end = end
+        self._tail = (end, self._tail[1])
+        for segment in self.segments:
+            if segment.begin >= end and segment.begin > self.begin:
+                self._remove(segment)
+            elif segment.end > end:
+                with translate_os_errors("cut the end of the log"), self._guard:
+                    handle = self.handle_of(segment)
+                    zero(self._files, handle, max(end - segment.begin, 0))
+                    self._unsynced = True
+        self._has_garbage = False
+
+    def release_memory(self) -> None:
+        """Release the memory that reads have mapped; the pages stay in the system's cache."""
+        advice: int | None = getattr(mmap, "MADV_DONTNEED", None)
+        if advice is None:
+            return
+        for segment in self.segments:
+            view = segment.view
+            if view is not None and isinstance(view.obj, mmap.mmap):
+                view.obj.madvise(advice)
+
+    def flush(self) -> int:
+        """Sync what is written; may run beside the writer. Returns the durable offset.
+
+        Raises:
+            StoreFullError: too many files are open; nothing is lost, try again.
+            StoreError: the disk failed.
+        """
+        with self._guard:
+            end, store_ms = self._tail
+            if self._failed:
+                raise StoreError(self._failed)
+            if end == self.durable and not self._unsynced:
+                return end
+            try:
+                self._sync_range(self.durable, end)
+            except OSError as error:
+                if is_out_of_handles(error):
+                    raise store_error(error, "sync the log") from error
+                self._failed = f"The log could not be synced: {error}."
+                raise StoreError(self._failed) from error
+            self.durable = end
+            self.durable_ms = store_ms
+        return end
+
+    def _sync_range(self, begin: int, end: int) -> None:
+        if self._has_new_names:
+            # Before the sync, because the writer may create another file meanwhile.
+            self._has_new_names = False
+            try:
+                self._files.sync_directory(self._directory)
+            except OSError:
+                self._has_new_names = True
+                raise
+        at = begin - begin % self.segment_bytes
+        while at <= end:
+            segment = self._segments.get(at)
+            at += self.segment_bytes
+            if segment is None:
+                continue
+            self._files.sync(self.handle_of(segment))
+            if segment.end <= end:
+                self._close(segment)
+        self._unsynced = False
+
+    def drop_first(self) -> int:
+        """Delete the oldest file; return the new first offset. Slices of the file stay valid."""
+        segment = self.segments[0]
+        self._remove(segment)
+        self.begin = self.segments[0].begin
+        return self.begin
+
+    def _remove(self, segment: Segment) -> None:
+        with self._guard:
+            self._close(segment)
+            segment.view = None
+            self._files.remove(segment.path)  # Windows refuses this while slices of it exist
+            self._segments.pop(segment.begin)
+
+    def _close(self, segment: Segment) -> None:
+        if segment.handle is not None:
+            handle, segment.handle = segment.handle, None
+            self._files.close(handle)
+
+    def finish_recovery(self, end: int, durable: int, store_ms: int) -> None:
+        """Set where the log ends, and how far it is known to be on the disk."""
+        for segment in self._segments.values():
+            if not segment.begin <= end < segment.end:
+                self._close(segment)
+        self.begin = min(self._segments, default=end - end % self.segment_bytes)
+        self.durable = min(max(durable, self.begin), end)
+        self.commit(end, store_ms)
+        if self.durable == end:
+            self.durable_ms = store_ms
+
+    def close(self) -> None:
+        """Close every file. Slices of them stay valid."""
+        with self._guard:
+            for segment in self._segments.values():
+                self._close(segment)
+                segment.view = None
+
+
+_CHUNK_BYTES = 1 << 20
+_MAGICS = re.compile(
+    re.escape(MAGIC.to_bytes(4, "big")) + b"|" + re.escape(BLANK_MAGIC.to_bytes(4, "big"))
+)
+
+
+class Scanner:
+    """Reads the log from `begin` on; iterate to get the summary of each valid record.
+
+    After the iteration `end` is the end of the log and `damage` is what was skipped.
+
+    Args:
+        log: the log.
+        begin: an offset at which a record begins.
+        trusted: the log does not end before this offset.
+        strict: from `trusted` on, the log ends at the first position without a valid record.
+    """
+
+    def __init__(self, log: CommitLog, begin: int, trusted: int, *, strict: bool = False) -> None:
+        self._strict = strict
+        self._log = log
+        self._trusted = trusted
+        self._chunk = memoryview(b"")
+        self._chunk_begin = 0
+        self.damage: list[DamagedRange] = []
+        self.end = begin
+
+    def __iter__(self) -> Iterator[RecordSummary]:
+        at = self.end
+        while True:
+            segment = self._log.segment_at(at)
+            found = "a file is missing" if segment is None else self._record_or_reason(segment, at)
+            if isinstance(found, RecordSummary):
+                yield found
+                at += found.size
+                continue
+            if isinstance(found, int):
+                at += found
+                continue
+            stop = self._strict and at >= self._trusted
+            following = None if stop else self.next_valid(at)
+            if following is None:
+                break
+            self.damage.append(DamagedRange(at, following, found))
+            at = following
+        if at < self._trusted:
+            self.damage.append(DamagedRange(at, self._trusted, found))
+            at = self._trusted
+        self.end = at
+
+    def _record_or_reason(self, segment: Segment, at: int) -> RecordSummary | int | str:
+        """Return the record at an offset, or the size of the blank there, or what is wrong."""
+        self._load(segment, at, FIXED_BYTES)
+        here = at - self._chunk_begin
+        if len(self._chunk) - here < BLANK_BYTES:
+            return "cut short"
+        size, magic = BLANK.unpack_from(self._chunk, here)
+        if magic == BLANK_MAGIC:
+            return int(size) if size == segment.end - at else f"blank of {size} bytes"
+        if magic != MAGIC:
+            return f"magic number {magic:#x}"
+        if not FIXED_BYTES < size <= segment.end - at - BLANK_BYTES:
+            return f"size {size}"
+        self._load(segment, at, size)
+        here = at - self._chunk_begin
+        physical = HEAD.unpack_from(self._chunk, here)[6]
+        if physical != at:
+            return f"its own offset is {physical}"
+        return examine(self._chunk, here)
+
+    def _load(self, segment: Segment, at: int, size: int) -> None:
+        """Load `size` bytes from `at` on into the chunk, fewer at the end of the file."""
+        if self._chunk_begin <= at and at + size <= self._chunk_begin + len(self._chunk):
+            return
+        size = min(max(size, _CHUNK_BYTES), segment.end - at)
+        self._chunk = memoryview(self._log.read(segment, at, size))
+        self._chunk_begin = at
+
+    def record_at(self, at: int) -> RecordSummary | None:
+        """Return the record at an offset; None if there is no valid one."""
+        segment = self._log.segment_at(at)
+        found = None if segment is None else self._record_or_reason(segment, at)
+        return found if isinstance(found, RecordSummary) else None
+
+    def next_valid(self, at: int) -> int | None:
+        """Return the offset of the first valid record or blank after `at`, or None."""
+        segment = self._log.segment_at(at)
+        if segment is not None:
+            found = self._after(segment, at) or self._search(segment, at + 1)
+            if found is not None:
+                return found
+        for later in self._log.segments:
+            if later.begin > at:
+                found = self._search(later, later.begin)
+                if found is not None:
+                    return found
+        return None
+
+    def _after(self, segment: Segment, at: int) -> int | None:
+        # Try the record's own size first, so that a body that contains records is not searched.
+        self._load(segment, at, FIXED_BYTES)
+        here = at - self._chunk_begin
+        if len(self._chunk) - here < BLANK_BYTES:
+            return None
+        size, magic = BLANK.unpack_from(self._chunk, here)
+        if magic != MAGIC or not FIXED_BYTES < size <= segment.end - at - BLANK_BYTES:
+            return None
+        return (
+            None if isinstance(self._record_or_reason(segment, at + size), str) else at + int(size)
+        )
+
+    def _search(self, segment: Segment, at: int) -> int | None:
+        position: int | None = at
+        while position is not None and position < segment.end:
+            position = self._log.next_data(position)
+            if position is None:
+                return None
+            begin = max(position - 7, segment.begin)  # a magic number may cross the border
+            size = min(_CHUNK_BYTES, segment.end - begin)
+            chunk = self._log.read(segment, begin, size)
+            for hit in _MAGICS.finditer(chunk):
+                candidate = begin + hit.start() - 4
+                if candidate >= at and not isinstance(
+                    self._record_or_reason(segment, candidate), str
+                ):
+                    return candidate
+            position = begin + len(chunk) if len(chunk) == size else None
+        return None
+
+    def torn_bytes(self) -> int:
+        """Return the number of bytes from `end` to the last one that is not zero."""
+        last = self.end
+        for segment in self._log.segments:
+            position: int | None = max(self.end, segment.begin)
+            while position is not None and position < segment.end:
+                position = self._log.next_data(position)
+                if position is None:
+                    break
+                chunk = self._log.read(segment, position, _CHUNK_BYTES)
+                kept = len(chunk.rstrip(b"\0"))
+                if kept:
+                    last = position + kept
+                position = position + len(chunk) if chunk else None
+        return last - self.end

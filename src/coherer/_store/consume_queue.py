@@ -1,0 +1,594 @@
+"""Consume queues: entry number n says where the n-th message of a queue lies in the commit log.
+
+An entry has 20 bytes: log offset, record size, tag code. A file holds 300,000 entries and is named
+by the byte offset of its first one. *Blank* entries stand for no message: they fill a queue that
+lost its beginning, and they replace damaged messages. A blank has offset 0, size 2,147,483,647 and
+tag code 0. After the last entry a file is all zeros.
+
+A batch of sends may touch a thousand queues with one entry each. Writing every entry at once would
+cost a system call, and often an open and a close, for 20 bytes. So new entries stay in memory, in
+the queue's `tail`, where readers see them at once. Another thread writes them to the files
+(`PendingEntries.write`), one write per queue, before a checkpoint covers them. A crash loses
+nothing: recovery rebuilds the entries from the log.
+
+Invariants:
+
+* `max` moves when whole entries are published, so a reader never sees half an entry.
+* `guard` is held while entries are added to a queue, while written ones are removed from it, and
+  while a batch becomes visible. No file of a queue is touched under it.
+* `writing` is held while entries are written, files of queues are changed, or `unsynced` is taken.
+  So one thread at a time does that, and others see its writes in `unsynced` when they look.
+* A queue is in `PendingEntries.queues` exactly when it has entries in memory that no running
+  `write` has taken.
+* About `entries_max` entries wait in memory. Beyond that the writer thread writes them itself
+  (`write_if_full`); if it cannot, the store accepts no more messages.
+
+Locks are taken in this order: `writing`, `HandleCache.guard`, `guard`.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from coherer._record.layout import FIXED_BYTES
+from coherer._record.system_topics import SCHEDULE_TOPIC
+from coherer._store.files import Files, HandleCache, UnsyncedFiles, file_name, file_offsets, zero
+from coherer._store.index_file import key_hasher
+from coherer._store.model import StoreOptions
+from coherer.errors import UsageError
+from coherer.limits import TOPIC_BYTES_MAX
+
+ENTRY: Final = struct.Struct(">qiq")
+ENTRY_BYTES: Final = 20
+BLANK_SIZE: Final = 0x7FFFFFFF
+BLANK_ENTRY: Final = ENTRY.pack(0, BLANK_SIZE, 0)
+QUEUES_MAX: Final = 1 << 31
+_RUN_ENTRIES = 4096
+_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+
+
+def is_valid_queue(topic: str, queue_id: int) -> bool:
+    """Tell whether a topic and a queue id can name a queue.
+
+    >>> is_valid_queue("flights", 0), is_valid_queue("a/b", 0), is_valid_queue("flights", -1)
+    (True, False, False)
+    """
+    return _is_valid_topic(topic) and 0 <= queue_id < QUEUES_MAX
+
+
+def _is_valid_topic(topic: str) -> bool:
+    return bool(_TOPIC.match(topic)) and len(topic) <= TOPIC_BYTES_MAX
+
+
+class PendingEntries:
+    """The queues of a store that have entries in memory.
+
+    Args:
+        entries_max: how many entries may wait in memory.
+
+    Attributes:
+        guard: see the invariants of the module.
+        writing: see the invariants of the module.
+        queues: the queues with entries that no thread is writing yet.
+        count: the number of entries in memory.
+        unsynced: the files of queues that were written since `take_unsynced`.
+    """
+
+    def __init__(self, entries_max: int) -> None:
+        self.guard = threading.Lock()
+        self.writing = threading.RLock()
+        self.queues: list[ConsumeQueue] = []
+        self.count = 0
+        self.unsynced = UnsyncedFiles()
+        self._entries_max = entries_max
+
+    @property
+    def is_half_full(self) -> bool:
+        """Whether the entries should be written before the flush interval is over."""
+        return self.count >= self._entries_max // 2
+
+    def write_if_full(self) -> None:
+        """Write the entries if too many wait.
+
+        Raises:
+            OSError: some could not be written; accept no more messages.
+        """
+        if self.count >= self._entries_max:
+            self.write()
+
+    def write(self, mark: Callable[[], None] | None = None) -> None:
+        """Write the entries in memory; those of batches that arrive meanwhile may stay.
+
+        Args:
+            mark: called under `guard`: all entries that were added before the call are written.
+
+        Raises:
+            OSError: some could not be written; they stay in memory for the next time.
+        """
+        with self.writing:
+            with self.guard:
+                if mark is not None:
+                    mark()
+                queues, self.queues = self.queues, []
+            written = 0
+            try:
+                for queue in queues:
+                    queue.write()
+                    written += 1
+            finally:
+                if written < len(queues):
+                    with self.guard:
+                        self.queues = queues[written:] + self.queues
+
+    def take_unsynced(self) -> UnsyncedFiles:
+        """Return the files that must be synced, and start a new set."""
+        with self.writing:
+            unsynced, self.unsynced = self.unsynced, UnsyncedFiles()
+        return unsynced
+
+    def restore_unsynced(self, unsynced: UnsyncedFiles) -> None:
+        """Put back files whose sync failed: they are part of the next one."""
+        with self.writing:
+            self.unsynced.merge(unsynced)
+
+
+def publish(queues: Iterable[ConsumeQueue], pending: PendingEntries) -> None:
+    """Append the `new_entries` of queues to their tails, visible to readers.
+
+    The caller holds `PendingEntries.guard`.
+    """
+    append, added = pending.queues.append, 0
+    for queue in queues:
+        entries = queue.new_entries
+        tail = queue.tail[1]
+        if not tail:
+            append(queue)
+        count = len(entries)
+        tail += entries[0] if count == 1 else b"".join(entries)
+        queue.max += count
+        added += count
+        entries.clear()
+    pending.count += added
+
+
+def _leading_blanks(entries: bytes) -> int:
+    count = 0
+    while entries.startswith(BLANK_ENTRY, count * ENTRY_BYTES):
+        count += 1
+    return count
+
+
+class ConsumeQueue:
+    """The files under `consumequeue/<topic>/<queue id>/`.
+
+    Attributes:
+        topic: the topic.
+        queue_id: the number of the queue.
+        file_bytes: the size of its files.
+        topic_head: the topic in a record, after the byte with its length.
+        fixed: the size of a record of this queue without body and properties, with IPv4 hosts.
+        key_hashes: hashes keys of this topic.
+        min: the number of the first entry.
+        max: the number of the next entry.
+        first_file: the byte offset at which the first file begins.
+        kept: whether the entries that were in the files at load are still there.
+        delay_ms: the delay of a queue of the schedule topic, None for other queues. Entries of the
+            schedule topic hold the delivery time (store time plus delay) instead of a tag code.
+        tail: the number of the first entry in memory, and the entries in memory.
+        new_entries: entries of a batch that is not visible yet (see `publish`).
+    """
+
+    __slots__ = (
+        "_active", "_directory", "_files", "_handles", "_pending",
+        "delay_ms", "file_bytes", "first_file", "fixed", "kept", "key_hashes", "max", "min",
+        "new_entries", "queue_id", "tail", "topic", "topic_head",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        files: Files,
+        handles: HandleCache,
+        pending: PendingEntries,
+        directory: Path,
+        topic: str,
+        queue_id: int,
+        file_bytes: int,
+    ) -> None:
+        if not _is_valid_topic(topic):
+            raise UsageError(
+                f"{topic!r} is not a valid topic.",
+                hint=f"Use letters, digits, _, -, % and |, up to {TOPIC_BYTES_MAX} characters.",
+            )
+        if not 0 <= queue_id < QUEUES_MAX:
+            raise UsageError(f"{queue_id} is not a valid queue number.", topic=topic)
+        self._files = files
+        self._handles = handles
+        self._pending = pending
+        self._directory = directory / topic / str(queue_id)
+        self._active = (self._directory, 0)  # the file that was written last, and its end
+        self.topic = topic
+        self.queue_id = queue_id
+        self.file_bytes = file_bytes
+        self.topic_head = bytes((len(topic),)) + topic.encode()
+        self.fixed = FIXED_BYTES + len(topic)
+        self.key_hashes = key_hasher(topic)
+        self.min = 0
+        self.max = 0
+        self.first_file = 0
+        self.kept = False
+        self.delay_ms: int | None = None
+        self.tail = (0, bytearray())
+        self.new_entries: list[bytes] = []
+
+    def existing_size(self) -> int:
+        """Return the size of the queue's first file; 0 if it has none."""
+        for begin in self.begins()[:1]:
+            with self._handles.guard:
+                return self._files.size(self._handles.get(self._path(begin)))
+        return 0
+
+    def sizes(self) -> dict[int, int]:
+        """Return the sizes of the files by the byte offsets at which they begin."""
+        with self._handles.guard:
+            return {
+                begin: self._files.size(self._handles.get(self._path(begin)))
+                for begin in self.begins()
+            }
+
+    def load(self) -> None:
+        """Find the files, the first entry that is not blank, and the last one that is not zero."""
+        begins = self.begins()
+        if not begins:
+            return
+        self.kept = True
+        self.first_file = begins[0]
+        self.min = begins[0] // ENTRY_BYTES
+        for begin in reversed(begins):
+            count = self._count(begin)
+            self.max = begin // ENTRY_BYTES + count
+            if count:
+                break
+        self.tail = (self.max, bytearray())
+        while self.min < self.max:
+            entries = self.read(self.min, _RUN_ENTRIES)
+            blanks = _leading_blanks(entries)
+            self.min += blanks
+            if blanks * ENTRY_BYTES < len(entries):
+                break
+
+    def _count(self, begin: int) -> int:
+        low, high = 0, self.file_bytes // ENTRY_BYTES
+        while low < high:
+            middle = (low + high) // 2
+            entry = self._entry_in_file(begin // ENTRY_BYTES + middle)
+            if entry is not None and entry[1] > 0:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _path(self, begin: int) -> Path:
+        return self._directory / file_name(begin)
+
+    def write(self) -> None:
+        """Write the entries in memory to the file. The caller holds `PendingEntries.writing`.
+
+        Raises:
+            OSError: they could not be written, and stay in memory.
+        """
+        first, tail = self.tail
+        entries = bytes(tail)
+        at = first * ENTRY_BYTES
+        with self._handles.guard:
+            path, end = self._active
+            if at + len(entries) <= end:
+                self._files.write(self._handles.get(path), entries, at % self.file_bytes)
+                self._pending.unsynced.files.add(path)
+            else:
+                self._write_across_files(at, entries)
+        with self._pending.guard:
+            rest = tail[len(entries) :]  # entries published meanwhile
+            count = len(entries) // ENTRY_BYTES
+            self.tail = (first + count, rest)
+            self._pending.count -= count
+            if rest:
+                self._pending.queues.append(self)
+
+    def _write_across_files(self, at: int, entries: bytes) -> None:
+        done = 0
+        while done < len(entries):
+            begin = at - at % self.file_bytes
+            part = entries[done : done + begin + self.file_bytes - at]
+            path = self._path(begin)
+            self._files.write(self._open(path), part, at - begin)
+            self._pending.unsynced.files.add(path)
+            self._active = (path, begin + self.file_bytes)
+            done += len(part)
+            at += len(part)
+
+    def _open(self, path: Path) -> int:
+        if not self._files.exists(path):
+            self._files.make_directory(self._directory)
+            topic = self._directory.parent
+            self._pending.unsynced.directories |= {self._directory, topic, topic.parent}
+        handle = self._handles.get(path, create=True)
+        if self._files.size(handle) < self.file_bytes:
+            self._files.resize(handle, self.file_bytes)
+        return handle
+
+    def truncate(self, count: int) -> None:
+        """Keep the entries before number `count`; remove the others from memory and files.
+
+        Raises:
+            OSError: a file could not be cut. Entries that are left in files are not part of the
+                queue and will be overwritten.
+        """
+        pending = self._pending
+        with pending.writing, self._handles.guard:
+            first = self.tail[0]
+            with pending.guard:
+                kept = self.tail[1][: max(count - first, 0) * ENTRY_BYTES]
+                pending.count -= (len(self.tail[1]) - len(kept)) // ENTRY_BYTES
+                if not kept and self in pending.queues:
+                    pending.queues.remove(self)
+                self.tail = (min(first, count), kept)
+                self.max = count
+                self.min = min(self.min, count)
+            if count < first:
+                self._cut_files(count * ENTRY_BYTES)
+
+    def _cut_files(self, at: int) -> None:
+        self.kept = False
+        self._active = (self._directory, 0)
+        for begin in self.begins():
+            path = self._path(begin)
+            if begin + self.file_bytes <= at:
+                continue
+            if begin >= at and begin > self.first_file:
+                self._remove_file(path)
+                continue
+            handle = self._handles.get(path)
+            zero(self._files, handle, max(at - begin, 0))
+            self._pending.unsynced.files.add(path)
+
+    def start_at(self, index: int) -> None:
+        """Start an empty queue at an entry after 0; blanks fill its first file up to there."""
+        per_file = self.file_bytes // ENTRY_BYTES
+        first = index - index % per_file
+        self.first_file = first * ENTRY_BYTES
+        with self._pending.guard:
+            self.tail = (first, bytearray())
+            self.max = first
+            if index > first:
+                self.new_entries[:] = [BLANK_ENTRY] * (index - first)
+                publish((self,), self._pending)
+        self.min = index
+
+    def begins(self) -> list[int]:
+        """Return the byte offsets at which the files begin."""
+        return file_offsets(self._files.names(self._directory))
+
+    def _remove_file(self, path: Path) -> None:
+        self._handles.drop(path)
+        self._files.remove(path)
+
+    def read(self, index: int, count: int) -> bytes:
+        """Read up to `count` entries, not past `max` and not past the end of a file."""
+        first, tail = self.tail
+        size = min(count, self.max - index) * ENTRY_BYTES
+        if index >= first:
+            begin = (index - first) * ENTRY_BYTES
+            return bytes(tail[begin : begin + size])
+        at = index * ENTRY_BYTES
+        begin = at - at % self.file_bytes
+        size = min(size, begin + self.file_bytes - at)
+        written = (first - index) * ENTRY_BYTES
+        path, end = self._active
+        if end != begin + self.file_bytes:
+            path = self._path(begin)
+        data = self._handles.read(path, min(size, written), at - begin)
+        return data + tail[: size - written] if size > written else data
+
+    def code_of(self, tag_code: int, store_ms: int) -> int:
+        """Return the third field of a message's entry: the tag code or the delivery time."""
+        return tag_code if self.delay_ms is None else store_ms + self.delay_ms
+
+    def set_delivery_times(self, store_ms: int) -> None:
+        """In a queue of the schedule topic, give new entries delivery times for tag codes."""
+        if self.delay_ms is not None:
+            entries = [ENTRY.unpack(entry) for entry in self.new_entries]
+            due_ms = store_ms + self.delay_ms
+            self.new_entries[:] = [ENTRY.pack(offset, size, due_ms) for offset, size, _ in entries]
+
+    def entry(self, index: int) -> tuple[int, int, int] | None:
+        """Read one entry, or the bytes at its position if it was not written yet."""
+        first, tail = self.tail
+        if index >= first and tail:
+            at = (index - first) * ENTRY_BYTES
+            return ENTRY.unpack_from(tail, at) if at < len(tail) else None
+        return self._entry_in_file(index)
+
+    def _entry_in_file(self, index: int) -> tuple[int, int, int] | None:
+        at = index * ENTRY_BYTES
+        begin = at - at % self.file_bytes
+        try:
+            data = self._handles.read(self._path(begin), ENTRY_BYTES, at - begin)
+        except FileNotFoundError:
+            return None
+        return ENTRY.unpack(data) if len(data) == ENTRY_BYTES else None
+
+    def first_where(self, holds: Callable[[int, int, int], bool | None]) -> int:
+        """Return the first entry from `min` on for which `holds` is true; `max` if there is none.
+
+        Args:
+            holds: called with (index, log offset, size). It is false up to some entry and true
+                from there on, or None if it cannot tell. In that case, and for blanks, the search
+                asks the entry before.
+        """
+        low, high = self.min, self.max
+        while low < high:
+            middle = at = (low + high) // 2
+            answer = self._evaluate(holds, at)
+            while answer is None and at > low:
+                at -= 1
+                answer = self._evaluate(holds, at)
+            if answer:
+                high = at
+            else:
+                low = middle + 1
+        return low
+
+    def _evaluate(self, holds: Callable[[int, int, int], bool | None], index: int) -> bool | None:
+        entry = self.entry(index)
+        if entry is None or entry[1] == BLANK_SIZE:
+            return None
+        return holds(index, entry[0], entry[1])
+
+    def trim(self, log_begin: int) -> None:
+        """Drop the entries of messages before `log_begin`, and the files with only such entries."""
+        self.min = self.first_where(lambda _, offset, size: size <= 0 or offset >= log_begin)
+        for begin in self.begins()[:-1]:
+            if begin + self.file_bytes > self.min * ENTRY_BYTES:
+                break
+            self._remove_file(self._path(begin))
+            self.first_file = begin + self.file_bytes
+
+    def remove(self) -> None:
+        """Delete all files of the queue and its entries in memory.
+
+        Raises:
+            OSError: a file could not be deleted.
+        """
+        pending = self._pending
+        with pending.writing, self._handles.guard:
+            with pending.guard:
+                pending.count -= len(self.tail[1]) // ENTRY_BYTES
+                self.tail = (0, bytearray())
+                if self in pending.queues:
+                    pending.queues.remove(self)
+            for begin in self.begins():
+                self._remove_file(self._path(begin))
+            self._files.remove_tree(self._directory)
+
+    def reset(self) -> None:
+        """Delete all files of the queue, and make it empty.
+
+        Raises:
+            OSError: a file could not be deleted.
+        """
+        self.remove()
+        self.min = self.max = self.first_file = 0
+        self.kept = False
+
+
+Queues = dict[tuple[str, int], ConsumeQueue]
+
+
+class QueueDirectory:
+    """All consume queues of a store.
+
+    Args:
+        files: how to access files.
+        directory: the directory of the topics.
+        options: the size of new files, the delays of the schedule topic, and the number of entries
+            that may wait in memory.
+        open_files: returns how many files of queues may be open now.
+
+    Attributes:
+        queues: the queues by topic and number.
+        pending: their entries that are not in files yet.
+        handles: their open files.
+        notes: names in the directory that are not queues.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        options: StoreOptions,
+        open_files: Callable[[], int],
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self.handles = HandleCache(files, open_files)
+        self.pending = PendingEntries(options.pending_entries_max)
+        self._file_bytes = options.queue_segment_bytes
+        self._delays_ms = options.delay_levels_ms
+        self.queues: Queues = {}
+        self.notes: list[str] = []
+
+    @property
+    def file_bytes(self) -> int:
+        """The size of the files of queues."""
+        return self._file_bytes
+
+    def load(
+        self,
+        file_bytes: int | None = None,
+        loaded: Callable[[ConsumeQueue], None] = lambda _: None,
+    ) -> None:
+        """Find the existing queues.
+
+        Args:
+            file_bytes: the size of their files; None to take it from the files.
+            loaded: called with each queue.
+        """
+        found: list[tuple[str, int]] = []
+        for topic in self._files.names(self._directory):
+            for name in self._files.names(self._directory / topic):
+                try:
+                    self.get(topic, int(name) if name.isdecimal() else -1)
+                except UsageError:
+                    self.notes.append(f"{topic}/{name} is not a queue")
+                    continue
+                found.append((topic, int(name)))
+        if file_bytes is None:
+            sizes = [queue.existing_size() for queue in self.queues.values()]
+            file_bytes = max([size for size in sizes if size % ENTRY_BYTES == 0], default=0)
+        self._file_bytes = file_bytes or self._file_bytes
+        self.queues.clear()
+        for topic, number in found:
+            queue = self.get(topic, number)
+            queue.load()
+            loaded(queue)
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return a queue; create it if it is missing.
+
+        Raises:
+            UsageError: the topic or the number is not valid.
+        """
+        queue = self.queues.get((topic, queue_id))
+        if queue is None:
+            queue = ConsumeQueue(
+                self._files, self.handles, self.pending, self._directory, topic, queue_id,
+                self._file_bytes,
+            )  # fmt: skip
+            if topic == SCHEDULE_TOPIC and queue_id < len(self._delays_ms):
+                queue.delay_ms = self._delays_ms[queue_id]
+            self.queues[topic, queue_id] = queue
+        return queue
+
+    def numbers(self, topic: str) -> list[int]:
+        """Return the numbers of a topic's queues."""
+        return sorted([number for name, number in self.queues if name == topic])
+
+    def remove(self, topic: str) -> None:
+        """Delete a topic's queues.
+
+        Raises:
+            OSError: a file could not be deleted.
+        """
+        for number in self.numbers(topic):
+            self.queues.pop((topic, number)).remove()
+        self._files.remove_tree(self._directory / topic)
+        self._files.sync_directory(self._directory)
+
+    def close(self) -> None:
+        """Close all files."""
+        self.handles.close()
