@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from coherer._record.system_topics import DELAY_LEVELS_MS, parse_levels
 
 from coherer._record.system_topics import DELAY_LEVELS_MS, parse_levels
 from coherer.errors import UsageError

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from coherer._store.clock_history import ClockHistory
 
 from coherer._record.layout import decode
 from coherer._store import Draft, Store, StoreOptions

@@ -6,7 +6,6 @@ import shutil
 from typing import Any
 
 import pytest
-from coherer._record.system_topics import SCHEDULE_TOPIC
 
 from coherer._record.system_topics import SCHEDULE_TOPIC
 from coherer._store import QueueEntry
