@@ -17,7 +17,7 @@ from coherer import _net as net
 from coherer._rules.common.topics import Topic, TopicTable
 from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.rocketmq.broker.options import RocketOptions
-from coherer._server.rocketmq.broker.registration import Registration, RemoteRegistrar
+from coherer._server.rocketmq.broker.registration import BrokerAnnouncement, RemoteRegistrar
 from coherer._server.rocketmq.namesrv.nameserver import NameServer
 from coherer._server.rocketmq.namesrv.settings import NameServerOptions
 from coherer._server.rocketmq.remoting_client import RemotingClient
@@ -348,7 +348,7 @@ def test_our_registration_at_a_java_name_server(
         options = RocketOptions(broker="our-broker", port=2, ha_port=3)
 
         async def start() -> RemoteRegistrar:
-            registration = Registration(lambda: options, topics, lambda: 1_000)
+            registration = BrokerAnnouncement(lambda: options, topics, lambda: 1_000)
             registry = RemoteRegistrar(registration, [java.address, "127.0.0.1:1"], outgoing)
             registry.start()
             async with asyncio.timeout(WAIT_S):

@@ -21,7 +21,7 @@ from coherer._wire.rocketmq.names import Queue
 from coherer.blocking import connect_rocketmq as connect_blocking
 from coherer.spark.offsets import Bounds, Offsets, bounds_of, canonical, earliest, latest
 from coherer.spark.options import Access
-from coherer.spark.planning import Range, between, bounded, cut
+from coherer.spark.planning import Range, between, bounded, split
 from coherer.spark.reading import ReadSettings, arrow_schema, rows
 from coherer.spark.rocketmq import RocketMQQueue
 from tests.interop.peers.rocket_clients import Clients
@@ -81,7 +81,7 @@ def read(queue: RocketMQQueue, start: Offsets, end: Offsets, topic: str) -> list
     bounds = bounds_of(topic, queue.bounds(topic))
     ranges, lost = between(start, end, bounds)
     assert lost == []
-    pieces = cut(ranges, min_shares=9, max_rows=None)
+    pieces = split(ranges, min_shares=9, max_rows=None)
     reading = ReadSettings(
         arrow_schema(include_headers=True), fail_on_data_loss=True, on_loss=never
     )

@@ -12,7 +12,7 @@ from test_matrix import numbered, until
 
 from coherer.spark.offsets import Offsets, bounds_of, canonical, earliest, latest
 from coherer.spark.options import Access, read_options
-from coherer.spark.planning import Range, between, bounded, cut
+from coherer.spark.planning import Range, between, bounded, split
 from coherer.spark.reading import ReadSettings, arrow_schema, rows
 from coherer.spark.source import StreamReader
 from coherer.spark.tubemq import TubeMQQueue
@@ -32,7 +32,7 @@ def read(queue: TubeMQQueue, start: Offsets, end: Offsets, topic: str) -> list[b
     bounds = bounds_of(topic, queue.bounds(topic))
     ranges, lost = between(start, end, bounds)
     assert lost == []
-    pieces = cut(ranges, min_shares=5, max_rows=None)
+    pieces = split(ranges, min_shares=5, max_rows=None)
     reading = ReadSettings(
         arrow_schema(include_headers=True), fail_on_data_loss=True, on_loss=never
     )

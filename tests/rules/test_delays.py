@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from coherer._store.clock_history import ClockHistory
 
 from coherer._record import layout
 from coherer._record.properties import decode, encode
@@ -17,6 +16,7 @@ from coherer._rules.rocketmq.delays import (
     released,
 )
 from coherer._store import Draft, QueueEntry
+from coherer._store.clock_history import ClockHistory
 from coherer.errors import DamagedStoreError, UsageError
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from coherer._record.system_topics import SYSTEM_GROUPS
 
+from coherer._record.system_topics import SYSTEM_GROUPS
 from coherer._rules.common.java_json import DataVersion
 from coherer._rules.common.topics import Topic, TopicTable, TubeMqTopics
 from coherer._rules.rocketmq.groups import Group, GroupTable, TopicDefaults

@@ -1,4 +1,4 @@
-"""Setting the machine's clock while a node runs has no effect on timeouts and deliveries."""
+"""Somebody sets the machine's clock while a node runs: nobody is late, early or thrown out."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ from coherer._wire.rocketmq.names import Queue
 from coherer._wire.tubemq.flow import FlowRules
 from coherer.testing import ManualClock
 from tests.server.broker_harness import OPTIONS as BROKER_OPTIONS
-from tests.server.broker_harness import close, serve
+from tests.server.broker_harness import BrokerClient, close, serve
 from tests.server.client_harness import Harness as ClientHarness
 from tests.server.client_harness import tags
-from tests.server.master_harness import Consumer, Producer
-from tests.server.master_harness import Stage as MasterStage
+from tests.server.master_harness import Consumer, MasterHarness, Producer
 from tests.server.node_harness import options
 from tests.server.rocket_harness import running
 
@@ -94,7 +93,7 @@ async def test_messages_and_people_see_the_time_of_day(
 
 
 @both_ways
-def test_retention_counts_elapsed_time(tmp_path: Path, clock: ManualClock, by_ms: int) -> None:
+def test_retention_counts_what_passed(tmp_path: Path, clock: ManualClock, by_ms: int) -> None:
     chosen = StoreOptions(segment_bytes=1 << 16, retention_hours=1, index_enabled=False)
     with Store.open(tmp_path, chosen, now_ms=clock.wall_ms, monotonic_ms=clock.now_ms) as store:
         core = Core(store, clock.now_ms, wall_ms=clock.wall_ms)
@@ -114,9 +113,9 @@ def test_retention_counts_elapsed_time(tmp_path: Path, clock: ManualClock, by_ms
 
 @both_ways
 def test_the_master_keeps_its_clients(by_ms: int) -> None:
-    stage = MasterStage(return_ms=0)
-    broker = stage.broker()
-    stage.topic("flights")
+    harness = MasterHarness(return_ms=0)
+    broker = harness.broker()
+    harness.topic("flights")
     broker.sync()
     producer, consumer = Producer(harness), Consumer(harness)
     producer.register()
@@ -133,18 +132,18 @@ def test_the_master_keeps_its_clients(by_ms: int) -> None:
     assert broker.heartbeat().success
     assert harness.master.state.visit_tokens.text == tokens
     assert consumer.numbers == [0, 1, 2, 3]
-    stage.wait(stage.options.consumer_timeout_ms)
-    assert len(stage.master.state.groups) == 0, "who is silent is taken out in time"
-    stage.wait(stage.options.broker_timeout_ms)
-    assert [running.id for running in stage.master.state.broker_registry if running.online] == []
+    harness.wait(harness.options.consumer_timeout_ms)
+    assert len(harness.master.state.groups) == 0, "silent consumers time out"
+    harness.wait(harness.options.broker_timeout_ms)
+    assert [running.id for running in harness.master.state.broker_registry if running.online] == []
 
 
 @both_ways
-def test_the_master_saves_its_clients_every_minute(by_ms: int) -> None:
-    stage = MasterStage()
-    stage.broker()
-    stage.topic("flights")
-    consumer = Consumer(stage)
+def test_the_master_saves_members_every_minute(by_ms: int) -> None:
+    harness = MasterHarness()
+    harness.broker()
+    harness.topic("flights")
+    consumer = Consumer(harness)
     consumer.register()
     harness.wait(100)
     harness.ahead_ms += by_ms
