@@ -146,7 +146,8 @@ def due_count(
     Returns:
         Their number, and the delivery time of the next entry (None if there is none).
 
-    >>> entries = [QueueEntry(0, 0, 100, 5_000), QueueEntry(1, 100, 100, 6_000), QueueEntry(2, 200, 100, 9_000)]
+    >>> due_times = [5_000, 6_000, 9_000]
+    >>> entries = [QueueEntry(i, 100 * i, 100, due) for i, due in enumerate(due_times)]
     >>> due_count(entries, 6_500, lambda entry: entry.code)
     (2, 9000)
     """

@@ -1,11 +1,11 @@
 """Stores the messages of all connections, of both protocols, in batches, and makes them durable.
 
 `Appender` collects the drafts of all connections during one iteration of the event loop. At its
-end, or as soon as there are `limits.SENDS_PER_APPEND` drafts, it stores them with one `Store.append`,
-which is one write to the log. It then calls the `done` callback of every submitter once, and after
-that wakes waiting consumers. (DraftBatch are not collected without limit: one iteration can bring
-megabytes, and data that has left the processor's cache costs half as much again. A `DraftBatch`, which
-holds many messages, is stored at once.)
+end, or as soon as there are `limits.SENDS_PER_APPEND` drafts, it stores them with one
+`Store.append`, which is one write to the log. It then calls the `done` callback of every submitter
+once, and after that wakes waiting consumers. (There is a limit because one iteration can bring
+megabytes, and data that has left the processor's cache costs half as much again. A `DraftBatch`,
+which holds many messages, is stored at once.)
 
 Batching is skipped while there is only one sender: after an iteration with a single submission, the
 next few submissions are stored immediately. Then one iteration is collected again to find out

@@ -220,8 +220,8 @@ class AdminService:
     Args:
         master: handles `/webapi.htm`; None without a master.
         broker: handles every other path; None without a broker.
-        active_admin_url: returns the base URL of the active master's administration while this master is a
-            standby, else None.
+        active_admin_url: returns the base URL of the active master's administration while this
+            master is a standby, else None.
         names: the host names of this node; requests with other names in `Host` are refused. None
             accepts every name.
         master_id: the random id of this run of the master, which it also tells its clients

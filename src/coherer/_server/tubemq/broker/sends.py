@@ -11,7 +11,8 @@ are parsed by protobuf and checked in the order of section 3.7.
 
 The replies of a batch are encoded together. Their common parts are encoded once: the time, the
 upper bits of the ids, and, for each length of the offset, everything from the sizes of the frame to
-the text. The bytes are those of `_wire.tubemq.sending.encode_send_response`, which the tests compare.
+the text. The bytes are those of `_wire.tubemq.sending.encode_send_response`; the tests compare
+them.
 """
 
 from __future__ import annotations
