@@ -6,10 +6,10 @@ import weakref
 from pathlib import Path
 
 import pytest
+from coherer._client.engine.options import Address, parse
 
 import coherer
 import coherer.blocking
-from coherer._client.engine.address import Address, parse
 from coherer._client.tubemq.cluster import ClientOptions, Passport, Signer, address_number
 from coherer._net import TlsOptions
 from coherer._wire.tubemq import codes, methods

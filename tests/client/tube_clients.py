@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from coherer._client.tubemq.options import ConsumerOptions
+
 from coherer._client.tubemq.cluster import ClientOptions, Cluster
 from coherer._client.tubemq.consumer import Consumer
-from coherer._client.tubemq.consumer_options import ConsumerOptions
 from coherer._wire.tubemq.delivery import MessageBatch
 from coherer.message import Message
 from tests.client.scripted_cluster import FakeCluster

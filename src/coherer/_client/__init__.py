@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, TypedDict, Unpack, cast
 
-from coherer._client.engine.address import Address, parse, url_of
-from coherer._client.engine.keywords import options_of
+from coherer._client.engine.options import Address, options_of, parse, url_of
 from coherer._common.masking import masked_url
 from coherer._net import TlsOptions
 from coherer.errors import UsageError
 
 if TYPE_CHECKING:
-    from coherer._client.engine.outcomes import Bulk, SendReport
+    from coherer._client.engine.sender import Bulk, SendReport
     from coherer._client.engine.telemetry import Telemetry
     from coherer._client.rocketmq.client import RocketClient
     from coherer._client.rocketmq.faults import FaultRules
@@ -25,11 +24,10 @@ if TYPE_CHECKING:
     from coherer._client.tubemq.client import Client, ConsumerKeywords
     from coherer._client.tubemq.cluster import ClientOptions
     from coherer._client.tubemq.consumer import Consumer
-    from coherer._client.tubemq.consumer_options import ConsumerOptions, Progress
-    from coherer._client.tubemq.positions import Bound
+    from coherer._client.tubemq.options import Bound, ConsumerOptions, Progress
     from coherer._client.tubemq.producer import Producer
-    from coherer._client.tubemq.quality import QualityRules
     from coherer._client.tubemq.reader import Reader
+    from coherer._client.tubemq.routing import QualityRules
     from coherer._wire.rocketmq.names import Queue
     from coherer._wire.rocketmq.subscription import Sql92, Tags
 
@@ -65,21 +63,21 @@ __all__ = [
 
 
 _HOMES: Final[Mapping[str, str]] = {
-    "Bound": "_client.tubemq.positions",
-    "Bulk": "_client.engine.outcomes",
+    "Bound": "_client.tubemq.options",
+    "Bulk": "_client.engine.sender",
     "Client": "_client.tubemq.client",
     "ClientOptions": "_client.tubemq.cluster",
     "Consumer": "_client.tubemq.consumer",
     "ConsumerKeywords": "_client.tubemq.client",
-    "ConsumerOptions": "_client.tubemq.consumer_options",
+    "ConsumerOptions": "_client.tubemq.options",
     "FaultRules": "_client.rocketmq.faults",
     "Producer": "_client.tubemq.producer",
-    "Progress": "_client.tubemq.consumer_options",
-    "QualityRules": "_client.tubemq.quality",
+    "Progress": "_client.tubemq.options",
+    "QualityRules": "_client.tubemq.routing",
     "Queue": "_wire.rocketmq.names",
     "Reader": "_client.tubemq.reader",
     "RocketClient": "_client.rocketmq.client",
-    "SendReport": "_client.engine.outcomes",
+    "SendReport": "_client.engine.sender",
     "Sql92": "_wire.rocketmq.subscription",
     "Tags": "_wire.rocketmq.subscription",
     "Telemetry": "_client.engine.telemetry",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from coherer._client.tubemq.consumer import Consumer as AsyncConsumer
-from coherer._client.tubemq.consumer_options import Progress
+from coherer._client.tubemq.options import Progress
 from coherer._wire.tubemq.delivery import MessageBatch
 from coherer._wire.tubemq.names import Partition
 from coherer.blocking.consuming import Receiving

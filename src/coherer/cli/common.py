@@ -45,7 +45,7 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 def _url(given: str) -> str:
     """The URL given, or that of the environment, or the default of `coherer serve`."""
-    from coherer._client.engine.address import usual
+    from coherer._client.engine.options import usual
 
     return given or usual() or DEFAULT_URL
 

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from coherer._client.engine.keywords import options_of
+from coherer._client.engine.options import options_of
 from coherer._server.node.node import Node
 from coherer._server.node.node_options import PORTS, NodeOptions
 from coherer.blocking.portal import Portal

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from coherer._client.tubemq.assignment import (
+from coherer._client.tubemq.membership import (
     CONNECT,
     DISCONNECT,
     ONLY_CONNECT,

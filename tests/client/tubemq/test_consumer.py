@@ -7,11 +7,10 @@ import contextlib
 from collections import Counter
 
 import pytest
+from coherer._client.tubemq.options import Bound, ConsumerOptions
 
 from coherer._client.tubemq.cluster import Cluster
 from coherer._client.tubemq.consumer import Consumer
-from coherer._client.tubemq.consumer_options import ConsumerOptions
-from coherer._client.tubemq.positions import Bound
 from coherer._wire.rocketmq.subscription import Sql92
 from coherer._wire.tubemq import codes, methods
 from coherer._wire.tubemq.codes import ResultCode

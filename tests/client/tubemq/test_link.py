@@ -5,9 +5,7 @@ import time
 
 import pytest
 
-from coherer._client.engine import links
-from coherer._client.tubemq.cluster import Cluster
-from coherer._client.tubemq.link import Link, Pool
+from coherer._client.tubemq.cluster import Cluster, Link, Pool
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer.errors import (

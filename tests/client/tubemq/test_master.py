@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from coherer._client.tubemq import master
-from coherer._client.tubemq.cluster import ClientOptions, Cluster
-from coherer._client.tubemq.master import Masters, persist
+from coherer._client.tubemq.cluster import ClientOptions, Cluster, Masters, persist
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer.errors import (

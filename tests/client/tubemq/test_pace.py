@@ -3,8 +3,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from coherer._client.tubemq.flow_control import MINUTE_MS, SLICE_MS, Pace
 
-from coherer._client.tubemq.pace import MINUTE_MS, SLICE_MS, Pace
 from coherer._wire.tubemq.flow import FlowRules
 
 NOON = 1_700_020_800_000  # 2023-11-15 12:00 in GMT+8

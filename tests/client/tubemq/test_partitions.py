@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import pytest
-
-from coherer._client.tubemq.partitions import FAILURES_MAX, REST_MS, Rest, RoundRobin, partition_ids
+from coherer._client.tubemq.routing import FAILURES_MAX, REST_MS, Rest, RoundRobin, partition_ids
 
 
 class Place:

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from coherer._client.tubemq.options import Bound, Origin, Positions
 
-from coherer._client.tubemq.positions import Bound, Origin, Positions
 from coherer.errors import UsageError
 
 KEY = "1:flights:0"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from coherer._client.engine.sender import FutureSink
+from coherer._client.tubemq.sender import Sent
 
-from coherer._client.engine.outcomes import FutureSink
 from coherer._client.tubemq.cluster import ClientOptions, Cluster
-from coherer._client.tubemq.lanes import Sent
 from coherer._client.tubemq.producer import Producer, pack
 from coherer._wire.tubemq import codes, methods
 from coherer._wire.tubemq import messages as pb

@@ -63,7 +63,7 @@ class Ending(ABC):
         """Leave. Calling it again does nothing."""
 
 
-class Startable(Ending):
+class Lifecycle(Ending):
     """What a client makes: `start` makes it ready, `close` ends it, `async with` does both."""
 
     _KIND: ClassVar[str]

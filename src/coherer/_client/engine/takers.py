@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 
-class Takers:
+class Waiters:
     """Everybody who waits; all are woken at a time, and look for themselves."""
 
     def __init__(self) -> None:

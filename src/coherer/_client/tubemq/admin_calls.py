@@ -17,9 +17,9 @@ import msgspec
 
 from coherer import _net as net
 from coherer._client.tubemq import admin_records as records
+from coherer._client.tubemq.admin_calls import Introduction
 from coherer._client.tubemq.admin_records import BrokerState
 from coherer._client.tubemq.cluster import Signer
-from coherer._client.tubemq.introduction import Introduction
 from coherer._client.tubemq.webapi import Answer, Endpoint, WebApi
 from coherer.errors import (
     CohererError,

@@ -11,8 +11,7 @@ from typing import Final
 import msgspec
 
 from coherer import __version__
-from coherer._client.tubemq.link import Pool
-from coherer._client.tubemq.master import Masters
+from coherer._client.tubemq.cluster import Masters, Pool
 from coherer._net import TlsOptions
 from coherer._wire.tubemq import credentials
 from coherer._wire.tubemq import messages as pb

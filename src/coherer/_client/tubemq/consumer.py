@@ -24,21 +24,19 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import ClassVar, Final
 
-from coherer._client.engine.base import Startable
 from coherer._client.engine.handling import Stop, handle
 from coherer._client.engine.iteration import BatchIterator
+from coherer._client.engine.lifecycle import Lifecycle
 from coherer._client.engine.tasks import cancel
-from coherer._client.tubemq.assignment import Event
+from coherer._client.tubemq.assignments import Holdings, HoldOptions
+from coherer._client.tubemq.broker_rpc import Door
 from coherer._client.tubemq.cluster import Cluster
-from coherer._client.tubemq.consumer_options import ConsumerOptions, Progress, Topics, topics_of
-from coherer._client.tubemq.door import Door
 from coherer._client.tubemq.fetching import FetchOptions, Held
-from coherer._client.tubemq.holdings import Holdings, HoldOptions
+from coherer._client.tubemq.flow_control import Pace
 from coherer._client.tubemq.inbox import Inbox
 from coherer._client.tubemq.iteration import MessageIterator
-from coherer._client.tubemq.membership import Membership, Subscription
-from coherer._client.tubemq.pace import Pace
-from coherer._client.tubemq.positions import Positions
+from coherer._client.tubemq.membership import Event, Membership, Subscription
+from coherer._client.tubemq.options import ConsumerOptions, Positions, Progress, Topics, topics_of
 from coherer._common import clock
 from coherer._common.logs import Log
 from coherer._wire.tubemq.codes import ResultCode
@@ -55,7 +53,7 @@ RETRY_MS: Final = 1_000
 """How long a package rests after its handler failed."""
 
 
-class Consumer(Startable):
+class Consumer(Lifecycle):
     """Receives messages as a member of a group. Made by `Client.consumer`; use `async with`.
 
     Args:

@@ -24,12 +24,12 @@ from typing import Final, Protocol
 
 import msgspec
 
-from coherer._client.engine.clock import now_ms
 from coherer._client.engine.tasks import waits
-from coherer._client.tubemq.door import Door
-from coherer._client.tubemq.door import Place as Start
+from coherer._client.tubemq.broker_rpc import Door
+from coherer._client.tubemq.broker_rpc import Place as Start
+from coherer._client.tubemq.flow_control import Pace
 from coherer._client.tubemq.inbox import Inbox
-from coherer._client.tubemq.pace import Pace
+from coherer._common.clock import now_ms
 from coherer._common.logs import Log
 from coherer._record.offset_ranges import described
 from coherer._wire.tubemq import codes

@@ -23,14 +23,14 @@ from typing import Final
 import msgspec
 
 from coherer._client.engine.tasks import cancel, waits
-from coherer._client.tubemq.assignment import Assignment
-from coherer._client.tubemq.door import Door
-from coherer._client.tubemq.door import Place as Start
+from coherer._client.tubemq.broker_rpc import Door
+from coherer._client.tubemq.broker_rpc import Place as Start
+from coherer._client.tubemq.cluster import Pool
 from coherer._client.tubemq.fetching import Fetcher, FetchOptions, Held
+from coherer._client.tubemq.flow_control import Pace
 from coherer._client.tubemq.inbox import Inbox
-from coherer._client.tubemq.link import Pool
-from coherer._client.tubemq.pace import Pace
-from coherer._client.tubemq.positions import Positions
+from coherer._client.tubemq.membership import Assignment
+from coherer._client.tubemq.options import Positions
 from coherer._common.logs import Log
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.names import BrokerInfo, Partition

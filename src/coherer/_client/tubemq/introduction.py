@@ -11,8 +11,7 @@ import logging
 
 import msgspec
 
-from coherer._client.tubemq.cluster import UNDEFINED, Cluster, client_id
-from coherer._client.tubemq.master import checked
+from coherer._client.tubemq.cluster import UNDEFINED, Cluster, checked, client_id
 from coherer._common.logs import Log
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods

@@ -15,11 +15,9 @@ from typing import Final, Protocol
 
 import msgspec
 
-from coherer._client.engine.lanes import BaseLane
-from coherer._client.engine.outcomes import Sink
-from coherer._client.tubemq.link import Link, Pool
-from coherer._client.tubemq.partitions import Rest
-from coherer._client.tubemq.quality import Quality
+from coherer._client.engine.sender import BrokerSender, Sink
+from coherer._client.tubemq.cluster import Link, Pool
+from coherer._client.tubemq.routing import Quality, Rest
 from coherer._wire.tubemq import codes
 from coherer._wire.tubemq.names import BrokerInfo, Partition
 from coherer._wire.tubemq.sending import SendEncoder, SendResponse, parse_send_response
@@ -147,7 +145,7 @@ class Owner(Protocol):
         ...
 
 
-class Lane(BaseLane[Link, tuple[Sent, Parcel]]):
+class Lane(BrokerSender[Link, tuple[Sent, Parcel]]):
     """The way to one broker.
 
     Args:

@@ -16,7 +16,7 @@ from typing import Final, Protocol, TypeVar
 from google.protobuf.message import Message as PbMessage
 
 from coherer._client.engine.tasks import waits
-from coherer._client.tubemq.link import Link, Pool
+from coherer._client.tubemq.cluster import Link, Pool
 from coherer._common.logs import Log
 from coherer._net import running_loop
 from coherer._wire.tubemq import codes

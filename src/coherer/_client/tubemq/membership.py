@@ -24,10 +24,9 @@ import msgspec
 
 from coherer import limits
 from coherer._client.engine.tasks import cancel, waits
-from coherer._client.tubemq.assignment import DONE, Assignment, Beat, Event
-from coherer._client.tubemq.cluster import UNDEFINED, Cluster, client_id
-from coherer._client.tubemq.master import checked, persist
-from coherer._client.tubemq.positions import Bound
+from coherer._client.tubemq.cluster import UNDEFINED, Cluster, checked, client_id, persist
+from coherer._client.tubemq.membership import DONE, Assignment, Beat, Event
+from coherer._client.tubemq.options import Bound
 from coherer._common.logs import Log
 from coherer._wire.tubemq import codes, methods
 from coherer._wire.tubemq import messages as pb

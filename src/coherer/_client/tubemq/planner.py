@@ -17,12 +17,11 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
-from coherer._client.tubemq.cluster import Cluster, client_id
-from coherer._client.tubemq.door import Door
-from coherer._client.tubemq.master import persist
-from coherer._client.tubemq.partitions import partition_ids
+from coherer._client.tubemq.broker_rpc import Door
+from coherer._client.tubemq.cluster import Cluster, client_id, persist
 from coherer._client.tubemq.publisher import FINAL_CODES, Publisher
-from coherer._client.tubemq.survey import Survey, Surveyor
+from coherer._client.tubemq.routing import partition_ids
+from coherer._client.tubemq.topics import Survey, Surveyor
 from coherer._common.logs import Log
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.names import BrokerInfo, Partition
@@ -67,7 +66,7 @@ class Planner:
         self._surveyed: dict[str, tuple[float, list[Partition]]] = {}  # when, by the loop's clock
 
     def check_client(self) -> None:
-        """Check that the client can be used here and now; see `BasePool.check`."""
+        """Check that the client can be used here and now; see `ConnectionPool.check`."""
         self._cluster.pool.check()
 
     async def partitions(self, topic: str) -> list[Partition]:

@@ -14,17 +14,20 @@ from collections.abc import Callable, Iterable
 from typing import Final, overload
 
 from coherer import limits
-from coherer._client.engine.misuse import check_body, message_topic, mistaken
-from coherer._client.engine.outcomes import CallbackSink, FutureSink, Outcome, Sink
-from coherer._client.engine.producing import BaseProducer
+from coherer._client.engine.producer import BaseProducer, check_body, message_topic, mistaken
+from coherer._client.engine.sender import (
+    CallbackSink,
+    FutureSink,
+    Outcome,
+    Sink,
+    Window,
+    check_window,
+)
 from coherer._client.engine.tasks import cancel
-from coherer._client.engine.window import Window, check_window
 from coherer._client.tubemq.cluster import Cluster, address_number
-from coherer._client.tubemq.lanes import Lane, Parcel, Place, Sent
-from coherer._client.tubemq.partitions import partition_ids
 from coherer._client.tubemq.publisher import Publisher
-from coherer._client.tubemq.quality import Quality, QualityRules
-from coherer._client.tubemq.routes import Route
+from coherer._client.tubemq.routing import Quality, QualityRules, Route, partition_ids
+from coherer._client.tubemq.sender import Lane, Parcel, Place, Sent
 from coherer._wire.tubemq import payload
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.names import Partition, TopicInfo, check_topic

@@ -15,11 +15,11 @@ import asyncio
 import logging
 from typing import ClassVar, Final, TypeAlias
 
-from coherer._client.engine.base import Startable
+from coherer._client.engine.lifecycle import Lifecycle
 from coherer._client.engine.tasks import waits
-from coherer._client.tubemq.door import Door, Place
+from coherer._client.tubemq.broker_rpc import Door, Place
 from coherer._client.tubemq.fetching import LOST_CODES
-from coherer._client.tubemq.planner import Planner
+from coherer._client.tubemq.topics import Planner
 from coherer._common.logs import Log
 from coherer._record.offset_ranges import between, described
 from coherer._wire.tubemq import codes
@@ -48,7 +48,7 @@ Package: TypeAlias = tuple[MessageBatch, int]
 """Messages, and the offset behind them."""
 
 
-class Reader(Startable):
+class Reader(Lifecycle):
     """Reads one partition from an offset on. Made by `Client.reader`; use `async with`.
 
     Args:

@@ -14,7 +14,7 @@ import logging
 import msgspec
 
 from coherer._client.tubemq.cluster import UNDEFINED, Cluster, Passport
-from coherer._client.tubemq.partitions import partition_ids
+from coherer._client.tubemq.routing import partition_ids
 from coherer._common.logs import Log
 from coherer._wire.tubemq import codes, methods
 from coherer._wire.tubemq import messages as pb
