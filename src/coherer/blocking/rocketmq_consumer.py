@@ -9,7 +9,7 @@ from functools import partial
 from itertools import count, repeat
 from typing import Any, Final, TypeVar, cast
 
-from coherer._client.engine.progress import Progress
+from coherer._client.engine.consumer import Progress
 from coherer._client.rocketmq.claimed import DEAD, ClaimedBatch, Later
 from coherer._client.rocketmq.consumer import Consumer as AsyncConsumer
 from coherer._client.rocketmq.consumer_options import Selection

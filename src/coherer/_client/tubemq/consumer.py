@@ -24,20 +24,20 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import ClassVar, Final
 
-from coherer._client.engine.base import Startable
 from coherer._client.engine.handling import Stop, handle
 from coherer._client.engine.iteration import BatchIterator
+from coherer._client.engine.lifecycle import Lifecycle
 from coherer._client.engine.tasks import cancel
 from coherer._client.tubemq.assignment import Event
+from coherer._client.tubemq.assignments import AssignmentManager, HoldOptions
+from coherer._client.tubemq.broker_rpc import BrokerRpc
 from coherer._client.tubemq.cluster import Cluster
 from coherer._client.tubemq.consumer_options import ConsumerOptions, Progress, Topics, topics_of
-from coherer._client.tubemq.door import Door
 from coherer._client.tubemq.fetching import FetchOptions, Held
-from coherer._client.tubemq.holdings import Holdings, HoldOptions
+from coherer._client.tubemq.flow_control import FlowControl
 from coherer._client.tubemq.inbox import Inbox
 from coherer._client.tubemq.iteration import MessageIterator
 from coherer._client.tubemq.membership import Membership, Subscription
-from coherer._client.tubemq.pace import Pace
 from coherer._client.tubemq.positions import Positions
 from coherer._common import clock
 from coherer._common.logs import Log
@@ -55,7 +55,7 @@ RETRY_MS: Final = 1_000
 """How long a package rests after its handler failed."""
 
 
-class Consumer(Startable):
+class Consumer(Lifecycle):
     """Receives messages as a member of a group. Made by `Client.consumer`; use `async with`.
 
     Args:
@@ -85,16 +85,16 @@ class Consumer(Startable):
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._working: asyncio.Task[None] | None = None
         self._state = "new"
-        self._door: Door
-        self._holdings: Holdings
+        self._rpc: BrokerRpc
+        self._manager: AssignmentManager
 
     def __repr__(self) -> str:
         what = f"<Consumer of {', '.join(self._subscription.topics)} in {self._subscription.group}"
         if self._state != "open":
             return f"{what}: {self._state}>"
-        held = self._holdings.held.values()
+        held = self._manager.held.values()
         in_use = sum(one.in_use for one in held)
-        paused = sum(one.key in self._holdings.paused for one in held)
+        paused = sum(one.key in self._manager.paused for one in held)
         return (
             f"{what}: {len(held)} partitions, {in_use} of them to be confirmed, {paused} paused, "
             f"{len(self._inbox)} packages waiting>"
@@ -110,7 +110,7 @@ class Consumer(Startable):
         """The partitions that are ours now."""
         if self._state != "open":
             return frozenset()
-        return frozenset(held.partition for held in self._holdings.held.values())
+        return frozenset(held.partition for held in self._manager.held.values())
 
     @property
     def progress(self) -> dict[Partition, Progress]:
@@ -121,7 +121,7 @@ class Consumer(Startable):
             held.partition: Progress(
                 held.offset, held.max_offset, held.backlog_bytes, held.exact, held.left_out
             )
-            for held in self._holdings.held.values()
+            for held in self._manager.held.values()
         }
 
     def check(self) -> None:
@@ -155,14 +155,18 @@ class Consumer(Startable):
         if not membership.not_allocated:
             self._positions.group_began()
         topics = self._subscription.topics
-        self._door = Door(self._cluster, membership.member, self.group, membership.passport, topics)
-        self._holdings = Holdings(
-            self._door,
+        self._rpc = BrokerRpc(
+            self._cluster, membership.member, self.group, membership.credentials, topics
+        )
+        self._manager = AssignmentManager(
+            self._rpc,
             self._cluster.pool,
             self._positions,
             membership.assignment,
             self._inbox,
-            lambda filtered: Pace(membership, filtered=filtered, wall_ms=lambda _: clock.wall_ms()),
+            lambda filtered: FlowControl(
+                membership, filtered=filtered, wall_ms=lambda _: clock.wall_ms()
+            ),
             lambda topic: topics[topic] or None,
             membership.hurry,
             HoldOptions(
@@ -190,7 +194,7 @@ class Consumer(Startable):
         self.check()
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
-                await self._holdings.any()
+                await self._manager.any()
         except TimeoutError:
             raise RequestTimeoutError(
                 f"No partition was assigned within {timeout_ms} ms.",
@@ -255,7 +259,7 @@ class Consumer(Startable):
         If that get is lost, or the partition is not ours any more, the package comes again.
         """
         self.check()
-        held = self._holdings.held.get(_key(batch))
+        held = self._manager.held.get(_key(batch))
         if held is not None and held.package is batch and held.in_use:
             held.finish(confirmed=True)
 
@@ -265,7 +269,7 @@ class Consumer(Startable):
         self._give_back(batch)
 
     def _give_back(self, batch: MessageBatch) -> None:
-        held = self._holdings.held.get(_key(batch))
+        held = self._manager.held.get(_key(batch))
         if held is not None and held.package is batch and held.in_use:
             held.in_use = False
             self._inbox.put(held.key, batch, first=True)
@@ -304,19 +308,19 @@ class Consumer(Startable):
     def pause(self, *partitions: Partition | str) -> None:
         """Fetch and deliver nothing of these partitions until `resume`; without any, of none."""
         self.check()
-        wanted = _keys(partitions) if partitions else frozenset(self._holdings.held)
-        self._holdings.pause(self._holdings.paused | wanted)
+        wanted = _keys(partitions) if partitions else frozenset(self._manager.held)
+        self._manager.pause(self._manager.paused | wanted)
 
     def resume(self, *partitions: Partition | str) -> None:
         """Undo `pause` for these partitions; without any, for all."""
         self.check()
-        wanted = _keys(partitions) if partitions else self._holdings.paused
-        self._holdings.pause(self._holdings.paused - wanted)
+        wanted = _keys(partitions) if partitions else self._manager.paused
+        self._manager.pause(self._manager.paused - wanted)
 
     @property
     def paused(self) -> frozenset[str]:
         """The keys of paused partitions."""
-        return self._holdings.paused if self._state == "open" else frozenset()
+        return self._manager.paused if self._state == "open" else frozenset()
 
     async def close(self) -> None:
         """Give everything back and leave the group. Packages not confirmed come again.
@@ -329,7 +333,7 @@ class Consumer(Startable):
         self._inbox.wake()
         try:
             await cancel(self._working)
-            await self._holdings.close()
+            await self._manager.close()
         finally:  # a member that reads nothing would keep its partitions from the others
             await self._membership.stop()
 
@@ -351,7 +355,7 @@ class Consumer(Startable):
     def _take(self) -> MessageBatch | None:
         while (entry := self._inbox.take()) is not None:
             key, batch = entry
-            held = self._holdings.held[key]
+            held = self._manager.held[key]
             held.report(batch)
             if len(batch):
                 held.in_use = True
@@ -360,7 +364,7 @@ class Consumer(Startable):
         return None
 
     def _in_hand(self, batch: MessageBatch) -> Held:
-        held = self._holdings.held.get(_key(batch))
+        held = self._manager.held.get(_key(batch))
         if held is None:
             raise RefusedError(
                 "The partition is not ours any more.",
@@ -383,13 +387,13 @@ class Consumer(Startable):
         held = self._in_hand(batch)
         held.in_use = False  # nobody else may confirm it
         try:
-            link = await self._door.link(held.partition.broker)
-            answer = self._door.commit(link, held.partition, consumed=consumed)
+            link = await self._rpc.link(held.partition.broker)
+            answer = self._rpc.commit(link, held.partition, consumed=consumed)
         finally:
             # From here on the next get may leave: it goes by the same connection, behind the
             # commit, so the broker sees them in order.
             held.finish(confirmed=False)
-        told = self._door.committed(link, held.partition, await answer)
+        told = self._rpc.committed(link, held.partition, await answer)
         if told.HasField("maxOffset"):
             held.max_offset = told.maxOffset
         return told.currOffset
@@ -403,9 +407,9 @@ class Consumer(Startable):
             partitions = event.partitions
             try:
                 if event.gives_up:
-                    await self._holdings.give_up(partitions)
+                    await self._manager.give_up(partitions)
                 elif event.takes:
-                    await self._holdings.take(partitions)
+                    await self._manager.take(partitions)
                     self._positions.group_began()
                 else:
                     _log.info("An instruction that is not for us: %r", event)

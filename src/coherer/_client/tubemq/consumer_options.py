@@ -7,8 +7,8 @@ from typing import cast
 
 import msgspec
 
-from coherer._client.engine.progress import Progress
-from coherer._client.tubemq.holdings import Listener
+from coherer._client.engine.consumer import Progress
+from coherer._client.tubemq.assignments import Listener
 from coherer._client.tubemq.positions import Start
 from coherer.errors import UsageError
 

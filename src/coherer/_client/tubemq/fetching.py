@@ -24,12 +24,12 @@ from typing import Final, Protocol
 
 import msgspec
 
-from coherer._client.engine.clock import now_ms
 from coherer._client.engine.tasks import waits
-from coherer._client.tubemq.door import Door
-from coherer._client.tubemq.door import Place as Start
+from coherer._client.tubemq.broker_rpc import BrokerRpc
+from coherer._client.tubemq.broker_rpc import Place as Start
+from coherer._client.tubemq.flow_control import FlowControl
 from coherer._client.tubemq.inbox import Inbox
-from coherer._client.tubemq.pace import Pace
+from coherer._common.clock import now_ms
 from coherer._common.logs import Log
 from coherer._record.gaps import described
 from coherer._wire.tubemq import codes
@@ -97,7 +97,7 @@ class Held:
     """
 
     def __init__(
-        self, partition: Partition, start: Start, accepted: frozenset[str] | None, pace: Pace
+        self, partition: Partition, start: Start, accepted: frozenset[str] | None, pace: FlowControl
     ) -> None:
         self.partition = partition
         self.key = partition.key
@@ -179,17 +179,17 @@ class Fetcher:
 
     Args:
         held: the partition.
-        door: the way to the broker.
+        rpc: the way to the broker.
         inbox: where packages go.
         owner: who holds the partition.
         options: how to fetch.
     """
 
     def __init__(
-        self, held: Held, door: Door, inbox: Inbox, owner: Owner, options: FetchOptions
+        self, held: Held, rpc: BrokerRpc, inbox: Inbox, owner: Owner, options: FetchOptions
     ) -> None:
         self._held = held
-        self._door = door
+        self._rpc = rpc
         self._inbox = inbox
         self._owner = owner
         self._options = options
@@ -236,10 +236,10 @@ class Fetcher:
     async def _once(self) -> int:
         """One get and what follows; returns how long to rest before the next."""
         held = self._held
-        link = await self._door.link(held.partition.broker)
+        link = await self._rpc.link(held.partition.broker)
         asked = self._loop.time()
         confirmed, held.confirmed = held.confirmed, False
-        body = await self._door.get(
+        body = await self._rpc.get(
             link,
             held.partition,
             confirmed=confirmed,

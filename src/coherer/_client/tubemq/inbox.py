@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from coherer._client.engine.takers import Takers
+from coherer._client.engine.tasks import Waiters
 from coherer._wire.tubemq.delivery import MessageBatch
 
 
@@ -24,7 +24,7 @@ class Inbox:
         self._limit_bytes = limit_bytes
         self._waiting: deque[tuple[str, MessageBatch]] = deque()
         self._paused: frozenset[str] = frozenset()
-        self._takers = Takers()
+        self._takers = Waiters()
         self._room: asyncio.Event = asyncio.Event()
         self._room.set()
 

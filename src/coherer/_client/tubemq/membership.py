@@ -126,7 +126,7 @@ class Membership:
     Attributes:
         member: the consumer id.
         assignment: what it holds.
-        passport: what to show to brokers.
+        credentials: what to show to brokers.
         group_rules: how fast this group may read.
         default_rules: how fast any group may read.
         priority: the id of the group's read priority.
@@ -142,7 +142,7 @@ class Membership:
     ) -> None:
         self.member = ""
         self.assignment = Assignment()
-        self.passport = cluster.passport()
+        self.credentials = cluster.credentials()
         self.group_rules = NO_RULES
         self.default_rules = NO_RULES
         self.priority: int = UNDEFINED
@@ -194,7 +194,7 @@ class Membership:
         request = pb.CloseRequestC2M(
             clientId=self.member,
             groupName=self._subscription.group,
-            authInfo=self.passport.for_master(),
+            authInfo=self.credentials.for_master(),
         )
         try:
             await self._cluster.masters.ask(methods.CONSUMER_CLOSE, request, pb.CloseResponseM2C)
@@ -265,7 +265,7 @@ class Membership:
             groupFlowCheckId=self._group_check,
             defFlowCheckId=self._default_check,
             qryPriorityId=self.priority,
-            authInfo=self.passport.for_master(),
+            authInfo=self.credentials.for_master(),
         )
         bound = self._subscription.bound
         if bound is not None:
@@ -296,7 +296,7 @@ class Membership:
             defFlowCheckId=self._default_check,
             groupFlowCheckId=self._group_check,
             qryPriorityId=self.priority,
-            authInfo=self.passport.for_master(),
+            authInfo=self.credentials.for_master(),
         )
         masters = self._cluster.masters
         answer = await masters.ask(methods.CONSUMER_HEARTBEAT, request, pb.HeartResponseM2C)
@@ -306,7 +306,7 @@ class Membership:
             self.hurry()
             return None
         checked(answer, server=masters.server)
-        if answer.requireAuth and not self.passport.signs:
+        if answer.requireAuth and not self.credentials.signs:
             raise UsageError(
                 "The master wants to know who we are.",
                 server=masters.server,
@@ -343,7 +343,7 @@ class Membership:
 
     def _learn(self, answer: pb.RegisterResponseM2C | pb.HeartResponseM2C) -> None:
         if answer.HasField("authorizedInfo"):
-            self.passport.renew(answer.authorizedInfo)
+            self.credentials.renew(answer.authorizedInfo)
         if answer.HasField("notAllocated") and not answer.notAllocated:
             self.not_allocated = False
         if answer.HasField("qryPriorityId"):

@@ -24,12 +24,12 @@ import msgspec
 
 from coherer._client.engine.tasks import cancel, waits
 from coherer._client.tubemq.assignment import Assignment
-from coherer._client.tubemq.door import Door
-from coherer._client.tubemq.door import Place as Start
+from coherer._client.tubemq.broker_rpc import BrokerRpc
+from coherer._client.tubemq.broker_rpc import Place as Start
 from coherer._client.tubemq.fetching import Fetcher, FetchOptions, Held
+from coherer._client.tubemq.flow_control import FlowControl
 from coherer._client.tubemq.inbox import Inbox
 from coherer._client.tubemq.link import Pool
-from coherer._client.tubemq.pace import Pace
 from coherer._client.tubemq.positions import Positions
 from coherer._common.logs import Log
 from coherer._wire.tubemq.codes import ResultCode
@@ -62,11 +62,11 @@ class HoldOptions(msgspec.Struct, frozen=True, kw_only=True):
     on_revoked: Listener | None = None
 
 
-class Holdings:
+class AssignmentManager:
     """The partitions of one consumer.
 
     Args:
-        door: the way to brokers.
+        rpc: the way to brokers.
         pool: the connections, to cut one that is dead.
         positions: where to begin.
         assignment: what the master is told.
@@ -84,12 +84,12 @@ class Holdings:
 
     def __init__(
         self,
-        door: Door,
+        rpc: BrokerRpc,
         pool: Pool,
         positions: Positions,
         assignment: Assignment,
         inbox: Inbox,
-        pace: Callable[[bool], Pace],
+        pace: Callable[[bool], FlowControl],
         accepted: Callable[[str], frozenset[str] | None],
         hurry: Callable[[], None],
         options: HoldOptions,
@@ -97,7 +97,7 @@ class Holdings:
     ) -> None:
         self.held: dict[str, Held] = {}
         self.paused: frozenset[str] = frozenset()
-        self._door = door
+        self._rpc = rpc
         self._pool = pool
         self._positions = positions
         self._assignment = assignment
@@ -199,7 +199,7 @@ class Holdings:
         for tries_left in reversed(range(TAKE_TRIES)):
             status, offset = self._positions.of(partition.key)
             try:
-                start = await self._door.take(partition, status, offset)
+                start = await self._rpc.take(partition, status, offset)
             except CohererError as error:
                 refused = error.code == ResultCode.CERTIFICATE_FAILURE
                 if refused or not tries_left:
@@ -217,7 +217,7 @@ class Holdings:
         held = Held(partition, start, accepted, self._pace(accepted is not None))
         self.held[held.key] = held
         self._any.set()
-        fetcher = Fetcher(held, self._door, self._inbox, self, self._fetching)
+        fetcher = Fetcher(held, self._rpc, self._inbox, self, self._fetching)
         held.task = asyncio.create_task(fetcher.run(), name=f"fetch {held.key}")
 
     def _remove(self, held: Held) -> None:
@@ -240,7 +240,7 @@ class Holdings:
 
     async def _hand_back(self, held: Held) -> None:
         try:
-            await self._door.give_up(held.partition, consumed=held.consumed)
+            await self._rpc.give_up(held.partition, consumed=held.consumed)
         except CohererError as error:
             _log.info("Giving up %s: %s", held.key, error, about=held.key)
 
@@ -261,7 +261,7 @@ class Holdings:
     async def _beat(self, broker: BrokerInfo) -> None:
         here = {key: held for key, held in self.held.items() if held.partition.broker == broker}
         try:
-            failures = await self._door.beat(broker, [held.partition for held in here.values()])
+            failures = await self._rpc.beat(broker, [held.partition for held in here.values()])
         except RequestTimeoutError as error:
             _log.warning("No answer to a heartbeat: %s", error, about=broker)
             link = self._pool.find(broker.host, broker.port)

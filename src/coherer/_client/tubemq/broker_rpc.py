@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from coherer._client.tubemq.cluster import UNDEFINED, Cluster, Passport
-from coherer._client.tubemq.link import Link
+from coherer._client.tubemq.cluster import UNDEFINED, Cluster, Credentials
+from coherer._client.tubemq.link import TubeConnection
 from coherer._client.tubemq.master import checked
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
@@ -39,14 +39,14 @@ class Place(msgspec.Struct, frozen=True):
     step: int | None
 
 
-class Door:
+class BrokerRpc:
     """Requests of one member of a group to brokers.
 
     Args:
         cluster: the way to the cluster.
         member: the consumer id.
         group: the group.
-        passport: what to show.
+        credentials: what to show.
         filters: topic to the words that messages are wanted of.
 
     Attributes:
@@ -58,7 +58,7 @@ class Door:
         cluster: Cluster,
         member: str,
         group: str,
-        passport: Passport,
+        credentials: Credentials,
         filters: Mapping[str, Iterable[str]],
     ) -> None:
         self.priority = UNDEFINED
@@ -66,10 +66,10 @@ class Door:
         self._timeout_ms = cluster.options.timeout_ms
         self._member = member
         self._group = group
-        self._passport = passport
+        self._credentials = credentials
         self._filters = {topic: sorted(words) for topic, words in filters.items()}
 
-    async def link(self, broker: BrokerInfo) -> Link:
+    async def link(self, broker: BrokerInfo) -> TubeConnection:
         """The connection to a broker.
 
         Raises:
@@ -140,7 +140,7 @@ class Door:
             readStatus=0,
             partitionInfo=[partition.text() for partition in partitions],
             qryPriorityId=self.priority,
-            authInfo=self._passport.for_broker(),
+            authInfo=self._credentials.for_broker(),
         )
         answer = await link.ask(
             methods.PARTITION_HEARTBEAT, request, pb.HeartBeatResponseB2C, self._timeout_ms
@@ -149,7 +149,13 @@ class Door:
         return [FailureInfo.parse(text) for text in answer.failureInfo]
 
     def get(
-        self, link: Link, partition: Partition, *, confirmed: bool, escapes: bool, timeout_ms: int
+        self,
+        link: TubeConnection,
+        partition: Partition,
+        *,
+        confirmed: bool,
+        escapes: bool,
+        timeout_ms: int,
     ) -> asyncio.Future[bytes]:
         """Ask for the next package of a partition.
 
@@ -177,7 +183,9 @@ class Door:
         )
         return link.call(methods.GET_MESSAGES, request, timeout_ms)
 
-    def commit(self, link: Link, partition: Partition, *, consumed: bool) -> asyncio.Future[bytes]:
+    def commit(
+        self, link: TubeConnection, partition: Partition, *, consumed: bool
+    ) -> asyncio.Future[bytes]:
         """Confirm the package that was read last, or ask for it to be read again.
 
         Returns:
@@ -196,7 +204,7 @@ class Door:
         return link.call(methods.COMMIT_OFFSET, request, self._timeout_ms)
 
     def committed(
-        self, link: Link, partition: Partition, body: bytes
+        self, link: TubeConnection, partition: Partition, body: bytes
     ) -> pb.CommitOffsetResponseB2C:
         """Take the answer to `commit` apart.
 
@@ -220,5 +228,5 @@ class Door:
             filterCondStr=self._filters.get(partition.topic, []),
             currOffset=offset,
             qryPriorityId=self.priority,
-            authInfo=self._passport.for_broker(),
+            authInfo=self._credentials.for_broker(),
         )
