@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from coherer._client.engine import connections
 from coherer._client.tubemq.cluster import Cluster
 from coherer._client.tubemq.link import Pool, TubeConnection
 from coherer._wire.tubemq import messages as pb
@@ -62,7 +63,7 @@ async def test_no_answer_in_time(fake, kit, link: TubeConnection) -> None:
 async def test_a_connection_that_has_fallen_silent_is_given_up(
     fake, kit, link: TubeConnection, way: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "SILENT_MS", 40)
+    monkeypatch.setattr(connections, "SILENT_MS", 40)
     fake.always(methods.PRODUCER_CLOSE, kit.silence)
 
     async def missed() -> None:

@@ -367,7 +367,8 @@ class PartitionState(Generic[B]):
 
     __slots__ = (
         "_aside", "_deliveries", "_fetcher", "_waiting", "by_message", "fetched_ms", "generation",
-        "limits", "messages", "next_offset", "ordered", "phase", "size_bytes", "taken_ms", "waiting_bytes",
+        "limits", "messages", "next_offset", "ordered", "phase", "size_bytes", "taken_ms",
+        "waiting_bytes",
     )  # fmt: skip
 
     def __init__(

@@ -18,8 +18,6 @@ Rules:
 * A consumer has one loop at a time. A new loop hands out again what the loop before it left
   unacknowledged by `break` or an exception. To process several batches at a time, use `run` or
   `receive`.
-* The prefetch buffer hands out batches partition by partition in turn, so that no partition waits
-  until another is empty.
 """
 
 from __future__ import annotations
@@ -30,18 +28,16 @@ import logging
 import signal
 import threading
 from abc import abstractmethod
-from collections import deque
 from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
     Generator,
     Hashable,
-    Iterable,
     Iterator,
     Mapping,
 )
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from types import FrameType
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
@@ -51,15 +47,14 @@ import msgspec
 from coherer._client.engine.assigned import (
     Delivery,
     DeliveryState,
-    Event,
     Fetched,
     Fetcher,
-    PartitionState,
     Phase,
     RetryAfter,
 )
+from coherer._client.engine.assignments import Assignments, PrefetchBuffer
 from coherer._client.engine.lifecycle import Lifecycle
-from coherer._client.engine.tasks import Waiters, cancel
+from coherer._client.engine.tasks import cancel
 from coherer._common.logs import Log
 from coherer.errors import ClosedError, RefusedError, UsageError
 
@@ -96,9 +91,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class ReceivedBatch(Fetched, Protocol[M_co]):
-    """A batch as the application gets it. Protocols inherit `ack` and `retry`."""
-
-    __slots__ = ()
+    """A batch as the application gets it."""
 
     @property
     def topic(self) -> str:
@@ -113,6 +106,22 @@ class ReceivedBatch(Fetched, Protocol[M_co]):
     def __iter__(self) -> Iterator[M_co]: ...
 
     def ack(self) -> None:
+        """See `Acknowledgeable`."""
+        ...
+
+    async def retry(self, *, later: RetryAfter = None) -> None:
+        """See `Acknowledgeable`."""
+        ...
+
+
+class Acknowledgeable:
+    """What the application can say about a batch; protocols' batches inherit it."""
+
+    __slots__ = ()
+
+    delivery: Delivery[Any] | None
+
+    def ack(self) -> None:
         """Acknowledge the batch: its messages are not delivered again.
 
         The server is told with the next fetch, or by `Consumer.commit`. Acknowledging it again, or
@@ -125,191 +134,17 @@ class ReceivedBatch(Fetched, Protocol[M_co]):
         """Have the messages that are not acknowledged delivered again.
 
         Args:
-            later: when; see the consumer of the protocol.
+            later: when; None as soon as the protocol can.
         """
         if self.delivery is not None:
             await self.delivery.retry(None, later)
 
 
-class PrefetchBuffer(Generic[B]):
-    """Fetched batches that wait for the application, at most `limit_bytes` of them.
-
-    Args:
-        limit_bytes: nothing more is fetched while this much is here.
-        count_in_hand: whether batches count until they are acknowledged, or until they are taken.
-
-    Attributes:
-        size_bytes: how much is here. Partitions that are paused do not count, so that they do not
-            keep the others from being fetched.
-    """
-
-    def __init__(self, limit_bytes: int, *, count_in_hand: bool) -> None:
-        self.size_bytes = 0
-        self._limit_bytes = limit_bytes
-        self._count_in_hand = count_in_hand
-        self._turn: deque[Fetcher[B]] = deque()
-        self._direct: deque[B] = deque()
-        self._counted: dict[Fetcher[B], int] = {}
-        self._blocked: set[Fetcher[B]] = set()
-        self._waiters = Waiters()
-
-    def add(self, fetcher: Fetcher[B], *, first: bool = False) -> None:
-        """A partition has batches; it gets its turn, at once with `first`."""
-        if fetcher.listed or not fetcher.can_take:
-            return
-        fetcher.listed = True
-        if first:
-            self._turn.appendleft(fetcher)
-        else:
-            self._turn.append(fetcher)
-        self._waiters.wake()
-
-    def insert(self, batch: B) -> None:
-        """Add a batch that belongs to no partition; it is the next to be taken."""
-        self._direct.append(batch)
-        self._waiters.wake()
-
-    def withdraw(self, batch: B) -> None:
-        """Undo `insert`, unless the batch was taken."""
-        if batch in self._direct:
-            self._direct.remove(batch)
-
-    def take(self) -> B | None:
-        """The next batch."""
-        if self._direct:
-            return self._direct.popleft()
-        while self._turn:
-            fetcher = self._turn.popleft()
-            fetcher.listed = False
-            batch = fetcher.take()
-            if batch is not None:
-                self.add(fetcher)
-                return batch
-        return None
-
-    def has_room(self, fetcher: Fetcher[B]) -> bool:
-        """Whether a partition may fetch; if not, its fetcher is kicked when it may."""
-        if self.size_bytes < self._limit_bytes:
-            return True
-        self._blocked.add(fetcher)
-        return False
-
-    def count(self, fetcher: Fetcher[B]) -> None:
-        """A partition has more or fewer bytes here than before."""
-        state = fetcher.state
-        size_bytes = 0
-        if state.phase is Phase.FETCHING:
-            size_bytes = state.size_bytes if self._count_in_hand else state.waiting_bytes
-        change = size_bytes - self._counted.get(fetcher, 0)
-        if not change:
-            return
-        self._counted[fetcher] = size_bytes
-        self.size_bytes += change
-        if self._blocked and self.size_bytes < self._limit_bytes:
-            blocked, self._blocked = self._blocked, set()
-            for one in blocked:
-                one.kick()
-
-    def forget(self, fetcher: Fetcher[B]) -> None:
-        """A partition was revoked."""
-        self.count(fetcher)
-        self._counted.pop(fetcher, None)
-        self._blocked.discard(fetcher)
-
-    def wake(self) -> None:
-        """Let everyone who waits look again."""
-        self._waiters.wake()
-
-    async def changed(self) -> None:
-        """Wait until there may be something to take."""
-        await self._waiters.wait()
-
-
-class Assignments(Generic[K, F]):
-    """The assigned partitions of a consumer.
-
-    Args:
-        buffer: the consumer's prefetch buffer.
-
-    Attributes:
-        fetchers: by the partition's key.
-        paused: keys of partitions that stay paused, also while they are not assigned.
-        buffer: as given.
-    """
-
-    def __init__(self, buffer: PrefetchBuffer[Any]) -> None:
-        self.fetchers: dict[K, F] = {}
-        self.paused: frozenset[K] = frozenset()
-        self.buffer = buffer
-        self._changed = Waiters()
-
-    def __len__(self) -> int:
-        return len(self.fetchers)
-
-    def __iter__(self) -> Iterator[F]:
-        return iter(list(self.fetchers.values()))
-
-    def add(self, key: K, fetcher: F) -> None:
-        """A partition is assigned. Its fetcher is kicked by the caller, when it may begin."""
-        self.fetchers[key] = fetcher
-        if key in self.paused:
-            fetcher.state.on(Event.PAUSE)
-        self._changed.wake()
-
-    def drain(self, fetchers: Iterable[F]) -> None:
-        """Fetch and hand out nothing more of these; what is in hand may still be acknowledged."""
-        for fetcher in fetchers:
-            fetcher.state.on(Event.DRAIN)
-            self.buffer.count(fetcher)
-
-    def keep(self, key: K) -> None:
-        """Undo `drain` for a partition."""
-        fetcher = self.fetchers[key]
-        fetcher.state.on(Event.KEEP)
-        if key in self.paused:
-            fetcher.state.on(Event.PAUSE)
-        self._go_on(fetcher)
-
-    def remove(self, key: K) -> None:
-        """A partition was given up, or lost."""
-        fetcher = self.fetchers.pop(key, None)
-        if fetcher is not None:
-            fetcher.state.on(Event.REVOKE)
-            self.buffer.forget(fetcher)
-            self._changed.wake()
-
-    def pause(self, keys: frozenset[K]) -> None:
-        """Fetch and hand out nothing of these partitions, and of no others."""
-        self.paused = keys
-        for key, fetcher in self.fetchers.items():
-            fetcher.state.on(Event.PAUSE if key in keys else Event.RESUME)
-            self._go_on(fetcher)
-
-    async def wait_any(self, matching: Callable[[K], bool] = lambda _: True) -> None:
-        """Wait until a partition is assigned."""
-        while not any(map(matching, self.fetchers)):
-            await self._changed.wait()
-
-    def _go_on(self, fetcher: F) -> None:
-        self.buffer.count(fetcher)
-        self.buffer.add(fetcher)
-        if fetcher.state.phase is Phase.FETCHING:
-            fetcher.kick()
-
-
-class Source(Protocol[B]):
-    """Where loops and handlers get batches: a consumer."""
-
-    async def receive(self) -> B | None:
-        """The next batch."""
-        ...
-
-
 class BatchIterator(AsyncIterator[B]):
     """Batches for `async for`; each is acknowledged when the next is asked for."""
 
-    def __init__(self, source: Source[B]) -> None:
-        self._source = source
+    def __init__(self, receive: Callable[[], Awaitable[B | None]]) -> None:
+        self._receive = receive
         self._delivery: Delivery[B] | None = None
 
     def __aiter__(self) -> BatchIterator[B]:
@@ -320,7 +155,7 @@ class BatchIterator(AsyncIterator[B]):
         if delivery is not None:
             delivery.acknowledge()
         try:
-            batch = await self._source.receive()
+            batch = await self._receive()
         except ClosedError:
             raise StopAsyncIteration from None
         assert batch is not None  # noqa: S101 - without a timeout there is a batch
@@ -340,8 +175,8 @@ class MessageIterator(AsyncIterator[M]):
     TubeMQ knows whole batches only: there, a batch is acknowledged behind its last message.
     """
 
-    def __init__(self, source: Source[ReceivedBatch[M]]) -> None:
-        self._source = source
+    def __init__(self, receive: Callable[[], Awaitable[ReceivedBatch[M] | None]]) -> None:
+        self._receive = receive
         self._delivery: Delivery[Any] | None = None
         self._messages: Iterator[M] = iter(())
 
@@ -358,7 +193,7 @@ class MessageIterator(AsyncIterator[M]):
         self._delivery = None
         while True:
             try:
-                batch = await self._source.receive()
+                batch = await self._receive()
             except ClosedError:
                 raise StopAsyncIteration from None
             assert batch is not None  # noqa: S101 - without a timeout there is a batch
@@ -445,6 +280,9 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
     _KIND: ClassVar[str] = "consumer"
     _RETRY: ClassVar[timedelta | None]
     """When a batch is delivered again after its handler failed; None as the protocol does it."""
+    _NOT_ASSIGNED: ClassVar[int | None] = None
+    _NOT_IN_HAND: ClassVar[int | None] = None
+    """The protocol's codes for batches that cannot be acknowledged."""
 
     def __init__(self, prefetch_bytes: int, *, count_in_hand: bool) -> None:
         self._prefetch = PrefetchBuffer[B](prefetch_bytes, count_in_hand=count_in_hand)
@@ -525,14 +363,14 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
         received again.
         """
         self.check()
-        loop = BatchIterator[B](self)
+        loop = BatchIterator[B](self.receive)
         self._begin_loop(loop)
         return loop
 
     def __aiter__(self) -> MessageIterator[M]:
         """Messages for `async for`; see `batches`."""
         self.check()
-        loop = MessageIterator[M](self)
+        loop = MessageIterator[M](self.receive)
         self._begin_loop(loop)
         return loop
 
@@ -583,7 +421,7 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
         """Acknowledge a batch that has to be in the application's hands.
 
         Raises:
-            UsageError: it was acknowledged or requeued before.
+            UsageError: it was acknowledged or retried before, or fetched before a `seek`.
             RefusedError: its partition is not assigned to this consumer any more.
         """
         delivery = batch.delivery
@@ -592,13 +430,21 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
                 "The batch was acknowledged or retried before.",
                 topic=batch.topic,
                 partition=batch.partition,
+                code=self._NOT_IN_HAND,
             )
-        if not delivery.in_hand:
+        if delivery.fetcher.state.phase is Phase.REVOKED:
             raise RefusedError(
                 "The partition is not assigned to this consumer any more.",
                 topic=batch.topic,
                 partition=batch.partition,
+                code=self._NOT_ASSIGNED,
                 hint="The messages are delivered again, to the member that has the partition now.",
+            )
+        if not delivery.in_hand:
+            raise UsageError(
+                "The batch was fetched before the consumer went to another offset.",
+                topic=batch.topic,
+                partition=batch.partition,
             )
         delivery.acknowledge()
 
@@ -609,9 +455,7 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
         if before is not None:
             before.leave()
 
-    async def _work(
-        self, handler: Callable[[B], Awaitable[None] | None], stop: Stop
-    ) -> None:
+    async def _work(self, handler: Callable[[B], Awaitable[None] | None], stop: Stop) -> None:
         while not stop.is_requested():
             try:
                 with stop.waiting():
@@ -623,23 +467,27 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
                     return
                 raise
             assert batch is not None  # noqa: S101 - without a timeout there is a batch
+            # Not `batch.ack()`: facades' batches hand that over from other threads.
             delivery = batch.delivery
+            assert delivery is not None  # noqa: S101 - it was received just now
             try:
-                if inspect.iscoroutinefunction(handler):
-                    await handler(batch)
-                else:
-                    answer = await asyncio.to_thread(handler, batch)
-                    if answer is not None:
-                        await answer
+                await _handle(handler, batch)
             except Exception as error:  # noqa: BLE001 - the application's
                 _log.exception(
                     "The handler failed; the messages will be delivered again", about=repr(error)
                 )
-                with suppress(ClosedError):
-                    await batch.retry(later=self._RETRY)
+                await delivery.retry(None, self._RETRY)
             except BaseException:  # this task was cancelled
-                if delivery is not None:
-                    delivery.requeue()
+                delivery.requeue()
                 raise
             else:
-                batch.ack()
+                delivery.acknowledge()
+
+
+async def _handle(handler: Callable[[B], Awaitable[None] | None], batch: B) -> None:
+    if inspect.iscoroutinefunction(handler):
+        await handler(batch)
+        return
+    answer = await asyncio.to_thread(handler, batch)
+    if answer is not None:
+        await answer

@@ -125,8 +125,7 @@ class Lifecycle(ABC):
         self._state = "starting"
         try:
             await begin()
-            if self._closed_meanwhile():
-                raise ClosedError(f"The {self._KIND} was closed while it started.")
+            self._check_starting()
         except BaseException:
             self._state = "closed"
             await undo()
@@ -147,8 +146,10 @@ class Lifecycle(ABC):
         if self._state != "new":
             raise UsageError(f"A {self._KIND} is started once.")
 
-    def _closed_meanwhile(self) -> bool:
-        return self._state == "closed"
+    def _check_starting(self) -> None:
+        """Check that it was not closed meanwhile; see `_start_with`."""
+        if self._state != "starting":
+            raise ClosedError(f"The {self._KIND} was closed while it started.")
 
     @abstractmethod
     def _check_client(self) -> None:

@@ -1,36 +1,35 @@
-"""The partitions that a consumer holds: taking them, giving them up, losing them.
+"""The assigned partitions of a consumer: taking them, giving them up, losing them.
 
 Rules:
 
-* A partition is held when its broker says so, from then on until it is given up or lost.
-* Before it is given up, the application may finish the package that it has in hand and confirm it,
-  for `release_ms`. What is not confirmed then is rolled back: it comes again, to whoever holds the
-  partition next.
-* A broker that has forgotten us (code 411, it was restarted) is asked at once to take us again:
-  the master still believes that the partition is ours. (Java drops the partition and waits for the
-  next balance.)
-* A broker gets heartbeats at every period. One that does not answer has its connection cut, so
-  that everything begins anew with a fresh one.
+* A partition is assigned from when its broker has accepted the registration until it is given up or
+  lost.
+* Before it is given up, the application may finish and acknowledge the batch that it has in hand,
+  for `release_ms`. A batch that is not acknowledged then is rolled back: it is delivered again, to
+  the member that gets the partition next.
+* If a broker has forgotten this member (code 411, it was restarted), the partition is registered
+  again at once: the master still believes that it is assigned. (Java drops the partition and waits
+  for the next balance.)
+* Brokers get heartbeats at every period. If one does not answer, its connection is cut, so that
+  everything starts over on a new one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-import msgspec
-
+from coherer._client.engine.assignments import Assignments
 from coherer._client.engine.tasks import cancel, waits
-from coherer._client.tubemq.assignment import Assignment
-from coherer._client.tubemq.broker_rpc import BrokerRpc
-from coherer._client.tubemq.broker_rpc import Place as Start
-from coherer._client.tubemq.fetching import Fetcher, FetchOptions, Held
+from coherer._client.tubemq.broker_rpc import BrokerRpc, StartPosition
+from coherer._client.tubemq.fetching import PartitionFetcher, ReceivedBatch
 from coherer._client.tubemq.flow_control import FlowControl
-from coherer._client.tubemq.inbox import Inbox
 from coherer._client.tubemq.link import Pool
-from coherer._client.tubemq.positions import Positions
+from coherer._client.tubemq.membership import Membership
+from coherer._client.tubemq.options import ConsumerOptions, Listener, StartPositions
+from coherer._common import clock
 from coherer._common.logs import Log
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.names import BrokerInfo, Partition
@@ -38,168 +37,105 @@ from coherer.errors import CohererError, RefusedError, RequestTimeoutError
 
 _log = Log(logging.getLogger(__name__))
 
-TAKE_TRIES: Final = 7
-"""Tries to register a partition with its broker; then it is left to the next balance."""
-
-Listener = Callable[[frozenset[Partition]], Awaitable[None] | None]
-"""Told about partitions that came or go."""
-
-
-class HoldOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How partitions are held.
-
-    Args:
-        heartbeat_ms: period of heartbeats to brokers.
-        release_ms: how long the application may finish a package before its partition goes.
-        on_assigned: told which partitions have come.
-        on_revoked: told which partitions go, while they can still be confirmed; after a loss,
-            which have gone.
-    """
-
-    heartbeat_ms: int = 13_000
-    release_ms: int = 3_000
-    on_assigned: Listener | None = None
-    on_revoked: Listener | None = None
+REGISTER_TRIES: Final = 7
+"""Attempts to register a partition with its broker; then it is left to the next balance."""
 
 
 class AssignmentManager:
-    """The partitions of one consumer.
+    """Takes and gives up the partitions of one consumer.
 
     Args:
-        rpc: the way to brokers.
+        assignments: where they are kept.
+        rpc: the calls to brokers.
         pool: the connections, to cut one that is dead.
         positions: where to begin.
-        assignment: what the master is told.
-        inbox: where packages go.
-        pace: makes the pace of a partition, told whether it is filtered.
-        accepted: topic to the tags that are wanted, None for all.
-        hurry: called when the master should be told soon.
-        options: how partitions are held.
-        fetching: how they are fetched from.
-
-    Attributes:
-        held: by partition key.
-        paused: keys of partitions that are not fetched from.
+        membership: reports to the master, and knows the group's flow rules.
+        topics: topic to the tags that are wanted; none means all messages.
+        options: the consumer's options.
+        heartbeat_ms: period of heartbeats to brokers.
+        make: makes batches.
     """
 
     def __init__(
         self,
+        assignments: Assignments[str, PartitionFetcher],
         rpc: BrokerRpc,
         pool: Pool,
-        positions: Positions,
-        assignment: Assignment,
-        inbox: Inbox,
-        pace: Callable[[bool], FlowControl],
-        accepted: Callable[[str], frozenset[str] | None],
-        hurry: Callable[[], None],
-        options: HoldOptions,
-        fetching: FetchOptions,
+        positions: StartPositions,
+        membership: Membership,
+        topics: Mapping[str, frozenset[str]],
+        options: ConsumerOptions,
+        heartbeat_ms: int,
+        make: Callable[..., ReceivedBatch],
     ) -> None:
-        self.held: dict[str, Held] = {}
-        self.paused: frozenset[str] = frozenset()
+        self._assignments = assignments
         self._rpc = rpc
         self._pool = pool
         self._positions = positions
-        self._assignment = assignment
-        self._inbox = inbox
-        self._pace = pace
-        self._accepted = accepted
-        self._hurry = hurry
+        self._membership = membership
+        self._reported = membership.assignment
+        self._topics = topics
         self._options = options
-        self._fetching = fetching
-        self._pausing = asyncio.Event()
-        self._any = asyncio.Event()
+        self._heartbeat_ms = heartbeat_ms
+        self._make = make
         self._turn = asyncio.Lock()  # an instruction and a loss may want the same partition
-        self._retaking: set[asyncio.Task[None]] = set()
-        self._beating = asyncio.create_task(self._beat_on(), name="broker heartbeats")
+        self._losses: set[asyncio.Task[None]] = set()
+        self._heartbeats = asyncio.create_task(self._send_heartbeats(), name="broker heartbeats")
 
     async def take(self, partitions: Iterable[Partition]) -> None:
-        """Register partitions with their brokers; those that cannot be taken are left out."""
+        """Register partitions with their brokers; those that cannot be registered are left out."""
         async with self._turn:
-            await self._take(partitions)
+            missing = self._reported.missing(partitions)
+            starts = await asyncio.gather(*(self._register(partition) for partition in missing))
+            taken = {
+                partition: start
+                for partition, start in zip(missing, starts, strict=True)
+                if start is not None
+            }
+            for partition in taken:
+                self._reported.hold(partition)
+            await _call(self._options.on_assigned, taken)
+            for partition, start in taken.items():
+                self._begin(partition, start)
 
     async def give_up(self, partitions: Iterable[Partition], *, wait: bool = True) -> None:
         """Give partitions back to their brokers.
 
         Args:
-            partitions: which ones; those that are not held are passed over.
-            wait: let the application finish what it has in hand.
+            partitions: which ones; those that are not assigned are ignored.
+            wait: let the application finish the batches that it has in hand.
         """
         async with self._turn:
-            await self._give_up(partitions, wait=wait)
+            fetchers = self._assignments.fetchers
+            going = [fetchers[one.key] for one in partitions if one.key in fetchers]
+            self._assignments.drain(going)
+            await asyncio.gather(*(fetcher.end() for fetcher in going))
+            if wait:
+                await _call(self._options.on_revoked, [fetcher.partition for fetcher in going])
+                await self._settle(going)
+            for fetcher in going:
+                self._remove(fetcher)
+            await asyncio.gather(*(self._unregister(fetcher) for fetcher in going))
 
-    async def any(self) -> None:
-        """Wait until at least one partition is held."""
-        await self._any.wait()
-
-    def pause(self, keys: frozenset[str]) -> None:
-        """Fetch from these partitions no more, and from all others."""
-        self.paused = keys
-        self._inbox.pause(keys)
-        pausing, self._pausing = self._pausing, asyncio.Event()
-        pausing.set()
+    async def seek(self, fetcher: PartitionFetcher, offset: int) -> None:
+        """Go on at another offset of an assigned partition; see `PartitionFetcher.seek`."""
+        async with self._turn:
+            await fetcher.seek(offset)
 
     async def close(self) -> None:
         """Give everything back, at once."""
-        await cancel(self._beating, *self._retaking)
-        await self.give_up([held.partition for held in self.held.values()], wait=False)
-
-    # -- what fetchers call
-
-    def open(self, held: Held) -> bool:
-        """Whether a partition may be fetched from."""
-        return held.key not in self.paused
-
-    async def reopened(self) -> None:
-        """Wait until the paused partitions are others."""
-        await self._pausing.wait()
-
-    def lost(self, held: Held, error: CohererError) -> None:
-        """A partition is not ours any more."""
-        if self.held.get(held.key) is not held:
-            return
-        _log.info("Lost %s: %s", held.key, error, about=held.key)
-        self._remove(held)
-        task = asyncio.create_task(self._after_loss(held, error), name=f"after loss of {held.key}")
-        self._retaking.add(task)
-        task.add_done_callback(self._retaking.discard)
+        await cancel(self._heartbeats, *self._losses)
+        await self.give_up([fetcher.partition for fetcher in self._assignments], wait=False)
 
     # -- inside
 
-    async def _take(self, partitions: Iterable[Partition]) -> None:
-        missing = self._assignment.missing(partitions)
-        starts = await asyncio.gather(*(self._start(partition) for partition in missing))
-        taken = {
-            partition: start
-            for partition, start in zip(missing, starts, strict=True)
-            if start is not None
-        }
-        for partition in taken:
-            self._assignment.hold(partition)
-        await _tell(self._options.on_assigned, taken)
-        for partition, start in taken.items():
-            self._begin(partition, start)
-
-    async def _give_up(self, partitions: Iterable[Partition], *, wait: bool) -> None:
-        going = [self.held[partition.key] for partition in partitions if partition.key in self.held]
-        await cancel(*(held.task for held in going))
-        for held in going:
-            if self._inbox.drop(held.key):
-                held.package = None
-        if wait:
-            await _tell(self._options.on_revoked, [held.partition for held in going])
-            await self._released(going)
-        for held in going:
-            self._remove(held)
-        await asyncio.gather(*(self._hand_back(held) for held in going))
-
-    async def _start(self, partition: Partition) -> Start | None:
+    async def _register(self, partition: Partition) -> StartPosition | None:
         """Register a partition; None when it is left to the next balance."""
         wait = waits()
-        for tries_left in reversed(range(TAKE_TRIES)):
+        for tries_left in reversed(range(REGISTER_TRIES)):
             status, offset = self._positions.of(partition.key)
             try:
-                start = await self._rpc.take(partition, status, offset)
+                start = await self._rpc.register(partition, status, offset)
             except CohererError as error:
                 refused = error.code == ResultCode.CERTIFICATE_FAILURE
                 if refused or not tries_left:
@@ -212,56 +148,77 @@ class AssignmentManager:
                 return start
         return None
 
-    def _begin(self, partition: Partition, start: Start) -> None:
-        accepted = self._accepted(partition.topic)
-        held = Held(partition, start, accepted, self._pace(accepted is not None))
-        self.held[held.key] = held
-        self._any.set()
-        fetcher = Fetcher(held, self._rpc, self._inbox, self, self._fetching)
-        held.task = asyncio.create_task(fetcher.run(), name=f"fetch {held.key}")
+    def _begin(self, partition: Partition, start: StartPosition) -> None:
+        accepted = self._topics[partition.topic] or None
+        flow = FlowControl(
+            self._membership, filtered=accepted is not None, wall_ms=lambda _: clock.wall_ms()
+        )
+        fetcher = PartitionFetcher(
+            partition,
+            start,
+            accepted,
+            flow,
+            self._rpc,
+            self._assignments.buffer,
+            self._options,
+            self._make,
+            self._lost,
+        )
+        self._assignments.add(fetcher.key, fetcher)
+        fetcher.begin()
 
-    def _remove(self, held: Held) -> None:
-        self.held.pop(held.key, None)
-        self._assignment.drop(held.key)
-        self._inbox.drop(held.key)
-        if not self.held:
-            self._any.clear()
+    def _remove(self, fetcher: PartitionFetcher) -> None:
+        self._assignments.remove(fetcher.key)
+        self._reported.drop(fetcher.key)
 
-    async def _released(self, going: list[Held]) -> None:
-        waiting = [held.free.wait() for held in going if held.in_use]
-        if not waiting:
+    async def _settle(self, going: list[PartitionFetcher]) -> None:
+        """Wait until the application has finished what it has in hand, for `release_ms`."""
+        in_hand = [fetcher.settle() for fetcher in going if fetcher.state.in_hand]
+        if not in_hand:
             return
         try:
             async with asyncio.timeout(self._options.release_ms / 1000):
-                await asyncio.gather(*waiting)
+                await asyncio.gather(*in_hand)
         except TimeoutError:
-            keys = ", ".join(held.key for held in going if held.in_use)
-            _log.warning("Not confirmed in time, will be delivered again: %s", keys)
+            keys = ", ".join(fetcher.key for fetcher in going if fetcher.state.in_hand)
+            _log.warning("Not acknowledged in time, will be delivered again: %s", keys)
 
-    async def _hand_back(self, held: Held) -> None:
+    async def _unregister(self, fetcher: PartitionFetcher) -> None:
         try:
-            await self._rpc.give_up(held.partition, consumed=held.consumed)
+            await self._rpc.unregister(fetcher.partition, consumed=fetcher.ack_pending)
         except CohererError as error:
-            _log.info("Giving up %s: %s", held.key, error, about=held.key)
+            _log.info("Giving up %s: %s", fetcher.key, error, about=fetcher.key)
 
-    async def _after_loss(self, held: Held, error: CohererError) -> None:
-        await cancel(held.task)
-        await _tell(self._options.on_revoked, [held.partition])
+    def _lost(self, fetcher: PartitionFetcher, error: CohererError) -> None:
+        """A broker does not hold a partition for this member any more."""
+        if self._assignments.fetchers.get(fetcher.key) is not fetcher:
+            return
+        _log.info("Lost %s: %s", fetcher.key, error, about=fetcher.key)
+        self._remove(fetcher)
+        task = asyncio.create_task(
+            self._after_loss(fetcher, error), name=f"after loss of {fetcher.key}"
+        )
+        self._losses.add(task)
+        task.add_done_callback(self._losses.discard)
+
+    async def _after_loss(self, fetcher: PartitionFetcher, error: CohererError) -> None:
+        await fetcher.end()
+        await _call(self._options.on_revoked, [fetcher.partition])
         if error.code == ResultCode.HB_NO_NODE:
-            await self.take([held.partition])
-        if held.key not in self.held:
-            self._hurry()
+            await self.take([fetcher.partition])
+        if fetcher.key not in self._assignments.fetchers:
+            self._membership.hurry()
 
-    async def _beat_on(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
-            await asyncio.sleep(self._options.heartbeat_ms / 1000)
-            brokers = {held.partition.broker for held in self.held.values()}
-            await asyncio.gather(*(self._beat(broker) for broker in brokers))
+            await asyncio.sleep(self._heartbeat_ms / 1000)
+            brokers = {fetcher.partition.broker for fetcher in self._assignments}
+            await asyncio.gather(*(self._send_heartbeat(broker) for broker in brokers))
 
-    async def _beat(self, broker: BrokerInfo) -> None:
-        here = {key: held for key, held in self.held.items() if held.partition.broker == broker}
+    async def _send_heartbeat(self, broker: BrokerInfo) -> None:
+        here = {one.key: one for one in self._assignments if one.partition.broker == broker}
         try:
-            failures = await self._rpc.beat(broker, [held.partition for held in here.values()])
+            failures = await self._rpc.heartbeat(broker, [one.partition for one in here.values()])
         except RequestTimeoutError as error:
             _log.warning("No answer to a heartbeat: %s", error, about=broker)
             link = self._pool.find(broker.host, broker.port)
@@ -270,17 +227,17 @@ class AssignmentManager:
         except CohererError as error:
             _log.warning("A heartbeat failed: %s", error, about=broker)
             if error.code == ResultCode.CERTIFICATE_FAILURE:
-                for held in here.values():
-                    self.lost(held, error)
+                for fetcher in here.values():
+                    self._lost(fetcher, error)
         else:
             for failure in failures:
-                held_or_none = here.get(failure.partition.key)
-                if held_or_none is not None:
+                lost = here.get(failure.partition.key)
+                if lost is not None:
                     refusal = RefusedError("The broker does not hold it.", code=failure.code)
-                    self.lost(held_or_none, refusal)
+                    self._lost(lost, refusal)
 
 
-async def _tell(listener: Listener | None, partitions: Iterable[Partition]) -> None:
+async def _call(listener: Listener | None, partitions: Iterable[Partition]) -> None:
     told = frozenset(partitions)
     if listener is None or not told:
         return
@@ -288,5 +245,5 @@ async def _tell(listener: Listener | None, partitions: Iterable[Partition]) -> N
         answer = listener(told)
         if answer is not None:
             await answer
-    except Exception:  # noqa: BLE001 - theirs must not keep a group from being balanced
+    except Exception:  # noqa: BLE001 - the application's; the group still has to be balanced
         _log.exception("A listener to assignments failed")

@@ -24,7 +24,7 @@ ROLL_BACK: Final = 1
 """The field `readStatus` of giving up a partition."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class StartPosition(msgspec.Struct, frozen=True):
     """What a broker says when it gives us a partition.
 
     Args:
@@ -77,9 +77,9 @@ class BrokerRpc:
         """
         return await self._pool.get(broker.host, broker.port)
 
-    async def take(
+    async def register(
         self, partition: Partition, read_status: int, offset: int | None = None
-    ) -> Place:
+    ) -> StartPosition:
         """Register a partition with its broker.
 
         Args:
@@ -97,13 +97,13 @@ class BrokerRpc:
             methods.PARTITION_REGISTER, request, pb.RegisterResponseB2C, self._timeout_ms
         )
         checked(answer, server=link.server, topic=partition.topic, partition=partition.id)
-        return Place(
+        return StartPosition(
             answer.currOffset,
             answer.maxOffset if answer.HasField("maxOffset") else -1,
             answer.offsetStep if answer.HasField("offsetStep") else None,
         )
 
-    async def give_up(self, partition: Partition, *, consumed: bool) -> None:
+    async def unregister(self, partition: Partition, *, consumed: bool) -> None:
         """Unregister a partition.
 
         Args:
@@ -123,7 +123,9 @@ class BrokerRpc:
         )
         checked(answer, server=link.server, topic=partition.topic, partition=partition.id)
 
-    async def beat(self, broker: BrokerInfo, partitions: Iterable[Partition]) -> list[FailureInfo]:
+    async def heartbeat(
+        self, broker: BrokerInfo, partitions: Iterable[Partition]
+    ) -> list[FailureInfo]:
         """Tell a broker that we are alive.
 
         Returns:
@@ -153,7 +155,7 @@ class BrokerRpc:
         link: TubeConnection,
         partition: Partition,
         *,
-        confirmed: bool,
+        acknowledged: bool,
         escapes: bool,
         timeout_ms: int,
     ) -> asyncio.Future[bytes]:
@@ -162,7 +164,7 @@ class BrokerRpc:
         Args:
             link: the connection to its broker.
             partition: which one.
-            confirmed: the package before it has been dealt with.
+            acknowledged: whether the batch before it is acknowledged.
             escapes: we do the limiting of the group's flow rules ourselves.
             timeout_ms: how long the broker may wait for messages, more or less.
 
@@ -177,7 +179,7 @@ class BrokerRpc:
             partitionId=partition.id,
             groupName=self._group,
             topicName=partition.topic,
-            lastPackConsumed=confirmed,
+            lastPackConsumed=acknowledged,
             manualCommitOffset=False,
             escFlowCtrl=escapes,
         )

@@ -17,9 +17,9 @@ from typing import ClassVar, Final, TypeAlias
 
 from coherer._client.engine.lifecycle import Lifecycle
 from coherer._client.engine.tasks import waits
-from coherer._client.tubemq.broker_rpc import BrokerRpc, Place
+from coherer._client.tubemq.broker_rpc import BrokerRpc, StartPosition
 from coherer._client.tubemq.fetching import LOST_CODES
-from coherer._client.tubemq.topics import TopicReader
+from coherer._client.tubemq.topics import TopicCatalog
 from coherer._common.logs import Log
 from coherer._record.gaps import between, described
 from coherer._wire.tubemq import codes
@@ -71,7 +71,7 @@ class Reader(Lifecycle):
 
     def __init__(
         self,
-        planner: TopicReader,
+        planner: TopicCatalog,
         partition: Partition,
         offset: int,
         end: int | None,
@@ -147,7 +147,7 @@ class Reader(Lifecycle):
             return
         await self._forget_ahead()
         try:
-            await self._rpc.give_up(self.partition, consumed=False)
+            await self._rpc.unregister(self.partition, consumed=False)
         except CohererError as error:
             _log.info("Giving back %s: %s", self.partition.key, error)
         self._release()
@@ -186,8 +186,8 @@ class Reader(Lifecycle):
             self._planner.release(self._slot)
             self._slot = None
 
-    async def _take(self) -> Place:
-        start = await self._rpc.take(self.partition, read_status=0, offset=self.position)
+    async def _take(self) -> StartPosition:
+        start = await self._rpc.register(self.partition, read_status=0, offset=self.position)
         self.exact = start.step == 1
         if start.offset > self.position:
             self._lost(self.position, start.offset)
@@ -238,7 +238,7 @@ class Reader(Lifecycle):
         link = await self._rpc.link(self.partition.broker)
         confirm, self._confirm = self._confirm, False
         body = await self._rpc.get(
-            link, self.partition, confirmed=confirm, escapes=False, timeout_ms=self._timeout_ms
+            link, self.partition, acknowledged=confirm, escapes=False, timeout_ms=self._timeout_ms
         )
         batch = MessageBatch(
             body,

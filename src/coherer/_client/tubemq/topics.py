@@ -51,7 +51,7 @@ _NO_SURVEY: Final = frozenset(
 code."""
 
 
-class TopicReader:
+class TopicCatalog:
     """Knows what there is to read.
 
     Args:
@@ -218,9 +218,9 @@ class TopicReader:
 
 async def _bounds(rpc: BrokerRpc, partition: Partition) -> tuple[int, int]:
     # Offset 0 is moved up to the oldest message by the broker.
-    start = await rpc.take(partition, read_status=0, offset=0)
+    start = await rpc.register(partition, read_status=0, offset=0)
     try:
-        await rpc.give_up(partition, consumed=False)
+        await rpc.unregister(partition, consumed=False)
     except CohererError as error:
         _log.info("Giving back %s: %s", partition.key, error)
     return start.offset, start.max_offset
