@@ -42,7 +42,7 @@ PAIRS = {
     "Consumer": (
         blocking.Consumer,
         asynchronous.Consumer,
-        {"instructed", "membership_ended"},
+        set(),
     ),
     "Reader": (blocking.Reader, asynchronous.Reader, set()),
     "RocketAdmin": (RocketAdmin, admin.Admin, set()),
