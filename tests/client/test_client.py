@@ -9,7 +9,7 @@ import pytest
 
 import coherer
 import coherer.blocking
-from coherer._client.engine.address import Address, parse
+from coherer._client.engine.options import Address, parse
 from coherer._client.tubemq.cluster import ClientOptions, Credentials, Signer, address_number
 from coherer._net import TlsOptions
 from coherer._wire.tubemq import codes, methods

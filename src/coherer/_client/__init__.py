@@ -10,15 +10,14 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, TypedDict, Unpack, cast
 
-from coherer._client.engine.address import Address, parse, url_of
-from coherer._client.engine.keywords import options_of
+from coherer._client.engine.options import Address, options_of, parse, url_of
 from coherer._common.masking import masked_url
 from coherer._net import TlsOptions
 from coherer.errors import UsageError
 
 if TYPE_CHECKING:
     from coherer._client.engine.consumer import Progress
-    from coherer._client.engine.outcomes import Bulk, SendReport
+    from coherer._client.engine.sender import Bulk, SendReport
     from coherer._client.engine.telemetry import Telemetry
     from coherer._client.rocketmq.client import RocketClient
     from coherer._client.rocketmq.faults import FaultRules
@@ -66,7 +65,7 @@ __all__ = [
 
 _HOMES: Final[Mapping[str, str]] = {
     "Bound": "_client.tubemq.options",
-    "Bulk": "_client.engine.outcomes",
+    "Bulk": "_client.engine.sender",
     "Client": "_client.tubemq.client",
     "ClientOptions": "_client.tubemq.cluster",
     "Consumer": "_client.tubemq.consumer",
@@ -79,7 +78,7 @@ _HOMES: Final[Mapping[str, str]] = {
     "Queue": "_wire.rocketmq.names",
     "Reader": "_client.tubemq.reader",
     "RocketClient": "_client.rocketmq.client",
-    "SendReport": "_client.engine.outcomes",
+    "SendReport": "_client.engine.sender",
     "Sql92": "_wire.rocketmq.subscription",
     "Tags": "_wire.rocketmq.subscription",
     "Telemetry": "_client.engine.telemetry",

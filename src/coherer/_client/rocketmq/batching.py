@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Final
 
-from coherer._client.engine.misuse import check_body, message_topic, mistaken
+from coherer._client.engine.producer import check_body, message_topic, mistaken
 from coherer._record.ids import UniqueIds
 from coherer._wire.rocketmq.batches import item_parts
 from coherer._wire.rocketmq.messages import outgoing

@@ -21,7 +21,7 @@ from collections.abc import Collection
 from typing import Final, Protocol
 from weakref import WeakSet
 
-from coherer._client.engine.address import split
+from coherer._client.engine.options import split
 from coherer._client.engine.tasks import cancel, every
 from coherer._client.rocketmq.directory import Directory
 from coherer._client.rocketmq.link import Desk, Handler, Link, Pool, Signer

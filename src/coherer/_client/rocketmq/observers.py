@@ -8,7 +8,7 @@ from typing import Protocol, cast
 
 from msgspec import structs
 
-from coherer._client.engine.outcomes import Sink, Stored
+from coherer._client.engine.sender import Sink, Stored
 from coherer._wire.rocketmq.messages import RocketReceipt
 from coherer.errors import CohererError
 from coherer.message import Message

@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Final
 
-from coherer._client.engine.misuse import check_body, message_topic, mistaken
-from coherer._client.engine.outcomes import Sink
+from coherer._client.engine.producer import check_body, message_topic, mistaken
+from coherer._client.engine.sender import Sink, Window
 from coherer._client.engine.tasks import cancel
-from coherer._client.engine.window import Window
 from coherer._client.rocketmq.faults import Faults
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import NOTHING

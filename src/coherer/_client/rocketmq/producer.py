@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, cast, overload
 
-from coherer._client.engine.misuse import message_topic
-from coherer._client.engine.outcomes import CallbackSink, FutureSink, Outcome, Sink
-from coherer._client.engine.producing import BaseProducer
+from coherer._client.engine.producer import BaseProducer, message_topic
+from coherer._client.engine.sender import CallbackSink, FutureSink, Outcome, Sink
 from coherer._client.rocketmq.batching import item_of, joined, pack, topic_of
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import NOTHING, Link

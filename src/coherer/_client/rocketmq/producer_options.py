@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from coherer import limits
-from coherer._client.engine.window import check_window
+from coherer._client.engine.sender import check_window
 from coherer._client.rocketmq.faults import FaultRules
 from coherer._client.rocketmq.observers import Observer
 from coherer._record import compression

@@ -22,9 +22,8 @@ from typing import Final, Protocol
 import msgspec
 
 from coherer import limits
-from coherer._client.engine.address import split
-from coherer._client.engine.outcomes import Sink
-from coherer._client.engine.sender import BrokerSender
+from coherer._client.engine.options import split
+from coherer._client.engine.sender import BrokerSender, Sink
 from coherer._client.rocketmq.faults import Faults
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import Link
