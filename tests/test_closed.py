@@ -26,7 +26,7 @@ STILL_ALLOWED = {"check_reports", "close", "publishes"}
 """Calls that mean something after `close`."""
 
 HOOKS = {
-    "arrived", "changed", "elsewhere", "failed", "heartbeat", "insert",
+    "arrived", "failed", "heartbeat", "insert",
     "moved", "nothing", "rebalance_soon", "reset", "running", "status",
     "wants", "withdraw",
 }  # fmt: skip

@@ -37,7 +37,7 @@ PAIRS = {
     "Producer": (
         blocking.Producer,
         asynchronous.Producer,
-        {*FOR_FACADES, "changed", "elsewhere"},
+        FOR_FACADES,
     ),
     "Consumer": (
         blocking.Consumer,

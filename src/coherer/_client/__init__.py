@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from coherer._client.tubemq.consumer import Consumer
     from coherer._client.tubemq.options import Bound, ConsumerOptions
     from coherer._client.tubemq.producer import Producer
-    from coherer._client.tubemq.quality import QualityRules
     from coherer._client.tubemq.reader import Reader
+    from coherer._client.tubemq.routing import QualityRules
     from coherer._wire.rocketmq.names import Queue
     from coherer._wire.rocketmq.subscription import Sql92, Tags
 
@@ -74,7 +74,7 @@ _HOMES: Final[Mapping[str, str]] = {
     "FaultRules": "_client.rocketmq.faults",
     "Producer": "_client.tubemq.producer",
     "Progress": "_client.engine.consumer",
-    "QualityRules": "_client.tubemq.quality",
+    "QualityRules": "_client.tubemq.routing",
     "Queue": "_wire.rocketmq.names",
     "Reader": "_client.tubemq.reader",
     "RocketClient": "_client.rocketmq.client",

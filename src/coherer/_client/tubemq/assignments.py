@@ -24,9 +24,9 @@ from typing import Final
 from coherer._client.engine.assignments import Assignments
 from coherer._client.engine.tasks import cancel, waits
 from coherer._client.tubemq.broker_rpc import BrokerRpc, StartPosition
+from coherer._client.tubemq.cluster import Pool
 from coherer._client.tubemq.fetching import PartitionFetcher, ReceivedBatch
 from coherer._client.tubemq.flow_control import FlowControl
-from coherer._client.tubemq.link import Pool
 from coherer._client.tubemq.membership import Membership
 from coherer._client.tubemq.options import ConsumerOptions, Listener, StartPositions
 from coherer._common import clock
