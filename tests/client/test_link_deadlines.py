@@ -8,6 +8,7 @@ import pytest
 from coherer._client.engine.connections import ServerConnection
 
 from coherer import _net as net
+from coherer._client.engine.connections import ServerConnection
 from coherer.errors import CohererError, RequestTimeoutError
 
 

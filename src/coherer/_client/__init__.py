@@ -1,7 +1,7 @@
 """The client: `coherer.connect`.
 
-What it makes is asyncio; `coherer.blocking` has the same names for programs without it. Names load
-when they are first asked for, so that a client of one protocol does not load the other's.
+Clients are asyncio; `coherer.blocking` has the same names without it. Names are loaded at their
+first use, so that a client of one protocol does not load the other's.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from coherer._net import TlsOptions
 from coherer.errors import UsageError
 
 if TYPE_CHECKING:
+    from coherer._client.engine.consumer import Progress
     from coherer._client.engine.sender import Bulk, SendReport
     from coherer._client.engine.telemetry import Telemetry
     from coherer._client.rocketmq.client import RocketClient
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from coherer._client.tubemq.client import Client, ConsumerKeywords
     from coherer._client.tubemq.cluster import ClientOptions
     from coherer._client.tubemq.consumer import Consumer
-    from coherer._client.tubemq.options import Bound, ConsumerOptions, Progress
+    from coherer._client.tubemq.options import Bound, ConsumerOptions
     from coherer._client.tubemq.producer import Producer
     from coherer._client.tubemq.reader import Reader
     from coherer._client.tubemq.routing import QualityRules
@@ -72,7 +73,7 @@ _HOMES: Final[Mapping[str, str]] = {
     "ConsumerOptions": "_client.tubemq.options",
     "FaultRules": "_client.rocketmq.faults",
     "Producer": "_client.tubemq.producer",
-    "Progress": "_client.tubemq.options",
+    "Progress": "_client.engine.consumer",
     "QualityRules": "_client.tubemq.routing",
     "Queue": "_wire.rocketmq.names",
     "Reader": "_client.tubemq.reader",
@@ -129,17 +130,17 @@ _PROTOCOLS: Final[Mapping[str, type]] = {"tubemq": TubemqKeywords, "rocketmq": R
 
 
 def connect(url: str | None = None, **options: Unpack[ConnectKeywords]) -> Client | RocketClient:
-    """A client of a cluster. Nothing is sent before it is used.
+    """A client of a cluster. It connects at its first use.
 
     Args:
         url: `tubemq://host:port,host:port`, the masters, or `rocketmq://host:port;host:port`, the
             name servers; `tubemqs://` and `rocketmqs://` for TLS. None: that of the environment,
-            `COHERER_URL`, or else the name servers in `NAMESRV_ADDR`.
+            `COHERER_URL`, or the name servers in `NAMESRV_ADDR`.
         options: see `ClientOptions` for TubeMQ and
             `coherer._client.rocketmq.options.RocketOptions`; the addresses are the URL's.
 
     Raises:
-        UsageError: the URL or an option makes no sense.
+        UsageError: the URL or an option is invalid.
 
     >>> connect("tubemq://127.0.0.1:8715", timeout_ms=5_000)
     <Client of tubemq://127.0.0.1:8715>
@@ -159,10 +160,10 @@ def connect(url: str | None = None, **options: Unpack[ConnectKeywords]) -> Clien
 
 
 def connect_tubemq(url: str | None = None, **options: Unpack[TubemqKeywords]) -> Client:
-    """What `connect` does for `tubemq://`, for type checkers.
+    """`connect` for `tubemq://`, with its own type.
 
     Raises:
-        UsageError: the URL or an option makes no sense.
+        UsageError: the URL or an option is invalid.
     """
     from coherer._client.tubemq.client import Client
     from coherer._client.tubemq.cluster import ClientOptions
@@ -174,10 +175,10 @@ def connect_tubemq(url: str | None = None, **options: Unpack[TubemqKeywords]) ->
 
 
 def connect_rocketmq(url: str | None = None, **options: Unpack[RocketmqKeywords]) -> RocketClient:
-    """What `connect` does for `rocketmq://`, for type checkers.
+    """`connect` for `rocketmq://`, with its own type.
 
     Raises:
-        UsageError: the URL or an option makes no sense.
+        UsageError: the URL or an option is invalid.
     """
     from coherer._client.rocketmq.client import RocketClient
     from coherer._client.rocketmq.options import RocketOptions
@@ -192,5 +193,5 @@ def _address(url: str | None, protocol: str) -> Address:
     url = url_of(url, protocol)
     address = parse(url)
     if address.scheme.removesuffix("s") != protocol:
-        raise UsageError(f"{masked_url(url)!r} is no URL of {protocol}.")
+        raise UsageError(f"{masked_url(url)!r} is not a URL of {protocol}.")
     return address

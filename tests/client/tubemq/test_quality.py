@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from coherer._client.tubemq.routing import Quality, QualityRules, poor
 
 RULES = QualityRules()

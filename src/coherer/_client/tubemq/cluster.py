@@ -1,25 +1,289 @@
-"""What everything of one client shares: its options, connections, masters and credentials."""
+"""The connections of a client to a TubeMQ cluster: servers, the active master, and credentials.
+
+`engine.connections` says what every connection does. Calls to the master follow Java's rules:
+
+* The addresses are used in sorted order, one of them at a time.
+* Any failure, not only a standby's refusal, closes the connection and moves on to the next address,
+  once round for each call. The last failure is raised.
+* An answer that refuses by its own fields is an answer, not a reason to move on.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import secrets
 import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from ipaddress import AddressValueError, IPv4Address
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 import msgspec
+from google.protobuf.message import Message as PbMessage
 
 from coherer import __version__
-from coherer._client.tubemq.cluster import Masters, Pool
-from coherer._net import TlsOptions
-from coherer._wire.tubemq import credentials
+from coherer._client.engine.connections import ConnectionPool, ServerConnection
+from coherer._client.engine.tasks import waits
+from coherer._common.logs import Log
+from coherer._net import Connection, TlsOptions, running_loop
+from coherer._wire.tubemq import codes, credentials
 from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq.methods import parse
 from coherer._wire.tubemq.names import OWN_CLIENT
-from coherer.errors import UsageError
+from coherer._wire.tubemq.session import ClientSession, Failure, Response
+from coherer.errors import (
+    CohererError,
+    DisconnectedError,
+    ProtocolError,
+    RefusedError,
+    UnavailableError,
+    UsageError,
+    WrongProtocolError,
+)
+
+_log = Log(logging.getLogger(__name__))
+
+M = TypeVar("M", bound=PbMessage)
+
+
+class Call:
+    """A single request whose answer goes into a future."""
+
+    __slots__ = ("deadline", "future", "server")
+
+    def __init__(self, future: asyncio.Future[bytes], deadline: float, server: str) -> None:
+        self.future = future
+        self.deadline = deadline
+        self.server = server
+
+    def answered(self, answer: Response | Failure) -> None:
+        """The server answered."""
+        if self.future.done():
+            return
+        if isinstance(answer, Failure):
+            self.future.set_exception(answer.error(self.server))
+        else:
+            self.future.set_result(answer.body)
+
+    def failed(self, error: CohererError) -> None:
+        """No answer will come."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class TubeConnection(ServerConnection[Response | Failure]):
+    """One connection and the requests that are under way on it. A `Receiver`.
+
+    Java's clients, too, close a connection that has been silent for five minutes.
+
+    Attributes:
+        session: gives serial numbers and takes answers apart.
+    """
+
+    def __init__(self, connection: Connection, server: str) -> None:
+        super().__init__(connection, server)
+        self.session = ClientSession()
+
+    def call(self, method: int, request: PbMessage, timeout_ms: int) -> asyncio.Future[bytes]:
+        """Send a request now; the future gets the answer's body.
+
+        Requests leave in the order of the calls.
+
+        Raises:
+            DisconnectedError: the connection is closed already; nothing was sent.
+        """
+        if self.connection.closed:
+            raise DisconnectedError(
+                "The connection is closed; nothing was sent.", server=self.server
+            )
+        future: asyncio.Future[bytes] = self._loop.create_future()
+        serial, frame = self.session.request(method, request, timeout_ms)
+        self.expect(serial, Call(future, self._loop.time() + timeout_ms / 1000, self.server))
+        self.connection.write(frame)
+        return future
+
+    async def ask(self, method: int, request: PbMessage, answer: type[M], timeout_ms: int) -> M:
+        """Send a request and wait for its answer.
+
+        Raises:
+            UnavailableError: no answer.
+            RefusedError: the server could not handle the request at all. What the answer itself
+                says about success is the caller's to check.
+            ProtocolError: the answer makes no sense.
+        """
+        return parse(answer, await self.call(method, request, timeout_ms))
+
+    def received(self, data: bytes) -> None:
+        """Called by the connection with each socket read."""
+        self._heard = self._loop.time()
+        waiting = self._waiting
+        try:
+            answers = self.session.receive(data)
+        except ProtocolError as error:
+            self._misread(error)
+            return
+        self._understood = self._understood or bool(answers)
+        for answer in answers:
+            waiter = waiting.pop(answer.serial, None)
+            if waiter is not None:
+                waiter.answered(answer)
+
+
+class Pool(ConnectionPool[TubeConnection]):
+    """The connections of one client, one per address.
+
+    Args:
+        tls: how connections are made secret; None for plain TCP.
+        connect_timeout_ms: for each new connection.
+    """
+
+    def __init__(self, *, tls: TlsOptions | None = None, connect_timeout_ms: int = 3000) -> None:
+        super().__init__(TubeConnection, tls=tls, connect_timeout_ms=connect_timeout_ms)
+
+
+SAY_S: Final = 0.3
+"""A wait between tries that is longer than this is logged."""
+
+T = TypeVar("T")
+
+
+class Masters:
+    """The masters of a cluster.
+
+    Args:
+        addresses: host and port of each.
+        pool: where connections come from.
+        timeout_ms: for each try.
+    """
+
+    def __init__(self, addresses: Sequence[tuple[str, int]], pool: Pool, timeout_ms: int) -> None:
+        self.addresses = sorted(addresses, key=lambda address: f"{address[0]}:{address[1]}")
+        self._pool = pool
+        self._timeout_ms = timeout_ms
+        self._current = 0
+
+    def __repr__(self) -> str:
+        names = ",".join(f"{host}:{port}" for host, port in self.addresses)
+        return f"<Masters {names}>"
+
+    @property
+    def server(self) -> str:
+        """The address that the next call goes to."""
+        host, port = self.addresses[self._current]
+        return f"{host}:{port}"
+
+    async def link(self) -> TubeConnection:
+        """The connection to the current master, or to the next that can be reached.
+
+        Raises:
+            UnavailableError: no master can be reached.
+        """
+        return await self._round(_itself)
+
+    async def ask(self, method: int, request: PbMessage, answer: type[M]) -> M:
+        """Send a request to the active master and wait for its answer.
+
+        Raises:
+            UnavailableError: no master is reachable, active, or answers in time.
+            RefusedError: the last one could not handle the request at all.
+            ProtocolError: the last one's answer makes no sense.
+        """
+        return await self._round(lambda link: link.ask(method, request, answer, self._timeout_ms))
+
+    async def _round(self, use: Callable[[TubeConnection], Awaitable[T]]) -> T:
+        error: CohererError | None = None
+        for _ in self.addresses:
+            tried = self._current
+            link: TubeConnection | None = None
+            try:
+                link = await self._pool.get(*self.addresses[tried])
+                return await use(link)
+            except UsageError:
+                raise
+            except CohererError as failure:
+                error = failure
+                _log.info(
+                    "Master %s:%d: %s", *self.addresses[tried], failure, about=self.addresses[tried]
+                )
+                if link is not None:
+                    link.connection.close()
+                if self._current == tried:  # otherwise another call has moved on already
+                    self._current = (tried + 1) % len(self.addresses)
+        assert error is not None  # noqa: S101 - there is at least one address
+        raise error
+
+
+async def _itself(link: TubeConnection) -> TubeConnection:
+    return link
+
+
+class Verdict(Protocol):
+    """The first fields of every answer of a master or broker."""
+
+    @property
+    def success(self) -> bool:
+        """Whether it was done."""
+        ...
+
+    @property
+    def errCode(self) -> int:  # noqa: N802 - the protocol's name
+        """Why not."""
+        ...
+
+    @property
+    def errMsg(self) -> str:  # noqa: N802 - the protocol's name
+        """Why not, in words."""
+        ...
+
+
+def checked(
+    answer: Verdict, *, server: str, topic: str | None = None, partition: int | None = None
+) -> None:
+    """Check that an answer reports success.
+
+    Raises:
+        RefusedError: it does not; the class depends on the code.
+    """
+    if not answer.success:
+        raise codes.refused(
+            answer.errCode, answer.errMsg, server=server, topic=topic, partition=partition
+        )
+
+
+async def persist(
+    attempt: Callable[[], Awaitable[T]], *, timeout_ms: int, final: Collection[int]
+) -> T:
+    """Try until it succeeds, time is up, or another try would not help.
+
+    Args:
+        attempt: what to try.
+        timeout_ms: no further try is begun after this time.
+        final: codes of refusals that stay.
+
+    Raises:
+        CohererError: the last attempt's.
+    """
+    loop = running_loop()
+    deadline = loop.time() + timeout_ms / 1000
+    wait = waits()
+    said = False
+    while True:
+        try:
+            return await attempt()
+        except (UnavailableError, RefusedError) as error:
+            pause = wait()
+            hopeless = error.code in final or isinstance(error, WrongProtocolError)
+            if hopeless or loop.time() + pause > deadline:
+                raise
+            if pause >= SAY_S and not said:
+                _log.warning("Trying again for up to %d s: %s", timeout_ms // 1000, error)
+                said = True
+        await asyncio.sleep(pause)
+
 
 UNDEFINED: Final = -2
-"""What TubeMQ writes for "none yet" in number fields."""
+"""TubeMQ's value for "none yet" in number fields."""
 
 TIMEOUT_MS_MIN: Final = 10
 TIMEOUT_MS_MAX: Final = 600_000
@@ -68,10 +332,10 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Signer:
-    """Proves to servers who we are.
+    """Proves to servers who the client is.
 
-    Signatures go with every request that has a place for them. Java sends one only at some
-    requests, so that its own servers refuse it when they are told to check.
+    Every request that can carry a signature does. Java signs only some requests, so that its own
+    servers refuse the others when they are configured to check.
 
     Args:
         user: the name.
@@ -99,12 +363,12 @@ def _now_and_nonce() -> tuple[int, int]:
     return int(time.time() * 1000), secrets.randbelow(credentials.NONCE_LIMIT)
 
 
-class Passport:
-    """What one producer or consumer shows to masters and brokers.
+class Credentials:
+    """The credentials of one producer or consumer for masters and brokers.
 
     Attributes:
-        visit_token: proves to brokers that a master has seen us; the master renews it.
-        granted_token: a master's word for our authentication; empty when it gave none.
+        visit_token: proves to brokers that a master knows the client; the master renews it.
+        granted_token: proves that a master authenticated the client; empty if it gave none.
     """
 
     def __init__(self, signer: Signer | None) -> None:
@@ -114,7 +378,7 @@ class Passport:
 
     @property
     def signs(self) -> bool:
-        """Whether it has signatures, which grow old, or only tokens."""
+        """Whether it makes signatures, which expire, or has tokens only."""
         return self._signer is not None
 
     def renew(self, info: pb.MasterAuthorizedInfo) -> None:
@@ -142,7 +406,7 @@ class Passport:
 
 
 class Cluster:
-    """The way to one TubeMQ cluster.
+    """The connections of one client to a TubeMQ cluster.
 
     Attributes:
         options: the client's options.
@@ -155,13 +419,13 @@ class Cluster:
         self.pool = Pool(tls=options.tls, connect_timeout_ms=options.connect_timeout_ms)
         self.masters = Masters(options.addresses, self.pool, options.timeout_ms)
 
-    def passport(self) -> Passport:
-        """A fresh passport for a producer or consumer."""
+    def credentials(self) -> Credentials:
+        """A fresh credentials for a producer or consumer."""
         user, password = self.options.user, self.options.password
-        return Passport(Signer(user, password) if user is not None and password else None)
+        return Credentials(Signer(user, password) if user is not None and password else None)
 
     async def local_host(self) -> str:
-        """Our own address, as the master sees it.
+        """The client's own address, as the master sees it.
 
         Raises:
             UnavailableError: no master can be reached.
@@ -176,7 +440,7 @@ class Cluster:
 
 
 def client_id(local_host: str, kind: str = "") -> str:
-    """A name for a producer, or for a consumer of the given kind, that no other has.
+    """A unique name for a producer, or for a consumer of the given kind.
 
     >>> client_id("10.0.0.1").startswith("10.0.0.1-")
     True
@@ -193,7 +457,7 @@ def client_id(local_host: str, kind: str = "") -> str:
 
 
 def address_number(host: str) -> int:
-    """An IPv4 address as the signed number that the protocol wants; of others, the loopback's.
+    """An IPv4 address as the protocol's signed number; for other addresses, the loopback's.
 
     >>> address_number("192.168.0.1"), address_number("::1")
     (-1062731775, 2130706433)

@@ -2,13 +2,24 @@
 
 Rules:
 
-* Register once, then a heartbeat at every period: the client's, or the master's own wish where it
-  is shorter. The answer may bring an instruction (see `assignment`).
-* Heartbeats come quickly, from `waits`, at the start and after each instruction, until the master
-  has nothing more to say: it can only answer, and a group should not wait 13 s for each step.
-* Code 411: the master has forgotten us; register again, telling what we hold.
-* A refusal that trying again does not change ends the membership; `failure` keeps the reason, and
-  whoever consumes is told.
+* Register once, then send a heartbeat at every period: the client's, or the master's where that is
+  shorter. The answer may bring an instruction.
+* At the start and after each instruction, heartbeats follow each other quickly until the master has
+  nothing more to say: it can only answer, and a group should not wait 13 s for each step.
+* Code 411: the master has forgotten this member; register again, with the assigned partitions.
+* A refusal that another try would not change ends the membership; `failure` keeps the reason, and
+  the consumer raises it.
+
+The master keeps a copy of every member's partitions. When it balances, it sends one instruction at
+a time in the answer to a heartbeat: give these up, or take those. The member carries it out and
+says so in a later heartbeat, together with the full list of its partitions; then the master sends
+the next. An instruction is sent once only, so:
+
+* An acknowledgement is repeated with each heartbeat until one gets through. (Java sends it once; if
+  that is lost, the whole group waits for ten rounds of balance.)
+* The full list goes with each acknowledgement, with every `REPORT_EVERY`-th heartbeat, and whenever
+  it changed without an instruction, so that a partition that was lost to a broken broker is
+  assigned again soon. (Java waits for the sixth heartbeat.)
 """
 
 from __future__ import annotations
@@ -16,16 +27,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from coherer import limits
 from coherer._client.engine.tasks import cancel, waits
 from coherer._client.tubemq.cluster import UNDEFINED, Cluster, checked, client_id, persist
-from coherer._client.tubemq.membership import DONE, Assignment, Beat, Event
 from coherer._client.tubemq.options import Bound
 from coherer._common.logs import Log
 from coherer._wire.tubemq import codes, methods
@@ -44,11 +54,11 @@ from coherer.errors import CohererError, ConnectError, ProtocolError, UsageError
 
 _log = Log(logging.getLogger(__name__))
 
-QUICK_BEATS: Final = 15
-"""Quick heartbeats in a row that bring nothing, before the usual period: about 9 s of them."""
+QUICK_HEARTBEATS: Final = 15
+"""Quick heartbeats in a row without an instruction, before the usual period: about 9 s of them."""
 
 REFUSALS_MAX: Final = 5
-"""So many heartbeats in a row may be refused for their credentials: a clock may be wrong."""
+"""Heartbeats in a row that may be refused for their credentials: a clock may be wrong."""
 
 FINAL_CODES: Final = frozenset(
     {
@@ -67,11 +77,22 @@ FINAL_CODES: Final = frozenset(
 )
 """Refusals that trying again does not change."""
 
+REPORT_EVERY: Final = 6
+"""Heartbeats from one full report to the next when nothing changes."""
+
+CONNECT: Final = 1
+DISCONNECT: Final = 2
+ONLY_CONNECT: Final = 10
+ONLY_DISCONNECT: Final = 20
+
+DONE: Final = 2
+"""The status of an instruction in its acknowledgement."""
+
 NO_RULES: Final = FlowRules.parse(" ")
 
 
 class Subscription(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consumer wants.
+    """The group and topics of a consumer.
 
     Args:
         group: the group it belongs to.
@@ -102,30 +123,125 @@ def _check_filters(topic: str, filters: Iterable[str]) -> None:
             raise UsageError(f"{word!r} cannot be a filter.", topic=topic)
 
 
-class Owner(Protocol):
-    """The consumer, as its membership sees it."""
+class Instruction(msgspec.Struct, frozen=True):
+    """An instruction of the master.
 
-    def instructed(self, event: Event) -> None:
-        """Carry this out, then tell `assignment` that it is finished and call `hurry`."""
-        ...
+    Args:
+        id: number of the round of balance.
+        kind: one of the operation codes above; others are ignored.
+        partitions: what it is about.
+    """
 
-    def membership_ended(self) -> None:
-        """The master refuses us for good; see `failure`."""
-        ...
+    id: int
+    kind: int
+    partitions: tuple[Partition, ...] = ()
+
+    @property
+    def takes(self) -> bool:
+        """Whether partitions are to be taken."""
+        return self.kind in {CONNECT, ONLY_CONNECT}
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether partitions are to be given up."""
+        return self.kind in {DISCONNECT, ONLY_DISCONNECT}
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The content of one heartbeat.
+
+    Args:
+        partitions: the assigned partitions, or None if this heartbeat does not list them.
+        done: an instruction that has been carried out, or None.
+    """
+
+    partitions: tuple[Partition, ...] | None
+    done: Instruction | None
+
+
+class ReportedAssignment:
+    """The partitions of one member, and what the master does not know of yet.
+
+    >>> assignment = ReportedAssignment()
+    >>> assignment.next_report()
+    Report(partitions=None, done=None)
+    >>> assignment.finished(Instruction(id=1, kind=ONLY_CONNECT))
+    >>> assignment.next_report().partitions
+    ()
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[str, Partition] = {}
+        self._reported: frozenset[str] = frozenset()
+        self._heartbeats = 0  # since the last full report
+        self._done: Instruction | None = None
+
+    @property
+    def held(self) -> tuple[Partition, ...]:
+        """The partitions, in the order in which they were taken."""
+        return tuple(self._held.values())
+
+    @property
+    def settled(self) -> bool:
+        """Whether the master knows everything."""
+        return self._done is None and self._reported == self._held.keys()
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._held
+
+    def missing(self, partitions: Iterable[Partition]) -> list[Partition]:
+        """Those of `partitions` that are not assigned."""
+        return [partition for partition in partitions if partition.key not in self._held]
+
+    def hold(self, partition: Partition) -> None:
+        """The partition's broker accepted the registration."""
+        self._held[partition.key] = partition
+
+    def drop(self, key: str) -> None:
+        """The partition was given up, or lost."""
+        self._held.pop(key, None)
+
+    def finished(self, instruction: Instruction) -> None:
+        """An instruction has been carried out, as far as it could be."""
+        self._done = instruction
+
+    def next_report(self) -> Report:
+        """The content of the next heartbeat. It counts only once `accepted` is called."""
+        due = self._heartbeats + 1 >= REPORT_EVERY
+        if self.settled and not due:
+            return Report(None, None)
+        return Report(self.held, self._done)
+
+    def accepted(self, report: Report) -> None:
+        """The master took this heartbeat."""
+        self._heartbeats += 1
+        if report.done is self._done:
+            self._done = None
+        if report.partitions is not None:
+            self._heartbeats = 0
+            self._reported = frozenset(partition.key for partition in report.partitions)
+
+    def registered(self) -> None:
+        """The master accepted a registration, which listed the partitions."""
+        self._heartbeats = 0
+        self._done = None
+        self._reported = frozenset(self._held)
 
 
 class Membership:
     """One member of a group.
 
     Args:
-        cluster: the way to the cluster.
-        subscription: what it wants.
-        owner: does what the instructions say.
+        cluster: the connections to the cluster.
+        subscription: its group and topics.
+        instructed: called with each instruction of the master; when it is carried out, the caller
+            calls `assignment.finished` and `hurry`.
+        ended: called when the master has refused this member for good; see `failure`.
 
     Attributes:
         member: the consumer id.
-        assignment: what it holds.
-        passport: what to show to brokers.
+        assignment: its partitions.
+        credentials: for brokers.
         group_rules: how fast this group may read.
         default_rules: how fast any group may read.
         priority: the id of the group's read priority.
@@ -137,11 +253,12 @@ class Membership:
         self,
         cluster: Cluster,
         subscription: Subscription,
-        owner: Owner,
+        instructed: Callable[[Instruction], None],
+        ended: Callable[[], None],
     ) -> None:
         self.member = ""
-        self.assignment = Assignment()
-        self.passport = cluster.passport()
+        self.assignment = ReportedAssignment()
+        self.credentials = cluster.credentials()
         self.group_rules = NO_RULES
         self.default_rules = NO_RULES
         self.priority: int = UNDEFINED
@@ -149,7 +266,8 @@ class Membership:
         self.failure: CohererError | None = None
         self._cluster = cluster
         self._subscription = subscription
-        self._owner = owner
+        self._instructed = instructed
+        self._ended = ended
         self._local_host = ""
         self._registered = False
         self._since_ms = int(time.time() * 1000)
@@ -159,56 +277,58 @@ class Membership:
         self._quick = 0
         self._wait = waits()
         self._awake = asyncio.Event()
-        self._beating: asyncio.Task[None] | None = None
+        self._heartbeat_task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Register, trying again for as long as the client's timeout, and begin heartbeats.
+        """Register, trying again for as long as the client's timeout.
 
         Raises:
             UnavailableError: no master could be reached.
-            RefusedError: the master does not want us, or a topic does not exist.
+            RefusedError: the master refused, or a topic does not exist.
         """
         timeout_ms = self._cluster.options.timeout_ms
         final = FINAL_CODES
-        if not all(map(is_tubemq_topic, self._subscription.topics)):  # nobody will create these
+        if not all(map(is_tubemq_topic, self._subscription.topics)):  # never created
             final |= {ResultCode.TOPIC_NOT_DEPLOYED}
         await persist(self._join, timeout_ms=timeout_ms, final=final)
 
     def begin(self) -> None:
-        """Begin heartbeats; instructions may come from now on."""
+        """Begin to send heartbeats; instructions may arrive from now on."""
         self.hurry()
-        self._beating = asyncio.create_task(self._beat_on(), name="consumer heartbeats")
+        self._heartbeat_task = asyncio.create_task(
+            self._send_heartbeats(), name="consumer heartbeats"
+        )
 
     def hurry(self) -> None:
-        """Send a heartbeat now, and some more soon: there is something to tell or to expect."""
-        self._quick = QUICK_BEATS
+        """Send a heartbeat now, and more soon: there is something to report or to expect."""
+        self._quick = QUICK_HEARTBEATS
         self._wait = waits()
         self._awake.set()
 
     async def stop(self) -> None:
-        """Tell the master that this member leaves. Its answer does not matter."""
-        await cancel(self._beating)
+        """Leave the group. The master's answer does not matter."""
+        await cancel(self._heartbeat_task)
         if not self._registered:
             return
         request = pb.CloseRequestC2M(
             clientId=self.member,
             groupName=self._subscription.group,
-            authInfo=self.passport.for_master(),
+            authInfo=self.credentials.for_master(),
         )
         try:
             await self._cluster.masters.ask(methods.CONSUMER_CLOSE, request, pb.CloseResponseM2C)
         except CohererError as error:
-            _log.info("The master did not take the end of a consumer: %s", error)
+            _log.info("The master did not accept that a consumer leaves: %s", error)
 
     # -- inside
 
-    async def _beat_on(self) -> None:
+    async def _send_heartbeats(self) -> None:
         refusals = 0
         while True:
             self._awake.clear()
-            event: Event | None = None
+            instruction: Instruction | None = None
             try:
-                event = await self._beat()
+                instruction = await self._send_heartbeat()
                 refusals = 0
             except CohererError as error:
                 refused = isinstance(error, codes.CertificateError)
@@ -217,17 +337,17 @@ class Membership:
                 if refusals > REFUSALS_MAX or (final and not refused):
                     self.failure = error
                     _log.error("The membership in %s ended: %s", self._subscription.group, error)
-                    self._owner.membership_ended()
+                    self._ended()
                     return
                 _log.warning(
                     "A heartbeat of consumer %s failed: %s", self.member, error, about=self.member
                 )
             except Exception:  # noqa: BLE001 - without heartbeats everything would be lost
                 _log.exception("A heartbeat of consumer %s failed", self.member, about=self.member)
-            if event is not None:
-                self._quick = QUICK_BEATS
+            if instruction is not None:
+                self._quick = QUICK_HEARTBEATS
                 self._wait = waits()
-                self._owner.instructed(event)
+                self._instructed(instruction)
             await self._pause()
 
     async def _pause(self) -> None:
@@ -253,7 +373,7 @@ class Membership:
             groupName=self._subscription.group,
             hostName=self._local_host,
             topicList=sorted(self._subscription.topics),
-            subscribeInfo=self._told(held),
+            subscribeInfo=self._listed(held),
             topicCondition=[
                 TopicCondition(topic, tuple(sorted(filters))).text()
                 for topic, filters in sorted(self._subscription.topics.items())
@@ -264,7 +384,7 @@ class Membership:
             groupFlowCheckId=self._group_check,
             defFlowCheckId=self._default_check,
             qryPriorityId=self.priority,
-            authInfo=self.passport.for_master(),
+            authInfo=self.credentials.for_master(),
         )
         bound = self._subscription.bound
         if bound is not None:
@@ -284,18 +404,18 @@ class Membership:
         self.assignment.registered()
         self._learn(answer)
 
-    async def _beat(self) -> Event | None:
-        beat = self.assignment.beat()
+    async def _send_heartbeat(self) -> Instruction | None:
+        report = self.assignment.next_report()
         request = pb.HeartRequestC2M(
             clientId=self.member,
             groupName=self._subscription.group,
-            subscribeInfo=self._told(beat.report or ()),
-            reportSubscribeInfo=beat.report is not None,
-            event=self._acknowledgement(beat),
+            subscribeInfo=self._listed(report.partitions or ()),
+            reportSubscribeInfo=report.partitions is not None,
+            event=self._acknowledgement(report.done),
             defFlowCheckId=self._default_check,
             groupFlowCheckId=self._group_check,
             qryPriorityId=self.priority,
-            authInfo=self.passport.for_master(),
+            authInfo=self.credentials.for_master(),
         )
         masters = self._cluster.masters
         answer = await masters.ask(methods.CONSUMER_HEARTBEAT, request, pb.HeartResponseM2C)
@@ -305,51 +425,53 @@ class Membership:
             self.hurry()
             return None
         checked(answer, server=masters.server)
-        if answer.requireAuth and not self.passport.signs:
+        if answer.requireAuth and not self.credentials.signs:
             raise UsageError(
-                "The master wants to know who we are.",
+                "The master requires authentication.",
                 server=masters.server,
                 code=ResultCode.CERTIFICATE_FAILURE,
                 hint="Give `user` and `password` to `connect`.",
             )
-        self.assignment.accepted(beat)
+        self.assignment.accepted(report)
         self._learn(answer)
         return self._instruction(answer)
 
-    def _told(self, held: Iterable[Partition]) -> list[str]:
+    def _listed(self, held: Iterable[Partition]) -> list[str]:
         group = self._subscription.group
         return [SubscribeInfo(self.member, group, partition).text() for partition in held]
 
-    def _acknowledgement(self, beat: Beat) -> pb.EventProto | None:
-        if beat.event is None:
+    def _acknowledgement(self, done: Instruction | None) -> pb.EventProto | None:
+        if done is None:
             return None
         return pb.EventProto(
-            rebalanceId=beat.event.id,
-            opType=beat.event.kind,
+            rebalanceId=done.id,
+            opType=done.kind,
             status=DONE,
-            subscribeInfo=self._told(beat.event.partitions),
+            subscribeInfo=self._listed(done.partitions),
         )
 
-    def _instruction(self, answer: pb.HeartResponseM2C) -> Event | None:
+    def _instruction(self, answer: pb.HeartResponseM2C) -> Instruction | None:
         told = answer.event
         if not answer.HasField("event") or told.rebalanceId <= 0:
             return None
         infos = [SubscribeInfo.parse(text) for text in told.subscribeInfo]
         for info in infos:
             if info.partition.topic not in self._subscription.topics:
-                raise ProtocolError(f"The master gives us a foreign topic, {info.text()}.")
-        return Event(told.rebalanceId, told.opType, tuple(info.partition for info in infos))
+                raise ProtocolError(
+                    f"The master assigns a partition of another topic, {info.text()}."
+                )
+        return Instruction(told.rebalanceId, told.opType, tuple(info.partition for info in infos))
 
     def _learn(self, answer: pb.RegisterResponseM2C | pb.HeartResponseM2C) -> None:
         if answer.HasField("authorizedInfo"):
-            self.passport.renew(answer.authorizedInfo)
+            self.credentials.renew(answer.authorizedInfo)
         if answer.HasField("notAllocated") and not answer.notAllocated:
             self.not_allocated = False
         if answer.HasField("qryPriorityId"):
             self.priority = answer.qryPriorityId
         if answer.HasField("heartbeatMs") and answer.heartbeatMs > 0:
             self._period_ms = min(self._cluster.options.heartbeat_ms, answer.heartbeatMs)
-        # Rules come with their id when it is not the one that we named; otherwise a blank.
+        # Rules come with their id if it is not the one in the request; otherwise they are blank.
         if answer.HasField("defFlowCheckId") and answer.defFlowCheckId != self._default_check:
             self._default_check = answer.defFlowCheckId
             self.default_rules = FlowRules.parse(answer.defFlowControlInfo)

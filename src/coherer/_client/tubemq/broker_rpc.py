@@ -1,7 +1,7 @@
-"""What a consumer says to brokers: take and give up a partition, get, confirm, stay alive.
+"""The calls of a consumer to brokers: register a partition, get, commit, heartbeat.
 
-One object per member of a group; it keeps no state about partitions. Requests about a partition
-leave in the order of the calls, because all of them take the same connection.
+There is one object per member of a group. It keeps no state about partitions. Requests about a
+partition leave in the order of the calls, because all of them use the same connection.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from coherer._client.tubemq.cluster import UNDEFINED, Cluster, Link, Passport, checked
+from coherer._client.tubemq.cluster import UNDEFINED, Cluster, Credentials, TubeConnection, checked
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.names import BrokerInfo, FailureInfo, Partition
@@ -22,12 +22,12 @@ ROLL_BACK: Final = 1
 """The field `readStatus` of giving up a partition."""
 
 
-class Place(msgspec.Struct, frozen=True):
-    """What a broker says when it gives us a partition.
+class StartPosition(msgspec.Struct, frozen=True):
+    """A broker's answer to the registration of a partition.
 
     Args:
         offset: where reading begins.
-        max_offset: the offset behind the last message, -1 where the broker is silent.
+        max_offset: the offset behind the last message, -1 if the broker does not say.
         step: by how much the offset grows with each message; None with Java's broker, whose
             offsets are byte positions in an index that partitions share.
     """
@@ -37,18 +37,18 @@ class Place(msgspec.Struct, frozen=True):
     step: int | None
 
 
-class Door:
-    """Requests of one member of a group to brokers.
+class BrokerRpc:
+    """The calls of one member of a group to brokers.
 
     Args:
-        cluster: the way to the cluster.
+        cluster: the connections to the cluster.
         member: the consumer id.
         group: the group.
-        passport: what to show.
-        filters: topic to the words that messages are wanted of.
+        credentials: proves who the member is.
+        filters: topic to the tags that are wanted.
 
     Attributes:
-        priority: the id of the group's read priority, as the master told it.
+        priority: the id of the group's read priority, from the master.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Door:
         cluster: Cluster,
         member: str,
         group: str,
-        passport: Passport,
+        credentials: Credentials,
         filters: Mapping[str, Iterable[str]],
     ) -> None:
         self.priority = UNDEFINED
@@ -64,29 +64,29 @@ class Door:
         self._timeout_ms = cluster.options.timeout_ms
         self._member = member
         self._group = group
-        self._passport = passport
+        self._credentials = credentials
         self._filters = {topic: sorted(words) for topic, words in filters.items()}
 
-    async def link(self, broker: BrokerInfo) -> Link:
+    async def link(self, broker: BrokerInfo) -> TubeConnection:
         """The connection to a broker.
 
         Raises:
-            ConnectError: there is none.
+            ConnectError: it could not be made.
         """
         return await self._pool.get(broker.host, broker.port)
 
-    async def take(
+    async def register(
         self, partition: Partition, read_status: int, offset: int | None = None
-    ) -> Place:
+    ) -> StartPosition:
         """Register a partition with its broker.
 
         Args:
-            partition: which one.
-            read_status: where to begin, see `positions`.
-            offset: where exactly to begin.
+            partition: the partition.
+            read_status: where to begin, see `options`.
+            offset: the exact offset to begin at.
 
         Raises:
-            RefusedError: somebody else holds it (410), or another reason.
+            RefusedError: another member has it (410), or another reason.
             UnavailableError: no answer.
         """
         link = await self.link(partition.broker)
@@ -95,22 +95,21 @@ class Door:
             methods.PARTITION_REGISTER, request, pb.RegisterResponseB2C, self._timeout_ms
         )
         checked(answer, server=link.server, topic=partition.topic, partition=partition.id)
-        return Place(
+        return StartPosition(
             answer.currOffset,
             answer.maxOffset if answer.HasField("maxOffset") else -1,
             answer.offsetStep if answer.HasField("offsetStep") else None,
         )
 
-    async def give_up(self, partition: Partition, *, consumed: bool) -> None:
+    async def unregister(self, partition: Partition, *, consumed: bool) -> None:
         """Unregister a partition.
 
         Args:
-            partition: which one.
-            consumed: whether the package that was read last is confirmed; otherwise it will be
-                read again.
+            partition: the partition.
+            consumed: whether the last batch is acknowledged; otherwise it will be read again.
 
         Raises:
-            RefusedError: it is not ours.
+            RefusedError: this member does not have it.
             UnavailableError: no answer.
         """
         link = await self.link(partition.broker)
@@ -121,11 +120,14 @@ class Door:
         )
         checked(answer, server=link.server, topic=partition.topic, partition=partition.id)
 
-    async def beat(self, broker: BrokerInfo, partitions: Iterable[Partition]) -> list[FailureInfo]:
-        """Tell a broker that we are alive.
+    async def heartbeat(
+        self, broker: BrokerInfo, partitions: Iterable[Partition]
+    ) -> list[FailureInfo]:
+        """Keep partitions registered.
 
         Returns:
-            The partitions that it does not hold for us, each with the reason (411 or 412).
+            The partitions that are not registered for this member, each with the reason (411 or
+            412).
 
         Raises:
             RefusedError: authentication failed.
@@ -138,7 +140,7 @@ class Door:
             readStatus=0,
             partitionInfo=[partition.text() for partition in partitions],
             qryPriorityId=self.priority,
-            authInfo=self._passport.for_broker(),
+            authInfo=self._credentials.for_broker(),
         )
         answer = await link.ask(
             methods.PARTITION_HEARTBEAT, request, pb.HeartBeatResponseB2C, self._timeout_ms
@@ -147,16 +149,22 @@ class Door:
         return [FailureInfo.parse(text) for text in answer.failureInfo]
 
     def get(
-        self, link: Link, partition: Partition, *, confirmed: bool, escapes: bool, timeout_ms: int
+        self,
+        link: TubeConnection,
+        partition: Partition,
+        *,
+        acknowledged: bool,
+        escapes: bool,
+        timeout_ms: int,
     ) -> asyncio.Future[bytes]:
-        """Ask for the next package of a partition.
+        """Ask for the next batch of a partition.
 
         Args:
             link: the connection to its broker.
-            partition: which one.
-            confirmed: the package before it has been dealt with.
-            escapes: we do the limiting of the group's flow rules ourselves.
-            timeout_ms: how long the broker may wait for messages, more or less.
+            partition: the partition.
+            acknowledged: whether the batch before it is acknowledged.
+            escapes: whether this consumer applies the group's flow rules itself.
+            timeout_ms: about how long the broker may wait for messages.
 
         Returns:
             A future of the serialized answer.
@@ -169,14 +177,16 @@ class Door:
             partitionId=partition.id,
             groupName=self._group,
             topicName=partition.topic,
-            lastPackConsumed=confirmed,
+            lastPackConsumed=acknowledged,
             manualCommitOffset=False,
             escFlowCtrl=escapes,
         )
         return link.call(methods.GET_MESSAGES, request, timeout_ms)
 
-    def commit(self, link: Link, partition: Partition, *, consumed: bool) -> asyncio.Future[bytes]:
-        """Confirm the package that was read last, or ask for it to be read again.
+    def commit(
+        self, link: TubeConnection, partition: Partition, *, consumed: bool
+    ) -> asyncio.Future[bytes]:
+        """Commit the batch that was read last, or ask for it to be read again.
 
         Returns:
             A future of the serialized answer, for `committed`.
@@ -194,12 +204,12 @@ class Door:
         return link.call(methods.COMMIT_OFFSET, request, self._timeout_ms)
 
     def committed(
-        self, link: Link, partition: Partition, body: bytes
+        self, link: TubeConnection, partition: Partition, body: bytes
     ) -> pb.CommitOffsetResponseB2C:
-        """Take the answer to `commit` apart.
+        """Parse the answer to `commit`.
 
         Raises:
-            RefusedError: the partition is not ours (any more).
+            RefusedError: this member does not have the partition (any more).
         """
         answer = methods.parse(pb.CommitOffsetResponseB2C, body)
         checked(answer, server=link.server, topic=partition.topic, partition=partition.id)
@@ -218,5 +228,5 @@ class Door:
             filterCondStr=self._filters.get(partition.topic, []),
             currOffset=offset,
             qryPriorityId=self.priority,
-            authInfo=self._passport.for_broker(),
+            authInfo=self._credentials.for_broker(),
         )

@@ -1,28 +1,113 @@
-"""What producers of both protocols have in common: their life, the window, many messages at a time.
+"""The producer of both protocols: its life, the window, and many messages at a time.
 
-Where a message goes and how it is encoded is for each to say.
+A protocol adds where a message goes and how it is encoded. If encoding fails, `mistaken` finds out
+what is wrong with the message: types are looked at only then, so that valid messages do not pay for
+it. The body's type is always checked, because text would fail too late.
 """
 
 from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, KeysView
+from collections.abc import Callable, Iterable, Iterator, KeysView
+from datetime import datetime
 from types import TracebackType
-from typing import ClassVar, Final
+from typing import ClassVar, Final, cast
 
 from coherer._client.engine.lifecycle import Lifecycle
-from coherer._client.engine.producer import message_topic
 from coherer._client.engine.sender import Bulk, SendReport, Sink, UnseenFailures, Window
-from coherer.errors import CohererError, WindowFullError
+from coherer.errors import CohererError, UsageError, WindowFullError
 from coherer.message import Message
 
+
+def message_topic(message: Message) -> str:
+    """The topic of a message.
+
+    Raises:
+        UsageError: it is not a message.
+
+    >>> message_topic("hello")  # type: ignore[arg-type]
+    Traceback (most recent call last):
+    coherer.errors.UsageError: A producer sends a Message, not str. Write Message("topic", b"body").
+    """
+    try:
+        return message.topic
+    except AttributeError:
+        raise UsageError(
+            f"A producer sends a Message, not {type(message).__name__}.",
+            hint='Write Message("topic", b"body").',
+        ) from None
+
+
+def check_body(message: Message) -> None:
+    """Check that a body is bytes.
+
+    Raises:
+        UsageError: it is not.
+
+    >>> check_body(Message("greetings", "hello"))  # type: ignore[arg-type]
+    Traceback (most recent call last):
+    coherer.errors.UsageError: A body is bytes, not str. [topic greetings] Encode it: body.encode().
+    """
+    body = cast("object", message.body)
+    if isinstance(body, bytes | bytearray | memoryview):
+        return
+    hint = (
+        "Encode it: body.encode()." if isinstance(body, str) else "Encode it, for example as JSON."
+    )
+    raise UsageError(
+        f"A body is bytes, not {type(body).__name__}.", topic=str(message.topic), hint=hint
+    )
+
+
+def mistaken(message: Message, error: Exception) -> UsageError:
+    """The exception for a message whose encoding ended in a `TypeError` or the like.
+
+    Args:
+        message: the message.
+        error: the error of its encoding.
+
+    Raises:
+        UsageError: the body is not bytes.
+
+    >>> message = Message("greetings", b"hello", properties={"age": 7})  # type: ignore[dict-item]
+    >>> print(mistaken(message, TypeError()))
+    Property 'age' of a message is text, not int. [topic greetings]
+    """
+    check_body(message)
+    topic = str(message.topic)
+    for what, value in _texts(message):
+        if not isinstance(value, str):
+            text = f"{what} of a message is text, not {type(value).__name__}."
+            return UsageError(text, topic=topic)
+    if not isinstance(cast("object", message.keys), tuple):
+        hint = "Write ('42',) for one."
+        return UsageError("Keys are a tuple of words.", topic=topic, hint=hint)
+    time = cast("object", message.time)
+    if time is not None and not isinstance(time, datetime):
+        text = f"The time of a message is a datetime, not {type(time).__name__}."
+        return UsageError(text, topic=topic, hint="Parse it: datetime.fromisoformat(text).")
+    return UsageError(f"The message cannot be encoded: {error}.", topic=topic)
+
+
+def _texts(message: Message) -> Iterator[tuple[str, object]]:
+    """The parts of a message that have to be text, with their names."""
+    yield "The topic", message.topic
+    if message.tag is not None:
+        yield "The tag", message.tag
+    for key in message.keys:
+        yield "A key", key
+    for name, value in dict(message.properties).items():
+        yield "The name of a property", name
+        yield f"Property {name!r}", value
+
+
 YIELD_EVERY: Final = 256
-"""Messages encoded before others get a turn and what is encoded leaves."""
+"""Messages that are encoded before other tasks get a turn and the messages leave."""
 
 
 class BaseProducer(Lifecycle):
-    """What producers of both protocols have in common.
+    """The producer of both protocols.
 
     Args:
         check: raises when the client cannot be used here and now.
@@ -98,11 +183,11 @@ class BaseProducer(Lifecycle):
 
     @abstractmethod
     async def publish(self, *topics: str) -> None:
-        """Announce topics; returns when messages to them can be sent."""
+        """Publish topics; returns when messages to them can be sent."""
 
     @abstractmethod
     def post(self, message: Message, sink: Sink) -> None:
-        """Send a message and have `sink` told; does not look at the window. For facades."""
+        """Send a message and report to `sink`, regardless of the window. For facades."""
 
     async def ready(self) -> None:
         """Wait until there is room in the window."""
@@ -119,7 +204,7 @@ class BaseProducer(Lifecycle):
         await self._window.empty()
 
     async def send_many(self, messages: Iterable[Message], *, receipts: bool = False) -> SendReport:
-        """Send many messages, each for itself, with many under way at a time.
+        """Send many messages one by one, with many under way at a time.
 
         Args:
             messages: taken one by one as there is room in the window; topics that are not
@@ -127,8 +212,8 @@ class BaseProducer(Lifecycle):
             receipts: keep them all, for the report.
 
         Returns:
-            What became of them, when that is known of each. Failures that nobody looks at are
-            raised as `SendManyError` at the end of the producer's `async with` block.
+            The report, when every outcome is known. Failures that the application does not look at
+            are raised as `SendManyError` at the end of the producer's `async with` block.
 
         Raises:
             CohererError: a topic could not be published. What was sent before is sent.
@@ -138,13 +223,13 @@ class BaseProducer(Lifecycle):
         return await bulk.finish()
 
     def bulk(self, *, receipts: bool = False) -> Bulk:
-        """Begin to send many messages that come bit by bit, with one report in the end.
+        """Send many messages in several steps, with one report at the end.
 
         Args:
             receipts: keep them all, for the report.
         """
         self.check()
-        return Bulk(self, receipts=receipts, unseen=self._unseen)
+        return Bulk(self.post_many, receipts=receipts, unseen=self._unseen)
 
     async def post_many(self, messages: Iterable[Message], bulk: Bulk) -> None:
         """Post messages as there is room in the window; see `Bulk.add`."""
@@ -181,15 +266,15 @@ class BaseProducer(Lifecycle):
             self.check_reports()
 
     def check_reports(self) -> None:
-        """Check that every failure of `send_many` was looked at; `with` blocks end with it.
+        """Check that the application looked at every failure of `send_many`; `with` blocks call it.
 
         Raises:
-            SendManyError: a report has failures, and nobody read `failed` or called `check`.
+            SendManyError: a report has failures, and neither `failed` nor `check` was used.
         """
         self._unseen.check()
 
     async def close(self) -> None:
-        """Wait for what is under way, then leave. Calling it again does nothing."""
+        """Wait for the messages under way, then leave. Calling it again does nothing."""
         was, self._state = self._state, "closed"
         if was not in {"new", "closed"}:
             await self._leave()
@@ -198,14 +283,14 @@ class BaseProducer(Lifecycle):
 
     @abstractmethod
     async def _register(self) -> None:
-        """Make it known to the cluster."""
+        """Register with the cluster."""
 
     @abstractmethod
     async def _leave(self) -> None:
-        """Wait for what is under way, then undo `_register`."""
+        """Wait for the messages under way, then undo `_register`."""
 
     def _posting(self) -> Callable[[Message, Sink], object]:
-        """What posts each of many messages."""
+        """The function that posts each of many messages."""
         return self.post
 
     # -- inside

@@ -1,24 +1,23 @@
-"""URLs of clusters: `tubemq://host:port,host:port`, `rocketmq://host:port;host:port`.
+"""URLs of clusters, and options that come as keywords.
 
-| scheme | protocol | TLS | usual port |
+| scheme | protocol | TLS | default port |
 |---|---|---|---|
 | `tubemq` | TubeMQ, the addresses of the masters | if the option `tls` is given | 8715 |
 | `tubemqs` | TubeMQ | yes | 8716 |
 | `rocketmq` | RocketMQ, the addresses of the name servers | if the option `tls` is given | 9876 |
 | `rocketmqs` | RocketMQ | yes | 9876 |
 
-Addresses are separated by commas, or by semicolons as RocketMQ's tools do it.
+Addresses are `host:port`, separated by commas, or by semicolons as in RocketMQ's tools.
 
-Where no URL is given, the environment is asked (`usual`): `COHERER_URL`, a URL, and then
-`NAMESRV_ADDR`, which RocketMQ's clients and tools of every language read: name servers without
-`rocketmq://`.
+Without a URL, the environment counts (`usual`): `COHERER_URL`, a URL, then `NAMESRV_ADDR`, which
+RocketMQ's clients and tools of every language read: name servers without `rocketmq://`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
@@ -35,7 +34,7 @@ PORT_MAX: Final = 65_535
 
 
 class Address(msgspec.Struct, frozen=True):
-    """A URL taken apart.
+    """A parsed URL.
 
     Args:
         scheme: which protocol.
@@ -49,10 +48,10 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def parse(url: str) -> Address:
-    """Take a URL apart.
+    """Parse a URL.
 
     Raises:
-        UsageError: it is no URL of a cluster.
+        UsageError: it is not a valid URL of a cluster.
 
     >>> parse("tubemq://10.0.0.1:8715,10.0.0.2").servers
     (('10.0.0.1', 8715), ('10.0.0.2', 8715))
@@ -64,7 +63,7 @@ def parse(url: str) -> Address:
     scheme, sign, rest = url.partition("://")
     if not sign or scheme not in _PORTS:
         raise UsageError(
-            f"{masked_url(url)!r} is no URL of a cluster.",
+            f"{masked_url(url)!r} is not a valid URL of a cluster.",
             hint="Write rocketmq://host:9876 or tubemq://host:8715; with TLS, rocketmqs, tubemqs.",
         )
     parts = rest.rstrip("/").removesuffix(";").replace(";", ",").split(",")
@@ -73,10 +72,10 @@ def parse(url: str) -> Address:
 
 
 def usual(protocol: str = "") -> str | None:
-    """The URL of the environment; None if it says nothing.
+    """The URL of the environment; None if it has none.
 
     Args:
-        protocol: `tubemq` or `rocketmq`; another one's URL does not count.
+        protocol: `tubemq` or `rocketmq`; URLs of the other are ignored.
 
     >>> import os
     >>> from unittest.mock import patch
@@ -91,10 +90,10 @@ def usual(protocol: str = "") -> str | None:
 
 
 def url_of(url: str | None, protocol: str = "") -> str:
-    """A URL that was given, or that of the environment.
+    """The given URL, or that of the environment.
 
     Raises:
-        UsageError: there is none.
+        UsageError: neither is set.
     """
     url = url or usual(protocol)
     if url is None:
@@ -106,10 +105,10 @@ def url_of(url: str | None, protocol: str = "") -> str:
 
 
 def split(address: str) -> tuple[str, int]:
-    """Take a server's `host:port` apart.
+    """Parse a server's `host:port`.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a valid address.
 
     >>> split("127.0.0.1:10911"), split("[::1]:10911")
     (('127.0.0.1', 10911), ('::1', 10911))
@@ -124,12 +123,44 @@ def _server(text: str, usual_port: int, url: str) -> tuple[str, int]:
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
         raise UsageError(
-            f"{masked_url(f'//{text}')[2:]!r} in {masked_url(url)!r} is no host:port.",
+            f"{masked_url(f'//{text}')[2:]!r} in {masked_url(url)!r} is not a valid host:port.",
             hint="It looks like 10.0.0.1:9876.",
         )
     if "@" in host:
         raise UsageError(
-            f"{masked_url(url)!r} holds an account, which does not belong into a URL.",
+            f"{masked_url(url)!r} holds an account, which does not belong in a URL.",
             hint="Give user and password as options: connect(url, user=..., password=...).",
         )
     return host, int(port)
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def options_of(kind: type[S], given: Mapping[str, object]) -> S:
+    """Options as a struct.
+
+    Args:
+        kind: the struct of the options.
+        given: some of its fields.
+
+    Raises:
+        UsageError: an option does not exist, or a value is invalid.
+
+    >>> class Options(msgspec.Struct):
+    ...     start: str = "latest"
+    >>> options_of(Options, {"start": "earliest"})
+    Options(start='earliest')
+    >>> options_of(Options, {"strt": "earliest"})
+    Traceback (most recent call last):
+    coherer.errors.UsageError: There is no option 'strt'. Did you mean start?
+    """
+    known = kind.__struct_fields__
+    for name in given:
+        if name not in known:
+            from difflib import get_close_matches
+
+            close = get_close_matches(name, known, n=1)
+            hint = f"Did you mean {close[0]}?" if close else f"There are {', '.join(known)}."
+            raise UsageError(f"There is no option {name!r}.", hint=hint)
+    return kind(**cast("Mapping[str, Any]", given))

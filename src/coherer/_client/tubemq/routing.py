@@ -1,0 +1,394 @@
+"""Which partition of a topic takes the next message (Java's rules).
+
+Three things are taken into account:
+
+* `Route` knows the writable partitions of a topic, and chooses those that are usable now: on a
+  broker that is not left out, and with an open connection. If there is none, an open connection is
+  enough, then anything. (Java fails the send when every broker is suspect; a cluster of one broker
+  that was busy once would be unusable for 50 s.) The list is made only when something changed, not
+  for each message.
+* `RoundRobin` takes partitions in turn, from a random start, so that many producers spread evenly.
+  A partition whose sends fail more than `FAILURES_MAX` times in a row rests for `REST_MS`; a send
+  that succeeds resets the count. When every partition rests, they are taken in turn anyway: the
+  network here may be the cause.
+* `Quality` leaves brokers out, from the outcomes of earlier sends:
+
+| reason | learned from | for how long |
+|---|---|---|
+| unavailable | an answer with code 503 | `unavailable_ms` |
+| unreachable | too many failed connects within `connect_window_ms` | `unreachable_ms` |
+| slow | more than `outstanding_max` sends without an answer | until there are fewer |
+| poor | far fewer successes than its peers within `poor_check_ms` | `poor_check_ms` |
+
+The last two never take away so many brokers that the others could not carry the load: at most
+`unreachable_share` of the addresses and `poor_share` of the brokers are out at a time. A cluster of
+fewer than four brokers has no "poor" ones.
+
+Pure: the caller passes the time.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+import msgspec
+
+from coherer._wire.tubemq.names import STORE_STRIDE, Partition
+from coherer._wire.tubemq.sending import SendEncoder
+
+if TYPE_CHECKING:
+    from coherer._client.tubemq.sender import TubeSender
+
+FAILURES_MAX: Final = 3
+"""Failures in a row after which a partition rests."""
+
+REST_MS: Final = 3000
+"""How long it rests."""
+
+_MASK: Final = 0x7FFF_FFFF  # Java's counter is a signed int whose sign is cut off
+
+
+def partition_ids(partitions: int, stores: int) -> list[int]:
+    """The ids of a topic's partitions on one broker.
+
+    Args:
+        partitions: partitions in each store.
+        stores: stores of the topic on that broker.
+
+    >>> partition_ids(2, 2)
+    [0, 1, 10000, 10001]
+    """
+    return [
+        store * STORE_STRIDE + number for store in range(stores) for number in range(partitions)
+    ]
+
+
+class Rest:
+    """How sends to one partition went lately."""
+
+    __slots__ = ("failures", "until_ms")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.until_ms = 0
+
+    def succeeded(self) -> None:
+        """A broker answered with success."""
+        self.failures = 0
+        self.until_ms = 0
+
+    def failed(self, now_ms: int) -> None:
+        """A send got no answer: the connection broke, or it took too long."""
+        self.failures += 1
+        if self.failures > FAILURES_MAX:
+            self.failures = 0
+            self.until_ms = now_ms + REST_MS
+
+
+class TargetPartition:
+    """A partition that messages can be sent to.
+
+    Attributes:
+        partition: the partition.
+        sender: the sender of its broker.
+        rest: how sends to it went.
+        broker: the broker's id as text, for receipts.
+        number: the partition's id, for receipts.
+        encode: makes the request for a message.
+    """
+
+    __slots__ = ("broker", "encode", "number", "partition", "rest", "sender")
+
+    def __init__(
+        self, partition: Partition, sender: TubeSender, client_id: str, sent_addr: int
+    ) -> None:
+        self.partition = partition
+        self.sender = sender
+        self.rest = Rest()
+        self.broker = str(partition.broker.id)
+        self.number = partition.id
+        self.encode = SendEncoder(client_id, partition.topic, partition.id, sent_addr).encode
+
+
+class Resting(Protocol):
+    """Something that can be chosen unless it rests."""
+
+    @property
+    def rest(self) -> Rest:
+        """How sends to it went."""
+        ...
+
+
+R = TypeVar("R", bound=Resting)
+
+
+class RoundRobin:
+    """Takes partitions in turn.
+
+    Args:
+        counter: where to start; a random number.
+
+    >>> class TargetPartition:
+    ...     def __init__(self, name: str) -> None:
+    ...         self.name, self.rest = name, Rest()
+    >>> robin, targets = RoundRobin(5), [TargetPartition("a"), TargetPartition("b")]
+    >>> [robin.choose(targets, 0).name for _ in range(3)]
+    ['a', 'b', 'a']
+    """
+
+    __slots__ = ("_counter", "_stepped")
+
+    def __init__(self, counter: int) -> None:
+        self._counter = counter
+        self._stepped = counter
+
+    def choose(self, targets: Sequence[R], now_ms: int) -> R:
+        """The next of `targets`, which has at least one."""
+        count = len(targets)
+        for _ in range(count):
+            self._counter += 1
+            target = targets[(self._counter & _MASK) % count]
+            if target.rest.until_ms <= now_ms:
+                return target
+        self._stepped += 1
+        return targets[(self._stepped & _MASK) % count]
+
+
+UNREACHABLE_COUNT_MAX: Final = 30
+"""At most this many brokers are unreachable at a time."""
+
+
+class QualityRules(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers of the rules; the defaults are Java's.
+
+    Args:
+        unavailable_ms: how long a broker that answered 503 is left out.
+        connect_window_ms: the period in which failed connects are counted.
+        connect_failures_max: how many failed connects are tolerated.
+        unreachable_ms: how long an address with more is left out.
+        unreachable_share: part of all addresses that may rest at a time.
+        outstanding_max: sends without an answer to one broker, before others are preferred.
+        poor_check_ms: how often brokers are compared, and how long a poor one rests.
+        poor_share: part of all brokers that may rest for being poor.
+    """
+
+    unavailable_ms: int = 50_000
+    connect_window_ms: int = 60_000
+    connect_failures_max: int = 5
+    unreachable_ms: int = 1_800_000
+    unreachable_share: float = 0.3
+    outstanding_max: int = 50_000
+    poor_check_ms: int = 30_000
+    poor_share: float = 0.15
+
+
+class Tally:
+    """What happened with one broker, counted since the start."""
+
+    __slots__ = ("sent", "sent_before", "settled", "succeeded", "succeeded_before")
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.settled = 0  # answered or failed
+        self.succeeded = 0
+        self.sent_before = 0  # at the last comparison
+        self.succeeded_before = 0
+
+    @property
+    def outstanding(self) -> int:
+        """Sends without an answer."""
+        return self.sent - self.settled
+
+
+class Quality:
+    """Which brokers to leave out.
+
+    >>> quality = Quality()
+    >>> quality.refused_service(1, now_ms=0)
+    >>> quality.usable([1, 2], now_ms=10)
+    [2]
+    >>> quality.usable([1, 2], now_ms=50_000)
+    [1, 2]
+    """
+
+    def __init__(self, rules: QualityRules | None = None) -> None:
+        self._rules = rules or QualityRules()
+        self._tallies: dict[int, Tally] = {}
+        self._unavailable: dict[int, int] = {}  # broker -> until when
+        self._poor: dict[int, int] = {}  # broker -> since when
+        self._failures: dict[int, tuple[int, int]] = {}  # broker -> (window's start, failures)
+        self._unreachable: dict[int, int] = {}  # broker -> until when
+        self._known: frozenset[int] | None = None
+        self._checked_ms: int | None = None
+
+    def tally(self, broker: int) -> Tally:
+        """The counters of a broker; senders keep them up to date."""
+        tally = self._tallies.get(broker)
+        if tally is None:
+            tally = self._tallies[broker] = Tally()
+        return tally
+
+    def forget(self, known: Iterable[int]) -> None:
+        """Forget brokers that are not in `known` any more.
+
+        Their counters stay, because sends to them may still be under way.
+        """
+        self._known = frozenset(known)
+        for table in (self._unavailable, self._poor, self._failures, self._unreachable):
+            for broker in table.keys() - self._known:
+                del table[broker]
+
+    def refused_service(self, broker: int, now_ms: int) -> None:
+        """A broker answered 503."""
+        self._unavailable[broker] = now_ms + self._rules.unavailable_ms
+
+    def connected(self, broker: int) -> None:
+        """A connection to the broker was made."""
+        self._failures.pop(broker, None)
+        self._unreachable.pop(broker, None)
+
+    def connect_failed(self, broker: int, now_ms: int) -> None:
+        """No connection to the broker could be made."""
+        since_ms, failures = self._failures.get(broker, (now_ms, 0))
+        if now_ms - since_ms > self._rules.connect_window_ms:
+            since_ms, failures = now_ms, 0
+        self._failures[broker] = (since_ms, failures + 1)
+        if failures + 1 <= self._rules.connect_failures_max or broker in self._unreachable:
+            return
+        allowed = round(len(self._tallies) * self._rules.unreachable_share)
+        if len(self._unreachable) < min(allowed, UNREACHABLE_COUNT_MAX):
+            self._unreachable[broker] = now_ms + self._rules.unreachable_ms
+
+    def usable(self, brokers: Iterable[int], now_ms: int) -> list[int]:
+        """Those of `brokers` that are not left out, in the same order."""
+        _expire(self._unavailable, now_ms)
+        _expire(self._unreachable, now_ms)
+        out = self._unavailable.keys() | self._unreachable.keys() | self._poor.keys()
+        limit = self._rules.outstanding_max
+        return [
+            broker
+            for broker in brokers
+            if broker not in out and self.tally(broker).outstanding <= limit
+        ]
+
+    def check(self, now_ms: int) -> None:
+        """Compare the brokers, if it is time to. Call it about once a second."""
+        if self._checked_ms is None:
+            self._checked_ms = now_ms
+        if now_ms - self._checked_ms < self._rules.poor_check_ms:
+            return
+        self._checked_ms = now_ms
+        news = [
+            (tally.succeeded - tally.succeeded_before, tally.sent - tally.sent_before, broker)
+            for broker, tally in self._tallies.items()
+            if broker not in self._poor and (self._known is None or broker in self._known)
+        ]
+        for tally in self._tallies.values():
+            tally.sent_before, tally.succeeded_before = tally.sent, tally.succeeded
+        for broker, since_ms in list(self._poor.items()):
+            if now_ms - since_ms >= self._rules.poor_check_ms:
+                del self._poor[broker]
+        room = round((len(news) + len(self._poor)) * self._rules.poor_share) - len(self._poor)
+        for broker in poor(news, room):
+            self._poor[broker] = now_ms
+
+
+def poor(news: list[tuple[int, int, int]], room: int) -> list[int]:
+    """The brokers that did far worse than the others.
+
+    Args:
+        news: (successes, sends, broker) since the last comparison.
+        room: how many may be named.
+
+    >>> poor([(100, 100, 1), (99, 100, 2), (101, 101, 3), (1, 100, 4)], room=1)
+    [4]
+    """
+    if room <= 0 or not news:
+        return []
+    news = sorted(news)
+    threshold = _threshold([successes for successes, _, _ in news])
+    chosen: list[int] = []
+    for successes, sends, broker in news:
+        if successes >= threshold or len(chosen) == room:
+            break
+        enough = int(sends * 0.1)
+        if enough > 2 and successes < enough:
+            chosen.append(broker)
+    return chosen
+
+
+def _threshold(successes: list[int]) -> int:
+    # A fifth of what a broker in the middle of the field has done; the field without its ends.
+    count = len(successes)
+    if count == 1:
+        return 0
+    if count <= 3:
+        return int((sum(successes) - successes[0]) // (count - 1) * 0.2)
+    middle = sum(successes) - successes[0] - successes[1] - successes[-1]
+    return int(middle // (count - 3) * 0.2)
+
+
+def _expire(table: dict[int, int], now_ms: int) -> None:
+    for broker in [broker for broker, until_ms in table.items() if until_ms <= now_ms]:
+        del table[broker]
+
+
+class Route:
+    """The partitions of one topic.
+
+    Attributes:
+        topic: the topic.
+        max_bytes: how long a message of this topic may be.
+        stale: set it when something changed that `next` should know.
+        complete: whether all partitions were usable when that was worked out last.
+    """
+
+    def __init__(self, topic: str, max_bytes: int, targets: Iterable[TargetPartition]) -> None:
+        self.topic = topic
+        self.max_bytes = max_bytes
+        self.stale = True
+        self.complete = False
+        self.targets = list(targets)
+        self._usable = self.targets
+        self._robin = RoundRobin(secrets.randbits(32))
+
+    def __repr__(self) -> str:
+        return f"<Route to {self.topic}: {len(self._usable)} of {len(self.targets)} partitions>"
+
+    @property
+    def open(self) -> bool:
+        """Whether a connection to one of the brokers is there."""
+        return any(target.sender.open for target in self.targets)
+
+    def renew(self, max_bytes: int, targets: Iterable[TargetPartition]) -> None:
+        """Use the master's current list."""
+        self.max_bytes = max_bytes
+        self.targets = list(targets)
+        self.stale = True
+
+    def next(self, quality: Quality, now: float) -> TargetPartition:
+        """The partition for the next message.
+
+        Args:
+            quality: knows which brokers to leave out.
+            now: the loop's clock in seconds.
+        """
+        now_ms = int(now * 1000)
+        if self.stale:
+            self.stale = False
+            self._usable = self._choose(quality, now_ms)
+            self.complete = len(self._usable) == len(self.targets)
+        return self._robin.choose(self._usable, now_ms)
+
+    def _choose(self, quality: Quality, now_ms: int) -> list[TargetPartition]:
+        brokers = dict.fromkeys(target.partition.broker.id for target in self.targets)
+        good = set(quality.usable(brokers, now_ms))
+        fit = [target for target in self.targets if target.partition.broker.id in good]
+        ready = [target for target in fit if target.sender.open]
+        if len(ready) < len(fit):
+            for target in fit:
+                target.sender.connect()  # a connection that was idle is only made when asked for
+        connected = [target for target in self.targets if target.sender.open]
+        return ready or connected or fit or self.targets

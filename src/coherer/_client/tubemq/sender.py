@@ -1,0 +1,251 @@
+"""Sends on their way to one broker.
+
+* A message is encoded when it is posted and leaves with everything else of that turn of the event
+  loop.
+* A message that was sent is never sent again. If the connection breaks, or the answer is late, the
+  message may or may not be stored, and its error says so. The application decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from coherer._client.engine.sender import BrokerSender, Sink
+from coherer._client.tubemq.cluster import Pool, TubeConnection
+from coherer._client.tubemq.routing import Quality, TargetPartition
+from coherer._wire.tubemq import codes
+from coherer._wire.tubemq.names import BrokerInfo
+from coherer._wire.tubemq.sending import SendReply, parse_send_reply
+from coherer._wire.tubemq.session import Failure, Response
+from coherer.errors import (
+    CohererError,
+    ConnectError,
+    DisconnectedError,
+    ProtocolError,
+    RequestTimeoutError,
+)
+from coherer.message import Message, Receipt
+
+STORED: Final = bytes.fromhex("080110c801")
+"""The start of an answer that says success and 200; most senders need not decode the rest."""
+
+UNSURE: Final = "The message may or may not be stored; it is not sent again by itself."
+
+
+class EncodedPayload(msgspec.Struct, frozen=True, gc=False):
+    """An encoded payload.
+
+    Args:
+        data: the payload.
+        flag: its layout.
+        tag: the message type, for the broker's filters.
+        time: the message time in the broker's format.
+    """
+
+    data: bytes
+    flag: int
+    tag: str | None
+    time: str | None
+
+
+class PendingSend(msgspec.Struct, gc=False):
+    """A message under way; the `PendingRequest` of its answer.
+
+    Args:
+        target: the partition that it is sent to.
+        message: as the application passed it.
+        sink: is told the outcome.
+        deadline: by the loop's clock in seconds.
+        size_bytes: of the payload.
+        body: the broker's answer, when there is one.
+    """
+
+    target: TargetPartition
+    message: Message
+    sink: Sink
+    deadline: float
+    size_bytes: int
+    body: bytes = b""
+
+    def receipt(self) -> Receipt:
+        """The receipt, when the broker has answered.
+
+        Raises:
+            ProtocolError: the answer makes no sense.
+        """
+        reply = parse_send_reply(self.body)
+        target = self.target
+        return Receipt(
+            str(reply.message_id),
+            target.partition.topic,
+            target.broker,
+            target.number,
+            reply.offset,
+            reply.append_ms,
+        )
+
+    def answered(self, answer: Response | Failure) -> None:
+        """The broker answered."""
+        self.target.sender.answered(self, answer)
+
+    def failed(self, error: CohererError) -> None:
+        """There will be no answer."""
+        self.target.sender.unanswered(self, error)
+
+
+Item = tuple[PendingSend, EncodedPayload]
+
+
+class TubeSender(BrokerSender[TubeConnection, Item]):
+    """Sends to one broker.
+
+    Args:
+        broker: the broker.
+        pool: where the connection comes from.
+        quality: learns how the broker does.
+        changed: called when a connection was made, could not be made, or broke, and when the broker
+            refused service.
+        reroute: posts a waiting message to another broker, if one has an open connection.
+        settled: called with the size of each message when its outcome is known.
+        timeout_ms: of a send, also told to the broker.
+
+    Attributes:
+        authorized: the field `authInfo` of sends, serialized.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerInfo,
+        pool: Pool,
+        quality: Quality,
+        *,
+        changed: Callable[[], None],
+        reroute: Callable[[PendingSend, EncodedPayload], bool],
+        settled: Callable[[int], None],
+        timeout_ms: int,
+    ) -> None:
+        super().__init__(f"{broker.host}:{broker.port}")
+        self.broker = broker
+        self.authorized = b""
+        self._pool = pool
+        self._quality = quality
+        self._tally = quality.tally(broker.id)
+        self._on_change = changed
+        self._reroute = reroute
+        self._settled = settled
+        self._timeout_ms = timeout_ms
+
+    def __repr__(self) -> str:
+        where = f"{self.broker.id} at {self.server}"
+        return f"<TubeSender to {where}, {self._tally.outstanding} under way>"
+
+    def post(self, send: PendingSend, payload: EncodedPayload) -> None:
+        """Send a message, now or as soon as there is a connection."""
+        self._tally.sent += 1
+        self._offer((send, payload))
+
+    def answered(self, send: PendingSend, answer: Response | Failure) -> None:
+        """The broker answered a send."""
+        if isinstance(answer, Failure):
+            self.unanswered(send, answer.error(self.server))
+            return
+        body = answer.body
+        try:
+            if body.startswith(STORED) or (reply := parse_send_reply(body)).success:
+                send.body = body
+                send.sink.stored(send)
+                self._tally.succeeded += 1
+                send.target.rest.succeeded()
+            else:
+                send.sink.lost(send.message, self._refused(send.target, reply))
+        except ProtocolError as error:
+            self.unanswered(send, error)
+            return
+        self._tally.settled += 1
+        self._settled(send.size_bytes)
+
+    def unanswered(self, send: PendingSend, error: CohererError) -> None:
+        """A send failed, or its outcome is unknown."""
+        self._tally.settled += 1
+        send.target.rest.failed(int(self._loop.time() * 1000))
+        hint = error.hint
+        if isinstance(error, DisconnectedError | RequestTimeoutError | ProtocolError):
+            hint = UNSURE
+        where = send.target.partition
+        send.sink.lost(
+            send.message,
+            type(error)(
+                error.text,
+                server=self.server,
+                topic=where.topic,
+                partition=where.id,
+                code=error.code,
+                hint=hint,
+            ),
+        )
+        self._settled(send.size_bytes)
+
+    # -- what the engine calls
+
+    async def _dial(self) -> TubeConnection:
+        return await self._pool.get(self.broker.host, self.broker.port)
+
+    def _send(self, link: TubeConnection, item: Item) -> None:
+        send, payload = item
+        serial = link.session.next_serial()
+        frame = send.target.encode(
+            serial,
+            payload.data,
+            payload.flag,
+            payload.tag,
+            payload.time,
+            self.authorized,
+            self._timeout_ms,
+        )
+        link.expect(serial, send)
+        link.connection.write(frame)
+
+    def _changed(self, *, reached: bool | None) -> None:
+        if reached:
+            self._quality.connected(self.broker.id)
+        elif reached is False:
+            self._quality.connect_failed(self.broker.id, int(self._loop.time() * 1000))
+        self._on_change()
+
+    def _deadline(self, item: Item) -> float:
+        return item[0].deadline
+
+    def _elsewhere(self, item: Item) -> bool:
+        rerouted = self._reroute(*item)
+        if rerouted:
+            self._tally.sent -= 1
+        return rerouted
+
+    def _unsent(self, item: Item) -> None:
+        send, _ = item
+        self._tally.settled += 1
+        where = send.target.partition
+        send.sink.lost(
+            send.message,
+            ConnectError(
+                "No connection to the broker; the message was not sent.",
+                server=self.server,
+                topic=where.topic,
+                partition=where.id,
+            ),
+        )
+        self._settled(send.size_bytes)
+
+    # -- inside
+
+    def _refused(self, target: TargetPartition, reply: SendReply) -> CohererError:
+        if reply.code == codes.ResultCode.SERVICE_UNAVAILABLE:
+            self._quality.refused_service(self.broker.id, int(self._loop.time() * 1000))
+            self._on_change()
+        where = target.partition
+        return codes.refused(
+            reply.code, reply.text, server=self.server, topic=where.topic, partition=where.id
+        )
