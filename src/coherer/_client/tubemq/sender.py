@@ -18,7 +18,7 @@ from coherer._client.tubemq.cluster import Pool, TubeConnection
 from coherer._client.tubemq.routing import Quality, TargetPartition
 from coherer._wire.tubemq import codes
 from coherer._wire.tubemq.names import BrokerInfo
-from coherer._wire.tubemq.sending import SendReply, parse_send_reply
+from coherer._wire.tubemq.sending import SendResponse, parse_send_response
 from coherer._wire.tubemq.session import Failure, Response
 from coherer.errors import (
     CohererError,
@@ -76,7 +76,7 @@ class PendingSend(msgspec.Struct, gc=False):
         Raises:
             ProtocolError: the answer makes no sense.
         """
-        reply = parse_send_reply(self.body)
+        reply = parse_send_response(self.body)
         target = self.target
         return Receipt(
             str(reply.message_id),
@@ -154,7 +154,7 @@ class TubeSender(BrokerSender[TubeConnection, Item]):
             return
         body = answer.body
         try:
-            if body.startswith(STORED) or (reply := parse_send_reply(body)).success:
+            if body.startswith(STORED) or (reply := parse_send_response(body)).success:
                 send.body = body
                 send.sink.stored(send)
                 self._tally.succeeded += 1
@@ -241,7 +241,7 @@ class TubeSender(BrokerSender[TubeConnection, Item]):
 
     # -- inside
 
-    def _refused(self, target: TargetPartition, reply: SendReply) -> CohererError:
+    def _refused(self, target: TargetPartition, reply: SendResponse) -> CohererError:
         if reply.code == codes.ResultCode.SERVICE_UNAVAILABLE:
             self._quality.refused_service(self.broker.id, int(self._loop.time() * 1000))
             self._on_change()
