@@ -23,7 +23,6 @@ import msgspec
 
 from coherer import _net as net
 from coherer._client.tubemq import admin_records as records
-from coherer._client.tubemq.admin_calls import Introduction
 from coherer._client.tubemq.admin_records import BrokerState
 from coherer._client.tubemq.cluster import UNDEFINED, Cluster, Signer, checked, client_id
 from coherer._client.tubemq.webapi import Answer, Endpoint, WebApi
