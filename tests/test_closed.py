@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from coherer._client.rocketmq.start_position import Edge
 
 import coherer.blocking
-from coherer._client.rocketmq.producer_options import Verdict
-from coherer._client.rocketmq.start import Edge
+from coherer._client.rocketmq.options import Verdict
 from coherer._wire.rocketmq.messages import RocketMessage
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import ClosedError

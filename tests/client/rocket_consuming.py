@@ -9,13 +9,13 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.client.rocket_scenario import WAIT_S, Place, take, texts, until
 
 from coherer._client.rocketmq.received import ReceivedBatch
 from coherer._wire.rocketmq.names import Queue
 from coherer._wire.rocketmq.subscription import Sql92
 from coherer.errors import RefusedError, UsageError
 from coherer.message import Message
-from tests.client.consuming_place import WAIT_S, Place, take, texts, until
 from tests.client.rocket_sharing import SHARING
 
 

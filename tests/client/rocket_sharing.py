@@ -10,11 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from coherer._client.rocketmq.start import Edge
-from coherer._wire.rocketmq.bodies import ConsumeDirectlyResult, ConsumerStatus, RunningInfo
-from coherer._wire.rocketmq.names import Queue
-from coherer.message import Message
-from tests.client.consuming_place import (
+from coherer._client.rocketmq.start_position import Edge
+from tests.client.rocket_scenario import (
     WAIT_S,
     Place,
     ends_at,
@@ -25,6 +22,10 @@ from tests.client.consuming_place import (
     texts,
     until,
 )
+
+from coherer._wire.rocketmq.bodies import ConsumeDirectlyResult, ConsumerStatus, RunningInfo
+from coherer._wire.rocketmq.names import Queue
+from coherer.message import Message
 
 
 async def in_a_broadcast_everybody_gets_everything(place: Place) -> None:

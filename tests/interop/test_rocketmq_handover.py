@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.client.rocket_scenario import place_at
 
 from coherer._wire.rocketmq.codes import RequestCode
-from tests.client.consuming_place import place_at
 from tests.interop.peers.driver import Driver
 from tests.interop.peers.rocket_site import Client, Cluster, RocketSite, wait_until
 from tests.interop.peers.rocketmq import has_route

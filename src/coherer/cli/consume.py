@@ -36,7 +36,7 @@ from coherer.cli.common import (
 from coherer.errors import CohererError, RefusedError, UsageError
 
 if TYPE_CHECKING:
-    from coherer._client.rocketmq.consumer_options import Selection
+    from coherer._client.rocketmq.options import Selection
     from coherer._client.tubemq.admin import Admin
     from coherer._wire.rocketmq.subscription import Sql92
     from coherer._wire.tubemq.delivery import MessageBatch
@@ -377,7 +377,7 @@ def rocketmq_queues(
     client: RocketClient, wanted: Mapping[str, Selection], start: Start
 ) -> Generator[RocketMQQueues]:
     """Reads all queues of some RocketMQ topics, as they are now, without a group."""
-    from coherer._client.rocketmq.start import Edge
+    from coherer._client.rocketmq.start_position import Edge
     from coherer._wire.rocketmq.names import TOOLS_GROUP
 
     with client.pull_consumer(TOOLS_GROUP, auto_commit=False) as consumer:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from tests.client.rocket_broker import Shelf
 
 from coherer._client import connect_rocketmq
-from coherer._client.rocketmq import claims, held, member
 from coherer._client.rocketmq.client import RocketClient
 from coherer._net import Listener, listen
 from coherer._server.rocketmq.remoting import Channel, RemotingServer
@@ -26,7 +26,6 @@ from coherer._wire.rocketmq.bodies import BrokerData, HeartbeatData, QueueData, 
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import read_send
-from tests.client.rocket_shelf import Shelf
 
 SENDS = (
     RequestCode.SEND_MESSAGE_V2,

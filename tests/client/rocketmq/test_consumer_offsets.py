@@ -7,14 +7,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from tests.client.rocket_broker import BACK, PULL, STORE, ZERO, one, reading
+from tests.client.rocket_scenario import until
 
-from coherer._client.rocketmq import remote_offsets
 from coherer._wire.rocketmq.bodies import ResetOffset
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import RefusedError
-from tests.client.consuming_place import until
-from tests.client.rocket_shelf import BACK, PULL, STORE, ZERO, one, reading
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from tests.client.rocket_scenario import ids, place_at, take, texts, until
+
 from coherer._wire.rocketmq.names import Queue
 from coherer.testing.embedded import embedded_node
-from tests.client.consuming_place import ids, place_at, take, texts, until
 
 
 async def test_a_broker_that_comes_back_is_read_on(tmp_path: Path) -> None:

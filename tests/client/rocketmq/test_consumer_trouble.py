@@ -7,15 +7,15 @@ import pickle
 from typing import Any
 
 import pytest
+from tests.client.rocket_broker import PULL, STORE, ZERO, one, reading
 
 from coherer._client import connect_rocketmq
-from coherer._client.rocketmq import pulling
+from coherer._client.rocketmq import fetch_loop
 from coherer._wire.rocketmq.bodies import ConsumerStatus
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.messages import RocketMessage
 from coherer.errors import ClosedError, UsageError
 from coherer.message import Message
-from tests.client.rocket_shelf import PULL, STORE, ZERO, one, reading
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -174,4 +174,4 @@ async def test_pulls_are_signed_where_they_have_to_be(cluster, shelf) -> None:
     fields = shelf.pulls()[0].fields
     assert fields["AccessKey"] == "key"
     assert fields["Signature"]
-    assert pulling.SLACK_MS > 0
+    assert fetch_loop.SLACK_MS > 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import pytest
+from tests.client.rocket_scenario import Place, place_at
 
-from tests.client.consuming_place import Place, place_at
 from tests.client.rocket_consuming import SCENARIOS
 
 

@@ -7,8 +7,7 @@ import logging
 from typing import Any
 
 import pytest
-
-from tests.client.rocket_shelf import PULL, ZERO, one, reading
+from tests.client.rocket_broker import PULL, ZERO, one, reading
 
 pytestmark = pytest.mark.usefixtures("quick")
 

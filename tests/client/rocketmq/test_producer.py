@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from coherer._client.rocketmq.queue_selection import FaultRules
 from msgspec import structs
 
 from coherer._client import connect_rocketmq
 from coherer._client.rocketmq.client import RocketClient
-from coherer._client.rocketmq.faults import FaultRules
 from coherer._record import properties as text
 from coherer._wire.rocketmq.bodies import TopicRoute
 from coherer._wire.rocketmq.codes import RequestCode

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.client.rocket_broker import MEMBERS, PULL, ZERO
 
 from coherer._client import connect_rocketmq
-from coherer._client.rocketmq import holdings
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import ClosedError, RefusedError, UsageError
-from tests.client.rocket_shelf import MEMBERS, PULL, ZERO
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -6,14 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.client.rocket_broker import MEMBERS, PULL, ZERO, Shelf, one, reading
+from tests.client.rocket_scenario import until
 
 from coherer._client import connect_rocketmq
-from coherer._client.rocketmq import door, holdings, locking, member, pulling
 from coherer._wire.rocketmq.bodies import LockBatch, LockedBatch
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer.errors import RequestTimeoutError
-from tests.client.consuming_place import until
-from tests.client.rocket_shelf import MEMBERS, PULL, ZERO, Shelf, one, reading
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -6,16 +6,16 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.client.rocket_broker import BACK, ZERO, one, reading
+from tests.client.rocket_scenario import until
 
-from coherer._client.rocketmq import answering, consumer
+from coherer._client.rocketmq import consumer
 from coherer._record.properties import decode
 from coherer._wire.rocketmq.bodies import ConsumeDirectlyResult
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command, encode
 from coherer._wire.rocketmq.headers import SendHeader, read_send
 from coherer.errors import UsageError
-from tests.client.consuming_place import until
-from tests.client.rocket_shelf import BACK, ZERO, one, reading
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.client.rocket_broker import STORE, ZERO, Shelf, one, reading
 
 from coherer._client import connect_rocketmq
 from coherer._wire.rocketmq.bodies import BrokerData, QueueData, TopicRoute
 from coherer._wire.rocketmq.codes import RequestCode
-from tests.client.rocket_shelf import STORE, ZERO, Shelf, one, reading
 
 pytestmark = pytest.mark.usefixtures("quick")
 

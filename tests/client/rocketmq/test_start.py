@@ -3,8 +3,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from coherer._client.rocketmq.start_position import Edge, Start, Starts
 
-from coherer._client.rocketmq.start import Edge, Start, Starts
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import UsageError
 

@@ -7,8 +7,7 @@ names that TubeMQ's has them; `admin_messages` looks messages up.
 
 from __future__ import annotations
 
-from coherer._client.rocketmq.admin_groups import Groups
-from coherer._client.rocketmq.admin_messages import Messages
+from coherer._client.rocketmq.admin import Groups, Messages, Topics
 from coherer._client.rocketmq.admin_records import (
     BrokerState,
     GroupState,
@@ -16,7 +15,6 @@ from coherer._client.rocketmq.admin_records import (
     PartitionState,
     TopicState,
 )
-from coherer._client.rocketmq.admin_topics import Topics
 
 __all__ = [
     "Admin",

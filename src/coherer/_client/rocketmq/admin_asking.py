@@ -8,7 +8,7 @@ from datetime import datetime
 
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import NOTHING, Fields
-from coherer._client.rocketmq.routes import MASTER
+from coherer._client.rocketmq.routing import MASTER
 from coherer._wire.rocketmq.bodies import ClusterInfo
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode, refused
 from coherer._wire.rocketmq.command import Command

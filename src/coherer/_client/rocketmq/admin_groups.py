@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final, Literal
 
-from coherer._client.rocketmq.admin_asking import Asking, to_ms
 from coherer._client.rocketmq.admin_records import GroupState, MemberState, PartitionState
-from coherer._client.rocketmq.routes import Route
+from coherer._client.rocketmq.admin_servers import Asking, to_ms
+from coherer._client.rocketmq.routing import Route
 from coherer._common.logs import Log
 from coherer._wire.rocketmq import names
 from coherer._wire.rocketmq.bodies import (

@@ -7,8 +7,8 @@ from datetime import datetime
 from ipaddress import ip_address
 from typing import Final
 
-from coherer._client.rocketmq.admin_asking import Asking, to_ms
-from coherer._client.rocketmq.routes import MASTER
+from coherer._client.rocketmq.admin_servers import Asking, to_ms
+from coherer._client.rocketmq.routing import MASTER
 from coherer._record.ids import decode_offset_id
 from coherer._wire.rocketmq.bodies import ConsumeDirectlyResult
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode

@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from coherer._client.rocketmq.admin_asking import Asking, unknown_broker
 from coherer._client.rocketmq.admin_records import BrokerState, MemberState
+from coherer._client.rocketmq.admin_servers import Asking, unknown_broker
 from coherer._common.logs import Log
 from coherer._wire.rocketmq import java_properties
 from coherer._wire.rocketmq.bodies import (

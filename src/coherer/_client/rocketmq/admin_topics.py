@@ -8,7 +8,7 @@ from typing import Final
 
 from coherer._client.rocketmq.admin_records import PartitionState, TopicState
 from coherer._client.rocketmq.admin_servers import Servers
-from coherer._client.rocketmq.routes import MASTER, READ, WRITE, Route
+from coherer._client.rocketmq.routing import MASTER, READ, WRITE, Route
 from coherer._wire.rocketmq import names
 from coherer._wire.rocketmq.bodies import TopicList, TopicStats
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode, refused

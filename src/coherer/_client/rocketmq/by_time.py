@@ -7,7 +7,7 @@ not miss a message, so it is searched for here: by halves, one message at a time
 
 from __future__ import annotations
 
-from coherer._client.rocketmq.door import Door
+from coherer._client.rocketmq.broker_rpc import Door
 from coherer._client.rocketmq.reader import Reader
 from coherer._wire.rocketmq.names import Queue
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from coherer._client.rocketmq.claimed import ClaimedBatch, Later, Watch
 from coherer._client.rocketmq.process_queue import Package, ProcessQueue
+from coherer._client.rocketmq.received import ClaimedBatch, Later, Watch
 from coherer._wire.rocketmq.messages import RocketMessage
 
 AGAIN_MS: Final = 5_000

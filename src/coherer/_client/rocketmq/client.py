@@ -10,19 +10,23 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from coherer._client.engine.lifecycle import BaseClient
 from coherer._client.engine.options import options_of
-from coherer._client.rocketmq.by_time import first_since
-from coherer._client.rocketmq.consumer import Consumer
-from coherer._client.rocketmq.consumer_options import ConsumerOptions, Listener, Model, Topics
-from coherer._client.rocketmq.door import Door
-from coherer._client.rocketmq.faults import FaultRules
+from coherer._client.rocketmq.broker_rpc import Door
+from coherer._client.rocketmq.consumer import Consumer, PullConsumer
 from coherer._client.rocketmq.instance import Instance
-from coherer._client.rocketmq.observers import Observer
-from coherer._client.rocketmq.options import RocketOptions
+from coherer._client.rocketmq.options import (
+    Check,
+    ConsumerOptions,
+    Listener,
+    Model,
+    ProducerOptions,
+    RocketOptions,
+    Topics,
+)
 from coherer._client.rocketmq.producer import Producer
-from coherer._client.rocketmq.producer_options import Check, ProducerOptions
-from coherer._client.rocketmq.pull_consumer import PullConsumer
-from coherer._client.rocketmq.reader import Reader
-from coherer._client.rocketmq.start import Edge, Start
+from coherer._client.rocketmq.queue_selection import FaultRules
+from coherer._client.rocketmq.reader import Reader, first_since
+from coherer._client.rocketmq.start_position import Edge, Start
+from coherer._client.rocketmq.tracing import Observer
 from coherer._wire.rocketmq import names
 from coherer._wire.rocketmq.allocate import Strategy
 from coherer._wire.rocketmq.codes import ResponseCode, refused

@@ -12,10 +12,10 @@ from collections.abc import Collection
 from typing import Final
 from uuid import uuid4
 
-from coherer._client.rocketmq.claimed import ClaimedBatch, Watch
 from coherer._client.rocketmq.instance import Instance
+from coherer._client.rocketmq.options import ProducerOptions
 from coherer._client.rocketmq.producer import TRACE_TIMEOUT_MS, Producer
-from coherer._client.rocketmq.producer_options import ProducerOptions
+from coherer._client.rocketmq.received import ClaimedBatch, Watch
 from coherer._client.rocketmq.tracing import Tracer, after_record, before_record
 from coherer._wire.rocketmq.messages import RocketMessage
 from coherer._wire.rocketmq.names import TRACE_TOPIC

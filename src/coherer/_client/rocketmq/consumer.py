@@ -25,14 +25,17 @@ from typing import ClassVar, Final
 from coherer._client.engine.handling import Stop, handle
 from coherer._client.engine.iteration import BatchIterator
 from coherer._client.engine.tasks import every
-from coherer._client.rocketmq.claimed import Claim
-from coherer._client.rocketmq.claims import HeldClaim
-from coherer._client.rocketmq.consume_trace import ConsumerTrace
-from coherer._client.rocketmq.consumer_options import ConsumerOptions, Topics
 from coherer._client.rocketmq.instance import Instance
-from coherer._client.rocketmq.iteration import messages
-from coherer._client.rocketmq.member import Member
-from coherer._client.rocketmq.received import ConsumedMessage, ReceivedBatch
+from coherer._client.rocketmq.membership import Member
+from coherer._client.rocketmq.options import ConsumerOptions, Topics
+from coherer._client.rocketmq.received import (
+    Claim,
+    ConsumedMessage,
+    HeldClaim,
+    ReceivedBatch,
+    messages,
+)
+from coherer._client.rocketmq.tracing import ConsumerTrace
 from coherer._common.clock import now_ms
 from coherer._common.logs import Log
 from coherer._wire.rocketmq.bodies import CONSUME_PASSIVELY

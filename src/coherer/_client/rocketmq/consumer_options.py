@@ -9,7 +9,7 @@ from typing import Final, Literal, cast
 import msgspec
 
 from coherer._client.rocketmq.process_queue import Thresholds
-from coherer._client.rocketmq.start import Start
+from coherer._client.rocketmq.start_position import Start
 from coherer._wire.rocketmq.allocate import Strategy, average
 from coherer._wire.rocketmq.bodies import SubscriptionData
 from coherer._wire.rocketmq.names import Queue

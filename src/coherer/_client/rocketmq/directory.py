@@ -14,10 +14,10 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from coherer._client.rocketmq.nameservers import NameServers
-from coherer._client.rocketmq.routes import (
+from coherer._client.rocketmq.routing import (
     AUTO_CREATE_TOPIC,
     MASTER,
+    NameServers,
     Route,
     route_of,
     template_route,

@@ -10,8 +10,8 @@ from typing import Final
 
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import Link
-from coherer._client.rocketmq.routes import MASTER
-from coherer._client.rocketmq.start import Edge
+from coherer._client.rocketmq.routing import MASTER
+from coherer._client.rocketmq.start_position import Edge
 from coherer._common.logs import Log
 from coherer._wire.rocketmq import codes
 from coherer._wire.rocketmq.bodies import (

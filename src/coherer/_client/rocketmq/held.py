@@ -20,15 +20,14 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final, Protocol
 
-from coherer._client.rocketmq.claimed import ClaimedBatch, Later
-from coherer._client.rocketmq.claims import HeldClaim
-from coherer._client.rocketmq.consumer_options import ConsumerOptions
-from coherer._client.rocketmq.door import Door
-from coherer._client.rocketmq.figures import Figures
-from coherer._client.rocketmq.offset_store import OffsetStore
+from coherer._client.rocketmq.broker_requests import Figures
+from coherer._client.rocketmq.broker_rpc import Door
+from coherer._client.rocketmq.fetch_loop import SLACK_MS, Puller, Wish
+from coherer._client.rocketmq.offsets import OffsetStore
+from coherer._client.rocketmq.options import ConsumerOptions
 from coherer._client.rocketmq.process_queue import Package, ProcessQueue
-from coherer._client.rocketmq.pulling import SLACK_MS, Puller, Wish
-from coherer._client.rocketmq.routes import MASTER
+from coherer._client.rocketmq.received import ClaimedBatch, HeldClaim, Later
+from coherer._client.rocketmq.routing import MASTER
 from coherer._common.clock import now_ms
 from coherer._common.logs import Log
 from coherer._record.offset_ranges import described

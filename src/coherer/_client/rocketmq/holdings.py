@@ -24,16 +24,14 @@ from typing import Final, Protocol
 import msgspec
 
 from coherer._client.engine.tasks import waits
-from coherer._client.rocketmq.claimed import ClaimedBatch, Later
-from coherer._client.rocketmq.consumer_options import ConsumerOptions, Listener
-from coherer._client.rocketmq.door import Door
-from coherer._client.rocketmq.figures import Figures
-from coherer._client.rocketmq.held import Held
-from coherer._client.rocketmq.inbox import Inbox
-from coherer._client.rocketmq.locking import Locks
-from coherer._client.rocketmq.offset_store import OffsetStore
-from coherer._client.rocketmq.rebalance import IDLE_MS, change, share
-from coherer._client.rocketmq.start import Edge, Starts
+from coherer._client.rocketmq.assigned_queue import Held, Inbox
+from coherer._client.rocketmq.assignment import IDLE_MS, Locks, change, share
+from coherer._client.rocketmq.broker_requests import Figures
+from coherer._client.rocketmq.broker_rpc import Door
+from coherer._client.rocketmq.offsets import OffsetStore
+from coherer._client.rocketmq.options import ConsumerOptions, Listener
+from coherer._client.rocketmq.received import ClaimedBatch, Later
+from coherer._client.rocketmq.start_position import Edge, Starts
 from coherer._common.clock import now_ms
 from coherer._common.logs import Log
 from coherer._wire.rocketmq.codes import ResponseCode

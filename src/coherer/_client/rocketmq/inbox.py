@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 
 from coherer._client.engine.tasks import Waiters
-from coherer._client.rocketmq.claimed import ClaimedBatch
-from coherer._client.rocketmq.held import Held
+from coherer._client.rocketmq.assigned_queue import Held
+from coherer._client.rocketmq.received import ClaimedBatch
 
 
 class Inbox:

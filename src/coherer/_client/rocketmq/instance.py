@@ -23,12 +23,10 @@ from weakref import WeakSet
 
 from coherer._client.engine.options import split
 from coherer._client.engine.tasks import cancel, every
-from coherer._client.rocketmq.directory import Directory
 from coherer._client.rocketmq.link import Desk, Handler, Link, Pool, Signer
-from coherer._client.rocketmq.nameservers import NameServers
 from coherer._client.rocketmq.options import VIP_PORT_STEP, RocketOptions
-from coherer._client.rocketmq.requests import Replies
-from coherer._client.rocketmq.routes import MASTER
+from coherer._client.rocketmq.request_reply import Replies
+from coherer._client.rocketmq.routing import MASTER, Directory, NameServers
 from coherer._client.rocketmq.transactions import Checks
 from coherer._common.logs import Log
 from coherer._net import running_loop

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from coherer._client.rocketmq.offset_store import OffsetStore
+from coherer._client.rocketmq.offsets import OffsetStore
 from coherer._wire.rocketmq import fastjson
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import CohererError, DamagedStoreError

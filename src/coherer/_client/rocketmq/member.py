@@ -15,25 +15,20 @@ from typing import ClassVar, cast
 from coherer._client.engine.consumer import Progress
 from coherer._client.engine.lifecycle import Lifecycle
 from coherer._client.engine.tasks import cancel, every
-from coherer._client.rocketmq import answering
-from coherer._client.rocketmq.claimed import ClaimedBatch
-from coherer._client.rocketmq.consumer_options import (
+from coherer._client.rocketmq import broker_requests
+from coherer._client.rocketmq.assignment import LOCK_MS, Holdings
+from coherer._client.rocketmq.broker_rpc import Door
+from coherer._client.rocketmq.instance import Instance
+from coherer._client.rocketmq.offsets import LocalOffsets, OffsetStore, RemoteOffsets
+from coherer._client.rocketmq.options import (
     ConsumerOptions,
     Topics,
     selections_of,
     subscription_data,
 )
-from coherer._client.rocketmq.door import Door
-from coherer._client.rocketmq.holdings import Holdings
-from coherer._client.rocketmq.instance import Instance
-from coherer._client.rocketmq.local_offsets import LocalOffsets
-from coherer._client.rocketmq.locking import LOCK_MS
-from coherer._client.rocketmq.offset_store import OffsetStore
-from coherer._client.rocketmq.received import ReceivedBatch
-from coherer._client.rocketmq.remote_offsets import RemoteOffsets
-from coherer._client.rocketmq.returning import Returner
-from coherer._client.rocketmq.routes import Route
-from coherer._client.rocketmq.start import Starts
+from coherer._client.rocketmq.received import ClaimedBatch, ReceivedBatch, Returner
+from coherer._client.rocketmq.routing import Route
+from coherer._client.rocketmq.start_position import Starts
 from coherer._common.clock import now_ms
 from coherer._common.logs import Log
 from coherer._wire.rocketmq.bodies import ConsumerData
@@ -232,11 +227,11 @@ class Member(Lifecycle):
         """How far we are in a topic (221)."""
         return self._holdings.store.table.of_topic(topic) if self._state == "open" else {}
 
-    def running(self) -> answering.Running:
+    def running(self) -> broker_requests.Running:
         """What we are doing (307)."""
         opened = self._state == "open"
         held = self._holdings.held.values() if opened else ()
-        return answering.Running(
+        return broker_requests.Running(
             self._options,
             self.consume_type,
             self._instance.names.addresses,
@@ -276,7 +271,7 @@ class Member(Lifecycle):
     async def _join(self) -> None:
         instance = self._instance
         await instance.start()
-        answering.install(instance)
+        broker_requests.install(instance)
         self._began_ms = now_ms()
         door = Door(instance)
         if self._options.model == "clustering":

@@ -15,15 +15,14 @@ from typing import Final
 from coherer._client.engine.producer import check_body, message_topic, mistaken
 from coherer._client.engine.sender import Sink, Window
 from coherer._client.engine.tasks import cancel
-from coherer._client.rocketmq.faults import Faults
+from coherer._client.rocketmq.broker_sender import BATCH, SINGLE, Lane, Place, Sent, now_ms
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import NOTHING
-from coherer._client.rocketmq.observers import Kind, Observer, observe
-from coherer._client.rocketmq.producer_options import ProducerOptions
-from coherer._client.rocketmq.routes import Route
-from coherer._client.rocketmq.selection import Key, Selector
-from coherer._client.rocketmq.sends import BATCH, SINGLE, Lane, Place, Sent, now_ms
-from coherer._client.rocketmq.timing import When
+from coherer._client.rocketmq.options import ProducerOptions
+from coherer._client.rocketmq.queue_selection import Faults, Key, Selector
+from coherer._client.rocketmq.routing import Route
+from coherer._client.rocketmq.sender import When
+from coherer._client.rocketmq.tracing import Kind, Observer, observe
 from coherer._client.rocketmq.transactions import Ended
 from coherer._record.ids import UniqueIdGenerator
 from coherer._record.properties import DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS

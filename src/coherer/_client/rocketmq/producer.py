@@ -18,16 +18,14 @@ from typing import Final, cast, overload
 from coherer._client.engine.producer import BaseProducer, message_topic
 from coherer._client.engine.sender import CallbackSink, FutureSink, Outcome, Sink
 from coherer._client.rocketmq.batching import item_of, joined, pack, topic_of
+from coherer._client.rocketmq.broker_sender import SINGLE
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import NOTHING, Link
-from coherer._client.rocketmq.observers import Kind, observe
-from coherer._client.rocketmq.outbox import Outbox
-from coherer._client.rocketmq.producer_options import ProducerOptions, Verdict
-from coherer._client.rocketmq.requests import reply_message, reply_target, request_properties
-from coherer._client.rocketmq.selection import Key
-from coherer._client.rocketmq.sends import SINGLE
-from coherer._client.rocketmq.timing import When, when_of
-from coherer._client.rocketmq.tracing import ProducerTrace, Tracer
+from coherer._client.rocketmq.options import ProducerOptions, Verdict
+from coherer._client.rocketmq.queue_selection import Key
+from coherer._client.rocketmq.request_reply import reply_message, reply_target, request_properties
+from coherer._client.rocketmq.sender import Outbox, When, when_of
+from coherer._client.rocketmq.tracing import Kind, ProducerTrace, Tracer, observe
 from coherer._client.rocketmq.transactions import PREPARED, Transaction, end_header
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.messages import (

@@ -10,8 +10,8 @@ import msgspec
 
 from coherer import limits
 from coherer._client.engine.sender import check_window
-from coherer._client.rocketmq.faults import FaultRules
-from coherer._client.rocketmq.observers import Observer
+from coherer._client.rocketmq.queue_selection import FaultRules
+from coherer._client.rocketmq.tracing import Observer
 from coherer._record import compression
 from coherer._wire.rocketmq import names
 from coherer._wire.rocketmq.codes import ResponseCode

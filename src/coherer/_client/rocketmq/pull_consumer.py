@@ -16,17 +16,17 @@ from datetime import datetime
 from typing import ClassVar, Final
 
 from coherer._client.engine.tasks import every
-from coherer._client.rocketmq.consumer_options import (
+from coherer._client.rocketmq.assigned_queue import Held
+from coherer._client.rocketmq.instance import Instance
+from coherer._client.rocketmq.membership import Member
+from coherer._client.rocketmq.options import (
     ConsumerOptions,
     Selection,
     Topics,
     selector_of,
 )
-from coherer._client.rocketmq.held import Held
-from coherer._client.rocketmq.instance import Instance
-from coherer._client.rocketmq.member import Member
 from coherer._client.rocketmq.received import ReceivedBatch
-from coherer._client.rocketmq.start import Edge
+from coherer._client.rocketmq.start_position import Edge
 from coherer._common.clock import now_ms
 from coherer._wire.rocketmq.bodies import CONSUME_ACTIVELY
 from coherer._wire.rocketmq.names import Queue, with_namespace

@@ -20,9 +20,9 @@ import asyncio
 import logging
 from typing import Final, NamedTuple, Protocol
 
-from coherer._client.rocketmq.door import Door
+from coherer._client.rocketmq.broker_rpc import Door
 from coherer._client.rocketmq.link import Link
-from coherer._client.rocketmq.routes import MASTER
+from coherer._client.rocketmq.routing import MASTER
 from coherer._common.logs import Log
 from coherer._wire.rocketmq import codes
 from coherer._wire.rocketmq.codes import RequestCode

@@ -15,9 +15,9 @@ from typing import ClassVar, Final
 
 from coherer._client.engine.lifecycle import Lifecycle
 from coherer._client.engine.tasks import Waiters
-from coherer._client.rocketmq.door import Door
-from coherer._client.rocketmq.pulling import SLACK_MS, Puller, Wish
-from coherer._client.rocketmq.start import Edge
+from coherer._client.rocketmq.broker_rpc import Door
+from coherer._client.rocketmq.fetch_loop import SLACK_MS, Puller, Wish
+from coherer._client.rocketmq.start_position import Edge
 from coherer._common.logs import Log
 from coherer._record.offset_ranges import between, described
 from coherer._wire.rocketmq.codes import ResponseCode

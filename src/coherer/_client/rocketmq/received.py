@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from itertools import count, repeat
 from typing import Final
 
-from coherer._client.rocketmq.claimed import DEAD, ClaimedBatch, Later
-from coherer._client.rocketmq.views import View
+from coherer._client.rocketmq.received import DEAD, ClaimedBatch, Later, View
 
 
 class ConsumedMessage(View, frozen=True, eq=False, gc=False):

@@ -22,7 +22,7 @@ from collections.abc import AsyncGenerator, Collection, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Final, Protocol
 
-from coherer._client.rocketmq.offset_store import OffsetStore
+from coherer._client.rocketmq.offsets import OffsetStore
 from coherer._common.logs import Log
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import CohererError

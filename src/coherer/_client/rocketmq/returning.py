@@ -15,9 +15,9 @@ import logging
 import time
 from typing import Final
 
-from coherer._client.rocketmq.claimed import DEAD, Later, delay_level
-from coherer._client.rocketmq.consumer_options import ConsumerOptions
-from coherer._client.rocketmq.door import SEND_BACK_TIMEOUT_MS, Door
+from coherer._client.rocketmq.broker_rpc import SEND_BACK_TIMEOUT_MS, Door
+from coherer._client.rocketmq.options import ConsumerOptions
+from coherer._client.rocketmq.received import DEAD, Later, delay_level
 from coherer._common.logs import Log
 from coherer._record import properties as text
 from coherer._wire.rocketmq.codes import V4_9_1, RequestCode

@@ -21,7 +21,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from coherer._client.rocketmq.faults import Faults
+from coherer._client.rocketmq.queue_selection import Faults
 from coherer._record.properties import java_hash
 from coherer._wire.rocketmq.names import Queue
 

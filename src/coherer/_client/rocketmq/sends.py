@@ -23,9 +23,9 @@ import msgspec
 
 from coherer._client.engine.options import split
 from coherer._client.engine.sender import BrokerSender, Sink
-from coherer._client.rocketmq.faults import Faults
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import Link
+from coherer._client.rocketmq.queue_selection import Faults
 from coherer._wire.rocketmq import codes
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from coherer._client.engine.tasks import cancel
-from coherer._client.rocketmq.observers import Kind, Outcome
-from coherer._client.rocketmq.producer_options import Verdict
+from coherer._client.rocketmq.options import Verdict
+from coherer._client.rocketmq.tracing import Kind, Outcome
 from coherer._common.logs import Log
 from coherer._wire.rocketmq.messages import RocketMessage, RocketReceipt
 from coherer._wire.rocketmq.names import TRACE_TOPIC

@@ -23,7 +23,7 @@ from typing import Final, Protocol, Self
 from msgspec import structs
 
 from coherer._client.rocketmq.link import Handler, Link
-from coherer._client.rocketmq.producer_options import Check, Verdict
+from coherer._client.rocketmq.options import Check, Verdict
 from coherer._common.logs import Log
 from coherer._record.ids import decode_offset_id
 from coherer._wire.rocketmq import names

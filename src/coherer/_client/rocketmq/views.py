@@ -18,7 +18,7 @@ import msgspec
 from coherer._wire.rocketmq.messages import RocketMessage
 
 if TYPE_CHECKING:
-    from coherer._client.rocketmq.claimed import ClaimedBatch
+    from coherer._client.rocketmq.received import ClaimedBatch
 
     class View(RocketMessage, frozen=True):
         """A message of a batch. For type checkers it is one; see below."""
