@@ -12,8 +12,8 @@ import coherer._client.rocketmq.client as async_rocketmq
 import coherer.blocking as blocking
 import coherer.blocking.rocketmq as rocketmq
 from coherer._client.rocketmq.consumer import Consumer as RocketConsumer
+from coherer._client.rocketmq.consumer import PullConsumer
 from coherer._client.rocketmq.producer import Producer as RocketProducer
-from coherer._client.rocketmq.pull_consumer import PullConsumer
 from coherer._client.rocketmq.reader import Reader as RocketReader
 from coherer._client.rocketmq.transactions import Transaction
 from coherer.blocking.rocketmq_admin import RocketAdmin

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from coherer._client.rocketmq.start import Edge
+from coherer._client.rocketmq.start_position import Edge
 from coherer._wire.rocketmq.bodies import ConsumeDirectlyResult, ConsumerStatus, RunningInfo
 from coherer._wire.rocketmq.names import Queue
 from coherer.message import Message

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from coherer._client.engine.outcomes import Bulk, SendReport
     from coherer._client.engine.telemetry import Telemetry
     from coherer._client.rocketmq.client import RocketClient
-    from coherer._client.rocketmq.faults import FaultRules
-    from coherer._client.rocketmq.producer_options import Verdict
+    from coherer._client.rocketmq.queue_selection import FaultRules
+    from coherer._client.rocketmq.transactions import Verdict
     from coherer._client.tubemq.client import Client, ConsumerKeywords
     from coherer._client.tubemq.cluster import ClientOptions
     from coherer._client.tubemq.consumer import Consumer
@@ -72,7 +72,7 @@ _HOMES: Final[Mapping[str, str]] = {
     "Consumer": "_client.tubemq.consumer",
     "ConsumerKeywords": "_client.tubemq.client",
     "ConsumerOptions": "_client.tubemq.consumer_options",
-    "FaultRules": "_client.rocketmq.faults",
+    "FaultRules": "_client.rocketmq.queue_selection",
     "Producer": "_client.tubemq.producer",
     "Progress": "_client.tubemq.consumer_options",
     "QualityRules": "_client.tubemq.quality",
@@ -83,7 +83,7 @@ _HOMES: Final[Mapping[str, str]] = {
     "Sql92": "_wire.rocketmq.subscription",
     "Tags": "_wire.rocketmq.subscription",
     "Telemetry": "_client.engine.telemetry",
-    "Verdict": "_client.rocketmq.producer_options",
+    "Verdict": "_client.rocketmq.transactions",
 }
 
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Self, Unpack, overload
 from coherer._client.engine.outcomes import Outcome
 from coherer._client.rocketmq.client import ConsumerKeywords, ProducerKeywords
 from coherer._client.rocketmq.client import RocketClient as AsyncClient
-from coherer._client.rocketmq.consumer_options import Topics
+from coherer._client.rocketmq.options import Topics
 from coherer._client.rocketmq.producer import Producer as AsyncProducer
-from coherer._client.rocketmq.producer_options import Verdict
-from coherer._client.rocketmq.selection import Key
-from coherer._client.rocketmq.timing import when_of
+from coherer._client.rocketmq.queue_selection import Key
+from coherer._client.rocketmq.sender import when_of
 from coherer._client.rocketmq.transactions import Transaction as AsyncTransaction
+from coherer._client.rocketmq.transactions import Verdict
 from coherer._wire.rocketmq.delivery import MessageBatch
 from coherer._wire.rocketmq.messages import RocketMessage, RocketReceipt
 from coherer._wire.rocketmq.names import Queue
@@ -289,7 +289,7 @@ class RocketClient(BaseClient[AsyncClient]):
 
         Args:
             topics: published at the start; others are at their first message.
-            options: see `_client.rocketmq.producer_options.ProducerOptions`; functions among
+            options: see `_client.rocketmq.options.ProducerOptions`; functions among
                 them are called in the loop's thread.
 
         Raises:
@@ -308,7 +308,7 @@ class RocketClient(BaseClient[AsyncClient]):
             group: the group; its members share the queues of its topics, and all of them name the
                 same topics and filters. A client has one consumer of a group.
             topics: a topic, several, or a mapping of topics to what is taken of each.
-            options: see `coherer._client.rocketmq.consumer_options.ConsumerOptions`.
+            options: see `coherer._client.rocketmq.options.ConsumerOptions`.
 
         Raises:
             UsageError: an option makes no sense.
@@ -331,7 +331,7 @@ class RocketClient(BaseClient[AsyncClient]):
             group: the group whose offsets count.
             topics: what to share with the group; nothing when `assign` will say what to read.
             auto_commit: whether a poll commits what the polls before it gave.
-            options: see `coherer._client.rocketmq.consumer_options.ConsumerOptions`.
+            options: see `coherer._client.rocketmq.options.ConsumerOptions`.
 
         Raises:
             UsageError: an option makes no sense.

@@ -14,7 +14,7 @@ from coherer._client.rocketmq.admin import (
     PartitionState,
     TopicState,
 )
-from coherer._client.rocketmq.routes import READ, WRITE
+from coherer._client.rocketmq.routing import READ, WRITE
 from coherer._wire.rocketmq.bodies import (
     AclConfig,
     BrokerStats,

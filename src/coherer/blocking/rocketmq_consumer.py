@@ -10,14 +10,13 @@ from itertools import count, repeat
 from typing import Any, Final, TypeVar, cast
 
 from coherer._client.engine.progress import Progress
-from coherer._client.rocketmq.claimed import DEAD, ClaimedBatch, Later
+from coherer._client.rocketmq.consumer import POLL_MS
 from coherer._client.rocketmq.consumer import Consumer as AsyncConsumer
-from coherer._client.rocketmq.consumer_options import Selection
-from coherer._client.rocketmq.member import Member
-from coherer._client.rocketmq.pull_consumer import POLL_MS
-from coherer._client.rocketmq.pull_consumer import PullConsumer as AsyncPullConsumer
-from coherer._client.rocketmq.start import Edge
-from coherer._client.rocketmq.views import View
+from coherer._client.rocketmq.consumer import PullConsumer as AsyncPullConsumer
+from coherer._client.rocketmq.membership import Member
+from coherer._client.rocketmq.options import Selection
+from coherer._client.rocketmq.received import DEAD, ClaimedBatch, Later, View
+from coherer._client.rocketmq.start_position import Edge
 from coherer._wire.rocketmq.names import Queue
 from coherer.blocking.consuming import AsyncConsumer as Source
 from coherer.blocking.consuming import Receiving

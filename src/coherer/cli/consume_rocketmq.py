@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 Start: TypeAlias = Literal["earliest", "latest"]
 
 if TYPE_CHECKING:
-    from coherer._client.rocketmq.consumer_options import Selection
+    from coherer._client.rocketmq.options import Selection
     from coherer.blocking.rocketmq import RocketClient
     from coherer.blocking.rocketmq_consumer import RocketBatch, RocketConsumer, RocketPullConsumer
 
@@ -32,7 +32,7 @@ def passer_by(
 
     It reads the queues that are there when it begins.
     """
-    from coherer._client.rocketmq.start import Edge
+    from coherer._client.rocketmq.start_position import Edge
     from coherer._wire.rocketmq.names import TOOLS_GROUP
 
     with client.pull_consumer(TOOLS_GROUP, auto_commit=False) as consumer:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coherer._client.rocketmq.local_offsets import LocalOffsets
-from coherer._client.rocketmq.remote_offsets import RemoteOffsets
+from coherer._client.rocketmq.offsets import LocalOffsets, RemoteOffsets
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import CohererError, DisconnectedError
 

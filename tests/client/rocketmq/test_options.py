@@ -11,9 +11,8 @@ import pytest
 from coherer import _net as net
 from coherer._client import connect_rocketmq
 from coherer._client.rocketmq.client import RocketClient
-from coherer._client.rocketmq.consumer_options import ConsumerOptions
+from coherer._client.rocketmq.options import ConsumerOptions, ProducerOptions
 from coherer._client.rocketmq.process_queue import Thresholds
-from coherer._client.rocketmq.producer_options import ProducerOptions
 from coherer._server.rocketmq.remoting import Channel, Remoting
 from coherer._wire.rocketmq.codes import FAQ, RequestCode
 from coherer._wire.rocketmq.command import Command

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer._client.rocketmq.faults import FaultRules, Faults
-from coherer._client.rocketmq.routes import route_of, template_route
-from coherer._client.rocketmq.selection import Selector, hash_of
+from coherer._client.rocketmq.queue_selection import FaultRules, Faults, Selector, hash_of
+from coherer._client.rocketmq.routing import route_of, template_route
 from coherer._wire.rocketmq.bodies import BrokerData, QueueData, TopicRoute
 from coherer._wire.rocketmq.names import Queue
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from coherer._client.rocketmq.start import Edge, Start, Starts
+from coherer._client.rocketmq.start_position import Edge, Start, Starts
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import UsageError
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol, Self
 import coherer
 from coherer import CohererError, Message
 from coherer._client.rocketmq.client import RocketClient
-from coherer._client.rocketmq.producer_options import Verdict
+from coherer._client.rocketmq.transactions import Verdict
 from coherer._wire.rocketmq.subscription import Sql92
 
 from .driver import DriverError

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from coherer import __version__
-from coherer._client.rocketmq.observers import Kind, Outcome
+from coherer._client.rocketmq.tracing import Kind, Outcome
 from coherer.errors import CohererError, UsageError
 from coherer.message import Message, ReceivedMessage
 
