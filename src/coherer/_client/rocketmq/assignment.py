@@ -489,4 +489,3 @@ async def _call(listener: Listener | None, queues: list[Queue]) -> None:
             await answer
     except Exception:  # noqa: BLE001 - raised by the application; rebalancing goes on
         _log.exception("A rebalance listener failed")
-

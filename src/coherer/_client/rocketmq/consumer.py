@@ -17,10 +17,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Coroutine
+from collections.abc import Collection
 from datetime import datetime
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from coherer._client.engine.assignments import Assignments, PrefetchBuffer
 from coherer._client.engine.consumer import BaseConsumer, Progress
@@ -454,9 +454,7 @@ class PullConsumer(Lifecycle):
         """Store the offsets and leave the group. Calling it again does nothing."""
         if self._end():
             self._buffer.wake()
-            await self._membership.leave(
-                self._move_offsets if self._auto_commit else lambda: None
-            )
+            await self._membership.leave(self._move_offsets if self._auto_commit else lambda: None)
 
     def _check_client(self) -> None:
         self._instance.pool.check()

@@ -245,7 +245,11 @@ class Pool(BasePool[Link]):
     """
 
     def __init__(
-        self, handlers: RequestHandlers, *, tls: TlsOptions | None = None, connect_timeout_ms: int = 3000
+        self,
+        handlers: RequestHandlers,
+        *,
+        tls: TlsOptions | None = None,
+        connect_timeout_ms: int = 3000,
     ) -> None:
         super().__init__(
             lambda connection, server: Link(connection, server, handlers),

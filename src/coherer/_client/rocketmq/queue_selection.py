@@ -76,9 +76,7 @@ class QueueSelector:
         self.update(targets, queues)
         self._connected: Sequence[TargetQueue] = self.targets
 
-    def update(
-        self, targets: Iterable[TargetQueue], queues: Sequence[Queue] | None = None
-    ) -> None:
+    def update(self, targets: Iterable[TargetQueue], queues: Sequence[Queue] | None = None) -> None:
         """Replace the queues."""
         self.targets: Sequence[TargetQueue] = list(targets)
         self._by_queue = {target.queue: target for target in self.targets}

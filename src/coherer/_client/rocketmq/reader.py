@@ -160,7 +160,12 @@ class Reader(Startable):
 
     def next_fetch(self) -> FetchRequest | None:
         """See `FetchHandler`."""
-        if self._at_end or self._exhausted or self._failure or self._buffered_bytes >= PREFETCH_BYTES:
+        if (
+            self._at_end
+            or self._exhausted
+            or self._failure
+            or self._buffered_bytes >= PREFETCH_BYTES
+        ):
             return None
         # Never more than the range contains, so that nothing has to be cut off.
         left = self._max_messages if self.end is None else self.end - self._next
@@ -215,7 +220,9 @@ class Reader(Startable):
         if gaps:
             self.left_out += sum(map(len, gaps))
             queue = self.partition
-            _log.warning("%s: left out messages that cannot be delivered: %s", queue, described(gaps))
+            _log.warning(
+                "%s: left out messages that cannot be delivered: %s", queue, described(gaps)
+            )
 
     @property
     def _at_end(self) -> bool:

@@ -136,9 +136,7 @@ def reply_of(request: Command) -> RocketMessage:
         try:
             body = compression.decompress(body, limit_bytes=limits.REMOTING_BYTES_MAX)
         except InflatedTooLargeError as error:
-            raise ProtocolError(
-                f"A reply is rejected: {error.text}", topic=header.topic
-            ) from error
+            raise ProtocolError(f"A reply is rejected: {error.text}", topic=header.topic) from error
         except DamagedStoreError:
             _log.debug("A reply is marked as compressed and is not")
     stored: Mapping[str, str] = text.decode((header.properties or "").encode())

@@ -210,7 +210,9 @@ class TransactionChecks:
         checks = self._checks.get(group)
         if not checks:
             _log.warning(
-                "%s asks about a transaction of group %s, which has no producer here", link.server, group
+                "%s asks about a transaction of group %s, which has no producer here",
+                link.server,
+                group,
             )
             return
         check, observer = checks[-1]
