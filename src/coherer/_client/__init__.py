@@ -17,6 +17,7 @@ from coherer._net import TlsOptions
 from coherer.errors import UsageError
 
 if TYPE_CHECKING:
+    from coherer._client.engine.consumer import Progress
     from coherer._client.engine.outcomes import Bulk, SendReport
     from coherer._client.engine.telemetry import Telemetry
     from coherer._client.rocketmq.client import RocketClient
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     from coherer._client.tubemq.client import Client, ConsumerKeywords
     from coherer._client.tubemq.cluster import ClientOptions
     from coherer._client.tubemq.consumer import Consumer
-    from coherer._client.tubemq.consumer_options import ConsumerOptions, Progress
-    from coherer._client.tubemq.positions import Bound
+    from coherer._client.tubemq.options import Bound, ConsumerOptions
     from coherer._client.tubemq.producer import Producer
     from coherer._client.tubemq.quality import QualityRules
     from coherer._client.tubemq.reader import Reader
@@ -65,16 +65,16 @@ __all__ = [
 
 
 _HOMES: Final[Mapping[str, str]] = {
-    "Bound": "_client.tubemq.positions",
+    "Bound": "_client.tubemq.options",
     "Bulk": "_client.engine.outcomes",
     "Client": "_client.tubemq.client",
     "ClientOptions": "_client.tubemq.cluster",
     "Consumer": "_client.tubemq.consumer",
     "ConsumerKeywords": "_client.tubemq.client",
-    "ConsumerOptions": "_client.tubemq.consumer_options",
+    "ConsumerOptions": "_client.tubemq.options",
     "FaultRules": "_client.rocketmq.queue_selection",
     "Producer": "_client.tubemq.producer",
-    "Progress": "_client.tubemq.consumer_options",
+    "Progress": "_client.engine.consumer",
     "QualityRules": "_client.tubemq.quality",
     "Queue": "_wire.rocketmq.names",
     "Reader": "_client.tubemq.reader",

@@ -7,7 +7,7 @@ import weakref
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from coherer._client.engine.base import warn_unclosed
+from coherer._client.engine.lifecycle import warn_unclosed
 from coherer.blocking.portal import Portal
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 from coherer import limits
 from coherer._client.tubemq.client import Client as AsyncClient
 from coherer._client.tubemq.client import ConsumerKeywords
-from coherer._client.tubemq.consumer_options import Topics
+from coherer._client.tubemq.options import Topics
 from coherer._client.tubemq.quality import QualityRules
 from coherer._wire.tubemq.names import BrokerInfo, Partition
 from coherer.blocking.base import BaseClient
@@ -61,7 +61,7 @@ class Client(BaseClient[AsyncClient]):
             group: the group; its members share the partitions of its topics, and all of them name
                 the same topics and filters.
             topics: a topic, several, or a mapping of topics to the tags that are wanted of each.
-            options: see `coherer._client.tubemq.consumer_options.ConsumerOptions`.
+            options: see `coherer._client.tubemq.options.ConsumerOptions`.
 
         Raises:
             UsageError: an option makes no sense.

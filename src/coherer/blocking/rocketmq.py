@@ -15,7 +15,7 @@ from coherer._client.rocketmq.client import RocketClient as AsyncClient
 from coherer._client.rocketmq.options import Topics
 from coherer._client.rocketmq.producer import Producer as AsyncProducer
 from coherer._client.rocketmq.queue_selection import Key
-from coherer._client.rocketmq.sender import when_of
+from coherer._client.rocketmq.sender import delivery_time
 from coherer._client.rocketmq.transactions import Transaction as AsyncTransaction
 from coherer._client.rocketmq.transactions import Verdict
 from coherer._wire.rocketmq.delivery import MessageBatch
@@ -191,7 +191,7 @@ class RocketProducer(BaseProducer[AsyncProducer, RocketReceipt]):
         deliver_at: datetime | None,
         delay: timedelta | None,
     ) -> Post | None:
-        when = when_of(delay_level, deliver_at, delay)
+        when = delivery_time(delay_level, deliver_at, delay)
         if order_by is None and queue is None and not when:
             return None
         return partial(self._inner.post, order_by=order_by, queue=queue, when=when)

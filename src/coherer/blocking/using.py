@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
-from coherer._client.engine.base import warn_unclosed
+from coherer._client.engine.lifecycle import warn_unclosed
 from coherer.blocking.portal import Portal
 
 

@@ -57,13 +57,12 @@ class Member:
 
     def confirm(self, batch: RocketBatch) -> None:
         """The group goes on behind them."""
-        self._consumer.confirm(batch)
+        self._consumer.commit(batch)
 
     def leave(self, batch: RocketBatch, printed: int) -> None:
         """The group goes on behind those that were printed."""
         for message in islice(batch, printed):
             message.ack()
-        self._consumer.put_back(batch)
 
 
 class PasserBy:

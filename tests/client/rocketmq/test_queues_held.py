@@ -204,7 +204,7 @@ async def test_what_a_paused_queue_has_keeps_no_other_from_being_read(cluster, k
         connect_rocketmq(cluster.url) as client,
         reading(client, prefetch_bytes=1_000) as consumer,
     ):
-        await until(lambda: consumer._holdings.inbox.size_bytes > 5_000)
+        await until(lambda: consumer._membership.manager.inbox.size_bytes > 5_000)
         consumer.pause(ZERO)
         shelf.put(b"1", b"2", queue=1)
         assert (await one(consumer)).bodies() == [b"1", b"2"]

@@ -1,13 +1,13 @@
 """Which queues a consumer has: rebalancing, locks, and where reading begins (8.9, 8.14).
 
-* Every member of a group computes its own queues from the same two lists: the topic's queues and the
-  group's members. All members come to the same result as long as they see the same lists. A
+* Every member of a group computes its own queues from the same two lists: the topic's queues and
+  the group's members. All members come to the same result as long as they see the same lists. A
   rebalance runs when a broker reports a change of the members, on every new route, and every
   `rebalance_ms`. If a broker does not return the members, the assignment stays (8.9).
 * Revoked queues are given up before new ones are taken: their offsets are stored, and locked queues
   are unlocked when the application has acknowledged its batches, or after `release_ms`.
-* A new queue is locked first (orderly consumers), then reading begins where `StartPositions` says. A
-  failure is retried in the next round, which then comes sooner.
+* A new queue is locked first (orderly consumers), then reading begins where `StartPositions` says.
+  A failure is retried in the next round, which then comes sooner.
 * When the queues of a topic have changed, its subscription gets a new version, which is sent to all
   brokers at once (3.5); pulls of new queues contain it.
 * A broker keeps a lock for 60 s. Locks are renewed every `LOCK_MS`. Without an answer, a lock is
@@ -142,7 +142,7 @@ class QueueLocks:
         return frozenset(queue for _, locked in answers for queue in locked)
 
     async def renew(self) -> None:
-        """Renew all locks; a queue whose lock is refused is not pulled from until the next round."""
+        """Renew all locks; a queue whose lock is refused pauses until the next round."""
         for asked, locked in await self._lock(self._queues):
             for queue in asked:
                 assigned = self._queues.get(queue)

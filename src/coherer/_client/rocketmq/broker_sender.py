@@ -23,8 +23,8 @@ import msgspec
 
 from coherer import limits
 from coherer._client.engine.address import split
-from coherer._client.engine.lanes import BaseLane
 from coherer._client.engine.outcomes import Sink
+from coherer._client.engine.sender import BrokerSender as BaseSender
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import Link
 from coherer._client.rocketmq.queue_selection import BrokerFaults
@@ -187,7 +187,7 @@ class PendingSend(msgspec.Struct, gc=False):
             ) from error
 
 
-class BrokerSender(BaseLane[Link, PendingSend]):
+class BrokerSender(BaseSender[Link, PendingSend]):
     """Sends to the master of one broker.
 
     Args:

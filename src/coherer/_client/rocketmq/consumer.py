@@ -1,15 +1,16 @@
 """The consumers of RocketMQ: `Consumer`, and `PullConsumer` (8.8 to 8.16).
 
 A `Consumer` receives messages and acknowledges each of them or whole batches. Delivery is at least
-once, per message: a message that is neither acknowledged nor retried is delivered again. How batches
-get to the application is in `engine.consumer`, which queues are assigned is in `assignment`, and the
-pulls and offsets of each queue are in `assigned_queue`. Java calls it a push consumer.
+once, per message: a message that is neither acknowledged nor retried is delivered again. How
+batches get to the application is in `engine.consumer`, which queues are assigned is in
+`assignment`, and the pulls and offsets of each queue are in `assigned_queue`. Java calls it a push
+consumer.
 
-A `PullConsumer` shares the queues of topics with its group (`topics`) or reads the queues that it is
-told to (`assign`). It can go to any offset (`seek`). Messages are not retried, so it has no dead
-letters. The next poll, or without `auto_commit` a `commit`, moves the offsets behind the messages of
-the polls before it. They are stored every few seconds, by `commit`, and by `close`. Java calls it a
-lite pull consumer.
+A `PullConsumer` shares the queues of topics with its group (`topics`) or reads the queues that it
+is told to (`assign`). It can go to any offset (`seek`). Messages are not retried, so it has no dead
+letters. The next poll, or without `auto_commit` a `commit`, moves the offsets behind the messages
+of the polls before it. They are stored every few seconds, by `commit`, and by `close`. Java calls
+it a lite pull consumer.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import datetime
 from functools import partial
 from typing import ClassVar, Final
@@ -60,6 +61,9 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Consumed
         group: the group; its members share the queues of its topics.
         topics: the topics and filters.
         options: see `ConsumerOptions`.
+
+    Attributes:
+        make: makes batches; facades have their own.
     """
 
     _RETRY: ClassVar[None] = None
@@ -73,6 +77,7 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Consumed
     ) -> None:
         self._options = options = options or ConsumerOptions()
         super().__init__(options.prefetch_bytes, count_in_hand=True)
+        self.make: Callable[..., ReceivedBatch] = ReceivedBatch
         self._instance = instance
         self._membership = GroupMembership(
             instance,
@@ -92,11 +97,6 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Consumed
 
     def __repr__(self) -> str:
         return self._membership.describe("Consumer", self._state)
-
-    @property
-    def membership(self) -> GroupMembership:
-        """The membership of the group; for facades."""
-        return self._membership
 
     @property
     def group(self) -> str:
@@ -125,6 +125,7 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Consumed
             UnavailableError: no name server could be reached.
             RefusedError: a broker does not accept an SQL92 expression.
         """
+        self._membership.make = self.make
         services = {}
         if self._options.consume_ms and not self._options.orderly:
             services["overdue"] = partial(every, OVERDUE_CHECK_MS, self._retry_overdue)
@@ -232,6 +233,9 @@ class PullConsumer(Lifecycle):
         topics: the topics to share with the group; nothing if `assign` is used.
         options: see `ConsumerOptions`; those about order, retries and attempts are ignored.
         auto_commit: whether a poll commits the messages of the polls before it.
+
+    Attributes:
+        make: makes batches; facades have their own.
     """
 
     _KIND: ClassVar[str] = "consumer"
@@ -250,6 +254,7 @@ class PullConsumer(Lifecycle):
             raise UsageError("A pull consumer has no option `orderly`: its polls are in order.")
         self._buffer = PrefetchBuffer[ReceivedBatch](options.prefetch_bytes, count_in_hand=True)
         self._assignments = Assignments[Queue, AssignedQueue](self._buffer)
+        self.make: Callable[..., ReceivedBatch] = ReceivedBatch
         self._instance = instance
         self._membership = GroupMembership(
             instance,
@@ -267,11 +272,6 @@ class PullConsumer(Lifecycle):
 
     def __repr__(self) -> str:
         return self._membership.describe("PullConsumer", self._state)
-
-    @property
-    def membership(self) -> GroupMembership:
-        """The membership of the group; for facades."""
-        return self._membership
 
     @property
     def group(self) -> str:
@@ -305,6 +305,7 @@ class PullConsumer(Lifecycle):
             UnavailableError: no name server could be reached.
             RefusedError: a broker does not accept an SQL92 expression.
         """
+        self._membership.make = self.make
         join = partial(self._membership.join, retry_topic=False, services={})
         await self._start_with(join, self._membership.leave)
 

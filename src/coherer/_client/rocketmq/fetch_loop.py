@@ -1,13 +1,13 @@
 """The fetch loop of one queue (8.10).
 
-A `FetchLoop` has at most one pull in flight. It is a `Waiter` of the link: an answer is processed and
-the next pull is sent without a task in between.
+A `FetchLoop` has at most one pull in flight. It is a `PendingRequest` of the link: an answer is
+processed and the next pull is sent without a task in between.
 
 | answer | what follows |
 |---|---|
 | messages | `FetchHandler.arrived`, and the next pull at once |
-| no new messages, or no match | `FetchHandler.nothing`, and the next pull at once; after `STUCK_MS` |
-| | if it would be the same pull: a slave that lags, or must not be read, answers like this |
+| no new messages, or no match | `FetchHandler.nothing`, and the next pull at once; after |
+| | `STUCK_MS` if it would be the same pull, as from a slave that lags or must not be read |
 | the offset is out of range | `FetchHandler.moved`, and the next pull at once |
 | a refusal, or no answer | `FetchHandler.failed`; the next pull after the pause that it returns |
 
@@ -43,7 +43,7 @@ from coherer.errors import ClosedError, CohererError, ProtocolError, Unavailable
 _log = Log(logging.getLogger(__name__))
 
 SLACK_MS: Final = 15_000
-"""A pull's timeout is the time that the broker may hold it, plus this (Java: 30 s, of which 15 s)."""
+"""A pull's timeout is the time that the broker may hold it, plus this (Java: 30 s, 15 s)."""
 
 STUCK_MS: Final = 200
 """The pause before the same pull is sent again after an immediate "pull again"."""

@@ -4,15 +4,15 @@ A store has a table in memory. The consumer moves its offsets as messages are ac
 stored every few seconds, when a queue is revoked, on `commit`, and at the end: at the brokers for a
 group that shares its queues (`BrokerOffsets`), in a file for a broadcast consumer (`LocalOffsets`).
 
-Offsets get to a broker in two ways: with a pull, or with a request of their own (15). Java's brokers
-process both concurrently, in several threads: of two updates of a queue in flight, the older one may
-be applied last and stay. Therefore:
+Offsets get to a broker in two ways: with a pull, or with a request of their own (15). Java's
+brokers process both concurrently, in several threads: of two updates of a queue in flight, the
+older one may be applied last and stay. Therefore:
 
 * There is at most one update of a queue in flight. While a request is in flight, pulls carry no
   offset; while a pull carries one, no request is sent until the pull is answered or `APPLIED_MS`
   have passed.
-* Offset requests are answered (Java's client sends them one-way), because only the answer shows that
-  the update is applied and the next one may be sent.
+* Offset requests are answered (Java's client sends them one-way), because only the answer shows
+  that the update is applied and the next one may be sent.
 * The first updates of a group in a topic go to a broker one by one, and not with pulls: Java's
   broker creates the table for them without a lock, and of two concurrent updates may keep one (it
   acknowledged both in 9 of 263 tries).

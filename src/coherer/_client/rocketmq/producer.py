@@ -1,9 +1,9 @@
 """The producer of RocketMQ.
 
-A producer checks the arguments of a send and the in-flight window; its `Sender` selects the queue and
-sends. A message that a broker refused, or that could not be sent, is sent again to another broker
-(`retries`). If the answer was lost, the message may be stored: the send raises an error, unless
-`retry_lost` prefers duplicates to losses, as Java's producer does.
+A producer checks the arguments of a send and the in-flight window; its `Sender` selects the queue
+and sends. A message that a broker refused, or that could not be sent, is sent again to another
+broker (`retries`). If the answer was lost, the message may be stored: the send raises an error,
+unless `retry_lost` prefers duplicates to losses, as Java's producer does.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from coherer._client.engine.base import Startable
-from coherer._client.engine.takers import Takers
+from coherer._client.engine.lifecycle import Lifecycle
+from coherer._client.engine.tasks import Waiters
 from coherer._client.rocketmq.broker_rpc import BrokerRpc
 from coherer._client.rocketmq.fetch_loop import SLACK_MS, FetchLoop, FetchRequest
 from coherer._client.rocketmq.start_position import Edge
@@ -37,7 +37,7 @@ RETRY_PAUSE_MS: Final = 200
 """The pause before a failed pull is sent again."""
 
 
-class Reader(Startable):
+class Reader(Lifecycle):
     """Reads one queue, beginning at an offset. Made by `Client.reader`; use `async with`.
 
     Args:
@@ -87,7 +87,7 @@ class Reader(Startable):
         self._exhausted = False  # the last pull returned nothing
         self._failure: CohererError | None = None
         self._deadline: float | None = None  # of the retries since the last answer
-        self._waiters = Takers()
+        self._waiters = Waiters()
         self._fetching: FetchLoop
         self._loop: asyncio.AbstractEventLoop
 

@@ -67,8 +67,8 @@ class ConsumedMessage:
 
     The body is available at once. The other attributes are those of `RocketMessage`; the first
     access to one of them decodes the message, because most of the time of receiving would go into
-    properties, times and ids that the application may not need. `detach` returns the message without
-    its batch, to keep it, to change it, or to serialize it.
+    properties, times and ids that the application may not need. `detach` returns the message
+    without its batch, to keep it, to change it, or to serialize it.
 
     A message that is neither acknowledged nor retried is acknowledged together with its batch, or
     when a loop asks for the next message.

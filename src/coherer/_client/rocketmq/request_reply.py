@@ -1,7 +1,7 @@
 """Request-reply: messages that are answered with a message (rocketmq 2.14, 8.7).
 
-A request carries the id of the client that sent it and a correlation id. The reply is a message with
-both, sent to the cluster's reply topic; the broker pushes it to the client's connection (326).
+A request carries the id of the client that sent it and a correlation id. The reply is a message
+with both, sent to the cluster's reply topic; the broker pushes it to the client's connection (326).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The send path of a producer: topics and their queues, brokers, and the in-flight window.
 
-`Sender.send` selects a queue (`queue_selection`), encodes the message, and hands it to the sender of
-the queue's broker (`broker_sender`). The broker's answer goes to the message's sink.
+`Sender.send` selects a queue (`queue_selection`), encodes the message, and hands it to the sender
+of the queue's broker (`broker_sender`). The broker's answer goes to the message's sink.
 
 Delivery times: brokers of RocketMQ 5.x and Coherer's brokers deliver a message at any time. Brokers
 of 4.x only know delay levels, and deliver a message with 5.x's properties at once. So a delay that

@@ -73,7 +73,7 @@ class StartPositions:
         elif not isinstance(start, datetime) and start not in WIRE_NAMES:
             raise UsageError(
                 f"{start!r} is not a valid start position.",
-                hint="Use 'latest', 'earliest', 'always-latest', a datetime, or queues and offsets.",
+                hint="Use 'latest', 'earliest', 'always-latest', a datetime, or a mapping.",
             )
         self._start: Start = start
         self._begun: set[Queue] = set()

@@ -1,13 +1,13 @@
 r"""Observers of sends, and message trace (rocketmq 11).
 
-An `Observer` is called about each send of a producer: message trace and OpenTelemetry are observers,
-and applications can add theirs.
+An `Observer` is called about each send of a producer: message trace and OpenTelemetry are
+observers, and applications can add theirs.
 
-Message trace sends records of what happened to messages to a topic of their own. In a record, fields
-are separated by U+0001, an unknown value is the text `null`, and U+0002 ends the record. Records are
-collected for a few milliseconds and sent together; if they come faster than they can be sent, they
-are dropped. Sends of records are not traced. A consumer writes one record when a message is
-delivered and one when it is acknowledged or failed, unless the message disables it (`TRACE_ON`).
+Message trace sends records of what happened to messages to a topic of their own. In a record,
+fields are separated by U+0001, an unknown value is the text `null`, and U+0002 ends the record.
+Records are collected for a few milliseconds and sent together; if they come faster than they can be
+sent, they are dropped. Sends of records are not traced. A consumer writes one record when a message
+is delivered and one when it is acknowledged or failed, unless the message disables it (`TRACE_ON`).
 """
 
 from __future__ import annotations
