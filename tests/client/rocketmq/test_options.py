@@ -10,9 +10,9 @@ import pytest
 
 from coherer import _net as net
 from coherer._client import connect_rocketmq
+from coherer._client.engine.assigned import FetchLimits
 from coherer._client.rocketmq.client import RocketClient
 from coherer._client.rocketmq.options import ConsumerOptions, ProducerOptions
-from coherer._client.rocketmq.process_queue import FetchLimits
 from coherer._server.rocketmq.remoting import Channel, Remoting
 from coherer._wire.rocketmq.codes import FAQ, RequestCode
 from coherer._wire.rocketmq.command import Command
@@ -44,8 +44,8 @@ def test_what_cannot_be_of_a_client_is_named() -> None:
 
 def test_when_a_queue_is_full() -> None:
     options: dict[str, Any] = {"queue_messages": 1, "queue_bytes": 2, "queue_span": 3}
-    assert ConsumerOptions(**options).thresholds == FetchLimits(messages=1, size_bytes=2, span=3)
-    assert ConsumerOptions(**options, orderly=True).thresholds.span == 0
+    assert ConsumerOptions(**options).fetch_limits == FetchLimits(messages=1, size_bytes=2, span=3)
+    assert ConsumerOptions(**options, orderly=True).fetch_limits.span == 0
 
 
 async def test_how_hard_to_compress(cluster, client: RocketClient) -> None:
