@@ -37,12 +37,12 @@ PAIRS = {
     "Producer": (
         blocking.Producer,
         asynchronous.Producer,
-        {*FOR_FACADES, "changed", "elsewhere"},
+        FOR_FACADES,
     ),
     "Consumer": (
         blocking.Consumer,
         asynchronous.Consumer,
-        {"instructed", "membership_ended"},
+        set(),
     ),
     "Reader": (blocking.Reader, asynchronous.Reader, set()),
     "RocketAdmin": (RocketAdmin, admin.Admin, set()),

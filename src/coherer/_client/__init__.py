@@ -10,15 +10,14 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, TypedDict, Unpack, cast
 
-from coherer._client.engine.address import Address, parse, url_of
-from coherer._client.engine.keywords import options_of
+from coherer._client.engine.options import Address, options_of, parse, url_of
 from coherer._common.masking import masked_url
 from coherer._net import TlsOptions
 from coherer.errors import UsageError
 
 if TYPE_CHECKING:
     from coherer._client.engine.consumer import Progress
-    from coherer._client.engine.outcomes import Bulk, SendReport
+    from coherer._client.engine.sender import Bulk, SendReport
     from coherer._client.engine.telemetry import Telemetry
     from coherer._client.rocketmq.client import RocketClient
     from coherer._client.rocketmq.queue_selection import FaultRules
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
     from coherer._client.tubemq.consumer import Consumer
     from coherer._client.tubemq.options import Bound, ConsumerOptions
     from coherer._client.tubemq.producer import Producer
-    from coherer._client.tubemq.quality import QualityRules
     from coherer._client.tubemq.reader import Reader
+    from coherer._client.tubemq.routing import QualityRules
     from coherer._wire.rocketmq.names import Queue
     from coherer._wire.rocketmq.subscription import Sql92, Tags
 
@@ -66,7 +65,7 @@ __all__ = [
 
 _HOMES: Final[Mapping[str, str]] = {
     "Bound": "_client.tubemq.options",
-    "Bulk": "_client.engine.outcomes",
+    "Bulk": "_client.engine.sender",
     "Client": "_client.tubemq.client",
     "ClientOptions": "_client.tubemq.cluster",
     "Consumer": "_client.tubemq.consumer",
@@ -75,11 +74,11 @@ _HOMES: Final[Mapping[str, str]] = {
     "FaultRules": "_client.rocketmq.queue_selection",
     "Producer": "_client.tubemq.producer",
     "Progress": "_client.engine.consumer",
-    "QualityRules": "_client.tubemq.quality",
+    "QualityRules": "_client.tubemq.routing",
     "Queue": "_wire.rocketmq.names",
     "Reader": "_client.tubemq.reader",
     "RocketClient": "_client.rocketmq.client",
-    "SendReport": "_client.engine.outcomes",
+    "SendReport": "_client.engine.sender",
     "Sql92": "_wire.rocketmq.subscription",
     "Tags": "_wire.rocketmq.subscription",
     "Telemetry": "_client.engine.telemetry",

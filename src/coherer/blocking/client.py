@@ -8,7 +8,7 @@ from coherer import limits
 from coherer._client.tubemq.client import Client as AsyncClient
 from coherer._client.tubemq.client import ConsumerKeywords
 from coherer._client.tubemq.options import Topics
-from coherer._client.tubemq.quality import QualityRules
+from coherer._client.tubemq.routing import QualityRules
 from coherer._wire.tubemq.names import BrokerInfo, Partition
 from coherer.blocking.base import BaseClient
 from coherer.blocking.consumer import Consumer

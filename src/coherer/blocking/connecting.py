@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack, cast
 
 from coherer import _client as asynchronous
 from coherer._client import ConnectKeywords, RocketmqKeywords, TubemqKeywords
-from coherer._client.engine.address import parse, url_of
+from coherer._client.engine.options import parse, url_of
 
 if TYPE_CHECKING:
     from coherer.blocking.client import Client

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import overload
 
-from coherer._client.engine.outcomes import Outcome
+from coherer._client.engine.sender import Outcome
 from coherer._client.tubemq.producer import Producer as AsyncProducer
 from coherer.blocking.sending import BaseProducer
 from coherer.message import Message, Receipt

@@ -9,7 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack, overload
 
-from coherer._client.engine.outcomes import Outcome
+from coherer._client.engine.sender import Outcome
 from coherer._client.rocketmq.client import ConsumerKeywords, ProducerKeywords
 from coherer._client.rocketmq.client import RocketClient as AsyncClient
 from coherer._client.rocketmq.options import Topics

@@ -17,9 +17,9 @@ from threading import Lock
 from types import TracebackType
 from typing import Final, Generic, TypeVar, cast
 
-from coherer._client.engine.misuse import message_topic
-from coherer._client.engine.outcomes import Bulk, Outcome, SendReport, Sink, Stored
-from coherer._client.engine.producing import BaseProducer as AsyncProducer
+from coherer._client.engine.producer import BaseProducer as AsyncProducer
+from coherer._client.engine.producer import message_topic
+from coherer._client.engine.sender import Bulk, Outcome, SendReport, Sink, Stored
 from coherer.blocking.portal import WINDOWS_WAIT_S, Portal
 from coherer.blocking.using import Used
 from coherer.errors import CohererError
