@@ -15,6 +15,7 @@ from coherer._client.rocketmq.client import RocketClient as AsyncClient
 from coherer._client.rocketmq.options import Topics
 from coherer._client.rocketmq.producer import Producer as AsyncProducer
 from coherer._client.rocketmq.queue_selection import Key
+from coherer._client.rocketmq.received import ConsumedMessage
 from coherer._client.rocketmq.sender import delivery_time
 from coherer._client.rocketmq.transactions import Transaction as AsyncTransaction
 from coherer._client.rocketmq.transactions import Verdict
@@ -173,7 +174,9 @@ class RocketProducer(BaseProducer[AsyncProducer, RocketReceipt]):
         """
         return self._portal.call(lambda: self._inner.request(message, timeout_ms=timeout_ms))
 
-    def reply(self, request: RocketMessage, reply: Message | bytes) -> RocketReceipt:
+    def reply(
+        self, request: RocketMessage | ConsumedMessage, reply: Message | bytes
+    ) -> RocketReceipt:
         """Answer a message that was sent with `request`.
 
         Raises:

@@ -146,13 +146,13 @@ class BaseMember(Used[C]):
         """
         return self._portal.call(lambda: self._inner.wait_assigned(timeout_ms))
 
-    def pause(self, *queues: Queue) -> None:
+    def pause(self, *partitions: Queue) -> None:
         """Stop pulling and delivering these queues until `resume`; without any, all of them."""
-        self._portal.do(lambda: self._inner.pause(*queues))
+        self._portal.do(lambda: self._inner.pause(*partitions))
 
-    def resume(self, *queues: Queue) -> None:
+    def resume(self, *partitions: Queue) -> None:
         """Undo `pause` for these queues; without any, for all of them."""
-        self._portal.do(lambda: self._inner.resume(*queues))
+        self._portal.do(lambda: self._inner.resume(*partitions))
 
     def close(self) -> None:
         """Leave the group. Messages that are not acknowledged are delivered again."""

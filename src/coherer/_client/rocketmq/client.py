@@ -9,17 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from coherer._client.engine.lifecycle import BaseClient
-<<<<<<< HEAD
+from coherer._client.engine.options import options_of
 from coherer._client.rocketmq.broker_rpc import BrokerRpc
 from coherer._client.rocketmq.consumer import Consumer, PullConsumer
-=======
-from coherer._client.engine.options import options_of
-from coherer._client.rocketmq.by_time import first_since
-from coherer._client.rocketmq.consumer import Consumer
-from coherer._client.rocketmq.consumer_options import ConsumerOptions, Listener, Model, Topics
-from coherer._client.rocketmq.door import Door
-from coherer._client.rocketmq.faults import FaultRules
->>>>>>> engine
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.options import (
     ConsumerOptions,

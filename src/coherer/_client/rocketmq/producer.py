@@ -13,18 +13,11 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
-from typing import Final, cast, overload
+from typing import TYPE_CHECKING, Final, cast, overload
 
-<<<<<<< HEAD
-from coherer._client.engine.producer import check_body, message_topic, mistaken
+from coherer._client.engine.producer import BaseProducer, check_body, message_topic, mistaken
 from coherer._client.engine.sender import CallbackSink, FutureSink, Outcome, Sink
-from coherer._client.engine.producer import BaseProducer
 from coherer._client.rocketmq.broker_sender import SINGLE
-=======
-from coherer._client.engine.producer import BaseProducer, message_topic
-from coherer._client.engine.sender import CallbackSink, FutureSink, Outcome, Sink
-from coherer._client.rocketmq.batching import item_of, joined, pack, topic_of
->>>>>>> engine
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import NO_FIELDS, Link
 from coherer._client.rocketmq.options import ProducerOptions
@@ -44,6 +37,9 @@ from coherer._wire.rocketmq.messages import RocketMessage, RocketReceipt, outgoi
 from coherer._wire.rocketmq.names import TRACE_TOPIC, Queue
 from coherer.errors import UsageError
 from coherer.message import Message, Receipt
+
+if TYPE_CHECKING:
+    from coherer._client.rocketmq.received import ConsumedMessage
 
 TRACE_TIMEOUT_MS: Final = 5_000
 """The timeout of a message with trace records, as in Java."""
@@ -308,7 +304,9 @@ class Producer(BaseProducer):
         left_ms = timeout_ms - (self._loop.time() - began) * 1000
         return await replies.wait(number, future, left_ms, message.topic)
 
-    async def reply(self, request: RocketMessage, reply: Message | bytes) -> RocketReceipt:
+    async def reply(
+        self, request: RocketMessage | ConsumedMessage, reply: Message | bytes
+    ) -> RocketReceipt:
         """Reply to a message that was sent with `request`.
 
         Args:
