@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Generator, Iterator
 from datetime import datetime
 from functools import partial
 from itertools import count, repeat
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from coherer._client.engine.assigned import RetryAfter
 from coherer._client.engine.consumer import Progress, Stop, on_sigterm
@@ -24,16 +24,12 @@ from coherer.blocking.using import Used
 C = TypeVar("C", bound=AsyncConsumer | AsyncPullConsumer)
 
 
-class RocketReceived(ConsumedMessage):
+class RocketReceived(ConsumedMessage, frozen=True, eq=False, gc=False):
     """A message that a blocking consumer has received; see `ConsumedMessage`."""
-
-    __slots__ = ()
-
-    _batch: RocketBatch
 
     def ack(self) -> None:
         """Acknowledge the message; see `ConsumedMessage.ack`."""
-        self._batch.post(super().ack)
+        cast("RocketBatch", self._batch).post(super().ack)
 
     def retry(self, *, later: RetryAfter = None) -> None:  # type: ignore[override]
         """Have the message delivered again later; see `ConsumedMessage.retry`.
@@ -42,7 +38,7 @@ class RocketReceived(ConsumedMessage):
             UsageError: there is no such delay level.
         """
         retry = super().retry
-        self._batch.portal.call(lambda: retry(later=later))
+        cast("RocketBatch", self._batch).portal.call(lambda: retry(later=later))
 
     def dead_letter(self) -> None:  # type: ignore[override]
         """Make the message a dead letter: it is not delivered to the group again."""

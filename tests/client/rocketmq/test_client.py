@@ -51,7 +51,7 @@ def test_typed_ways_take_one_protocol() -> None:
 
 
 async def test_a_place_to_reset_to_that_is_none(client: RocketClient) -> None:
-    with pytest.raises(UsageError, match="no place 'erliest'"):
+    with pytest.raises(UsageError, match="'erliest' is not a valid position"):
         await client.admin().reset_offsets("g", "demo", "erliest")
 
 

@@ -112,7 +112,7 @@ async def test_what_could_not_leave_goes_to_another_broker(cluster2, client2) ->
 async def test_a_broker_that_no_name_server_knows(cluster, client: RocketClient) -> None:
     code = RequestCode.WIPE_WRITE_PERM_OF_BROKER
     cluster.always(code, lambda asked: asked.answer(fields={"wipeTopicCount": "0"}))
-    with pytest.raises(UnavailableError, match="no master of nobody") as caught:
+    with pytest.raises(UnavailableError, match="No master of nobody") as caught:
         await client.admin().set_writable("nobody", writable=False)
     assert caught.value.server == f"127.0.0.1:{cluster.names.port}"
     cluster.always(code, lambda asked: asked.answer(fields={"wipeTopicCount": "9"}))

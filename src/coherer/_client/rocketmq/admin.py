@@ -274,7 +274,7 @@ class Admin(ServerAdmin):
             group.name for group in await self.groups()
         }:
             code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-            raise refused(code, f"The group {name} does not exist.")
+            raise refused(code, f"There is no group {name}.")
         fields = DeleteGroupHeader(name, remove_offsets).fields()
         await self._ask_masters(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
 
