@@ -28,7 +28,7 @@ STILL_ALLOWED = {"check_reports", "close", "publishes"}
 HOOKS = {
     "arrived", "failed", "heartbeat", "insert",
     "moved", "nothing", "rebalance_soon", "reset", "running", "status",
-    "wants", "withdraw",
+    "next_fetch", "withdraw",
 }  # fmt: skip
 """What the parts of a client call on each other; users do not."""
 

@@ -20,8 +20,7 @@ import asyncio, logging, sys, coherer, coherer.blocking
 
 logging.basicConfig(level="INFO", stream=sys.stdout, format="%(message)s")
 logging.getLogger("coherer").setLevel("WARNING")
-for name in ("consumer", "handling"):
-    logging.getLogger(f"coherer._client.engine.{name}").setLevel("INFO")
+logging.getLogger("coherer._client.engine.consumer").setLevel("INFO")
 
 def handle(batch):
     for message in batch:
@@ -91,7 +90,7 @@ def test_the_current_batch_is_finished_and_acknowledged(
         batch = consumer.receive(10_000)
         assert batch is not None
         assert batch.bodies() == [b"second"]
-        (consumer.commit if protocol == "tubemq" else consumer.confirm)(batch)
+        consumer.commit(batch)
 
 
 def test_a_second_sigterm_ends_the_process(node: EmbeddedNode) -> None:

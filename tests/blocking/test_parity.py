@@ -20,17 +20,6 @@ from coherer.blocking.rocketmq_admin import RocketAdmin
 
 FOR_FACADES = {"bulk", "full", "post", "post_many", "publishes"}
 
-FOR_BROKERS = {
-    "consume_type",
-    "flags",
-    "heartbeat",
-    "insert",
-    "rebalance_soon",
-    "reset",
-    "running",
-    "status",
-    "withdraw",
-}
 
 PAIRS = {
     "Client": (blocking.Client, asynchronous.Client, {"options"}),
@@ -51,10 +40,10 @@ PAIRS = {
     "RocketReader": (
         rocketmq.RocketReader,
         RocketReader,
-        {"arrived", "failed", "moved", "nothing", "wants"},
+        {"arrived", "failed", "moved", "nothing", "next_fetch"},
     ),
-    "RocketConsumer": (rocketmq.RocketConsumer, RocketConsumer, FOR_BROKERS),
-    "RocketPullConsumer": (rocketmq.RocketPullConsumer, PullConsumer, FOR_BROKERS),
+    "RocketConsumer": (rocketmq.RocketConsumer, RocketConsumer, set()),
+    "RocketPullConsumer": (rocketmq.RocketPullConsumer, PullConsumer, set()),
     "RocketTransaction": (rocketmq.RocketTransaction, Transaction, set()),
 }
 """Name, both classes, and what only the asyncio one has."""

@@ -10,6 +10,7 @@ import pytest
 from coherer._client.rocketmq.start_position import Edge
 
 import coherer.blocking
+from coherer._client.rocketmq.start_position import Edge
 from coherer._wire.rocketmq.names import Queue
 from coherer.blocking.rocketmq import RocketClient
 from coherer.blocking.rocketmq_consumer import RocketBatch, RocketReceived
@@ -53,11 +54,11 @@ def test_messages_are_confirmed_when_the_next_is_asked_for(
             assert isinstance(message, RocketReceived)
             if message.body == b"6":
                 break
-        batch = consumer.receive(10_000)
-        assert batch is not None
+        batch = next(consumer.batches())
         assert batch.bodies() == [b"6", b"7", b"8", b"9"]
         [queue] = [queue for queue in consumer.assignment if queue.topic == topic]
-        assert consumer.confirm(batch) == consumer.progress[queue].offset == 10
+        assert consumer.commit(batch) == {queue: 10}
+        assert consumer.progress[queue].offset == 10
         consumer.pause()
         assert queue in consumer.paused
         consumer.resume()
@@ -77,7 +78,7 @@ def test_a_message_comes_again_or_never(client: RocketClient, topic: str) -> Non
                 elif message.body == b"again" and not message.attempt:
                     message.retry(later=1)
                 else:
-                    with pytest.raises(UsageError, match="no delay level"):
+                    with pytest.raises(UsageError, match="not a delay level"):
                         message.retry(later=-7)
                     message.ack()
             if len(seen) == 4:
@@ -115,18 +116,39 @@ def test_handlers_run_in_threads(client: RocketClient, topic: str) -> None:
     assert threading.get_ident() not in threads
 
 
-def test_rejected_and_put_back(client: RocketClient, topic: str) -> None:
+def test_a_batch_is_retried(client: RocketClient, topic: str) -> None:
     send(client, topic, b"a")
     with client.consumer(group_of(topic), topic, start="earliest", max_attempts=0) as consumer:
-        first = consumer.receive(10_000)
-        assert first is not None
-        consumer.put_back(first)
-        second = consumer.receive(10_000)
-        assert second is not None
-        assert consumer.reject(second) == 1
-        consumer.done(second)
+        batch = consumer.receive(10_000)
+        assert batch is not None
+        batch.retry()
+        batch.ack()
         assert consumer.receive(50) is None
     assert client.exists(f"%DLQ%{group_of(topic)}")
+
+
+def test_a_message_of_a_dropped_iterator(client: RocketClient, topic: str) -> None:
+    """Garbage collection of an iterator gives nothing back."""
+    send(client, topic, b"dead", b"fine")
+    with client.consumer(group_of(topic), topic, start="earliest") as consumer:
+        next(iter(consumer)).dead_letter()
+        assert next(iter(consumer)).body == b"fine"
+    [queue] = client.partitions(f"%DLQ%{group_of(topic)}")
+    with client.reader(queue, 0) as reader:
+        assert [batch.bodies() for batch in reader] == [[b"dead"]]
+
+
+def test_a_consumer_seeks(client: RocketClient, topic: str) -> None:
+    send(client, topic, b"a", b"b")
+    with client.consumer(group_of(topic), topic, start="earliest") as consumer:
+        batch = consumer.receive(10_000)
+        assert batch is not None
+        assert batch.bodies() == [b"a", b"b"]
+        consumer.seek(batch.queue, 1)
+        again = consumer.receive(10_000)
+        assert again is not None
+        again.ack()
+        assert consumer.commit()[batch.queue] == 2
 
 
 def test_pulling(client: RocketClient, topic: str) -> None:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import coherer.blocking
-from coherer._client.rocketmq.options import Verdict
+from coherer._client.rocketmq.transactions import Verdict
 from coherer._wire.rocketmq.messages import RocketReceipt
 from coherer.blocking.rocketmq import RocketClient
 from coherer.errors import ClosedError, CohererError, RefusedError, UsageError
@@ -125,7 +125,7 @@ def test_a_request_and_its_reply(client: RocketClient, topic: str) -> None:
             assert batch is not None
             for message in batch:
                 replier.reply(message, b"re:" + message.body)
-            consumer.confirm(batch)
+            batch.ack()
 
     thread = threading.Thread(target=answer)
     thread.start()

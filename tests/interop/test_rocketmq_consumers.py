@@ -14,6 +14,7 @@ from coherer._client.rocketmq.received import ReceivedBatch
 from coherer._wire.rocketmq.names import Queue
 from coherer.message import Message
 from tests.client.rocket_consuming import SCENARIOS
+from tests.client.rocket_scenario import Scenario, ids, scenario_at, stored_is, take, texts, until
 from tests.interop.peers.rocket_site import Client as JavaClient
 from tests.interop.peers.rocket_site import Cluster, RocketSite
 
@@ -22,14 +23,14 @@ pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 async def test_with_a_cluster(
-    cluster: Cluster, scenario: Callable[[Place], Awaitable[None]]
+    cluster: Cluster, scenario: Callable[[Scenario], Awaitable[None]]
 ) -> None:
-    async with place_at(cluster.url) as place:
+    async with scenario_at(cluster.url) as place:
         await scenario(place)
 
 
 async def of_both(
-    rocket: RocketSite, cluster: Cluster, place: Place, **options: object
+    rocket: RocketSite, cluster: Cluster, place: Scenario, **options: object
 ) -> tuple[JavaClient, Consumer]:
     """A consumer of Java's and one of ours in one group, each with half of four queues."""
     client = place.client()
@@ -53,7 +54,7 @@ async def java_queues(java: JavaClient, topic: str, count: int) -> bool:
 async def test_a_group_of_java_and_us_shares_the_queues(
     rocket: RocketSite, cluster: Cluster
 ) -> None:
-    async with place_at(cluster.url) as place:
+    async with scenario_at(cluster.url) as place:
         java, ours = await of_both(rocket, cluster, place)
         sender = place.client()
         await place.send(sender, *[str(number) for number in range(20)])
@@ -76,7 +77,7 @@ async def test_of_two_confirmations_at_once_the_later_stays(
 ) -> None:
     """Side by side, Java's broker booked the older one last in about one of 25 tries."""
     pairs = 150
-    async with place_at(cluster.url) as place:
+    async with scenario_at(cluster.url) as place:
         client = place.client()
         await place.make(client, 1)
         async with client.producer(place.topic) as producer:
@@ -88,12 +89,12 @@ async def test_of_two_confirmations_at_once_the_later_stays(
                 one, two = await consumer.receive(), await consumer.receive()
                 assert one is not None
                 assert two is not None
-                await asyncio.gather(consumer.confirm(one), consumer.confirm(two))
-                assert await consumer._holdings.store.read(two.queue) == two.next_offset
+                await asyncio.gather(consumer.commit(one), consumer.commit(two))
+                assert await consumer._membership.manager.store.read(two.queue) == two.next_offset
 
 
 async def test_retries_go_to_whoever_has_the_queue(rocket: RocketSite, cluster: Cluster) -> None:
-    async with place_at(cluster.url) as place:
+    async with scenario_at(cluster.url) as place:
         java, ours = await of_both(rocket, cluster, place)
         retry = f"%RETRY%{place.group}"
 
@@ -128,7 +129,7 @@ async def test_retries_go_to_whoever_has_the_queue(rocket: RocketSite, cluster: 
 async def test_order_is_kept_in_a_group_of_java_and_us(
     rocket: RocketSite, cluster: Cluster
 ) -> None:
-    async with place_at(cluster.url) as place:
+    async with scenario_at(cluster.url) as place:
         java, ours = await of_both(rocket, cluster, place, orderly=True)
         seen: list[str] = []
 
@@ -154,7 +155,7 @@ async def test_order_is_kept_in_a_group_of_java_and_us(
 
 
 async def test_javas_tools_ask_our_consumer(rocket: RocketSite, cluster: Cluster) -> None:
-    async with place_at(cluster.url) as place:
+    async with scenario_at(cluster.url) as place:
         client = place.client()
         await place.make(client, 1)
         [receipt, _] = await place.send(client, "first", "second")
@@ -172,7 +173,7 @@ async def test_javas_tools_ask_our_consumer(rocket: RocketSite, cluster: Cluster
             connected = await run("consumerConnection", "-g", place.group)
             assert own_id in connected
             assert "PYTHON" in connected
-            await consumer._holdings.persist()
+            await consumer._membership.manager.persist()
             progress = await run("consumerProgress", "-g", place.group)
             assert place.topic in progress
             directly = asyncio.create_task(

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Self, Unpack, overload
 from coherer._client.engine.sender import Outcome
 from coherer._client.rocketmq.client import ConsumerKeywords, ProducerKeywords
 from coherer._client.rocketmq.client import RocketClient as AsyncClient
-from coherer._client.rocketmq.options import Topics, Verdict
+from coherer._client.rocketmq.options import Topics
 from coherer._client.rocketmq.producer import Producer as AsyncProducer
 from coherer._client.rocketmq.queue_selection import Key
-from coherer._client.rocketmq.sender import when_of
+from coherer._client.rocketmq.received import ConsumedMessage
+from coherer._client.rocketmq.sender import delivery_time
 from coherer._client.rocketmq.transactions import Transaction as AsyncTransaction
+from coherer._client.rocketmq.transactions import Verdict
 from coherer._wire.rocketmq.delivery import MessageBatch
 from coherer._wire.rocketmq.messages import RocketMessage, RocketReceipt
 from coherer._wire.rocketmq.names import Queue
@@ -172,7 +174,9 @@ class RocketProducer(BaseProducer[AsyncProducer, RocketReceipt]):
         """
         return self._portal.call(lambda: self._inner.request(message, timeout_ms=timeout_ms))
 
-    def reply(self, request: RocketMessage, reply: Message | bytes) -> RocketReceipt:
+    def reply(
+        self, request: RocketMessage | ConsumedMessage, reply: Message | bytes
+    ) -> RocketReceipt:
         """Answer a message that was sent with `request`.
 
         Raises:
@@ -190,7 +194,7 @@ class RocketProducer(BaseProducer[AsyncProducer, RocketReceipt]):
         deliver_at: datetime | None,
         delay: timedelta | None,
     ) -> Post | None:
-        when = when_of(delay_level, deliver_at, delay)
+        when = delivery_time(delay_level, deliver_at, delay)
         if order_by is None and queue is None and not when:
             return None
         return partial(self._inner.post, order_by=order_by, queue=queue, when=when)

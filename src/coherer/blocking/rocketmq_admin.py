@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Literal
 
 from coherer._client.rocketmq.admin import Admin as AsyncAdmin
-from coherer._client.rocketmq.admin import (
+from coherer._client.rocketmq.admin_records import (
     BrokerState,
     GroupState,
     MemberState,

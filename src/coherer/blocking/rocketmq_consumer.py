@@ -2,57 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import closing
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterator
 from datetime import datetime
 from functools import partial
 from itertools import count, repeat
-from typing import Any, Final, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from coherer._client.engine.consumer import Progress
+from coherer._client.engine.assigned import RetryAfter
+from coherer._client.engine.consumer import Progress, Stop, on_sigterm
 from coherer._client.rocketmq.consumer import POLL_MS
 from coherer._client.rocketmq.consumer import Consumer as AsyncConsumer
 from coherer._client.rocketmq.consumer import PullConsumer as AsyncPullConsumer
-from coherer._client.rocketmq.membership import Member
 from coherer._client.rocketmq.options import Selection
-from coherer._client.rocketmq.received import DEAD, ClaimedBatch, Later, View
+from coherer._client.rocketmq.received import DEAD, ConsumedMessage
+from coherer._client.rocketmq.received import ReceivedBatch as AsyncBatch
 from coherer._client.rocketmq.start_position import Edge
 from coherer._wire.rocketmq.names import Queue
-from coherer.blocking.consuming import AsyncConsumer as Source
-from coherer.blocking.consuming import Receiving
 from coherer.blocking.portal import Portal
 from coherer.blocking.using import Used
 
-M = TypeVar("M", bound=Member)
+C = TypeVar("C", bound=AsyncConsumer | AsyncPullConsumer)
 
 
-class RocketReceived(View, frozen=True, eq=False, gc=False):
-    """A message that a blocking consumer has handed out; see `ConsumedMessage`."""
+class RocketReceived(ConsumedMessage, frozen=True, eq=False, gc=False):
+    """A message that a blocking consumer has received; see `ConsumedMessage`."""
 
     def ack(self) -> None:
-        """Say that the message is dealt with. Doing so again changes nothing."""
-        source, number = self.source, self.number
-        _portal(source).post(lambda: source.acknowledge(number))
+        """Acknowledge the message; see `ConsumedMessage.ack`."""
+        cast("RocketBatch", self._batch).post(super().ack)
 
-    def retry(self, *, later: Later = None) -> None:
-        """Say that the message could not be dealt with: it comes again, with a higher `attempt`.
-
-        Args:
-            later: when; see `ConsumedMessage.retry`.
+    def retry(self, *, later: RetryAfter = None) -> None:  # type: ignore[override]
+        """Have the message delivered again later; see `ConsumedMessage.retry`.
 
         Raises:
             UsageError: there is no such delay level.
         """
-        source, number = self.source, self.number
-        _portal(source).call(lambda: source.retry(number, later))
+        retry = super().retry
+        cast("RocketBatch", self._batch).portal.call(lambda: retry(later=later))
 
-    def dead_letter(self) -> None:
-        """Say that the message will never be dealt with: it goes to the dead letters now."""
+    def dead_letter(self) -> None:  # type: ignore[override]
+        """Make the message a dead letter: it is not delivered to the group again."""
         self.retry(later=DEAD)
 
 
-class RocketBatch(ClaimedBatch):
-    """Messages of one queue that a blocking consumer has handed out. See `MessageBatch`."""
+class RocketBatch(AsyncBatch):
+    """Messages of one queue that a blocking consumer has received; see `ReceivedBatch`.
+
+    Attributes:
+        portal: the way to the event loop.
+    """
 
     __slots__ = ("portal",)
 
@@ -60,19 +58,36 @@ class RocketBatch(ClaimedBatch):
         super().__init__(*values, **fields)
         self.portal = portal
 
-    def __iter__(self) -> Iterator[RocketReceived]:
-        return map(_VIEW, self.bodies(), repeat(self), count())
+    def __iter__(self) -> Iterator[RocketReceived]:  # type: ignore[override]
+        return map(RocketReceived, self.bodies(), repeat(self), count())
+
+    def ack(self) -> None:
+        """Acknowledge the batch; see `ReceivedBatch.ack`."""
+        self.post(super().ack)
+
+    def retry(self, *, later: RetryAfter = None) -> None:  # type: ignore[override]
+        """Have the messages that are not acknowledged delivered again later.
+
+        Raises:
+            UsageError: there is no such delay level.
+        """
+        retry = super().retry
+        self.portal.call(lambda: retry(later=later))
+
+    def dead_letter(self) -> None:  # type: ignore[override]
+        """Make the messages that are not acknowledged dead letters."""
+        self.retry(later=DEAD)
+
+    def post(self, work: Callable[[], object]) -> None:
+        """Call a function in the loop's thread."""
+        if self.portal.usable:
+            self.portal.post(work)
+        else:  # in the loop's thread, or closed: then it has no effect
+            work()
 
 
-_VIEW: Final[Callable[..., RocketReceived]] = RocketReceived
-
-
-def _portal(batch: ClaimedBatch) -> Portal:
-    return cast("RocketBatch", batch).portal
-
-
-class BaseMember(Used[M]):
-    """What the push and the pull consumer have in common.
+class BaseMember(Used[C]):
+    """The common part of the push and the pull consumer.
 
     Listeners to assignments are called in the loop's thread and may not wait for the client.
 
@@ -81,7 +96,7 @@ class BaseMember(Used[M]):
         consumer: does the work there; nobody else uses it.
     """
 
-    def __init__(self, portal: Portal, consumer: M) -> None:
+    def __init__(self, portal: Portal, consumer: C) -> None:
         super().__init__(portal, consumer)
         consumer.make = partial(RocketBatch, portal=portal)
 
@@ -92,17 +107,17 @@ class BaseMember(Used[M]):
 
     @property
     def topics(self) -> Collection[str]:
-        """The topics, the group's retry topic among them."""
+        """The topics, including the group's retry topic."""
         return self._inner.topics
 
     @property
     def assignment(self) -> frozenset[Queue]:
-        """The queues that are ours now."""
+        """The assigned queues."""
         return self._portal.do(lambda: self._inner.assignment)
 
     @property
     def progress(self) -> dict[Queue, Progress]:
-        """How far each queue has been dealt with."""
+        """How far each assigned queue has been processed."""
         return self._portal.do(lambda: self._inner.progress)
 
     @property
@@ -111,67 +126,104 @@ class BaseMember(Used[M]):
         return self._inner.paused
 
     def start(self) -> None:
-        """Join the group; queues follow as soon as they are shared out (`wait_assigned`).
+        """Join the group; queues are assigned soon after (`wait_assigned`).
 
         Raises:
             UnavailableError: no name server could be reached.
-            RefusedError: a broker does not understand an SQL92 expression.
+            RefusedError: a broker does not accept an SQL92 expression.
         """
         self._portal.call(self._inner.start)
 
     def wait_assigned(self, timeout_ms: int | None = None) -> frozenset[Queue]:
-        """Wait until at least one queue is ours; returns them.
+        """Wait until at least one queue is assigned; returns all that are.
 
         Raises:
-            RequestTimeoutError: that took too long.
+            RequestTimeoutError: there was none in time.
         """
         return self._portal.call(lambda: self._inner.wait_assigned(timeout_ms))
 
-    def pause(self, *queues: Queue) -> None:
-        """Pull and hand out nothing of these queues until `resume`; without any, of none."""
-        self._portal.do(lambda: self._inner.pause(*queues))
+    def pause(self, *partitions: Queue) -> None:
+        """Stop pulling and delivering these queues until `resume`; without any, all of them."""
+        self._portal.do(lambda: self._inner.pause(*partitions))
 
-    def resume(self, *queues: Queue) -> None:
-        """Undo `pause` for these queues; without any, for all."""
-        self._portal.do(lambda: self._inner.resume(*queues))
+    def resume(self, *partitions: Queue) -> None:
+        """Undo `pause` for these queues; without any, for all of them."""
+        self._portal.do(lambda: self._inner.resume(*partitions))
 
     def close(self) -> None:
-        """Give everything back and leave the group. What is not confirmed comes again."""
+        """Leave the group. Messages that are not acknowledged are delivered again."""
         if self._portal.usable:
             self._portal.call(self._inner.close)
 
 
-class RocketConsumer(BaseMember[AsyncConsumer], Receiving[RocketBatch]):
+class RocketConsumer(BaseMember[AsyncConsumer]):
     """Receives messages as a member of a group. Made by `RocketClient.consumer`; use `with`.
 
-    `for message in consumer` and `for batch in consumer.batches()` confirm as their asyncio
-    counterparts do: when what comes after is asked for.
+    `for message in consumer` and `for batch in consumer.batches()` acknowledge as their asyncio
+    counterparts do: when the next one is asked for.
     """
 
-    def __init__(self, portal: Portal, consumer: AsyncConsumer) -> None:
-        super().__init__(portal, consumer)
-        self._source = cast("Source[RocketBatch]", consumer)  # it makes them so, see above
+    def receive(self, timeout_ms: int | None = None) -> RocketBatch | None:
+        """The next batch; see `Consumer.receive`."""
+        return _blocking(self._portal.call(lambda: self._inner.receive(timeout_ms)))
+
+    def batches(self) -> Generator[RocketBatch]:
+        """Batches for `for`; see `Consumer.batches`.
+
+        Raises:
+            ClosedError: the consumer is closed. A loop that is running ends without an error.
+        """
+        self._inner.check()
+        batches = self._portal.do(self._inner.batches)
+
+        async def take() -> AsyncBatch | None:
+            return await anext(batches, None)
+
+        return self._batches(lambda: _blocking(self._portal.call(take)))
 
     def __iter__(self) -> Iterator[RocketReceived]:
-        with closing(self.batches()) as batches:
-            for batch in batches:
-                yield from self._messages(batch)
+        for batch in self.batches():
+            delivery = batch.delivery
+            for message in batch:
+                yield message
+                if delivery is not None:
+                    if not delivery.in_hand:
+                        break  # the queue pauses after a failure, or all of it is acknowledged
+                    delivery.seen += 1  # it is acknowledged with the next request to the loop
 
-    def _messages(self, batch: RocketBatch) -> Iterator[RocketReceived]:
-        claim = batch.claim
-        for message in batch:
-            yield message
-            if claim is not None:
-                if claim.over:
-                    return  # the queue rests after a failure, or all of it is dealt with
-                claim.seen += 1  # what follows from the last one happens in the loop's thread
+    def run(
+        self, handler: Callable[[RocketBatch], Awaitable[None] | None], *, workers: int = 1
+    ) -> None:
+        """Pass every batch to `handler`, in a thread; see `Consumer.run`."""
+        stop = Stop()
+
+        def handle(batch: AsyncBatch) -> Awaitable[None] | None:
+            blocking = _blocking(batch)
+            assert blocking is not None  # noqa: S101 - there is a batch
+            return handler(blocking)
+
+        with on_sigterm(lambda: self._portal.post(stop.request)):
+            self._portal.call(lambda: self._inner.run(handle, workers=workers, stop=stop))
+
+    def commit(self, *batches: RocketBatch) -> dict[Queue, int]:
+        """Acknowledge batches, and store the offsets of their queues; see `Consumer.commit`."""
+        return self._portal.call(lambda: self._inner.commit(*batches))
+
+    def seek(self, partition: Queue, offset: int | datetime | Edge) -> None:
+        """Continue at another position of an assigned queue; see `Consumer.seek`."""
+        self._portal.call(lambda: self._inner.seek(partition, offset))
+
+    @staticmethod
+    def _batches(take: Callable[[], RocketBatch | None]) -> Generator[RocketBatch]:
+        while (batch := take()) is not None:
+            yield batch
 
 
 class RocketPullConsumer(BaseMember[AsyncPullConsumer]):
-    """Receives messages when asked. Made by `RocketClient.pull_consumer`; use it with `with`."""
+    """Receives messages on request. Made by `RocketClient.pull_consumer`; use it with `with`."""
 
     def poll(self, timeout_ms: int | None = POLL_MS) -> RocketBatch | None:
-        """The next messages; None when none came in time.
+        """The next messages; None on timeout.
 
         Args:
             timeout_ms: how long to wait; None for ever, 0 not at all.
@@ -179,39 +231,38 @@ class RocketPullConsumer(BaseMember[AsyncPullConsumer]):
         Raises:
             ClosedError: the consumer is closed.
         """
-        batch = self._portal.call(lambda: self._inner.poll(timeout_ms))
-        return cast("RocketBatch | None", batch)  # it makes them so, see above
+        return _blocking(self._portal.call(lambda: self._inner.poll(timeout_ms)))
 
     def commit(self) -> dict[Queue, int]:
-        """Write down that what the polls gave is dealt with; returns the offsets.
+        """Store the offsets behind the messages of the polls; returns the offsets.
 
         Raises:
-            UnavailableError, RefusedError: a broker has not heard it.
+            UnavailableError, RefusedError: a broker has not stored them.
         """
         return self._portal.call(self._inner.commit)
 
     def committed(self, queue: Queue) -> int | None:
-        """The group's offset that is written down; None when there is none.
+        """The group's stored offset; None if there is none.
 
         Raises:
-            UnavailableError, RefusedError: it cannot be told now.
+            UnavailableError, RefusedError: it cannot be read now.
         """
         return self._portal.call(lambda: self._inner.committed(queue))
 
     def position(self, queue: Queue) -> int:
-        """The offset of the next message of a queue that a poll gives.
+        """The offset of the next message of a queue that a poll returns.
 
         Raises:
-            UsageError: the queue is not ours.
+            UsageError: the queue is not assigned.
         """
         return self._portal.do(lambda: self._inner.position(queue))
 
     def assign(self, queues: Collection[Queue], selection: Selection = None) -> None:
-        """Read these queues, and no others. The group's members are not asked.
+        """Read exactly these queues, without rebalancing.
 
         Args:
-            queues: all that shall be read from now on.
-            selection: what is taken of them: tags, or SQL92.
+            queues: all queues to read from now on.
+            selection: the filter: tags, or SQL92.
 
         Raises:
             UsageError: the consumer shares topics with its group.
@@ -219,26 +270,31 @@ class RocketPullConsumer(BaseMember[AsyncPullConsumer]):
         self._portal.call(lambda: self._inner.assign(queues, selection))
 
     def seek(self, queue: Queue, to: int | datetime | Edge) -> int:
-        """Read on from another place of a queue; returns the offset.
+        """Continue at another position of an assigned queue; returns the offset.
 
         Args:
-            queue: one of ours.
+            queue: an assigned queue.
             to: an offset, a time, or `Edge.OLDEST` or `Edge.END`.
 
         Raises:
-            UsageError: the queue is not ours, or the offset is negative.
-            UnavailableError, RefusedError: the broker does not tell where that is.
+            UsageError: the queue is not assigned, or the offset is negative.
+            UnavailableError, RefusedError: the broker did not resolve the position.
         """
         return self._portal.call(lambda: self._inner.seek(queue, to))
 
     def offset_of(self, queue: Queue, to: int | datetime | Edge) -> int:
-        """The offset of a place in a queue, of ours or not; see `seek`."""
+        """The offset of a position in any queue; see `seek`."""
         return self._portal.call(lambda: self._inner.offset_of(queue, to))
 
     def queues(self, topic: str) -> list[Queue]:
-        """The queues of a topic that can be read.
+        """The readable queues of a topic.
 
         Raises:
             RefusedError: the topic does not exist.
         """
         return self._portal.call(lambda: self._inner.queues(topic))
+
+
+def _blocking(batch: AsyncBatch | None) -> RocketBatch | None:
+    assert batch is None or isinstance(batch, RocketBatch)  # noqa: S101 - see `make`
+    return batch

@@ -27,7 +27,7 @@ from coherer.cli.common import (
 from coherer.errors import UsageError
 
 if TYPE_CHECKING:
-    from coherer._client.rocketmq.admin import GroupState as RocketGroupState
+    from coherer._client.rocketmq.admin_records import GroupState as RocketGroupState
     from coherer._client.tubemq.admin import GroupState
     from coherer._wire.rocketmq.names import Queue
 

@@ -19,6 +19,7 @@ import pytest
 from tests.client.rocket_broker import Shelf
 
 from coherer._client import connect_rocketmq
+from coherer._client.rocketmq import assigned_queue, membership
 from coherer._client.rocketmq.client import RocketClient
 from coherer._net import Listener, listen
 from coherer._server.rocketmq.remoting import Channel, RemotingServer
@@ -26,6 +27,7 @@ from coherer._wire.rocketmq.bodies import BrokerData, HeartbeatData, QueueData, 
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import read_send
+from tests.client.rocket_broker import FakeQueues
 
 SENDS = (
     RequestCode.SEND_MESSAGE_V2,
@@ -208,18 +210,18 @@ async def cluster2() -> AsyncIterator[FakeCluster]:
 
 
 @pytest.fixture
-def shelf(cluster: FakeCluster) -> Shelf:
+def shelf(cluster: FakeCluster) -> FakeQueues:
     """The cluster's broker has messages of `demo`, in one queue."""
-    return Shelf(cluster)
+    return FakeQueues(cluster)
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Consumers that try again within milliseconds."""
-    monkeypatch.setattr(held, "PAUSE_MS", 10)
-    monkeypatch.setattr(held, "UNKNOWN_MS", 1)
-    monkeypatch.setattr(claims, "AGAIN_MS", 20)
-    monkeypatch.setattr(member, "ROUND_MS_MIN", 20)
+    monkeypatch.setattr(assigned_queue, "PAUSE_MS", 10)
+    monkeypatch.setattr(assigned_queue, "UNKNOWN_MS", 1)
+    monkeypatch.setattr(assigned_queue, "AGAIN_MS", 20)
+    monkeypatch.setattr(membership, "ROUND_MS_MIN", 20)
 
 
 @pytest.fixture

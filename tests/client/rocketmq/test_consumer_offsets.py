@@ -10,15 +10,18 @@ import pytest
 from tests.client.rocket_broker import BACK, PULL, STORE, ZERO, one, reading
 from tests.client.rocket_scenario import until
 
+from coherer._client.rocketmq import offsets
 from coherer._wire.rocketmq.bodies import ResetOffset
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.names import Queue
-from coherer.errors import RefusedError
+from coherer.errors import RefusedError, UsageError
+from tests.client.rocket_broker import BACK, PULL, STORE, ZERO, one, reading
+from tests.client.rocket_scenario import until
 
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-async def test_what_the_broker_is_told(cluster, shelf, client) -> None:
+async def test_heartbeat_and_offsets(cluster, shelf, client) -> None:
     shelf.put(b"a", b"b", b"c")
     shelf.offsets["demo", 0] = 1
     wanted = {"demo": ["UA", "AA"]}
@@ -26,7 +29,7 @@ async def test_what_the_broker_is_told(cluster, shelf, client) -> None:
     async with client.consumer("readers", wanted, start="earliest") as consumer:
         batch = await one(consumer)
         assert batch.bodies() == [b"d"]
-        consumer.done(batch)
+        batch.ack()
         await cluster.until(lambda: "4" in [pull.fields["queueOffset"] for pull in shelf.pulls()])
         beat = cluster.heartbeat().consumer_data_set[0]
         assert (beat.group_name, beat.consume_type) == ("readers", "CONSUME_PASSIVELY")
@@ -56,7 +59,7 @@ async def test_what_the_broker_is_told(cluster, shelf, client) -> None:
         (datetime(2026, 11, 21, tzinfo=UTC), RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, "1"),
     ],
 )
-async def test_where_a_new_group_begins(cluster, shelf, client, start, code, offset) -> None:
+async def test_the_start_of_a_new_group(cluster, shelf, client, start, code, offset) -> None:
     shelf.put(b"a", b"b")
     cluster.always(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, lambda asked: shelf.answer(asked, 1))
     async with reading(client, start=start):
@@ -77,7 +80,7 @@ TABLE = RequestCode.GET_ALL_CONSUMER_OFFSET
         (None, "0"),  # the broker does not tell: nothing is skipped
     ],
 )
-async def test_a_broker_of_4_x_that_says_0_is_asked_for_its_table(
+async def test_offset_0_from_a_4_x_broker_is_checked_with_its_table(
     cluster, shelf, client, table, offset
 ) -> None:
     shelf.put(b"a", b"b")
@@ -97,7 +100,7 @@ async def test_a_broker_of_4_x_that_says_0_is_asked_for_its_table(
     assert len(cluster.asked(TABLE)) == 1
 
 
-async def test_a_table_is_not_asked_for_where_0_is_the_beginning(cluster, shelf, client) -> None:
+async def test_the_table_is_not_fetched_if_0_is_the_start(cluster, shelf, client) -> None:
     shelf.put(b"a", b"b")
     shelf.offsets["demo", 0] = 0
     async with reading(client, start="earliest"):
@@ -105,7 +108,7 @@ async def test_a_table_is_not_asked_for_where_0_is_the_beginning(cluster, shelf,
     assert cluster.asked(TABLE) == []
 
 
-async def test_where_a_group_begins_is_told_before_the_first_pull(cluster, shelf, client) -> None:
+async def test_the_start_offset_is_stored_before_the_first_pull(cluster, shelf, client) -> None:
     shelf.put(b"a", b"b")
     told: list[list[str]] = []
 
@@ -120,7 +123,7 @@ async def test_where_a_group_begins_is_told_before_the_first_pull(cluster, shelf
     assert told_of_demo(cluster) == ["2"]
 
 
-async def test_an_offset_outside_of_the_queue(cluster, shelf, client) -> None:
+async def test_an_offset_out_of_range(cluster, shelf, client) -> None:
     shelf.put(b"a", b"b", b"c")
     shelf.offsets["demo", 0] = 9
 
@@ -134,8 +137,8 @@ async def test_an_offset_outside_of_the_queue(cluster, shelf, client) -> None:
     async with reading(client) as consumer:
         batch = await one(consumer)
         assert batch.bodies() == [b"c"]
-        assert await consumer.confirm(batch) == 3
-    assert [asked.fields["commitOffset"] for asked in cluster.asked(STORE)] == ["3"]
+        assert await consumer.commit(batch) == {ZERO: 3}
+    assert told_of_demo(cluster) == ["3"]
 
 
 async def test_nothing_that_matches_moves_the_offset(cluster, shelf, client) -> None:
@@ -157,22 +160,23 @@ def told_of_demo(cluster: Any) -> list[str]:
     return [fields["commitOffset"] for fields in told if fields["topic"] == "demo"]
 
 
-async def test_nothing_is_stored_beside_a_pull_that_tells(
+async def test_no_offset_request_while_a_pull_carries_one(
     cluster, shelf, client, monkeypatch
 ) -> None:
     """Java's broker may book the pull's offset after the one that is stored."""
-    monkeypatch.setattr(remote_offsets, "BOOKED_MS", 60_000)
+    monkeypatch.setattr(offsets, "APPLIED_MS", 60_000)
     shelf.package = 1
     shelf.put(b"a")
     async with reading(client) as consumer:
-        assert await consumer.confirm(await one(consumer)) == 1  # the first word does not ride
+        # The first update is not sent with a pull.
+        assert await consumer.commit(await one(consumer)) == {ZERO: 1}
         for body in (b"b", b"c"):
             shelf.put(body)
-            consumer.done(await one(consumer))
+            (await one(consumer)).ack()
         await cluster.until(lambda: shelf.pulls()[-1].fields["queueOffset"] == "3")
         telling = shelf.pulls()[-1]
         assert telling.fields["commitOffset"] == "2"
-        storing = asyncio.create_task(consumer._holdings.persist())
+        storing = asyncio.create_task(consumer._membership.manager.persist())
         closing = asyncio.create_task(consumer.close())
         assert await client.offsets("demo")  # the broker has been asked something since
         assert told_of_demo(cluster) == ["1"]
@@ -181,33 +185,30 @@ async def test_nothing_is_stored_beside_a_pull_that_tells(
     assert told_of_demo(cluster) == ["1", "3"]
 
 
-async def test_a_held_pull_delays_a_close_no_longer_than_it_must(
-    cluster, shelf, client, monkeypatch
-) -> None:
-    monkeypatch.setattr(remote_offsets, "BOOKED_MS", 1)
+async def test_a_held_pull_delays_close_only_briefly(cluster, shelf, client, monkeypatch) -> None:
+    monkeypatch.setattr(offsets, "APPLIED_MS", 1)
     shelf.package = 1
     shelf.put(b"a")
     async with reading(client) as consumer:
-        assert await consumer.confirm(await one(consumer)) == 1
+        assert await consumer.commit(await one(consumer)) == {ZERO: 1}
         for body in (b"b", b"c"):
             shelf.put(body)
-            consumer.done(await one(consumer))
+            (await one(consumer)).ack()
         await cluster.until(lambda: shelf.pulls()[-1].fields["commitOffset"] == "2")
     assert told_of_demo(cluster) == ["1", "3"]
 
 
-async def test_a_queue_that_is_gone_is_not_confirmed(cluster, shelf, client) -> None:
+async def test_a_batch_of_a_revoked_queue_cannot_be_committed(cluster, shelf, client) -> None:
     shelf.put(b"a")
     async with reading(client) as consumer:
         batch = await one(consumer)
         shelf.others = ["0"]
-        consumer.rebalance_soon()
+        consumer._membership.rebalance_soon()
         await until(lambda: ZERO not in consumer.assignment)
-        with pytest.raises(RefusedError, match="not ours any more"):
-            await consumer.confirm(batch)
+        with pytest.raises(RefusedError, match="not assigned to this consumer any more"):
+            await consumer.commit(batch)
         [message] = batch
         await message.retry()
-        consumer.put_back(batch)
     assert not cluster.asked(BACK)
 
 
@@ -216,15 +217,15 @@ async def test_offsets_are_reset(cluster, shelf, client, java) -> None:
     shelf.put(b"a", b"b", b"c")
     async with reading(client) as consumer:
         first, second = await one(consumer), await one(consumer)
-        await consumer.confirm(first)
+        await consumer.commit(first)
         table = ResetOffset(offset_table={ZERO: 1, Queue("demo", "broker-a", 5): 0})
         body = table.encode() if java else table.encode_for_c()
         fields = {"topic": "demo", "group": "readers", "timestamp": "0", "isForce": "false"}
         cluster.channel().notify(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body)
         again = await one(consumer)
         assert again.offsets() == [1, 2]
-        with pytest.raises(RefusedError):
-            await consumer.confirm(second)
+        with pytest.raises(UsageError, match="another offset"):
+            await consumer.commit(second)
         anew = [pull for pull in shelf.pulls() if pull.fields["queueOffset"] == "1"]
         assert [(pull.fields["commitOffset"], pull.fields["sysFlag"]) for pull in anew] == [
             ("1", "3")

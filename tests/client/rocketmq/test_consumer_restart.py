@@ -9,11 +9,12 @@ from tests.client.rocket_scenario import ids, place_at, take, texts, until
 
 from coherer._wire.rocketmq.names import Queue
 from coherer.testing.embedded import embedded_node
+from tests.client.rocket_scenario import ids, scenario_at, take, texts, until
 
 
-async def test_a_broker_that_comes_back_is_read_on(tmp_path: Path) -> None:
+async def test_reading_continues_after_a_broker_restart(tmp_path: Path) -> None:
     with embedded_node(tmp_path) as node:
-        async with place_at(node.rocketmq_url) as place:
+        async with scenario_at(node.rocketmq_url) as place:
             client, orderly = place.client(heartbeat_ms=500), place.client(heartbeat_ms=500)
             await place.make(client, 2)
             await place.send(client, "a", "b", queue=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import pickle
 from typing import Any
 
@@ -10,18 +11,22 @@ import pytest
 from tests.client.rocket_broker import PULL, STORE, ZERO, one, reading
 
 from coherer._client import connect_rocketmq
-from coherer._client.rocketmq import fetch_loop
+from coherer._client.rocketmq.received import ConsumedMessage
+from coherer._client.rocketmq.start_position import Edge
 from coherer._wire.rocketmq.bodies import ConsumerStatus
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.messages import RocketMessage
+from coherer._wire.rocketmq.names import Queue
 from coherer.errors import ClosedError, UsageError
-from coherer.message import Message
+from tests.client.rocket_broker import BACK, PULL, STORE, ZERO, one, reading
 
 pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.mark.parametrize("code", [24, 25, 27, 28])
-async def test_a_broker_that_does_not_know_us_is_greeted(cluster, shelf, client, kit, code) -> None:
+async def test_a_broker_that_does_not_know_the_group_gets_a_heartbeat(
+    cluster, shelf, client, kit, code
+) -> None:
     cluster.script(PULL, kit.refuse(code), kit.refuse(code))
     shelf.put(b"a")
     async with reading(client) as consumer:
@@ -30,21 +35,21 @@ async def test_a_broker_that_does_not_know_us_is_greeted(cluster, shelf, client,
         assert len(cluster.asked(RequestCode.HEART_BEAT)) > before
 
 
-async def test_refusals_and_broken_connections_pass(cluster, shelf, client, kit) -> None:
+async def test_refusals_and_broken_connections_are_retried(cluster, shelf, client, kit) -> None:
     cluster.script(PULL, kit.refuse(1), kit.refuse(16), kit.hang_up)
     shelf.put(b"a")
     async with reading(client) as consumer:
         assert (await one(consumer)).bodies() == [b"a"]
 
 
-async def test_answers_without_numbers_pass(cluster, shelf, client) -> None:
+async def test_incomplete_answers_are_retried(cluster, shelf, client) -> None:
     cluster.script(PULL, lambda asked: asked.answer(0, "FOUND"), lambda asked: asked.answer(20))
     shelf.put(b"a")
     async with reading(client) as consumer:
         assert (await one(consumer)).bodies() == [b"a"]
 
 
-async def test_unknown_groups_are_answered_as_java_does(cluster, shelf, client) -> None:
+async def test_requests_about_unknown_groups(cluster, shelf, client) -> None:
     shelf.put(b"a")
     async with reading(client):
         await cluster.until(shelf.pulls)
@@ -79,42 +84,75 @@ async def test_loops_end_with_their_consumer(cluster, shelf, client) -> None:
         assert (await looping, await batches) == ([b"a"], None)
 
 
-async def test_views_are_messages(cluster, shelf, client) -> None:
+async def test_messages_are_decoded_lazily(cluster, shelf, client) -> None:
     shelf.put(b"a", TAGS="UA", KEYS="k1 k2", note="x")
     async with reading(client) as consumer:
-        [view] = await one(consumer)
-        message = view.detached()
-        assert isinstance(view, RocketMessage)
-        assert not isinstance(view, Message)
+        [received] = await one(consumer)
+        message = received.detach()
+        assert type(received) is ConsumedMessage
         assert type(message) is RocketMessage
-        match view:
-            case RocketMessage(topic="demo", body=body):
-                assert body == b"a"
-            case _:
-                pytest.fail("a view is a message")
-        assert (view, message) == (message, view)
-        assert repr(view) == repr(message)
-        assert pickle.loads(pickle.dumps(view)) == message
-        assert (view.tag, view.keys, dict(view.properties)) == ("UA", ("k1", "k2"), {"note": "x"})
-        assert (view.offset, view.partition, view.broker, view.unique_id) == (0, 0, "broker-a", "a")
-        assert view.physical_offset == 1000
-        with pytest.raises(AttributeError):
-            _ = view.nonsense
+        assert (received, message) == (message, received)
+        assert repr(received) == repr(message)
+        assert pickle.loads(pickle.dumps(received)) == message
+        assert (received.tag, received.keys) == ("UA", ("k1", "k2"))
+        assert {name: getattr(received, name) for name in message.__struct_fields__} == {
+            name: getattr(message, name) for name in message.__struct_fields__
+        }
         shelf.put(b"b")
         [other] = await one(consumer)
-        assert other != view
+        assert other != received
+
+
+async def test_a_message_of_a_dropped_iterator_can_be_a_dead_letter(cluster, shelf, client) -> None:
+    """Garbage collection of an iterator gives nothing back."""
+    shelf.put(b"a", b"b")
+    async with reading(client) as consumer:
+        message = await anext(aiter(consumer))
+        gc.collect()
+        await message.dead_letter()
+        [asked] = cluster.asked(BACK)
+        assert asked.fields["delayLevel"] == "-1"
+        assert (await anext(aiter(consumer))).body == b"b"
+
+
+async def test_a_batch_is_retried_and_acknowledged(cluster, shelf, client) -> None:
+    shelf.package = 1
+    shelf.put(b"a", b"b", b"c")
+    async with reading(client) as consumer:
+        await (await one(consumer)).retry(later=2)
+        await (await one(consumer)).dead_letter()
+        (await one(consumer)).ack()
+        assert (await consumer.commit())[ZERO] == 3
+        assert [asked.fields["delayLevel"] for asked in cluster.asked(BACK)] == ["2", "-1"]
+
+
+async def test_a_consumer_seeks(cluster, shelf, client) -> None:
+    shelf.package = 1
+    shelf.put(b"a", b"b", b"c")
+    async with reading(client) as consumer:
+        before = await one(consumer)
+        await consumer.seek(ZERO, 2)
+        assert (await one(consumer)).bodies() == [b"c"]
+        with pytest.raises(UsageError, match="another offset"):
+            await consumer.commit(before)
+        await consumer.seek(ZERO, Edge.OLDEST)
+        assert (await one(consumer)).bodies() == [b"a"]
+        with pytest.raises(UsageError, match="0 or more"):
+            await consumer.seek(ZERO, -1)
+        with pytest.raises(UsageError, match="not assigned"):
+            await consumer.seek(Queue("demo", "broker-a", 9), 0)
 
 
 async def test_misuse(cluster, shelf, client) -> None:
     with pytest.raises(UsageError, match="one topic"):
         client.consumer("readers", [])
-    with pytest.raises(UsageError, match="no model"):
+    with pytest.raises(UsageError, match="model"):
         reading(client, model="all")
     with pytest.raises(UsageError, match="poll_ms is 1 or more, not 0"):
         reading(client, poll_ms=0)
-    with pytest.raises(UsageError, match="no start position"):
+    with pytest.raises(UsageError, match="not a valid start position"):
         reading(client, start="soon")
-    with pytest.raises(UsageError, match="in order by itself"):
+    with pytest.raises(UsageError, match="orderly"):
         client.pull_consumer("readers", "demo", orderly=True)
     consumer = reading(client)
     assert repr(consumer) == "<Consumer of demo in readers: new>"
@@ -135,7 +173,7 @@ async def test_misuse(cluster, shelf, client) -> None:
         await consumer.receive(0)
 
 
-async def test_who_is_closed_while_it_starts_does_not_stay(cluster, shelf, client) -> None:
+async def test_close_during_start(cluster, shelf, client) -> None:
     held: list[Any] = []
     cluster.script(RequestCode.GET_ROUTEINFO_BY_TOPIC, held.append)
     consumer = reading(client)
@@ -148,13 +186,13 @@ async def test_who_is_closed_while_it_starts_does_not_stay(cluster, shelf, clien
     assert client._instance.consumers == []
 
 
-async def test_who_is_cancelled_while_it_leaves_has_left(cluster, shelf, client, kit) -> None:
+async def test_cancelled_close(cluster, shelf, client, kit) -> None:
     cluster.always(STORE, kit.silence)
     shelf.put(b"a")
     async with reading(client) as consumer:
         batch = await one(consumer)
         shelf.held.clear()
-        consumer.done(batch)
+        batch.ack()
         closing = asyncio.ensure_future(consumer.close())
         await cluster.until(lambda: cluster.asked(STORE))
         closing.cancel()
@@ -164,7 +202,7 @@ async def test_who_is_cancelled_while_it_leaves_has_left(cluster, shelf, client,
     assert cluster.asked(RequestCode.UNREGISTER_CLIENT)
 
 
-async def test_pulls_are_signed_where_they_have_to_be(cluster, shelf) -> None:
+async def test_signed_pulls(cluster, shelf) -> None:
     shelf.put(b"a")
     async with (
         connect_rocketmq(cluster.url, user="key", password="secret-secret") as client,
@@ -174,4 +212,3 @@ async def test_pulls_are_signed_where_they_have_to_be(cluster, shelf) -> None:
     fields = shelf.pulls()[0].fields
     assert fields["AccessKey"] == "key"
     assert fields["Signature"]
-    assert fetch_loop.SLACK_MS > 0

@@ -8,9 +8,11 @@ import pytest
 from tests.client.rocket_broker import MEMBERS, PULL, ZERO
 
 from coherer._client import connect_rocketmq
+from coherer._client.rocketmq import assignment
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import ClosedError, RefusedError, UsageError
+from tests.client.rocket_broker import MEMBERS, PULL, ZERO
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -19,10 +21,10 @@ async def test_a_pull_consumer_that_shares_cannot_be_assigned(cluster, shelf, cl
     async with client.pull_consumer("readers", "demo") as puller:
         with pytest.raises(UsageError, match="shares topics"):
             await puller.assign([ZERO])
-        with pytest.raises(UsageError, match="is not ours"):
+        with pytest.raises(UsageError, match="is not assigned"):
             await puller.seek(Queue("demo", "broker-a", 9), 0)
         await puller.wait_assigned(5_000)
-        with pytest.raises(UsageError, match="no offset"):
+        with pytest.raises(UsageError, match="0 or more"):
             await puller.seek(ZERO, -1)
     pulled = shelf.pulls()[0].fields
     assert (pulled["sysFlag"], pulled["subscription"], pulled["subVersion"]) == ("22", "*", "0")
@@ -31,7 +33,7 @@ async def test_a_pull_consumer_that_shares_cannot_be_assigned(cluster, shelf, cl
     assert [one.topic for one in beat.subscription_data_set] == ["demo"]
 
 
-async def test_an_assigned_queue_follows_when_its_broker_is_back(cluster, shelf, client) -> None:
+async def test_assign_is_retried_until_the_broker_is_back(cluster, shelf, client) -> None:
     shelf.put(b"a")
     cluster.script(RequestCode.QUERY_CONSUMER_OFFSET, lambda asked: asked.answer(1, "not yet"))
     async with client.pull_consumer("readers", start="earliest") as puller:
@@ -46,7 +48,7 @@ async def test_an_assigned_queue_follows_when_its_broker_is_back(cluster, shelf,
 
 async def test_a_silent_queue_of_a_pull_consumer_stays(cluster, shelf, client, monkeypatch) -> None:
     """Its position is in the head of the user; what is stored may be older, or nothing."""
-    monkeypatch.setattr(holdings, "IDLE_MS", 30)
+    monkeypatch.setattr(assignment, "IDLE_MS", 30)
     gone: list[Any] = []
     options: dict[str, Any] = {"rebalance_ms": 10, "on_revoked": gone.extend}
     async with client.pull_consumer("readers", "demo", **options) as puller:
@@ -56,7 +58,7 @@ async def test_a_silent_queue_of_a_pull_consumer_stays(cluster, shelf, client, m
         assert not gone
 
 
-async def test_a_reader_tries_again_as_long_as_it_may(cluster, shelf, kit) -> None:
+async def test_a_reader_retries_until_its_timeout(cluster, shelf, kit) -> None:
     shelf.put(b"a", b"b", b"c")
     cluster.script(PULL, kit.refuse(2), kit.hang_up)
     async with connect_rocketmq(cluster.url, timeout_ms=2_000) as client:
@@ -84,11 +86,11 @@ async def test_a_reader_tries_again_as_long_as_it_may(cluster, shelf, kit) -> No
             with pytest.raises(RefusedError, match="busy"):
                 await reader.read()
         for start, end in ((-1, None), (5, 4)):
-            with pytest.raises(UsageError, match="no range"):
+            with pytest.raises(UsageError, match="range"):
                 client.reader(ZERO, start, end=end)
 
 
-async def test_a_reader_begins_where_there_is_something(cluster, shelf, client) -> None:
+async def test_a_reader_begins_at_the_oldest_offset(cluster, shelf, client) -> None:
     shelf.put(b"a", b"b", b"c")
 
     def pull(asked: Any) -> None:

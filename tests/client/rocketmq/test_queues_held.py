@@ -10,17 +10,20 @@ from tests.client.rocket_broker import MEMBERS, PULL, ZERO, Shelf, one, reading
 from tests.client.rocket_scenario import until
 
 from coherer._client import connect_rocketmq
+from coherer._client.rocketmq import assignment, broker_rpc, fetch_loop, membership
 from coherer._wire.rocketmq.bodies import LockBatch, LockedBatch
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer.errors import RequestTimeoutError
+from tests.client.rocket_broker import MEMBERS, PULL, ZERO, FakeQueues, one, reading
+from tests.client.rocket_scenario import until
 
 pytestmark = pytest.mark.usefixtures("quick")
 
 
 async def test_locks_of_one_broker_do_not_wait_for_another(cluster2, monkeypatch) -> None:
-    monkeypatch.setattr(member, "LOCK_MS", 20)
-    monkeypatch.setattr(door, "LOCK_TIMEOUT_MS", 60_000)
-    pair = Shelf(cluster2)
+    monkeypatch.setattr(membership, "LOCK_MS", 20)
+    monkeypatch.setattr(broker_rpc, "LOCK_TIMEOUT_MS", 60_000)
+    pair = FakeQueues(cluster2)
     late: list[Any] = []
 
     def lock(asked: Any) -> None:
@@ -56,7 +59,7 @@ async def test_queues_stay_while_the_members_are_unknown(cluster, shelf, client)
         await until(lambda: ZERO not in consumer.assignment)
 
 
-async def test_other_queues_make_a_newer_version(cluster, shelf, client) -> None:
+async def test_changed_queues_renew_the_subscription(cluster, shelf, client) -> None:
     def beats() -> int:
         return len(cluster.asked(RequestCode.HEART_BEAT))
 
@@ -71,7 +74,7 @@ async def test_other_queues_make_a_newer_version(cluster, shelf, client) -> None
         await cluster.until(lambda: len(cluster.asked(MEMBERS)) > asked + 4)
         assert beats() == 3  # nothing has changed
         cluster.topics["demo"] = 2
-        await client._instance.refresh()
+        await client._instance.routes.refresh()
         await cluster.until(lambda: beats() == 4)
         assert version() > before
         pull = await shelf_pull(cluster, queue=1)
@@ -86,10 +89,10 @@ async def shelf_pull(cluster: Any, queue: int) -> Any:
     return pulls()[-1]
 
 
-async def test_a_topic_that_comes_later(cluster, shelf, client, caplog) -> None:
+async def test_a_topic_created_after_the_start(cluster, shelf, client, caplog) -> None:
     del cluster.topics["demo"]
     async with reading(client, rebalance_ms=30) as consumer:
-        assert "Topic demo is not there yet" in caplog.text
+        assert "Topic demo does not exist yet" in caplog.text
         assert repr(consumer).startswith("<Consumer of demo in ")
         with pytest.raises(RequestTimeoutError):
             async with asyncio.timeout(0.05):
@@ -99,9 +102,11 @@ async def test_a_topic_that_comes_later(cluster, shelf, client, caplog) -> None:
         assert (await one(consumer)).bodies() == [b"a"]
 
 
-async def test_in_order_only_what_is_locked_is_read(cluster, shelf, client, monkeypatch) -> None:
-    monkeypatch.setattr(locking, "LOCK_MS", 20)
-    monkeypatch.setattr(member, "LOCK_MS", 20)
+async def test_an_orderly_consumer_reads_locked_queues_only(
+    cluster, shelf, client, monkeypatch
+) -> None:
+    monkeypatch.setattr(assignment, "LOCK_MS", 20)
+    monkeypatch.setattr(membership, "LOCK_MS", 20)
     refuse: list[bool] = [True]
 
     def lock(asked: Any) -> None:
@@ -122,7 +127,7 @@ async def test_in_order_only_what_is_locked_is_read(cluster, shelf, client, monk
         refuse[0] = True
         locks = len(cluster.asked(RequestCode.LOCK_BATCH_MQ))
         await cluster.until(lambda: len(cluster.asked(RequestCode.LOCK_BATCH_MQ)) > locks + 1)
-        consumer.done(batch)
+        batch.ack()
         assert await consumer.receive(20) is None  # it is not ours at the moment
         refuse[0] = False
         assert (await one(consumer)).bodies() == [b"c", b"d"]
@@ -130,18 +135,18 @@ async def test_in_order_only_what_is_locked_is_read(cluster, shelf, client, monk
     assert ZERO in unlocked.queues
 
 
-async def test_no_more_is_pulled_than_may_wait_here(cluster, shelf, client) -> None:
+async def test_the_message_limit_of_a_queue(cluster, shelf, client) -> None:
     shelf.put(*[b"%d" % number for number in range(20)])
     async with reading(client, queue_messages=5) as consumer:
         await cluster.until(lambda: len(shelf.pulls()) == 3)
         batch = await one(consumer)
         assert len(shelf.pulls()) == 3
-        consumer.done(batch)
+        batch.ack()
         await cluster.until(lambda: len(shelf.pulls()) == 4)
 
 
-async def test_no_more_bytes_are_pulled_than_may_wait_here(cluster, client) -> None:
-    shelf = Shelf(cluster, queues=2)
+async def test_the_byte_limit_of_the_prefetch_buffer(cluster, client) -> None:
+    shelf = FakeQueues(cluster, queues=2)
     shelf.put(*[b"x"] * 10, queue=0)
     shelf.put(*[b"x"] * 10, queue=1)
     async with reading(client, prefetch_bytes=1) as consumer:
@@ -149,12 +154,12 @@ async def test_no_more_bytes_are_pulled_than_may_wait_here(cluster, client) -> N
         batches = [await one(consumer), await one(consumer)]
         assert len(shelf.pulls()) == 2
         for batch in batches:
-            consumer.done(batch)
+            batch.ack()
         await cluster.until(lambda: len(shelf.pulls()) > 2)
 
 
-async def test_a_silent_queue_is_taken_anew(cluster, shelf, client, kit, monkeypatch) -> None:
-    monkeypatch.setattr(holdings, "IDLE_MS", 30)
+async def test_a_silent_queue_is_reassigned(cluster, shelf, client, kit, monkeypatch) -> None:
+    monkeypatch.setattr(assignment, "IDLE_MS", 30)
     cluster.script(PULL, kit.silence, kit.silence)
     moves: list[str] = []
     options: dict[str, Any] = {
@@ -164,22 +169,20 @@ async def test_a_silent_queue_is_taken_anew(cluster, shelf, client, kit, monkeyp
     async with reading(client, rebalance_ms=20, **options) as consumer:
         await until(lambda: moves[:3] == ["+", "-", "+"])
         shelf.put(b"a")
-        monkeypatch.setattr(holdings, "IDLE_MS", 120_000)
+        monkeypatch.setattr(assignment, "IDLE_MS", 120_000)
         assert (await one(consumer)).bodies() == [b"a"]
         consumer.pause(ZERO)
         before = len(moves)
-        monkeypatch.setattr(holdings, "IDLE_MS", 1)
+        monkeypatch.setattr(assignment, "IDLE_MS", 1)
         rounds = len(cluster.asked(MEMBERS))
         await cluster.until(lambda: len(cluster.asked(MEMBERS)) > rounds + 8)
         assert moves[before:].count("-") <= 1  # what is not asked for anything is not silent
 
 
 @pytest.mark.parametrize("rest_ms", [60_000, 20])
-async def test_a_pull_that_brings_us_nowhere_rests(
-    cluster, shelf, client, monkeypatch, rest_ms: int
-) -> None:
+async def test_a_repeated_pull_pauses(cluster, shelf, client, monkeypatch, rest_ms: int) -> None:
     """A slave that is behind, or may not be read, says "again" at once, and again."""
-    monkeypatch.setattr(pulling, "STUCK_MS", rest_ms)
+    monkeypatch.setattr(fetch_loop, "STUCK_MS", rest_ms)
 
     def again(asked: Any) -> None:
         asked.answer(20, "", shelf.head(int(asked.fields["queueOffset"]), 5))
@@ -196,14 +199,14 @@ async def test_a_pull_that_brings_us_nowhere_rests(
             assert len(shelf.pulls()) == 1
 
 
-async def test_what_a_paused_queue_has_keeps_no_other_from_being_read(cluster, kit) -> None:
-    shelf = Shelf(cluster, queues=2)
+async def test_paused_queues_do_not_count_as_buffered(cluster, kit) -> None:
+    shelf = FakeQueues(cluster, queues=2)
     shelf.put(b"0" * 5_000, queue=0)
     async with (
         connect_rocketmq(cluster.url) as client,
         reading(client, prefetch_bytes=1_000) as consumer,
     ):
-        await until(lambda: consumer._holdings.inbox.size_bytes > 5_000)
+        await until(lambda: consumer._membership.manager.buffer.size_bytes > 5_000)
         consumer.pause(ZERO)
         shelf.put(b"1", b"2", queue=1)
         assert (await one(consumer)).bodies() == [b"1", b"2"]

@@ -10,53 +10,62 @@ from coherer._client.rocketmq.routing import route_of, template_route
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coherer._client.rocketmq.queue_selection import (
+    BrokerFaults,
+    FaultRules,
+    QueueSelector,
+    hash_of,
+)
+from coherer._client.rocketmq.routing import route_of, template_route
 from coherer._wire.rocketmq.bodies import BrokerData, QueueData, TopicRoute
 from coherer._wire.rocketmq.names import Queue
 
 
 @dataclass
-class Place:
+class FakeTarget:
     queue: Queue
-    open: bool = True
+    connected: bool = True
 
 
-def places(*brokers: str, queues: int = 2) -> list[Place]:
-    return [Place(Queue("t", broker, number)) for broker in brokers for number in range(queues)]
+def targets(*brokers: str, queues: int = 2) -> list[FakeTarget]:
+    return [
+        FakeTarget(Queue("t", broker, number)) for broker in brokers for number in range(queues)
+    ]
 
 
-def brokers(selector: Selector[Place], count: int, now_ms: int = 0) -> list[str]:
+def brokers(selector: QueueSelector, count: int, now_ms: int = 0) -> list[str]:
     return [selector.next(now_ms).queue.broker for _ in range(count)]
 
 
-def test_in_turn() -> None:
-    selector = Selector(places("a", "b"), counter=3)
+def test_round_robin() -> None:
+    selector = QueueSelector(targets("a", "b"), counter=3)
     assert brokers(selector, 5) == ["a", "a", "b", "b", "a"]
 
 
-def test_only_brokers_with_a_connection_if_there_are_any() -> None:
-    one, two, three, four = places("a", "b")
-    selector = Selector([one, two, three, four], counter=0)
-    one.open = two.open = False
+def test_connected_brokers_are_preferred() -> None:
+    one, two, three, four = targets("a", "b")
+    selector = QueueSelector([one, two, three, four], counter=0)
+    one.connected = two.connected = False
     assert set(brokers(selector, 4)) == {"b"}
-    three.open = four.open = False
+    three.connected = four.connected = False
     assert set(brokers(selector, 4)) == {"b"}  # nobody has told it yet
     selector.stale = True
     assert set(brokers(selector, 4)) == {"a", "b"}
-    selector.renew(places("c"))
+    selector.update(targets("c"))
     assert set(brokers(selector, 4)) == {"c"}
 
 
-def test_a_second_try_goes_elsewhere() -> None:
-    selector = Selector(places("a", "b", "c"), counter=0)
+def test_a_retry_goes_to_another_broker() -> None:
+    selector = QueueSelector(targets("a", "b", "c"), counter=0)
     assert {selector.avoiding("a").queue.broker for _ in range(9)} == {"b", "c"}
-    alone = Selector(places("a"), counter=0)
+    alone = QueueSelector(targets("a"), counter=0)
     assert alone.avoiding("a").queue.broker == "a"
 
 
-def test_a_second_try_goes_to_a_broker_without_a_connection_rather_than_back() -> None:
-    one, two = places("a", "b", queues=1)
-    two.open = False
-    selector = Selector([one, two], counter=0)
+def test_a_retry_prefers_an_unconnected_broker_to_the_same() -> None:
+    one, two = targets("a", "b", queues=1)
+    two.connected = False
+    selector = QueueSelector([one, two], counter=0)
     assert selector.avoiding("a") is two
 
 
@@ -71,51 +80,51 @@ def test_hashes_of_keys(key, number: int) -> None:
 
 @given(st.one_of(st.text(), st.integers(-(2**63), 2**63 - 1)))
 def test_a_key_has_one_queue(key) -> None:
-    selector = Selector(places("a", "b", queues=3))
-    assert selector.of_key(key) == selector.of_key(key)
-    assert selector.exactly(selector.of_key(key)) in selector.choices
+    selector = QueueSelector(targets("a", "b", queues=3))
+    assert selector.queue_of_key(key) == selector.queue_of_key(key)
+    assert selector.target_of(selector.queue_of_key(key)) in selector.targets
 
 
 def test_an_exact_queue() -> None:
-    selector = Selector(places("a"))
-    found = selector.exactly(Queue("t", "a", 1))
+    selector = QueueSelector(targets("a"))
+    found = selector.target_of(Queue("t", "a", 1))
     assert found is not None
     assert found.queue.id == 1
-    assert selector.exactly(Queue("t", "b", 1)) is None
+    assert selector.target_of(Queue("t", "b", 1)) is None
 
 
 # -- faults
 
 
 def test_slow_brokers_are_avoided_for_a_while() -> None:
-    faults = Faults()
-    selector = Selector(places("a", "b"), faults, counter=0)
-    faults.took("a", 549, now_ms=0)
+    faults = BrokerFaults()
+    selector = QueueSelector(targets("a", "b"), faults, counter=0)
+    faults.record("a", 549, now_ms=0)
     assert set(brokers(selector, 8)) == {"a", "b"}
-    faults.took("a", 550, now_ms=0)
+    faults.record("a", 550, now_ms=0)
     assert set(brokers(selector, 8, now_ms=29_999)) == {"b"}
     assert set(brokers(selector, 8, now_ms=30_000)) == {"a", "b"}
-    faults.failed("b", now_ms=30_000)
+    faults.record_failure("b", now_ms=30_000)
     assert set(brokers(selector, 8, now_ms=629_999)) == {"a"}
     assert set(brokers(selector, 8, now_ms=630_000)) == {"a", "b"}
 
 
-def test_when_all_are_bad_the_better_half_is_taken() -> None:
-    faults = Faults()
-    selector = Selector(places("a", "b", "c", "d"), faults, counter=0)
+def test_if_all_brokers_are_slow_the_better_half_is_used() -> None:
+    faults = BrokerFaults()
+    selector = QueueSelector(targets("a", "b", "c", "d"), faults, counter=0)
     for number, broker in enumerate("abcd"):
-        faults.took(broker, 600 + number, now_ms=0)
+        faults.record(broker, 600 + number, now_ms=0)
     assert set(brokers(selector, 40)) == {"a", "b"}
-    faults.forget({"c", "d"})
-    assert faults.available("a", 0)
-    assert not faults.available("c", 0)
+    faults.keep_only({"c", "d"})
+    assert faults.is_available("a", 0)
+    assert not faults.is_available("c", 0)
 
 
-def test_a_single_bad_broker_is_taken() -> None:
-    faults = Faults(FaultRules(latency_ms=(10,), avoid_ms=(1_000,)))
-    selector = Selector(places("a"), faults, counter=0)
+def test_a_single_slow_broker_is_used() -> None:
+    faults = BrokerFaults(FaultRules(latency_ms=(10,), avoid_ms=(1_000,)))
+    selector = QueueSelector(targets("a"), faults, counter=0)
     assert faults.least_bad(0, 0, list.sort) is None
-    faults.took("a", 10, now_ms=0)
+    faults.record("a", 10, now_ms=0)
     assert brokers(selector, 2) == ["a", "a"]
     assert faults.least_bad(0, 7, list.sort) == "a"
 
@@ -156,7 +165,7 @@ def test_permissions() -> None:
     assert [queue.broker for queue in route.readable] == ["b"]
 
 
-def test_without_a_master_nothing_is_written() -> None:
+def test_queues_without_a_master_are_not_writable() -> None:
     route = route_of("t", data(queues("a"), queues("b"), masters="a"))
     assert {queue.broker for queue in route.writable} == {"a"}
     assert {queue.broker for queue in route.readable} == {"a", "b"}
@@ -170,16 +179,16 @@ def test_an_order_topic() -> None:
     assert route.ordered
 
 
-def test_keys_stay_with_their_queues_while_a_master_is_away() -> None:
-    every = places("a", "b")
-    selector = Selector(every, queues=[place.queue for place in every])
-    before = {key: selector.of_key(key) for key in range(8)}
-    selector.renew(every[:2], [place.queue for place in every])
-    assert {key: selector.of_key(key) for key in range(8)} == before
-    assert [selector.exactly(place.queue) for place in every] == [*every[:2], None, None]
+def test_keys_keep_their_queues_while_a_master_is_down() -> None:
+    every = targets("a", "b")
+    selector = QueueSelector(every, queues=[target.queue for target in every])
+    before = {key: selector.queue_of_key(key) for key in range(8)}
+    selector.update(every[:2], [target.queue for target in every])
+    assert {key: selector.queue_of_key(key) for key in range(8)} == before
+    assert [selector.target_of(target.queue) for target in every] == [*every[:2], None, None]
 
 
-def test_a_topic_that_will_be_created() -> None:
+def test_the_template_route() -> None:
     route = template_route("t", data(queues("a", 8), queues("b", 2)))
     assert [(queue.broker, queue.id) for queue in route.writable] == [
         *(("a", 0), ("a", 1), ("a", 2), ("a", 3), ("b", 0), ("b", 1)),

@@ -5,8 +5,8 @@ import pytest
 from coherer._client.engine.telemetry import Telemetry
 from coherer._client.rocketmq import tracing
 from coherer._client.rocketmq.client import RocketClient
-from coherer._client.rocketmq.options import Verdict
 from coherer._client.rocketmq.tracing import Record, Tracer, bodies, record
+from coherer._client.rocketmq.transactions import Verdict
 from coherer._record import layout
 from coherer._record import properties as text
 from coherer._wire.rocketmq.codes import RequestCode
@@ -39,7 +39,7 @@ def test_records_as_java_writes_them() -> None:
     assert fields == ["SubAfter", "R", "M", "3", "false", "null", "4", "g"]
 
 
-def test_bodies_have_a_limit() -> None:
+def test_trace_bodies_are_limited() -> None:
     records = [Record("x" * 50_000, (f"k{number}",)) for number in range(5)]
     found = list(bodies(records))
     assert [len(body) for body, _ in found] == [100_000, 100_000, 50_000]
@@ -104,7 +104,7 @@ async def test_transactions_are_traced(cluster, client: RocketClient) -> None:
     )
 
 
-async def test_a_broker_that_wants_no_trace(cluster, client: RocketClient) -> None:
+async def test_a_broker_without_trace(cluster, client: RocketClient) -> None:
     fields = {"msgId": "7F", "queueId": "0", "queueOffset": "5", "TRACE_ON": "false"}
     cluster.script(SEND, lambda asked: asked.answer(0, None, fields))
     async with client.producer("demo", trace=True) as producer:
@@ -115,7 +115,7 @@ async def test_a_broker_that_wants_no_trace(cluster, client: RocketClient) -> No
 async def test_trace_that_cannot_be_sent(cluster, client: RocketClient, caplog) -> None:
     async with client.producer("demo", trace=True) as producer:  # nobody has the trace topic
         await producer.send(Message("demo", b"x"))
-    assert "Message trace is lost" in caplog.text
+    assert "Trace records are lost" in caplog.text
 
 
 async def test_too_many_records_are_dropped() -> None:

@@ -27,6 +27,8 @@ from coherer.message import Message, ReceivedMessage
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
+    from coherer._client.rocketmq.received import ConsumedMessage
+
 SYSTEM: Final = "rocketmq"
 
 _KINDS: Final[Mapping[Kind, str]] = {
