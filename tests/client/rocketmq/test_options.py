@@ -13,7 +13,7 @@ from coherer._client import connect_rocketmq
 from coherer._client.engine.assigned import FetchLimits
 from coherer._client.rocketmq.client import RocketClient
 from coherer._client.rocketmq.options import ConsumerOptions, ProducerOptions
-from coherer._server.rocketmq.remoting import Channel, Remoting
+from coherer._server.rocketmq.remoting import Channel, RemotingServer
 from coherer._wire.rocketmq.codes import FAQ, RequestCode
 from coherer._wire.rocketmq.command import Command
 from coherer.errors import CohererError, RefusedError, UnavailableError, UsageError

@@ -30,7 +30,7 @@ from coherer._wire.rocketmq.bodies import (
     QueueTimeSpan,
     RunningInfo,
 )
-from coherer._wire.rocketmq.codes import RequestCode, ResponseCode, refused
+from coherer._wire.rocketmq.codes import RequestCode, ResponseCode, refused, version_name
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import (
     AccessKeyHeader,
@@ -48,7 +48,6 @@ from coherer._wire.rocketmq.headers import (
     ViewStatsHeader,
     WhiteAddressesHeader,
 )
-from coherer._wire.rocketmq.versions import version_name
 from coherer.errors import CohererError, ProtocolError, UnavailableError
 
 _log = Log(logging.getLogger(__name__))

@@ -33,12 +33,12 @@ from coherer._client.rocketmq.received import ReceivedBatch, Redelivery
 from coherer._client.rocketmq.routing import MASTER
 from coherer._common.clock import now_ms
 from coherer._common.logs import Log
-from coherer._record.gaps import described
-from coherer._record.schedule import DELAY_LEVELS_MS
+from coherer._record.offset_ranges import described
+from coherer._record.system_topics import DELAY_LEVELS_MS
 from coherer._wire.rocketmq.bodies import ConsumeStatus
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.names import Queue
-from coherer._wire.rocketmq.pulling import LITE, SUSPEND, PullAnswer, PullEncoder
+from coherer._wire.rocketmq.pulling import LITE, SUSPEND, PullEncoder, PullResponse
 from coherer._wire.rocketmq.subscription import Subscription
 from coherer.errors import ClosedError, CohererError, UnavailableError
 
@@ -383,7 +383,7 @@ class AssignedQueue:
         self._asked_ms = now_ms()
         return FetchRequest(self.state.next_offset, self._context.flags, self._offset_for_pull())
 
-    def arrived(self, answer: PullAnswer) -> None:
+    def arrived(self, answer: PullResponse) -> None:
         """See `FetchHandler`."""
         self._answered(answer)
         batch = self._context.make(
@@ -407,13 +407,13 @@ class AssignedQueue:
         self._buffer.count(self)
         self._buffer.add(self)
 
-    def nothing(self, answer: PullAnswer) -> None:
+    def nothing(self, answer: PullResponse) -> None:
         """See `FetchHandler`."""
         self._answered(answer)
         if answer.next_offset != self.state.next_offset:
             self._pass_over(answer.next_offset)
 
-    def moved(self, answer: PullAnswer) -> None:
+    def moved(self, answer: PullResponse) -> None:
         """See `FetchHandler`."""
         self._answered(answer)
         _log.warning(
@@ -466,7 +466,7 @@ class AssignedQueue:
             return None
         return self._store.offset_for_pull(self.queue)
 
-    def _answered(self, answer: PullAnswer) -> None:
+    def _answered(self, answer: PullResponse) -> None:
         self._refused = 0
         self.heard_ms = self.state.fetched_ms = now_ms()
         self.min_offset, self.max_offset = answer.min_offset, answer.max_offset

@@ -32,7 +32,7 @@ from coherer._wire.rocketmq import codes
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import SendHeader
-from coherer._wire.rocketmq.messages import Outgoing, RocketReceipt
+from coherer._wire.rocketmq.messages import EncodedMessage, RocketReceipt
 from coherer._wire.rocketmq.names import AUTO_CREATE_TOPIC, Queue
 from coherer._wire.rocketmq.sending import SendEncoder
 from coherer.errors import (
@@ -89,7 +89,7 @@ class TargetQueue:
         """Whether the broker is connected."""
         return self.broker.open
 
-    def header(self, payload: Outgoing, born_ms: int, *, batch: bool) -> SendHeader:
+    def header(self, payload: EncodedMessage, born_ms: int, *, batch: bool) -> SendHeader:
         """The header of a send, for signed requests, which the encoder does not support."""
         return SendHeader(
             self.group,
@@ -126,7 +126,7 @@ class PendingSend(msgspec.Struct, gc=False):
     message: Message
     sink: Sink
     deadline: float
-    payload: Outgoing
+    payload: EncodedMessage
     unique_id: str
     born_ms: int
     retries: int = 0
@@ -228,7 +228,7 @@ class MasterSender(BrokerSender[Link, PendingSend]):
         """Send a message, now or as soon as the broker is connected."""
         self._offer(pending)
 
-    async def send_oneway(self, target: TargetQueue, payload: Outgoing, born_ms: int) -> None:
+    async def send_oneway(self, target: TargetQueue, payload: EncodedMessage, born_ms: int) -> None:
         """Send a message without an answer; returns when the write buffer has space again.
 
         Raises:

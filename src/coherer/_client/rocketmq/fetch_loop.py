@@ -34,9 +34,9 @@ from coherer._wire.rocketmq.pulling import (
     FOUND,
     NOTHING_MATCHED,
     OFFSET_MOVED,
-    PullAnswer,
     PullEncoder,
-    pull_answer,
+    PullResponse,
+    parse_pull_response,
 )
 from coherer.errors import ClosedError, CohererError, ProtocolError, UnavailableError
 
@@ -72,15 +72,15 @@ class FetchHandler(Protocol):
         """The next pull; None to stop until `kick`."""
         ...
 
-    def arrived(self, answer: PullAnswer) -> None:
+    def arrived(self, answer: PullResponse) -> None:
         """Messages arrived."""
         ...
 
-    def nothing(self, answer: PullAnswer) -> None:
+    def nothing(self, answer: PullResponse) -> None:
         """There are no messages; the next pull begins at `answer.next_offset`."""
         ...
 
-    def moved(self, answer: PullAnswer) -> None:
+    def moved(self, answer: PullResponse) -> None:
         """The offset was out of range; `answer.next_offset` is in range."""
         ...
 
@@ -219,7 +219,7 @@ class FetchLoop:
                 topic=self._queue.topic,
                 partition=self._queue.id,
             )
-        answer = pull_answer(command)
+        answer = parse_pull_response(command)
         if answer.suggested != self.broker:
             self.broker = answer.suggested
             self._link = None

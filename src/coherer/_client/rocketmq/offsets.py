@@ -419,7 +419,7 @@ def decode_offsets(data: bytes) -> dict[Queue, int]:
     {Queue(...): 5}
     """
     try:
-        table = fastjson.load_whole(data)
+        table = fastjson.loads_unlimited(data)
     except CohererError as error:
         raise DamagedStoreError("An offset file cannot be read.") from error
     entries = table.get("offsetTable") if isinstance(table, dict) else None

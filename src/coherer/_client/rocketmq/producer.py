@@ -30,10 +30,16 @@ from coherer._client.rocketmq.request_reply import (
 from coherer._client.rocketmq.sender import DeliveryTime, Sender, delivery_time
 from coherer._client.rocketmq.tracing import Kind, ProducerTrace, Tracer, observe
 from coherer._client.rocketmq.transactions import PREPARED, Transaction, Verdict, end_header
-from coherer._record.ids import UniqueIds
-from coherer._wire.rocketmq.batches import ITEM_BYTES, item_parts, split_by_size
+from coherer._record.ids import UniqueIdGenerator
 from coherer._wire.rocketmq.codes import RequestCode
-from coherer._wire.rocketmq.messages import RocketMessage, RocketReceipt, outgoing
+from coherer._wire.rocketmq.messages import (
+    BATCH_ITEM_BYTES,
+    RocketMessage,
+    RocketReceipt,
+    batch_item_parts,
+    outgoing,
+    split_by_size,
+)
 from coherer._wire.rocketmq.names import TRACE_TOPIC, Queue
 from coherer.errors import UsageError
 from coherer.message import Message, Receipt
@@ -469,8 +475,8 @@ def _encode_item(message: Message, unique_id: str) -> BatchItem:
     try:
         if not plain or message.keys or message.properties or not body:
             body, properties, _ = outgoing(message, unique_id=unique_id, compress_from_bytes=0)
-            return item_parts(body, properties.encode())
-        return item_parts(body, b"UNIQ_KEY\x01" + unique_id.encode())
+            return batch_item_parts(body, properties.encode())
+        return batch_item_parts(body, b"UNIQ_KEY\x01" + unique_id.encode())
     except (TypeError, AttributeError) as error:
         raise mistaken(message, error) from error
 
@@ -481,7 +487,7 @@ def _join(items: Iterable[BatchItem]) -> bytes:
 
 
 def _encode_batch(
-    messages: Sequence[Message], unique: UniqueIds
+    messages: Sequence[Message], unique: UniqueIdGenerator
 ) -> tuple[list[str], list[BatchItem]]:
     """New unique ids for messages, and the encoded messages."""
     ids: list[str] = []

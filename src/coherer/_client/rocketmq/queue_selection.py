@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from coherer._record.hashing import java_hash
+from coherer._record.properties import java_hash
 from coherer._wire.rocketmq.names import Queue
 
 if TYPE_CHECKING:

@@ -171,7 +171,7 @@ class Reader(Lifecycle):
         left = self._max_messages if self.end is None else self.end - self._next
         return FetchRequest(self._next, SUBSCRIPTION, None, min(left, self._max_messages))
 
-    def arrived(self, answer: PullAnswer) -> None:
+    def arrived(self, answer: PullResponse) -> None:
         """See `FetchHandler`."""
         self._deadline = None
         batch = MessageBatch(
@@ -189,14 +189,14 @@ class Reader(Lifecycle):
         self._buffered_bytes += batch.size_bytes
         self._waiters.wake()
 
-    def nothing(self, answer: PullAnswer) -> None:
+    def nothing(self, answer: PullResponse) -> None:
         """See `FetchHandler`."""
         self._deadline = None
         self._exhausted = answer.next_offset <= self._next
         self._next = max(self._next, answer.next_offset)
         self._waiters.wake()
 
-    def moved(self, answer: PullAnswer) -> None:
+    def moved(self, answer: PullResponse) -> None:
         """See `FetchHandler`."""
         self.nothing(answer)
 

@@ -32,8 +32,8 @@ from coherer._client.rocketmq.broker_rpc import SEND_BACK_TIMEOUT_MS, BrokerRpc
 from coherer._client.rocketmq.options import ConsumerOptions
 from coherer._common.logs import Log
 from coherer._record import properties as text
-from coherer._record.schedule import DELAY_LEVELS_MS
-from coherer._wire.rocketmq.codes import RequestCode
+from coherer._record.system_topics import DELAY_LEVELS_MS
+from coherer._wire.rocketmq.codes import V4_9_1, RequestCode
 from coherer._wire.rocketmq.delivery import MessageBatch
 from coherer._wire.rocketmq.headers import SendHeader
 from coherer._wire.rocketmq.messages import RocketMessage
@@ -45,7 +45,6 @@ from coherer._wire.rocketmq.names import (
     with_namespace,
     without_namespace,
 )
-from coherer._wire.rocketmq.versions import V4_9_1
 from coherer.errors import CohererError, UnavailableError, UsageError
 
 _log = Log(logging.getLogger(__name__))
@@ -91,7 +90,7 @@ class ConsumedMessage(msgspec.Struct, frozen=True, eq=False, gc=False):
         message, this consumer delivers it again after some seconds.
 
         Args:
-            later: the delay. Brokers only have some delays (`_record.schedule`) and use the next
+            later: the delay. Brokers only have some delays (`_record.system_topics`) and use the next
                 longer one. A number is one of these levels. None: longer with each attempt.
 
         Raises:

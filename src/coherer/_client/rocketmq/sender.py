@@ -40,12 +40,12 @@ from coherer._client.rocketmq.queue_selection import BrokerFaults, Key, QueueSel
 from coherer._client.rocketmq.routing import MASTER, Route
 from coherer._client.rocketmq.tracing import Kind, Observer, observe
 from coherer._client.rocketmq.transactions import CheckObserver
-from coherer._record.ids import UniqueIds
+from coherer._record.ids import UniqueIdGenerator
 from coherer._record.properties import DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS
-from coherer._record.schedule import DELAY_LEVELS, DELAY_LEVELS_MS
+from coherer._record.system_topics import DELAY_LEVELS, DELAY_LEVELS_MS
 from coherer._wire.rocketmq import names
 from coherer._wire.rocketmq.codes import ResponseCode
-from coherer._wire.rocketmq.messages import Outgoing, outgoing
+from coherer._wire.rocketmq.messages import EncodedMessage, outgoing
 from coherer._wire.rocketmq.names import Queue
 from coherer._wire.rocketmq.sending import SendEncoder
 from coherer.errors import ClosedError, CohererError, ConnectError, UnavailableError, UsageError
@@ -152,7 +152,7 @@ class Sender:
     def __init__(self, instance: Instance, options: ProducerOptions) -> None:
         self.window = Window(options.window, options.window_bytes)
         self.group = names.with_namespace(instance.options.namespace, options.group)
-        self.ids = UniqueIds(b"\x7f\0\0\1")
+        self.ids = UniqueIdGenerator(b"\x7f\0\0\1")
         self._instance = instance
         self._options = options
         self._timeout_s = (options.timeout_ms or instance.options.timeout_ms) / 1000
@@ -177,7 +177,7 @@ class Sender:
         """
         self._loop = asyncio.get_running_loop()
         await self._instance.start()
-        self.ids = UniqueIds(_address(self._instance.local_host), loader=id(self))
+        self.ids = UniqueIdGenerator(_address(self._instance.local_host), loader=id(self))
         self._instance.register_producer(self.group)
         self._instance.routes.watch(self._route_changed)
         if self._options.check is not None:
@@ -397,7 +397,7 @@ class Sender:
             retries: the number of retries.
         """
         properties = "\x02".join(f"{name}\x01{value}" for name, value in self._system.items())
-        payload, deadline = Outgoing(body, properties, 0), self._loop.time() + self._timeout_s
+        payload, deadline = EncodedMessage(body, properties, 0), self._loop.time() + self._timeout_s
         pending = PendingSend(
             target, message, sink, deadline, payload, ids, now_ms(), retries, BATCH
         )
@@ -474,7 +474,9 @@ class Sender:
 
     # -- encoding, routes
 
-    def _encode(self, message: Message, unique_id: str, system: Mapping[str, str]) -> Outgoing:
+    def _encode(
+        self, message: Message, unique_id: str, system: Mapping[str, str]
+    ) -> EncodedMessage:
         options = self._options
         if self._system:
             system = {**self._system, **system}
