@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from coherer._client.engine.sender import Bulk, SendReport
     from coherer._client.engine.telemetry import Telemetry
     from coherer._client.rocketmq.client import RocketClient
-    from coherer._client.rocketmq.options import Verdict
     from coherer._client.rocketmq.queue_selection import FaultRules
+    from coherer._client.rocketmq.transactions import Verdict
     from coherer._client.tubemq.client import Client, ConsumerKeywords
     from coherer._client.tubemq.cluster import ClientOptions
     from coherer._client.tubemq.consumer import Consumer
@@ -82,7 +82,7 @@ _HOMES: Final[Mapping[str, str]] = {
     "Sql92": "_wire.rocketmq.subscription",
     "Tags": "_wire.rocketmq.subscription",
     "Telemetry": "_client.engine.telemetry",
-    "Verdict": "_client.rocketmq.options",
+    "Verdict": "_client.rocketmq.transactions",
 }
 
 

@@ -10,7 +10,6 @@ from coherer._client.engine.assigned import RetryAfter
 from coherer._client.engine.consumer import Progress, Stop, on_sigterm
 from coherer._client.tubemq.consumer import Consumer as AsyncConsumer
 from coherer._client.tubemq.options import Progress
-from coherer._wire.tubemq.delivery import MessageBatch
 from coherer._wire.tubemq.names import Partition
 from coherer.blocking.portal import Portal
 from coherer.blocking.using import Used

@@ -338,17 +338,17 @@ class TubeMQMember:
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
 
-    def receive(self, *, timeout_ms: int) -> MessageBatch | None:
+    def receive(self, *, timeout_ms: int) -> ReceivedBatch | None:
         """See `Source`."""
         return self._consumer.receive(timeout_ms=timeout_ms)
 
-    def ack(self, batch: MessageBatch) -> None:
+    def ack(self, batch: ReceivedBatch) -> None:
         """See `Source`."""
-        self._consumer.confirm(batch)
+        self._consumer.commit(batch)
 
-    def stop_after(self, batch: MessageBatch, printed: int) -> None:  # noqa: ARG002 - whole batches
+    def stop_after(self, batch: ReceivedBatch, printed: int) -> None:  # noqa: ARG002 - whole batches
         """Have the whole batch delivered again."""
-        self._consumer.reject(batch)
+        batch.retry()
 
 
 class RocketMQMember:
@@ -363,13 +363,12 @@ class RocketMQMember:
 
     def ack(self, batch: RocketBatch) -> None:
         """See `Source`."""
-        self._consumer.confirm(batch)
+        self._consumer.commit(batch)
 
     def stop_after(self, batch: RocketBatch, printed: int) -> None:
         """Acknowledge the printed messages, and return the others."""
         for message in islice(batch, printed):
             message.ack()
-        self._consumer.put_back(batch)
 
 
 @contextmanager

@@ -20,14 +20,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from coherer import __version__
-from coherer._client.rocketmq.tracing import Kind, Outcome
+from coherer._client.rocketmq.tracing import Kind, StoredSend
 from coherer.errors import CohererError, UsageError
 from coherer.message import Message, ReceivedMessage
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
-    from coherer._client.rocketmq.received import ConsumedMessage
 
 SYSTEM: Final = "rocketmq"
 
@@ -129,7 +128,7 @@ class Sending:
         self._span = span
         self.properties = carrier
 
-    def stored(self, outcome: Outcome) -> None:
+    def stored(self, outcome: StoredSend) -> None:
         """A broker stored it."""
         receipt = outcome.receipt()
         self._span.set_attributes(

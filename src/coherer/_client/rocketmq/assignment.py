@@ -40,7 +40,7 @@ from coherer._client.rocketmq.received import ReceivedBatch, Redelivery
 from coherer._client.rocketmq.start_position import Edge, StartPositions
 from coherer._common.clock import now_ms
 from coherer._common.logs import Log
-from coherer._wire.rocketmq.allocate import Strategy, in_order
+from coherer._wire.rocketmq.allocate import Strategy, sorted_for_allocation
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.names import RETRY_PREFIX, Queue
 from coherer._wire.rocketmq.subscription import Subscription
@@ -88,7 +88,7 @@ def allocate(
     >>> [queue.id for queue in allocate(average, "b", queues, ["c", "b"])]
     [0, 1]
     """
-    every, members = in_order(set(queues), set(clients))
+    every, members = sorted_for_allocation(set(queues), set(clients))
     if not every or own_id not in members:
         return []
     return strategy(every, members, own_id)

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from coherer import limits
 from coherer._client.engine.options import split
 from coherer._client.engine.sender import BrokerSender, Sink
 from coherer._client.rocketmq.instance import Instance
@@ -249,7 +248,7 @@ class MasterSender(BrokerSender[Link, PendingSend]):
                 oneway=True,
             )
             link.connection.write(frame)
-        if link.connection.unsent_bytes > limits.OUTBOX_HIGH_BYTES:
+        if link.connection.overloaded:
             await link.connection.drain()
 
     def answered(self, pending: PendingSend, answer: Command) -> None:

@@ -29,11 +29,11 @@ from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.names import Queue
 from coherer._wire.rocketmq.pulling import (
-    ANSWERS,
     COMMIT,
     FOUND,
     NOTHING_MATCHED,
     OFFSET_MOVED,
+    PULL_CODES,
     PullEncoder,
     PullResponse,
     parse_pull_response,
@@ -210,7 +210,7 @@ class FetchLoop:
 
     def _process(self, command: Command) -> bool:
         """Process an answer; returns whether the next pull would be the same."""
-        if command.code not in ANSWERS:
+        if command.code not in PULL_CODES:
             link = self._link
             raise codes.refused(
                 command.code,

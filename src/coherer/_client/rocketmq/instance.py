@@ -29,7 +29,7 @@ from coherer._common.logs import Log
 from coherer._net import running_loop
 from coherer._wire.rocketmq import acl
 from coherer._wire.rocketmq.bodies import HeartbeatData, ProducerData
-from coherer._wire.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.codes import V5_0_0, RequestCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.names import FEATURE_TIMERS, FEATURES, INNER_PRODUCER_GROUP
 from coherer.errors import ClosedError, CohererError, UsageError

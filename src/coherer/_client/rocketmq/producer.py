@@ -37,7 +37,7 @@ from coherer._wire.rocketmq.messages import (
     RocketMessage,
     RocketReceipt,
     batch_item_parts,
-    outgoing,
+    encode_message,
     split_by_size,
 )
 from coherer._wire.rocketmq.names import TRACE_TOPIC, Queue
@@ -474,7 +474,9 @@ def _encode_item(message: Message, unique_id: str) -> BatchItem:
     plain = message.tag is None and message.time is None
     try:
         if not plain or message.keys or message.properties or not body:
-            body, properties, _ = outgoing(message, unique_id=unique_id, compress_from_bytes=0)
+            body, properties, _ = encode_message(
+                message, unique_id=unique_id, compress_from_bytes=0
+            )
             return batch_item_parts(body, properties.encode())
         return batch_item_parts(body, b"UNIQ_KEY\x01" + unique_id.encode())
     except (TypeError, AttributeError) as error:

@@ -45,7 +45,7 @@ from coherer._record.properties import DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS
 from coherer._record.system_topics import DELAY_LEVELS, DELAY_LEVELS_MS
 from coherer._wire.rocketmq import names
 from coherer._wire.rocketmq.codes import ResponseCode
-from coherer._wire.rocketmq.messages import EncodedMessage, outgoing
+from coherer._wire.rocketmq.messages import EncodedMessage, encode_message
 from coherer._wire.rocketmq.names import Queue
 from coherer._wire.rocketmq.sending import SendEncoder
 from coherer.errors import ClosedError, CohererError, ConnectError, UnavailableError, UsageError
@@ -489,7 +489,7 @@ class Sender:
                 code=ResponseCode.MESSAGE_ILLEGAL,
             )
         try:
-            return outgoing(
+            return encode_message(
                 message,
                 unique_id=unique_id,
                 system=system,
