@@ -11,10 +11,10 @@ from typing import Any
 from coherer._client import connect_rocketmq
 from coherer._client.rocketmq.client import RocketClient
 from coherer._client.rocketmq.consumer import Consumer
-from coherer._client.rocketmq.received import ConsumedMessage
+from coherer._client.rocketmq.received import ReceivedMessage
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command
-from coherer._wire.rocketmq.messages import RocketReceipt
+from coherer._wire.rocketmq.messages import SendReceipt
 from coherer._wire.rocketmq.names import Queue
 from coherer.message import Message
 
@@ -66,7 +66,7 @@ class Scenario:
 
     async def send(
         self, client: RocketClient, *bodies: str, queue: int | None = None, **more: Any
-    ) -> list[RocketReceipt]:
+    ) -> list[SendReceipt]:
         """Send messages, one after the other."""
         where = None if queue is None else Queue(self.topic, "broker-a", queue)
         async with client.producer() as producer:
@@ -77,7 +77,7 @@ class Scenario:
         await until(lambda: self._shown(client, receipts))
         return receipts
 
-    async def _shown(self, client: RocketClient, receipts: list[RocketReceipt]) -> bool:
+    async def _shown(self, client: RocketClient, receipts: list[SendReceipt]) -> bool:
         """Java's brokers show a message a moment after they have taken it."""
         ends = await client.offsets(self.topic)
         return all(ends[one.broker, one.partition][1] > one.offset for one in receipts)
@@ -119,9 +119,9 @@ async def until(holds: Callable[[], Any]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def take(consumer: Consumer, count: int) -> list[ConsumedMessage]:
+async def take(consumer: Consumer, count: int) -> list[ReceivedMessage]:
     """The next messages, confirmed but for the last."""
-    found: list[ConsumedMessage] = []
+    found: list[ReceivedMessage] = []
     async with asyncio.timeout(WAIT_S):
         async for message in consumer:
             found.append(message)
@@ -131,7 +131,7 @@ async def take(consumer: Consumer, count: int) -> list[ConsumedMessage]:
     return found
 
 
-def texts(messages: Iterable[ConsumedMessage]) -> list[str]:
+def texts(messages: Iterable[ReceivedMessage]) -> list[str]:
     return [message.body.decode() for message in messages]
 
 

@@ -8,14 +8,13 @@ import pickle
 from typing import Any
 
 import pytest
-from tests.client.rocket_broker import PULL, STORE, ZERO, one, reading
 
 from coherer._client import connect_rocketmq
-from coherer._client.rocketmq.received import ConsumedMessage
+from coherer._client.rocketmq.received import ReceivedMessage
 from coherer._client.rocketmq.start_position import Edge
 from coherer._wire.rocketmq.bodies import ConsumerStatus
 from coherer._wire.rocketmq.codes import RequestCode
-from coherer._wire.rocketmq.messages import RocketMessage
+from coherer._wire.rocketmq.messages import StoredMessage
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import ClosedError, UsageError
 from tests.client.rocket_broker import BACK, PULL, STORE, ZERO, one, reading
@@ -89,8 +88,8 @@ async def test_messages_are_decoded_lazily(cluster, shelf, client) -> None:
     async with reading(client) as consumer:
         [received] = await one(consumer)
         message = received.detach()
-        assert type(received) is ConsumedMessage
-        assert type(message) is RocketMessage
+        assert type(received) is ReceivedMessage
+        assert type(message) is StoredMessage
         assert (received, message) == (message, received)
         assert repr(received) == repr(message)
         assert pickle.loads(pickle.dumps(received)) == message

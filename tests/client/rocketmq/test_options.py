@@ -11,7 +11,7 @@ import pytest
 from coherer import _net as net
 from coherer._client import connect_rocketmq
 from coherer._client.engine.assigned import FetchLimits
-from coherer._client.rocketmq.client import RocketClient
+from coherer._client.rocketmq.client import Client
 from coherer._client.rocketmq.options import ConsumerOptions, ProducerOptions
 from coherer._server.rocketmq.remoting import Channel, RemotingServer
 from coherer._wire.rocketmq.codes import FAQ, RequestCode
@@ -48,7 +48,7 @@ def test_when_a_queue_is_full() -> None:
     assert ConsumerOptions(**options, orderly=True).fetch_limits.span == 0
 
 
-async def test_the_compression_level(cluster, client: RocketClient) -> None:
+async def test_the_compression_level(cluster, client: Client) -> None:
     body = b"".join(b"%d,%d;" % (number, number * number) for number in range(4_000))
     for level in (1, 9):
         async with client.producer("demo", compress_level=level) as producer:
@@ -109,7 +109,7 @@ async def test_unsent_messages_go_to_another_broker(cluster2, client2) -> None:
         await listener.close()
 
 
-async def test_an_unregistered_broker(cluster, client: RocketClient) -> None:
+async def test_an_unregistered_broker(cluster, client: Client) -> None:
     code = RequestCode.WIPE_WRITE_PERM_OF_BROKER
     cluster.always(code, lambda asked: asked.answer(fields={"wipeTopicCount": "0"}))
     with pytest.raises(UnavailableError, match="No master of nobody") as caught:
@@ -119,7 +119,7 @@ async def test_an_unregistered_broker(cluster, client: RocketClient) -> None:
     await client.admin().set_writable("broker-a", writable=False)
 
 
-async def test_errors_name_the_topic(cluster, kit, client: RocketClient) -> None:
+async def test_errors_name_the_topic(cluster, kit, client: Client) -> None:
     cluster.script(RequestCode.GET_ROUTEINFO_BY_TOPIC, kit.refuse(17, f"No route: t{FAQ}"))
     with pytest.raises(RefusedError) as caught:
         await client.partitions("t")

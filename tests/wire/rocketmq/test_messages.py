@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from coherer._record import compression, properties
 from coherer._wire.rocketmq.messages import (
-    RocketMessage,
-    RocketReceipt,
+    SendReceipt,
+    StoredMessage,
     born_time,
     decode_batch,
     encode_batch_item,
@@ -136,8 +136,8 @@ def test_an_invalid_time_remains_a_property() -> None:
 
 
 def test_kinds() -> None:
-    assert issubclass(RocketMessage, ReceivedMessage)
-    receipt = RocketReceipt("0A", "a", "broker-a", 0, 7, 0)
+    assert issubclass(StoredMessage, ReceivedMessage)
+    receipt = SendReceipt("0A", "a", "broker-a", 0, 7, 0)
     assert (receipt.status, receipt.offset) == ("SEND_OK", 7)
 
 

@@ -47,7 +47,7 @@ from coherer._wire.rocketmq.headers import (
     UpdateOffsetHeader,
     ViewMessageHeader,
 )
-from coherer._wire.rocketmq.messages import RocketMessage
+from coherer._wire.rocketmq.messages import StoredMessage
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import (
     CohererError,
@@ -434,7 +434,7 @@ class Admin(ServerAdmin):
 
     # -- messages
 
-    async def message(self, message_id: str) -> RocketMessage:
+    async def message(self, message_id: str) -> StoredMessage:
         """A message by its offset message id: the `id` of receipts and received messages.
 
         Raises:
@@ -461,7 +461,7 @@ class Admin(ServerAdmin):
         begin: datetime | None = None,
         end: datetime | None = None,
         limit: int = 64,
-    ) -> list[RocketMessage]:
+    ) -> list[StoredMessage]:
         """Messages by one of their keys, in the order they were stored.
 
         Args:
@@ -482,7 +482,7 @@ class Admin(ServerAdmin):
         found = await self._query(header)
         return [message for message in found if key in message.keys]
 
-    async def message_by_unique_id(self, topic: str, unique_id: str) -> RocketMessage | None:
+    async def message_by_unique_id(self, topic: str, unique_id: str) -> StoredMessage | None:
         """A message by the id that its sender generated; of several copies the first one.
 
         Raises:
@@ -500,7 +500,7 @@ class Admin(ServerAdmin):
         return min(found, key=_stored, default=None)
 
     async def consume_directly(
-        self, group: str, message: RocketMessage, *, client_id: str = ""
+        self, group: str, message: StoredMessage, *, client_id: str = ""
     ) -> ConsumeDirectlyResult:
         """Have a running consumer process one message now, whatever its offsets.
 
@@ -519,7 +519,7 @@ class Admin(ServerAdmin):
         answer = await self._ask(address, RequestCode.CONSUME_MESSAGE_DIRECTLY, fields)
         return ConsumeDirectlyResult.decode(answer.body)
 
-    async def check_transaction_again(self, message: RocketMessage) -> None:
+    async def check_transaction_again(self, message: StoredMessage) -> None:
         """Have a broker check a transaction again that it has given up.
 
         Args:
@@ -531,12 +531,12 @@ class Admin(ServerAdmin):
         address = f"{ip_address(parts.address)}:{parts.port}"
         await self._ask(address, RequestCode.RESUME_CHECK_HALF_MESSAGE, fields)
 
-    async def _query(self, header: QueryMessageHeader) -> list[RocketMessage]:
+    async def _query(self, header: QueryMessageHeader) -> list[StoredMessage]:
         if not header.key.strip():
             raise UsageError("A key must not be blank.", topic=header.topic)
         await self._instance.start()
         route = await self._instance.routes.route(header.topic, fresh=True)
-        found: list[RocketMessage] = []
+        found: list[StoredMessage] = []
         error: CohererError | None = None
         answered = False
 
@@ -595,6 +595,6 @@ def _is_system_group(group: str) -> bool:
     return group in names.SYSTEM_GROUPS or group.startswith(names.SYSTEM_GROUP_PREFIX)
 
 
-def _stored(message: RocketMessage) -> tuple[int, int]:
+def _stored(message: StoredMessage) -> tuple[int, int]:
     """The order they were stored in: the time in ms, then the offset in the broker's log."""
     return message.stored_ms, message.physical_offset

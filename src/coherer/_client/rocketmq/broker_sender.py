@@ -31,7 +31,7 @@ from coherer._wire.rocketmq import codes
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import SendHeader
-from coherer._wire.rocketmq.messages import EncodedMessage, RocketReceipt
+from coherer._wire.rocketmq.messages import EncodedMessage, SendReceipt
 from coherer._wire.rocketmq.names import AUTO_CREATE_TOPIC, Queue
 from coherer._wire.rocketmq.sending import SendEncoder
 from coherer.errors import (
@@ -156,7 +156,7 @@ class PendingSend(msgspec.Struct, gc=False):
         """No answer will come."""
         self.target.broker.unanswered(self, error)
 
-    def receipt(self) -> RocketReceipt:
+    def receipt(self) -> SendReceipt:
         """The receipt; call it after the answer came.
 
         Raises:
@@ -166,7 +166,7 @@ class PendingSend(msgspec.Struct, gc=False):
         assert answer is not None  # noqa: S101 - see above
         fields = answer.fields
         try:
-            return RocketReceipt(
+            return SendReceipt(
                 fields["msgId"],
                 self.message.topic,
                 self.target.queue.broker,

@@ -14,11 +14,11 @@ from coherer._client.rocketmq.broker_rpc import BrokerRpc
 from coherer._client.rocketmq.consumer import Consumer, PullConsumer
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.options import (
+    ClientOptions,
     ConsumerOptions,
     Listener,
     Model,
     ProducerOptions,
-    RocketOptions,
     Topics,
 )
 from coherer._client.rocketmq.producer import Producer
@@ -83,7 +83,7 @@ class ConsumerKeywords(TypedDict, total=False):
     trace: bool | str
 
 
-class RocketClient(BaseClient):
+class Client(BaseClient):
     """A client of a RocketMQ cluster. Made by `coherer.connect`; use it with `async with`.
 
     It belongs to one event loop and one process. Connections are opened when they are needed, and
@@ -102,17 +102,17 @@ class RocketClient(BaseClient):
         options: the addresses, and more.
     """
 
-    def __init__(self, options: RocketOptions) -> None:
+    def __init__(self, options: ClientOptions) -> None:
         super().__init__()
         self._options = options
         self._instance = Instance(options)
         self._rpc = BrokerRpc(self._instance)
 
     def __repr__(self) -> str:
-        return f"<RocketClient of rocketmq://{self._options.servers}>"
+        return f"<Client of rocketmq://{self._options.servers}>"
 
     @property
-    def options(self) -> RocketOptions:
+    def options(self) -> ClientOptions:
         """The options."""
         return self._options
 

@@ -32,7 +32,7 @@ from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.membership import GroupMembership
 from coherer._client.rocketmq.options import ConsumerOptions, Selection, Topics, selector_of
 from coherer._client.rocketmq.producer import make_tracer
-from coherer._client.rocketmq.received import ConsumedMessage, ReceivedBatch
+from coherer._client.rocketmq.received import ReceivedBatch, ReceivedMessage
 from coherer._client.rocketmq.start_position import Edge
 from coherer._client.rocketmq.tracing import ConsumerTrace
 from coherer._common.clock import now_ms
@@ -53,7 +53,7 @@ OVERDUE_CHECK_MS: Final = 60_000
 POLL_MS: Final = 5_000
 
 
-class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, ConsumedMessage]):
+class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, ReceivedMessage]):
     """Receives messages as a member of a group. Made by `Client.consumer`; use `async with`.
 
     Args:

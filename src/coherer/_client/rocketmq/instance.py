@@ -21,7 +21,7 @@ from weakref import WeakSet
 from coherer._client.engine.options import split
 from coherer._client.engine.tasks import cancel, every
 from coherer._client.rocketmq.link import Handler, Link, Pool, RequestHandlers, Signer
-from coherer._client.rocketmq.options import VIP_PORT_STEP, RocketOptions
+from coherer._client.rocketmq.options import VIP_PORT_STEP, ClientOptions
 from coherer._client.rocketmq.request_reply import PendingReplies
 from coherer._client.rocketmq.routing import MASTER, NameServers, RouteTable
 from coherer._client.rocketmq.transactions import TransactionChecks
@@ -67,7 +67,7 @@ class Instance:
         timers: whether each broker supports arbitrary delivery times, from the same answers.
     """
 
-    def __init__(self, options: RocketOptions) -> None:
+    def __init__(self, options: ClientOptions) -> None:
         self.options = options
         self._handlers = RequestHandlers(_signer(options))
         self.pool = Pool(
@@ -309,7 +309,7 @@ class Instance:
         await asyncio.gather(*(unregister(link) for link in list(self._registered) if link.open))
 
 
-def _signer(options: RocketOptions) -> Signer | None:
+def _signer(options: ClientOptions) -> Signer | None:
     if options.user is None or options.password is None:
         return None
     return acl.signer(options.user, options.password, options.token)

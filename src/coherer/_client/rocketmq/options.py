@@ -62,7 +62,7 @@ Model = Literal["clustering", "broadcast"]
 """Whether the members of a group share the messages, or each of them gets all of them."""
 
 
-class RocketOptions(msgspec.Struct, frozen=True, kw_only=True):
+class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a client of RocketMQ.
 
     Args:
@@ -108,7 +108,7 @@ class RocketOptions(msgspec.Struct, frozen=True, kw_only=True):
         _check_minimums(self, {"connect_timeout_ms": 1, "heartbeat_ms": 1, "route_ms": 1})
 
     def __repr__(self) -> str:
-        return f"<RocketOptions {self.servers}, user {self.user}>"  # never the password
+        return f"<ClientOptions {self.servers}, user {self.user}>"  # never the password
 
     @property
     def servers(self) -> str:

@@ -34,8 +34,8 @@ from coherer._record.ids import UniqueIdGenerator
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.messages import (
     BATCH_ITEM_BYTES,
-    RocketMessage,
-    RocketReceipt,
+    SendReceipt,
+    StoredMessage,
     batch_item_parts,
     encode_message,
     split_by_size,
@@ -45,7 +45,7 @@ from coherer.errors import UsageError
 from coherer.message import Message, Receipt
 
 if TYPE_CHECKING:
-    from coherer._client.rocketmq.received import ConsumedMessage
+    from coherer._client.rocketmq.received import ReceivedMessage
 
 TRACE_TIMEOUT_MS: Final = 5_000
 """The timeout of a message with trace records, as in Java."""
@@ -96,7 +96,7 @@ class Producer(BaseProducer):
         delay_level: int = 0,
         deliver_at: datetime | None = None,
         delay: timedelta | None = None,
-    ) -> RocketReceipt:
+    ) -> SendReceipt:
         """Send one message and wait for its receipt.
 
         Args:
@@ -139,7 +139,7 @@ class Producer(BaseProducer):
         delay_level: int = 0,
         deliver_at: datetime | None = None,
         delay: timedelta | None = None,
-    ) -> asyncio.Future[RocketReceipt]: ...
+    ) -> asyncio.Future[SendReceipt]: ...
 
     @overload
     def submit(
@@ -164,7 +164,7 @@ class Producer(BaseProducer):
         delay_level: int = 0,
         deliver_at: datetime | None = None,
         delay: timedelta | None = None,
-    ) -> asyncio.Future[RocketReceipt] | None:
+    ) -> asyncio.Future[SendReceipt] | None:
         """Send one message without waiting.
 
         Args:
@@ -188,7 +188,7 @@ class Producer(BaseProducer):
         if self._window.full:
             raise self._crowded()
         sink: Sink
-        future: asyncio.Future[RocketReceipt] | None = None
+        future: asyncio.Future[SendReceipt] | None = None
         if callback is not None:
             sink = CallbackSink(callback)
         else:
@@ -207,7 +207,7 @@ class Producer(BaseProducer):
         *,
         order_by: Key | None = None,
         queue: Queue | None = None,
-    ) -> list[RocketReceipt]:
+    ) -> list[SendReceipt]:
         """Send messages of one topic in one request, which is the fastest way to send.
 
         All of them go to one queue, in order.
@@ -230,7 +230,7 @@ class Producer(BaseProducer):
         if topic not in self._published:
             await self.publish(topic)
         ids, items = _encode_batch(messages, self._sender.ids)
-        receipts: list[RocketReceipt] = []
+        receipts: list[SendReceipt] = []
         sizes = [BATCH_ITEM_BYTES + len(body) + len(text) for _, body, _, text in items]
         for part in split_by_size(sizes, self._options.max_bytes):
             await self.ready()
@@ -244,7 +244,7 @@ class Producer(BaseProducer):
                 batch, sink = observe(observers, batch, group, Kind.NORMAL, sink)
                 body = _join(map(_encode_item, batch, ids[part]))
             self._sender.send_batch(batch[0], body, ",".join(ids[part]), sink, target, retries)
-            receipts.append(cast("RocketReceipt", await future))
+            receipts.append(cast("SendReceipt", await future))
         return receipts
 
     async def send_oneway(
@@ -286,7 +286,7 @@ class Producer(BaseProducer):
             )
         return Transaction(self, message)
 
-    async def request(self, message: Message, *, timeout_ms: int | None = None) -> RocketMessage:
+    async def request(self, message: Message, *, timeout_ms: int | None = None) -> StoredMessage:
         """Send a message and wait for a consumer's reply.
 
         Args:
@@ -311,8 +311,8 @@ class Producer(BaseProducer):
         return await replies.wait(number, future, left_ms, message.topic)
 
     async def reply(
-        self, request: RocketMessage | ConsumedMessage, reply: Message | bytes
-    ) -> RocketReceipt:
+        self, request: StoredMessage | ReceivedMessage, reply: Message | bytes
+    ) -> SendReceipt:
         """Reply to a message that was sent with `request`.
 
         Args:
@@ -356,14 +356,14 @@ class Producer(BaseProducer):
 
     # -- called by transactions
 
-    async def send_half(self, message: Message) -> tuple[RocketReceipt, Link]:
+    async def send_half(self, message: Message) -> tuple[SendReceipt, Link]:
         """Send a half message; see `transaction`."""
         await self._prepare(message_topic(message))
         system = {"TRAN_MSG": "true", "PGROUP": self._sender.group}
         receipt = await self._send(message, system, sys_flag=PREPARED)
         return receipt, await self._link(receipt)
 
-    async def end(self, receipt: RocketReceipt, link: Link, verdict: Verdict) -> None:
+    async def end(self, receipt: SendReceipt, link: Link, verdict: Verdict) -> None:
         """Tell the broker the outcome of a transaction."""
         self.check()
         if not link.open:
@@ -399,7 +399,7 @@ class Producer(BaseProducer):
         self._sender.check_observer = observer.checked
         return observer
 
-    async def _link(self, receipt: RocketReceipt) -> Link:
+    async def _link(self, receipt: SendReceipt) -> Link:
         address = self._instance.routes.address(receipt.broker)
         return await self._instance.link(address, fast=True)
 
@@ -419,7 +419,7 @@ class Producer(BaseProducer):
         sys_flag: int = 0,
         code: int = SINGLE,
         broker: str | None = None,
-    ) -> asyncio.Future[RocketReceipt]:
+    ) -> asyncio.Future[SendReceipt]:
         future: asyncio.Future[Receipt] = self._loop.create_future()
         self._sender.send(
             message,
@@ -429,7 +429,7 @@ class Producer(BaseProducer):
             sys_flag=sys_flag,
             code=code,
         )
-        return cast("asyncio.Future[RocketReceipt]", future)
+        return cast("asyncio.Future[SendReceipt]", future)
 
 
 def make_tracer(instance: Instance, name: str, trace: bool | str) -> tuple[Tracer, str]:

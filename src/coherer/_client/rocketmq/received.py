@@ -36,7 +36,7 @@ from coherer._record.system_topics import DELAY_LEVELS_MS
 from coherer._wire.rocketmq.codes import V4_9_1, RequestCode
 from coherer._wire.rocketmq.delivery import MessageBatch
 from coherer._wire.rocketmq.headers import SendHeader
-from coherer._wire.rocketmq.messages import RocketMessage
+from coherer._wire.rocketmq.messages import StoredMessage
 from coherer._wire.rocketmq.names import (
     AUTO_CREATE_TOPIC,
     INNER_PRODUCER_GROUP,
@@ -62,10 +62,10 @@ DoneCallback = Callable[[Collection[int]], None]
 """Called when a batch is done, with the offsets of the messages that were retried."""
 
 
-class ConsumedMessage(msgspec.Struct, frozen=True, eq=False, gc=False):
+class ReceivedMessage(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A message that a consumer has received.
 
-    The body is available at once. The other attributes are those of `RocketMessage`; the first
+    The body is available at once. The other attributes are those of `StoredMessage`; the first
     access to one of them decodes the message, because most of the time of receiving would go into
     properties, times and ids that the application may not need. `detach` returns the message
     without its batch, to keep it, to change it, or to serialize it.
@@ -102,7 +102,7 @@ class ConsumedMessage(msgspec.Struct, frozen=True, eq=False, gc=False):
         """Make the message a dead letter: it is not delivered to the group again."""
         await self.retry(later=DEAD)
 
-    def detach(self) -> RocketMessage:
+    def detach(self) -> StoredMessage:
         """The decoded message, without its batch."""
         return self._batch.message(self._number)
 
@@ -110,7 +110,7 @@ class ConsumedMessage(msgspec.Struct, frozen=True, eq=False, gc=False):
         return repr(self.detach())
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, ConsumedMessage):
+        if isinstance(other, ReceivedMessage):
             other = other.detach()
         return self.detach() == other
 
@@ -248,10 +248,10 @@ class ReceivedBatch(MessageBatch, Acknowledgeable):
         self.delivery: Delivery[ReceivedBatch] | None = None
         self.on_done: DoneCallback | None = None
         self.retries = 0
-        self._decoded: dict[int, RocketMessage] = {}
+        self._decoded: dict[int, StoredMessage] = {}
 
-    def __iter__(self) -> Iterator[ConsumedMessage]:  # type: ignore[override]
-        return map(ConsumedMessage, self.bodies(), repeat(self), count())
+    def __iter__(self) -> Iterator[ReceivedMessage]:  # type: ignore[override]
+        return map(ReceivedMessage, self.bodies(), repeat(self), count())
 
     @property
     def left_out(self) -> list[range]:
@@ -262,11 +262,11 @@ class ReceivedBatch(MessageBatch, Acknowledgeable):
         """Make the messages that are not acknowledged dead letters."""
         await self.retry(later=DEAD)
 
-    def message(self, number: int) -> RocketMessage:
+    def message(self, number: int) -> StoredMessage:
         """The decoded message at a position in the batch."""
         message = self._decoded.get(number)
         if message is None:
-            [message] = super().pick((number,)).messages(RocketMessage)
+            [message] = super().pick((number,)).messages(StoredMessage)
             if self.retries or self.namespace:
                 topic = without_namespace(self.namespace, message.topic)
                 message = replace(message, topic=topic, attempt=message.attempt + self.retries)
@@ -274,14 +274,14 @@ class ReceivedBatch(MessageBatch, Acknowledgeable):
         return message
 
     def ack_message(self, number: int) -> None:
-        """See `ConsumedMessage.ack`."""
+        """See `ReceivedMessage.ack`."""
         delivery = self.delivery
         if delivery is not None:
             delivery.acknowledge(number)
             delivery.count_seen()  # the messages before it that a loop has passed
 
     async def retry_message(self, number: int, later: RetryAfter) -> None:
-        """See `ConsumedMessage.retry`."""
+        """See `ReceivedMessage.retry`."""
         if self.delivery is not None:
             await self.delivery.retry(number, later)
 
@@ -339,7 +339,7 @@ class Redelivery:
         self._group = group
         self._options = options
 
-    async def send_back(self, message: RocketMessage, later: RetryAfter) -> bool:
+    async def send_back(self, message: StoredMessage, later: RetryAfter) -> bool:
         """Have a message delivered again.
 
         Returns:
@@ -359,7 +359,7 @@ class Redelivery:
             return await self._send_to_retry_topic(message, DEAD)
         return False
 
-    async def _send_back(self, message: RocketMessage, level: int) -> bool:
+    async def _send_back(self, message: StoredMessage, level: int) -> bool:
         fields = {
             "offset": str(message.physical_offset),
             "group": self._group,
@@ -378,18 +378,18 @@ class Redelivery:
             return await self._send_to_retry_topic(message, level)
         return True
 
-    async def _max_attempts(self, message: RocketMessage) -> int | None:
+    async def _max_attempts(self, message: StoredMessage) -> int | None:
         """The maximum number of attempts; None to use the group's setting."""
         if self._options.max_attempts >= 0:
             return self._options.max_attempts
         version = await self._rpc.version(message.broker, self._full_topic(message))
         return None if version >= V4_9_1 else ATTEMPTS_DEFAULT
 
-    def _full_topic(self, message: RocketMessage) -> str:
+    def _full_topic(self, message: StoredMessage) -> str:
         """The topic with the namespace."""
         return with_namespace(self._rpc.instance.options.namespace, message.topic)
 
-    async def _send_to_retry_topic(self, message: RocketMessage, level: int) -> bool:
+    async def _send_to_retry_topic(self, message: StoredMessage, level: int) -> bool:
         """Send a copy of the message to the retry topic."""
         limit = self._options.max_attempts if self._options.max_attempts >= 0 else ATTEMPTS_DEFAULT
         # The broker makes a message a dead letter if its attempts have reached the limit.
@@ -424,7 +424,7 @@ class Redelivery:
             return False
         return True
 
-    async def _send(self, topic: str, message: RocketMessage, header: SendHeader) -> None:
+    async def _send(self, topic: str, message: StoredMessage, header: SendHeader) -> None:
         """Send to the first broker of the topic that accepts the message."""
         error: CohererError | None = None
         route = await self._rpc.instance.routes.route(topic, create=True)

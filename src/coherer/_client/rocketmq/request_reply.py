@@ -22,7 +22,7 @@ from coherer._record.compression import InflatedTooLargeError
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import PushReplyHeader, parse
-from coherer._wire.rocketmq.messages import RocketMessage, time_of, user_properties
+from coherer._wire.rocketmq.messages import StoredMessage, time_of, user_properties
 from coherer._wire.rocketmq.names import REPLY_TOPIC_SUFFIX
 from coherer.errors import (
     CohererError,
@@ -34,7 +34,7 @@ from coherer.errors import (
 from coherer.message import Message
 
 if TYPE_CHECKING:
-    from coherer._client.rocketmq.received import ConsumedMessage
+    from coherer._client.rocketmq.received import ReceivedMessage
 
 _log = Log(logging.getLogger(__name__))
 CORRELATION: Final = "CORRELATION_ID"
@@ -51,19 +51,19 @@ class PendingReplies:
     """
 
     def __init__(self, handle: Callable[[int, Handler], None]) -> None:
-        self._waiting: dict[str, asyncio.Future[RocketMessage]] = {}
+        self._waiting: dict[str, asyncio.Future[StoredMessage]] = {}
         handle(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._received)
 
-    def add(self) -> tuple[str, asyncio.Future[RocketMessage]]:
+    def add(self) -> tuple[str, asyncio.Future[StoredMessage]]:
         """The correlation id of a new request, and the future of its reply."""
         number = str(uuid.uuid4())
-        future: asyncio.Future[RocketMessage] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[StoredMessage] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         return number, future
 
     async def wait(
-        self, number: str, future: asyncio.Future[RocketMessage], timeout_ms: float, topic: str
-    ) -> RocketMessage:
+        self, number: str, future: asyncio.Future[StoredMessage], timeout_ms: float, topic: str
+    ) -> StoredMessage:
         """The reply to a request.
 
         Raises:
@@ -111,7 +111,7 @@ def request_properties(number: str, client_id: str, timeout_ms: int) -> dict[str
     return {CORRELATION: number, REPLY_TO: client_id, TTL: str(timeout_ms)}
 
 
-def reply_target(request: RocketMessage | ConsumedMessage) -> tuple[str, dict[str, str]]:
+def reply_target(request: StoredMessage | ReceivedMessage) -> tuple[str, dict[str, str]]:
     """The topic and the properties of the reply to a request.
 
     Raises:
@@ -124,7 +124,7 @@ def reply_target(request: RocketMessage | ConsumedMessage) -> tuple[str, dict[st
     return stored[CLUSTER] + REPLY_TOPIC_SUFFIX, {"MSG_TYPE": "reply", **carried}
 
 
-def reply_of(request: Command) -> RocketMessage:
+def reply_of(request: Command) -> StoredMessage:
     """The message in a broker's request 326.
 
     As in Java, a body that is marked as compressed and is not is used unchanged: clients in other
@@ -144,7 +144,7 @@ def reply_of(request: Command) -> RocketMessage:
             _log.debug("A reply is marked as compressed and is not")
     stored: Mapping[str, str] = text.decode((header.properties or "").encode())
     stored = {**stored, "ARRIVE_TIME": str(time.time_ns() // 1_000_000)}
-    return RocketMessage(
+    return StoredMessage(
         header.topic,
         body,
         stored.get(text.TAGS),

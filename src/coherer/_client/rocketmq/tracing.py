@@ -27,7 +27,7 @@ from coherer._client.engine.sender import Sink, Stored
 from coherer._client.engine.tasks import cancel
 from coherer._client.rocketmq.transactions import Verdict
 from coherer._common.logs import Log
-from coherer._wire.rocketmq.messages import RocketMessage, RocketReceipt
+from coherer._wire.rocketmq.messages import SendReceipt, StoredMessage
 from coherer._wire.rocketmq.names import TRACE_TOPIC
 from coherer.errors import CohererError
 from coherer.message import Message
@@ -82,7 +82,7 @@ class StoredSend(Protocol):
         """Whether the broker has message trace enabled."""
         ...
 
-    def receipt(self) -> RocketReceipt:
+    def receipt(self) -> SendReceipt:
         """The receipt."""
         ...
 
@@ -317,7 +317,7 @@ class ProducerTrace:
             return None
         return _TracedSend(self._tracer, messages, group, kind, _now_ms())
 
-    def ended(self, receipt: RocketReceipt, verdict: Verdict, server: str) -> None:
+    def ended(self, receipt: SendReceipt, verdict: Verdict, server: str) -> None:
         """Trace the end of a transaction."""
         text = transaction_record(
             region=receipt.region or None,
@@ -330,7 +330,7 @@ class ProducerTrace:
         )
         self._tracer.add(text, (receipt.unique_id,))
 
-    def checked(self, message: RocketMessage, verdict: Verdict, server: str) -> None:
+    def checked(self, message: StoredMessage, verdict: Verdict, server: str) -> None:
         """Trace the answer to a transaction check."""
         text = transaction_record(
             region=None,
@@ -447,7 +447,7 @@ class ConsumerTrace:
             return None
         messages = [
             message
-            for message in batch.messages(RocketMessage)
+            for message in batch.messages(StoredMessage)
             if message.stored_properties.get("TRACE_ON", "true") != "false"
         ]
         request_id = uuid4().hex.upper()
@@ -474,7 +474,7 @@ class ConsumerTrace:
         """Send the waiting records."""
         await self._tracer.close()
 
-    def _after(self, message: RocketMessage, request_id: str, cost_ms: int, success: bool) -> None:
+    def _after(self, message: StoredMessage, request_id: str, cost_ms: int, success: bool) -> None:
         text = after_record(
             group=self._group,
             request_id=request_id,

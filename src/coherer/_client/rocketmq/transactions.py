@@ -29,7 +29,7 @@ from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.delivery import decode_messages
 from coherer._wire.rocketmq.headers import CheckTransactionHeader, EndTransactionHeader, parse
-from coherer._wire.rocketmq.messages import RocketMessage, RocketReceipt
+from coherer._wire.rocketmq.messages import SendReceipt, StoredMessage
 from coherer.errors import CohererError, ProtocolError, RefusedError, UsageError
 from coherer.message import Message
 
@@ -50,11 +50,11 @@ class Verdict(Enum):
     ROLLBACK = 12
 
 
-Check = Callable[[RocketMessage], Verdict | Awaitable[Verdict]]
+Check = Callable[[StoredMessage], Verdict | Awaitable[Verdict]]
 """Called with the half message when a broker asks how its transaction ended."""
 
 
-CheckObserver = Callable[[RocketMessage, Verdict, str], None]
+CheckObserver = Callable[[StoredMessage, Verdict, str], None]
 """Called with the outcome of a check, and the address of the broker that asked."""
 
 
@@ -81,7 +81,7 @@ class Transaction:
 
     def __init__(self, producer: Producer, message: Message) -> None:
         self.message = message
-        self.receipt: RocketReceipt | None = None
+        self.receipt: SendReceipt | None = None
         self.verdict = Verdict.UNKNOWN
         self._producer = producer
         self._link: Link | None = None
@@ -233,7 +233,7 @@ class TransactionChecks:
         if observer is not None:
             observer(message, verdict, link.server)
 
-    async def _call(self, check: Check, message: RocketMessage) -> tuple[Verdict, str | None]:
+    async def _call(self, check: Check, message: StoredMessage) -> tuple[Verdict, str | None]:
         try:
             verdict = check(_without_namespace(message, self._namespace))
             if inspect.isawaitable(verdict):
@@ -244,7 +244,7 @@ class TransactionChecks:
         return verdict, None
 
 
-def _without_namespace(message: RocketMessage, namespace: str) -> RocketMessage:
+def _without_namespace(message: StoredMessage, namespace: str) -> StoredMessage:
     """The message with its topic as the application knows it."""
     topic = names.without_namespace(namespace, message.topic)
     if topic == message.topic:
@@ -252,7 +252,7 @@ def _without_namespace(message: RocketMessage, namespace: str) -> RocketMessage:
     return structs.replace(message, topic=topic)
 
 
-def end_header(group: str, receipt: RocketReceipt, verdict: Verdict) -> EndTransactionHeader:
+def end_header(group: str, receipt: SendReceipt, verdict: Verdict) -> EndTransactionHeader:
     """The header of the request that ends a transaction."""
     return EndTransactionHeader(
         group,

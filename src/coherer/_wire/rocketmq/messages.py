@@ -55,7 +55,7 @@ class EncodedMessage(NamedTuple):
     sys_flag: int
 
 
-class RocketMessage(ReceivedMessage, frozen=True, repr_omit_defaults=True):
+class StoredMessage(ReceivedMessage, frozen=True, repr_omit_defaults=True):
     """A message from a RocketMQ broker.
 
     `id` is the offset message id and `properties` are the user's. `time` is the sender's time, or
@@ -91,7 +91,7 @@ class RocketMessage(ReceivedMessage, frozen=True, repr_omit_defaults=True):
     stored_properties: Mapping[str, str] = _NOTHING
 
 
-class RocketReceipt(Receipt, frozen=True, gc=False):
+class SendReceipt(Receipt, frozen=True, gc=False):
     """A RocketMQ broker's confirmation of a message.
 
     `id` is the offset message id; for a batch, all of them joined by commas.
