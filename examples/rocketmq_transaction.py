@@ -7,14 +7,14 @@ import sqlite3
 import sys
 
 import coherer
-from coherer import RocketMessage, Verdict
+from coherer import StoredMessage, Verdict
 
 URL = sys.argv[1] if len(sys.argv) > 1 else "rocketmq://127.0.0.1:9876"
 books = sqlite3.connect(":memory:")
 books.execute("CREATE TABLE paid (transaction_id TEXT PRIMARY KEY, cents INTEGER)")
 
 
-def was_paid(message: RocketMessage) -> Verdict:
+def was_paid(message: StoredMessage) -> Verdict:
     """The broker asks when it has not heard of a transaction's end; the books know."""
     question = "SELECT 1 FROM paid WHERE transaction_id = ?"
     paid = books.execute(question, [message.unique_id]).fetchone()

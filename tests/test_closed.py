@@ -13,7 +13,7 @@ import pytest
 import coherer.blocking
 from coherer._client.rocketmq.producer_options import Verdict
 from coherer._client.rocketmq.start import Edge
-from coherer._wire.rocketmq.messages import RocketMessage
+from coherer._wire.rocketmq.messages import StoredMessage
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import ClosedError
 from coherer.message import Message
@@ -80,7 +80,7 @@ def arguments(partition: Any) -> dict[str, Any]:
         "index": 0,
         "key": "42",
         "listener": print,
-        "message": RocketMessage(TOPIC, b"x", id=MESSAGE_ID),
+        "message": StoredMessage(TOPIC, b"x", id=MESSAGE_ID),
         "message_id": MESSAGE_ID,
         "messages": [Message(TOPIC, b"x")],
         "name": TOPIC,
@@ -96,7 +96,7 @@ def arguments(partition: Any) -> dict[str, Any]:
         "queues": [partition],
         "receipt": object(),
         "reply": b"x",
-        "request": RocketMessage(TOPIC, b"x", id=MESSAGE_ID, properties={"REPLY_TO_CLIENT": "a"}),
+        "request": StoredMessage(TOPIC, b"x", id=MESSAGE_ID, properties={"REPLY_TO_CLIENT": "a"}),
         "secret_key": "secret123",
         "sink": object(),
         "source": "closed",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         connect_rocketmq,
         connect_tubemq,
     )
-    from coherer._wire.rocketmq.messages import RocketMessage
+    from coherer._wire.rocketmq.messages import StoredMessage
     from coherer._wire.rocketmq.subscription import Sql92
     from coherer.errors import CohererError
     from coherer.message import Message, Receipt, ReceivedMessage
@@ -28,7 +28,7 @@ __all__ = [
     "Receipt",
     "ReceivedMessage",
     "RocketClient",
-    "RocketMessage",
+    "StoredMessage",
     "Sql92",
     "Verdict",
     "connect",
@@ -43,7 +43,7 @@ _HOMES = {
     "Receipt": "coherer.message",
     "ReceivedMessage": "coherer.message",
     "RocketClient": "coherer._client",
-    "RocketMessage": "coherer._wire.rocketmq.messages",
+    "StoredMessage": "coherer._wire.rocketmq.messages",
     "Sql92": "coherer._wire.rocketmq.subscription",
     "Verdict": "coherer._client",
     "connect": "coherer._client",

@@ -11,7 +11,7 @@ import pytest
 
 import coherer.blocking
 from coherer._client.rocketmq.producer_options import Verdict
-from coherer._wire.rocketmq.messages import RocketReceipt
+from coherer._wire.rocketmq.messages import SendReceipt
 from coherer.blocking.rocketmq import RocketClient
 from coherer.errors import ClosedError, CohererError, RefusedError, UsageError
 from coherer.message import Message
@@ -44,7 +44,7 @@ def test_every_way_of_sending(client: RocketClient, topic: str) -> None:
     with client.producer(topic, group="writers") as producer:
         assert (producer.group, producer.topics) == ("writers", {topic})
         receipt = producer.send(Message(topic, b"one", tag="a"))
-        assert isinstance(receipt, RocketReceipt)
+        assert isinstance(receipt, SendReceipt)
         assert receipt.status == "SEND_OK"
         queue = client.partitions(topic)[1]
         assert producer.send(Message(topic, b"two"), queue=queue).partition == 1
@@ -60,7 +60,7 @@ def test_every_way_of_sending(client: RocketClient, topic: str) -> None:
         assert (report.sent, report.failed) == (1_000, [])
         producer.ready()
         assert producer.in_flight == 0
-    assert [type(outcome) for outcome in outcomes] == [RocketReceipt]
+    assert [type(outcome) for outcome in outcomes] == [SendReceipt]
     found = stored(client, topic)
     assert found.count(b"many") == 1_000
     words = {b"one", b"two", b"three", b"four", b"five", b"six", b"seven", b"eight", b"many"}

@@ -14,7 +14,7 @@ from coherer._client.rocketmq.consumer import Consumer
 from coherer._client.rocketmq.received import ConsumedMessage
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command
-from coherer._wire.rocketmq.messages import RocketReceipt
+from coherer._wire.rocketmq.messages import SendReceipt
 from coherer._wire.rocketmq.names import Queue
 from coherer.message import Message
 
@@ -66,7 +66,7 @@ class Place:
 
     async def send(
         self, client: RocketClient, *bodies: str, queue: int | None = None, **more: Any
-    ) -> list[RocketReceipt]:
+    ) -> list[SendReceipt]:
         """Send messages, one after the other."""
         where = None if queue is None else Queue(self.topic, "broker-a", queue)
         async with client.producer() as producer:
@@ -77,7 +77,7 @@ class Place:
         await until(lambda: self._shown(client, receipts))
         return receipts
 
-    async def _shown(self, client: RocketClient, receipts: list[RocketReceipt]) -> bool:
+    async def _shown(self, client: RocketClient, receipts: list[SendReceipt]) -> bool:
         """Java's brokers show a message a moment after they have taken it."""
         ends = await client.offsets(self.topic)
         return all(ends[one.broker, one.partition][1] > one.offset for one in receipts)

@@ -18,7 +18,7 @@ from coherer._wire.rocketmq.bodies import (
     ResetOffset,
     RunningInfo,
 )
-from coherer._wire.rocketmq.messages import RocketMessage
+from coherer._wire.rocketmq.messages import StoredMessage
 from coherer._wire.rocketmq.names import Queue
 from tests.interop.peers.driver import DriverError
 from tests.interop.peers.rocket_place import Place, outcome
@@ -337,7 +337,7 @@ async def test_our_consumer_answers_every_call(anywhere: Place) -> None:
     sent = [await place.send(admin, b"m%d" % number, number % 2) for number in range(MESSAGES)]
     got: asyncio.Queue[bytes] = asyncio.Queue()
 
-    async def handle(batch: Iterable[RocketMessage]) -> None:
+    async def handle(batch: Iterable[StoredMessage]) -> None:
         for message in batch:
             got.put_nowait(bytes(message.body))
 

@@ -19,7 +19,7 @@ from coherer._client.rocketmq.selection import Key
 from coherer._client.rocketmq.timing import when_of
 from coherer._client.rocketmq.transactions import Transaction as AsyncTransaction
 from coherer._wire.rocketmq.delivery import MessageBatch
-from coherer._wire.rocketmq.messages import RocketMessage, RocketReceipt
+from coherer._wire.rocketmq.messages import SendReceipt, StoredMessage
 from coherer._wire.rocketmq.names import Queue
 from coherer.blocking.base import BaseClient
 from coherer.blocking.portal import Portal
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from coherer.blocking.rocketmq_admin import RocketAdmin
 
 
-class RocketProducer(BaseProducer[AsyncProducer, RocketReceipt]):
+class RocketProducer(BaseProducer[AsyncProducer, SendReceipt]):
     """Sends messages. Made by `RocketClient.producer`; use it with `with`, from any threads."""
 
     @property
@@ -49,7 +49,7 @@ class RocketProducer(BaseProducer[AsyncProducer, RocketReceipt]):
         delay_level: int = 0,
         deliver_at: datetime | None = None,
         delay: timedelta | None = None,
-    ) -> RocketReceipt:
+    ) -> SendReceipt:
         """Send one message and wait for its receipt.
 
         Args:
@@ -83,7 +83,7 @@ class RocketProducer(BaseProducer[AsyncProducer, RocketReceipt]):
         delay_level: int = 0,
         deliver_at: datetime | None = None,
         delay: timedelta | None = None,
-    ) -> Future[RocketReceipt]: ...
+    ) -> Future[SendReceipt]: ...
 
     @overload
     def submit(
@@ -108,7 +108,7 @@ class RocketProducer(BaseProducer[AsyncProducer, RocketReceipt]):
         delay_level: int = 0,
         deliver_at: datetime | None = None,
         delay: timedelta | None = None,
-    ) -> Future[RocketReceipt] | None:
+    ) -> Future[SendReceipt] | None:
         """Send one message; waits only while the window is full or the topic is not published.
 
         Args:
@@ -133,7 +133,7 @@ class RocketProducer(BaseProducer[AsyncProducer, RocketReceipt]):
         *,
         order_by: Key | None = None,
         queue: Queue | None = None,
-    ) -> list[RocketReceipt]:
+    ) -> list[SendReceipt]:
         """Send messages of one topic together; see the asyncio producer's.
 
         Raises:
@@ -164,7 +164,7 @@ class RocketProducer(BaseProducer[AsyncProducer, RocketReceipt]):
         inner = self._portal.do(lambda: self._inner.transaction(message))
         return RocketTransaction(self._portal, inner)
 
-    def request(self, message: Message, *, timeout_ms: int | None = None) -> RocketMessage:
+    def request(self, message: Message, *, timeout_ms: int | None = None) -> StoredMessage:
         """Send a message that somebody replies to, and wait for the reply.
 
         Raises:
@@ -173,7 +173,7 @@ class RocketProducer(BaseProducer[AsyncProducer, RocketReceipt]):
         """
         return self._portal.call(lambda: self._inner.request(message, timeout_ms=timeout_ms))
 
-    def reply(self, request: RocketMessage, reply: Message | bytes) -> RocketReceipt:
+    def reply(self, request: StoredMessage, reply: Message | bytes) -> SendReceipt:
         """Answer a message that was sent with `request`.
 
         Raises:
@@ -230,7 +230,7 @@ class RocketTransaction:
         return self._transaction.message
 
     @property
-    def receipt(self) -> RocketReceipt | None:
+    def receipt(self) -> SendReceipt | None:
         """The receipt of the half message, when it is stored."""
         return self._transaction.receipt
 

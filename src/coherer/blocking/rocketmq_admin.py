@@ -24,7 +24,7 @@ from coherer._wire.rocketmq.bodies import (
     QueueTimeSpan,
     RunningInfo,
 )
-from coherer._wire.rocketmq.messages import RocketMessage
+from coherer._wire.rocketmq.messages import StoredMessage
 from coherer._wire.rocketmq.names import Queue
 from coherer.blocking.portal import Portal
 
@@ -117,7 +117,7 @@ class RocketAdmin:
         """All brokers and clusters that the name servers know."""
         return self._portal.call(self._admin.cluster)
 
-    def message(self, message_id: str) -> RocketMessage:
+    def message(self, message_id: str) -> StoredMessage:
         """A message by its offset message id: the `id` of receipts and received messages."""
         return self._portal.call(lambda: self._admin.message(message_id))
 
@@ -129,25 +129,25 @@ class RocketAdmin:
         begin: datetime | None = None,
         end: datetime | None = None,
         limit: int = 64,
-    ) -> list[RocketMessage]:
+    ) -> list[StoredMessage]:
         """Messages by one of their keys, in the order of storing."""
         return self._portal.call(
             lambda: self._admin.messages(topic, key, begin=begin, end=end, limit=limit)
         )
 
-    def message_by_unique_id(self, topic: str, unique_id: str) -> RocketMessage | None:
+    def message_by_unique_id(self, topic: str, unique_id: str) -> StoredMessage | None:
         """A message by the id that its sender made; of several copies the one stored first."""
         return self._portal.call(lambda: self._admin.message_by_unique_id(topic, unique_id))
 
     def consume_directly(
-        self, group: str, message: RocketMessage, *, client_id: str = ""
+        self, group: str, message: StoredMessage, *, client_id: str = ""
     ) -> ConsumeDirectlyResult:
         """Have a consumer that runs deal with one message now, whatever its offsets."""
         return self._portal.call(
             lambda: self._admin.consume_directly(group, message, client_id=client_id)
         )
 
-    def check_transaction_again(self, message: RocketMessage) -> None:
+    def check_transaction_again(self, message: StoredMessage) -> None:
         """Have a transaction asked about again that the broker has given up."""
         self._portal.call(lambda: self._admin.check_transaction_again(message))
 

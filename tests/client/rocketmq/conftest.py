@@ -19,7 +19,7 @@ import pytest
 
 from coherer._client import connect_rocketmq
 from coherer._client.rocketmq import claims, held, member
-from coherer._client.rocketmq.client import RocketClient
+from coherer._client.rocketmq.client import Client
 from coherer._net import Listener, listen
 from coherer._server.rocketmq.remoting import Channel, Remoting
 from coherer._wire.rocketmq.bodies import BrokerData, HeartbeatData, QueueData, TopicRoute
@@ -224,13 +224,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def client(cluster: FakeCluster) -> AsyncIterator[RocketClient]:
+async def client(cluster: FakeCluster) -> AsyncIterator[Client]:
     async with connect_rocketmq(cluster.url, timeout_ms=2_000) as one:
         yield one
 
 
 @pytest.fixture
-async def client2(cluster2: FakeCluster) -> AsyncIterator[RocketClient]:
+async def client2(cluster2: FakeCluster) -> AsyncIterator[Client]:
     async with connect_rocketmq(cluster2.url, timeout_ms=2_000) as one:
         yield one
 

@@ -5,7 +5,7 @@ import pytest
 import coherer
 import coherer._client
 from coherer._client import RocketmqKeywords, connect_rocketmq, connect_tubemq
-from coherer._client.rocketmq.client import RocketClient
+from coherer._client.rocketmq.client import Client
 from coherer._net import TlsOptions
 from coherer._record import layout
 from coherer._wire.rocketmq.codes import RequestCode
@@ -18,7 +18,7 @@ MIN, MAX = RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET
 
 def test_the_scheme_decides() -> None:
     client = coherer.connect("rocketmq://10.0.0.1:9876;10.0.0.2", timeout_ms=5_000)
-    assert isinstance(client, RocketClient)
+    assert isinstance(client, Client)
     assert client.options.addresses == (("10.0.0.1", 9876), ("10.0.0.2", 9876))
     assert (client.options.timeout_ms, client.options.tls) == (5_000, None)
     secure = coherer.connect("rocketmqs://a")
@@ -50,12 +50,12 @@ def test_typed_ways_take_one_protocol() -> None:
         connect_tubemq("rocketmq://a")
 
 
-async def test_a_place_to_reset_to_that_is_none(client: RocketClient) -> None:
+async def test_a_place_to_reset_to_that_is_none(client: Client) -> None:
     with pytest.raises(UsageError, match="no place 'erliest'"):
         await client.admin().reset_offsets("g", "demo", "erliest")
 
 
-async def test_queues_and_offsets(cluster, client: RocketClient) -> None:
+async def test_queues_and_offsets(cluster, client: Client) -> None:
     cluster.topics["demo"] = 2
     cluster.always(MIN, lambda asked: asked.answer(fields={"offset": "3"}))
     cluster.always(MAX, lambda asked: asked.answer(fields={"offset": "7"}))
@@ -67,7 +67,7 @@ async def test_queues_and_offsets(cluster, client: RocketClient) -> None:
     assert await client.exists("demo")
 
 
-async def test_a_topic_that_is_not_there(cluster, kit, client: RocketClient) -> None:
+async def test_a_topic_that_is_not_there(cluster, kit, client: Client) -> None:
     with pytest.raises(RefusedError) as caught:
         await client.partitions("nothing")
     assert caught.value.code == 17
@@ -92,7 +92,7 @@ def test_names_are_where_people_look() -> None:
     [(b"0", "CR_SUCCESS"), (b"4", "CR_THROW_EXCEPTION"), (b'"cr_later"', "CR_LATER")],
 )
 async def test_what_became_of_a_message_may_be_a_number(
-    cluster, client: RocketClient, said: bytes, meant: str
+    cluster, client: Client, said: bytes, meant: str
 ) -> None:
     body = b'{"consumeResult":' + said + b',"order":1,"remark":7,"spentTimeMills":"12"}'
     cluster.always(RequestCode.CONSUME_MESSAGE_DIRECTLY, lambda asked: asked.answer(body=body))

@@ -12,7 +12,7 @@ from coherer._client import connect_rocketmq
 from coherer._client.rocketmq import pulling
 from coherer._wire.rocketmq.bodies import ConsumerStatus
 from coherer._wire.rocketmq.codes import RequestCode
-from coherer._wire.rocketmq.messages import RocketMessage
+from coherer._wire.rocketmq.messages import StoredMessage
 from coherer.errors import ClosedError, UsageError
 from coherer.message import Message
 from tests.client.rocket_shelf import PULL, STORE, ZERO, one, reading
@@ -84,11 +84,11 @@ async def test_views_are_messages(cluster, shelf, client) -> None:
     async with reading(client) as consumer:
         [view] = await one(consumer)
         message = view.detached()
-        assert isinstance(view, RocketMessage)
+        assert isinstance(view, StoredMessage)
         assert not isinstance(view, Message)
-        assert type(message) is RocketMessage
+        assert type(message) is StoredMessage
         match view:
-            case RocketMessage(topic="demo", body=body):
+            case StoredMessage(topic="demo", body=body):
                 assert body == b"a"
             case _:
                 pytest.fail("a view is a message")

@@ -8,7 +8,7 @@ import pytest
 from coherer._client import connect_rocketmq
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import Link
-from coherer._client.rocketmq.options import RocketOptions
+from coherer._client.rocketmq.options import ClientOptions
 from coherer._wire.rocketmq.bodies import ConsumerData, ProducerData, SubscriptionData
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command
@@ -45,7 +45,7 @@ class Member:
 
 def instance_of(cluster, **options) -> Instance:
     addresses = options.pop("addresses", (("127.0.0.1", cluster.names.port),))
-    return Instance(RocketOptions(addresses=addresses, timeout_ms=2_000, **options))
+    return Instance(ClientOptions(addresses=addresses, timeout_ms=2_000, **options))
 
 
 @pytest.fixture
@@ -250,7 +250,7 @@ async def test_a_name_server_that_is_silent(cluster, kit, instance: Instance) ->
 
 
 async def test_no_name_server() -> None:
-    one = Instance(RocketOptions(addresses=(("127.0.0.1", 1),)))
+    one = Instance(ClientOptions(addresses=(("127.0.0.1", 1),)))
     with pytest.raises(ConnectError):
         await one.start()
     await one.close()
@@ -329,9 +329,9 @@ async def test_refusals_and_silence(cluster, kit, link: Link) -> None:
 )
 def test_options_that_make_no_sense(options) -> None:
     with pytest.raises(UsageError):
-        RocketOptions(**{"addresses": (("a", 1),), **options})
+        ClientOptions(**{"addresses": (("a", 1),), **options})
 
 
 def test_options_keep_the_secret() -> None:
-    options = RocketOptions(addresses=(("a", 1),), user="u", password="secret")
-    assert repr(options) == "<RocketOptions a:1, user u>"
+    options = ClientOptions(addresses=(("a", 1),), user="u", password="secret")
+    assert repr(options) == "<ClientOptions a:1, user u>"

@@ -10,7 +10,7 @@ import pytest
 
 from coherer import _net as net
 from coherer._client import connect_rocketmq
-from coherer._client.rocketmq.client import RocketClient
+from coherer._client.rocketmq.client import Client
 from coherer._client.rocketmq.consumer_options import ConsumerOptions
 from coherer._client.rocketmq.process_queue import Thresholds
 from coherer._client.rocketmq.producer_options import ProducerOptions
@@ -49,7 +49,7 @@ def test_when_a_queue_is_full() -> None:
     assert ConsumerOptions(**options, orderly=True).thresholds.span == 0
 
 
-async def test_how_hard_to_compress(cluster, client: RocketClient) -> None:
+async def test_how_hard_to_compress(cluster, client: Client) -> None:
     body = b"".join(b"%d,%d;" % (number, number * number) for number in range(4_000))
     for level in (1, 9):
         async with client.producer("demo", compress_level=level) as producer:
@@ -110,7 +110,7 @@ async def test_what_could_not_leave_goes_to_another_broker(cluster2, client2) ->
         await listener.close()
 
 
-async def test_a_broker_that_no_name_server_knows(cluster, client: RocketClient) -> None:
+async def test_a_broker_that_no_name_server_knows(cluster, client: Client) -> None:
     code = RequestCode.WIPE_WRITE_PERM_OF_BROKER
     cluster.always(code, lambda asked: asked.answer(fields={"wipeTopicCount": "0"}))
     with pytest.raises(UnavailableError, match="no master of nobody") as caught:
@@ -120,7 +120,7 @@ async def test_a_broker_that_no_name_server_knows(cluster, client: RocketClient)
     await client.admin().set_writable("broker-a", writable=False)
 
 
-async def test_what_a_server_says_of_a_topic(cluster, kit, client: RocketClient) -> None:
+async def test_what_a_server_says_of_a_topic(cluster, kit, client: Client) -> None:
     cluster.script(RequestCode.GET_ROUTEINFO_BY_TOPIC, kit.refuse(17, f"No route: t{FAQ}"))
     with pytest.raises(RefusedError) as caught:
         await client.partitions("t")

@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from coherer._client import connect_rocketmq
-from coherer._client.rocketmq.client import RocketClient
+from coherer._client.rocketmq.client import Client
 from coherer._client.rocketmq.faults import FaultRules
 from coherer._record import properties as text
 from coherer._wire.rocketmq.batches import decode_batch
@@ -38,7 +38,7 @@ def properties(asked) -> dict[str, str]:
     return text.decode(asked.send.properties.encode())
 
 
-async def test_a_message_and_its_receipt(cluster, client: RocketClient) -> None:
+async def test_a_message_and_its_receipt(cluster, client: Client) -> None:
     message = Message(
         "demo",
         b"hello",
@@ -65,7 +65,7 @@ async def test_a_message_and_its_receipt(cluster, client: RocketClient) -> None:
     assert (receipt.status, receipt.region) == ("SEND_OK", "DefaultRegion")
 
 
-async def test_stored_less_safely_is_stored(cluster, client: RocketClient) -> None:
+async def test_stored_less_safely_is_stored(cluster, client: Client) -> None:
     fields = {"msgId": "7F", "queueId": "0", "queueOffset": "5"}
     cluster.script(SEND, lambda asked: asked.answer(11, None, fields))
     async with client.producer("demo") as producer:
@@ -73,7 +73,7 @@ async def test_stored_less_safely_is_stored(cluster, client: RocketClient) -> No
     assert (receipt.status, receipt.offset) == ("SLAVE_NOT_AVAILABLE", 5)
 
 
-async def test_queues_are_taken_in_turn(cluster, client: RocketClient) -> None:
+async def test_queues_are_taken_in_turn(cluster, client: Client) -> None:
     async with client.producer("demo") as producer:
         for _ in range(8):
             await producer.send(Message("demo", b"x"))
@@ -82,7 +82,7 @@ async def test_queues_are_taken_in_turn(cluster, client: RocketClient) -> None:
     assert ids[:4] == ids[4:]
 
 
-async def test_messages_of_a_key_go_to_one_queue(cluster, client: RocketClient) -> None:
+async def test_messages_of_a_key_go_to_one_queue(cluster, client: Client) -> None:
     async with client.producer("demo") as producer:
         receipts = [
             await producer.send(Message("demo", b"x"), order_by="order-17") for _ in range(3)
@@ -136,7 +136,7 @@ async def test_a_topic_without_its_broker_does_not_hold_up_others(cluster, clien
             await waiting
 
 
-async def test_a_delayed_message(cluster, client: RocketClient) -> None:
+async def test_a_delayed_message(cluster, client: Client) -> None:
     async with client.producer("demo") as producer:
         await producer.send(Message("demo", b"x"), delay_level=3)
         with pytest.raises(UsageError, match="level of delay"):
@@ -145,7 +145,7 @@ async def test_a_delayed_message(cluster, client: RocketClient) -> None:
     assert properties(asked)["DELAY"] == "3"
 
 
-async def test_large_bodies_are_compressed(cluster, client: RocketClient) -> None:
+async def test_large_bodies_are_compressed(cluster, client: Client) -> None:
     async with client.producer("demo") as producer:
         await producer.send(Message("demo", b"a" * 4096))
         await producer.send(Message("demo", b"a" * 4095))
@@ -239,7 +239,7 @@ async def test_a_lost_answer_that_is_not_tried_again_any_more(
     assert len(cluster2.asked(SEND)) == (1 if chosen else 3)
 
 
-async def test_no_answer_in_time(cluster, kit, client: RocketClient) -> None:
+async def test_no_answer_in_time(cluster, kit, client: Client) -> None:
     await client._instance.link(cluster.brokers["broker-a"].address)  # dialling has its time, too
     cluster.script(SEND, kit.silence)
     async with client.producer("demo", timeout_ms=50) as producer:
@@ -247,7 +247,7 @@ async def test_no_answer_in_time(cluster, kit, client: RocketClient) -> None:
             await producer.send(Message("demo", b"x"))
 
 
-async def test_an_answer_without_its_fields(cluster, client: RocketClient) -> None:
+async def test_an_answer_without_its_fields(cluster, client: Client) -> None:
     cluster.script(SEND, lambda asked: asked.answer(0))
     async with client.producer("demo") as producer:
         with pytest.raises(Exception, match="where the message is"):
@@ -264,7 +264,7 @@ async def test_slow_brokers_are_avoided(cluster2, kit, client2) -> None:
     assert {asked.broker for asked in others} == {"broker-a", "broker-b"} - {first.broker}
 
 
-async def test_a_batch(cluster, client: RocketClient) -> None:
+async def test_a_batch(cluster, client: Client) -> None:
     messages = [Message("demo", b"%d" % i, tag="T") for i in range(3)]
     async with client.producer("demo", wait=False) as producer:
         [receipt] = await producer.send_batch(messages)
@@ -278,7 +278,7 @@ async def test_a_batch(cluster, client: RocketClient) -> None:
     assert len(set(ids)) == 3
 
 
-async def test_a_batch_is_cut_by_size(cluster, client: RocketClient) -> None:
+async def test_a_batch_is_cut_by_size(cluster, client: Client) -> None:
     async with client.producer("demo", max_bytes=1_000) as producer:
         receipts = await producer.send_batch([Message("demo", b"x" * 300)] * 5, order_by=1)
     sizes = [len(decode_batch(asked.request.body).bodies) for asked in cluster.asked(BATCH)]
@@ -286,7 +286,7 @@ async def test_a_batch_is_cut_by_size(cluster, client: RocketClient) -> None:
     assert {receipt.partition for receipt in receipts} == {1}
 
 
-async def test_batches_that_are_none(cluster, client: RocketClient) -> None:
+async def test_batches_that_are_none(cluster, client: Client) -> None:
     async with client.producer("demo") as producer:
         with pytest.raises(UsageError, match="not of 0"):
             await producer.send_batch([])
@@ -297,7 +297,7 @@ async def test_batches_that_are_none(cluster, client: RocketClient) -> None:
     assert not cluster.asked(BATCH)
 
 
-async def test_one_way(cluster, client: RocketClient) -> None:
+async def test_one_way(cluster, client: Client) -> None:
     async with client.producer("demo") as producer:
         await producer.send_oneway(Message("demo", b"x"))
         await cluster.until(lambda: cluster.asked(SEND))
@@ -305,7 +305,7 @@ async def test_one_way(cluster, client: RocketClient) -> None:
     assert asked.request.is_oneway
 
 
-async def test_many(cluster, kit, client: RocketClient) -> None:
+async def test_many(cluster, kit, client: Client) -> None:
     cluster.script(SEND, kit.refuse(13, "illegal"))
     async with client.producer("demo", window=10) as producer:
         report = await producer.send_many(
@@ -315,7 +315,7 @@ async def test_many(cluster, kit, client: RocketClient) -> None:
         assert report.failed[0][1].code == 13
 
 
-async def test_the_window(cluster, kit, client: RocketClient) -> None:
+async def test_the_window(cluster, kit, client: Client) -> None:
     waiting = []
     cluster.always(SEND, waiting.append)
     async with client.producer("demo", window=2) as producer:
@@ -336,7 +336,7 @@ async def test_the_window(cluster, kit, client: RocketClient) -> None:
     assert [outcome.offset for outcome in outcomes] == [2]
 
 
-async def test_what_cannot_be_sent(cluster, client: RocketClient) -> None:
+async def test_what_cannot_be_sent(cluster, client: Client) -> None:
     async with client.producer("demo", max_bytes=10) as producer:
         for message in (
             Message("demo", b""),
@@ -366,7 +366,7 @@ async def test_what_cannot_be_sent(cluster, client: RocketClient) -> None:
         (Message("demo", b"x", properties={1: "a"}), "The name of a property .* is text, not int"),
     ],
 )
-async def test_what_is_of_a_wrong_type(client: RocketClient, message: Message, says: str) -> None:
+async def test_what_is_of_a_wrong_type(client: Client, message: Message, says: str) -> None:
     async with client.producer("demo") as producer:
         with pytest.raises(UsageError, match=says):
             await producer.send(message)
@@ -376,7 +376,7 @@ async def test_what_is_of_a_wrong_type(client: RocketClient, message: Message, s
         assert (report.sent, len(report.failed)) == (1, 1)
 
 
-async def test_a_topic_that_the_send_creates(cluster, client: RocketClient) -> None:
+async def test_a_topic_that_the_send_creates(cluster, client: Client) -> None:
     with pytest.raises(RefusedError) as caught:
         async with client.producer("young"):
             pass
@@ -392,7 +392,7 @@ async def test_a_topic_that_the_send_creates(cluster, client: RocketClient) -> N
         assert {receipt.partition for receipt in receipts} == set(range(8))
 
 
-async def test_a_topic_that_nobody_may_write_to(cluster, client: RocketClient) -> None:
+async def test_a_topic_that_nobody_may_write_to(cluster, client: Client) -> None:
     cluster.writable = False
     with pytest.raises(Exception, match="no queue"):
         async with client.producer("demo"):
@@ -430,7 +430,7 @@ async def test_signatures(cluster) -> None:
         assert signature == base64.b64encode(digest).decode()
 
 
-async def test_leaving(cluster, client: RocketClient) -> None:
+async def test_leaving(cluster, client: Client) -> None:
     producer = client.producer("demo", group="planes")
     await producer.start()
     await producer.close()
@@ -444,7 +444,7 @@ async def test_leaving(cluster, client: RocketClient) -> None:
         client.producer("demo")
 
 
-async def test_a_broker_that_is_not_there(cluster, client: RocketClient) -> None:
+async def test_a_broker_that_is_not_there(cluster, client: Client) -> None:
     await cluster.brokers["broker-a"].listener.close()
     with pytest.raises(ConnectError):
         async with client.producer("demo", timeout_ms=100):
@@ -462,6 +462,6 @@ async def test_a_broker_that_is_not_there(cluster, client: RocketClient) -> None
         {"group": "DEFAULT_PRODUCER"},
     ],
 )
-async def test_options_that_make_no_sense(client: RocketClient, options) -> None:
+async def test_options_that_make_no_sense(client: Client, options) -> None:
     with pytest.raises(UsageError):
         client.producer("demo", **options)

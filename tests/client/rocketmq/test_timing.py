@@ -9,7 +9,7 @@ import pytest
 
 import coherer.blocking
 from coherer._client import connect_rocketmq
-from coherer._client.rocketmq.client import RocketClient
+from coherer._client.rocketmq.client import Client
 from coherer._record import properties as text
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer.errors import UnavailableError, UsageError
@@ -31,7 +31,7 @@ def newer(cluster) -> None:
     cluster.always(BEAT, lambda asked: asked.answer(fields={"cohererFeatures": "x,timers"}))
 
 
-async def test_any_time_at_a_broker_that_can(cluster, client: RocketClient) -> None:
+async def test_any_time_at_a_broker_that_can(cluster, client: Client) -> None:
     newer(cluster)
     message = Message("demo", b"x")
     async with client.producer("demo") as producer:
@@ -51,7 +51,7 @@ async def test_any_time_at_a_broker_that_can(cluster, client: RocketClient) -> N
     ]
 
 
-async def test_levels_at_an_older_broker(cluster, client: RocketClient) -> None:
+async def test_levels_at_an_older_broker(cluster, client: Client) -> None:
     message = Message("demo", b"x")
     async with client.producer("demo") as producer:
         await producer.send(message, delay=timedelta(minutes=1))
@@ -65,7 +65,7 @@ async def test_levels_at_an_older_broker(cluster, client: RocketClient) -> None:
     assert wishes(cluster) == [{"DELAY": "5"}, {"DELAY": "18"}, {}]
 
 
-async def test_a_first_send_waits_for_what_the_broker_says(cluster, client: RocketClient) -> None:
+async def test_a_first_send_waits_for_what_the_broker_says(cluster, client: Client) -> None:
     cluster.script(BEAT, lambda _: None)  # the first heartbeat gets no answer
     cluster.always(BEAT, lambda asked: asked.answer(fields={"cohererFeatures": "timers"}))
     async with client.producer("demo") as producer:
@@ -76,7 +76,7 @@ async def test_a_first_send_waits_for_what_the_broker_says(cluster, client: Rock
 
 
 async def test_a_broker_that_does_not_say_what_it_can(
-    cluster, client: RocketClient, monkeypatch: pytest.MonkeyPatch
+    cluster, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("coherer._client.rocketmq.instance.HEARTBEAT_TIMEOUT_MS", 50)
     cluster.always(BEAT, lambda _: None)
@@ -96,7 +96,7 @@ async def test_a_broker_that_does_not_say_what_it_can(
         {"delay": timedelta(seconds=-1)},
     ],
 )
-async def test_wishes_that_cannot_be(client: RocketClient, wish: dict[str, object]) -> None:
+async def test_wishes_that_cannot_be(client: Client, wish: dict[str, object]) -> None:
     async with client.producer("demo") as producer:
         with pytest.raises(UsageError):
             await producer.send(Message("demo", b"x"), **wish)

@@ -4,7 +4,7 @@ import pytest
 
 from coherer._client.engine.telemetry import Telemetry
 from coherer._client.rocketmq import tracing
-from coherer._client.rocketmq.client import RocketClient
+from coherer._client.rocketmq.client import Client
 from coherer._client.rocketmq.producer_options import Verdict
 from coherer._client.rocketmq.tracing import Record, Tracer, bodies, record
 from coherer._record import layout
@@ -47,7 +47,7 @@ def test_bodies_have_a_limit() -> None:
     assert list(bodies([])) == []
 
 
-async def test_sends_are_traced(cluster, client: RocketClient) -> None:
+async def test_sends_are_traced(cluster, client: Client) -> None:
     cluster.topics["RMQ_SYS_TRACE_TOPIC"] = 1
     message = Message("demo", b"hello", tag="UA", keys=("k1",))
     async with client.producer("demo", group="planes", trace=True) as producer:
@@ -70,7 +70,7 @@ async def test_sends_are_traced(cluster, client: RocketClient) -> None:
     assert all(asked.send.producer_group.startswith("_INNER_TRACE_PRODUCER-") for asked in traced)
 
 
-async def test_transactions_are_traced(cluster, client: RocketClient) -> None:
+async def test_transactions_are_traced(cluster, client: Client) -> None:
     cluster.topics["mine"] = 1
     async with (
         client.producer(
@@ -104,7 +104,7 @@ async def test_transactions_are_traced(cluster, client: RocketClient) -> None:
     )
 
 
-async def test_a_broker_that_wants_no_trace(cluster, client: RocketClient) -> None:
+async def test_a_broker_that_wants_no_trace(cluster, client: Client) -> None:
     fields = {"msgId": "7F", "queueId": "0", "queueOffset": "5", "TRACE_ON": "false"}
     cluster.script(SEND, lambda asked: asked.answer(0, None, fields))
     async with client.producer("demo", trace=True) as producer:
@@ -112,7 +112,7 @@ async def test_a_broker_that_wants_no_trace(cluster, client: RocketClient) -> No
     assert len(cluster.asked(SEND)) == 1
 
 
-async def test_trace_that_cannot_be_sent(cluster, client: RocketClient, caplog) -> None:
+async def test_trace_that_cannot_be_sent(cluster, client: Client, caplog) -> None:
     async with client.producer("demo", trace=True) as producer:  # nobody has the trace topic
         await producer.send(Message("demo", b"x"))
     assert "Message trace is lost" in caplog.text
@@ -136,7 +136,7 @@ async def test_too_many_records_are_dropped() -> None:
     assert (sender.sent, tracer.dropped) == (1_024, 76)
 
 
-async def test_observers_see_failures(cluster, kit, client: RocketClient) -> None:
+async def test_observers_see_failures(cluster, kit, client: Client) -> None:
     seen: list[CohererError] = []
 
     class Watcher:
@@ -177,7 +177,7 @@ def spans():
     provider.shutdown()
 
 
-async def test_spans(cluster, kit, client: RocketClient, spans) -> None:
+async def test_spans(cluster, kit, client: Client, spans) -> None:
     provider, exporter = spans
     telemetry = Telemetry(provider)
     cluster.script(SEND, cluster._default, kit.refuse(13, "illegal"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coherer._client.rocketmq.client import RocketClient
+from coherer._client.rocketmq.client import Client
 from coherer._client.rocketmq.producer_options import Verdict
 from coherer._record import layout
 from coherer._record import properties as text
@@ -28,7 +28,7 @@ def ends(cluster) -> list[EndTransactionHeader]:
     return [parse(EndTransactionHeader, asked.fields) for asked in cluster.asked(END)]
 
 
-async def test_a_transaction_is_committed(cluster, client: RocketClient) -> None:
+async def test_a_transaction_is_committed(cluster, client: Client) -> None:
     async with client.producer("demo", group="banks", check=unknown) as producer:
         async with producer.transaction(Message("demo", b"x")) as transaction:
             assert not cluster.asked(END)
@@ -45,7 +45,7 @@ async def test_a_transaction_is_committed(cluster, client: RocketClient) -> None
     assert (end.msg_id, end.from_transaction_check) == (transaction.id, False)
 
 
-async def test_a_transaction_is_rolled_back(cluster, client: RocketClient) -> None:
+async def test_a_transaction_is_rolled_back(cluster, client: Client) -> None:
     async with client.producer("demo", check=unknown) as producer:
         async with producer.transaction(Message("demo", b"x")) as transaction:
             await transaction.rollback()
@@ -54,7 +54,7 @@ async def test_a_transaction_is_rolled_back(cluster, client: RocketClient) -> No
     assert [end.commit_or_rollback for end in ends(cluster)] == [12]
 
 
-async def test_an_exception_leaves_the_end_open(cluster, client: RocketClient) -> None:
+async def test_an_exception_leaves_the_end_open(cluster, client: Client) -> None:
     async with client.producer("demo", check=unknown) as producer:
         with pytest.raises(ZeroDivisionError):
             async with producer.transaction(Message("demo", b"x")) as transaction:
@@ -78,7 +78,7 @@ async def test_an_exception_is_not_hidden_by_a_broker_that_has_gone(cluster, cli
             await work()
 
 
-async def test_a_commit_that_is_refused(cluster, kit, client: RocketClient) -> None:
+async def test_a_commit_that_is_refused(cluster, kit, client: Client) -> None:
     cluster.script(END, kit.refuse(1, "Find prepared transaction message failed"))
     async with client.producer("demo", check=unknown) as producer:
         transaction = producer.transaction(Message("demo", b"x"))
@@ -89,7 +89,7 @@ async def test_a_commit_that_is_refused(cluster, kit, client: RocketClient) -> N
             await transaction.commit()
 
 
-async def test_a_half_message_that_is_not_safe(cluster, client: RocketClient) -> None:
+async def test_a_half_message_that_is_not_safe(cluster, client: Client) -> None:
     fields = {"msgId": "7F00000100002A9F" + "0" * 16, "queueId": "0", "queueOffset": "5"}
     cluster.script(SEND, lambda asked: asked.answer(12, None, fields))
     async with client.producer("demo", check=unknown) as producer:
@@ -99,7 +99,7 @@ async def test_a_half_message_that_is_not_safe(cluster, client: RocketClient) ->
     assert [end.commit_or_rollback for end in ends(cluster)] == [12]
 
 
-async def test_a_transaction_needs_a_check(client: RocketClient) -> None:
+async def test_a_transaction_needs_a_check(client: Client) -> None:
     async with client.producer("demo") as producer:
         with pytest.raises(UsageError, match="check function"):
             producer.transaction(Message("demo", b"x"))
@@ -136,7 +136,7 @@ def failing(message) -> Verdict:
         (failing, 0, "checkLocalTransactionState Exception: no idea"),
     ],
 )
-async def test_a_broker_asks(cluster, client: RocketClient, check, number, remark) -> None:
+async def test_a_broker_asks(cluster, client: Client, check, number, remark) -> None:
     async with client.producer("demo", group="banks", check=check) as producer:
         await producer.send(Message("demo", b"x"))
         ask_about(cluster)
@@ -148,7 +148,7 @@ async def test_a_broker_asks(cluster, client: RocketClient, check, number, remar
     assert end == EndTransactionHeader("banks", 5, 77, number, True, "0A0B", "0A0B")
 
 
-async def test_a_broker_asks_about_another_group(cluster, client: RocketClient, caplog) -> None:
+async def test_a_broker_asks_about_another_group(cluster, client: Client, caplog) -> None:
     async with client.producer("demo", group="banks", check=unknown) as producer:
         await producer.send(Message("demo", b"x"))
         ask_about(cluster, "shops")
@@ -158,7 +158,7 @@ async def test_a_broker_asks_about_another_group(cluster, client: RocketClient, 
     assert "group shops" in caplog.text
 
 
-async def test_a_request_and_its_reply(cluster, client: RocketClient) -> None:
+async def test_a_request_and_its_reply(cluster, client: Client) -> None:
     async with client.producer("demo", group="askers") as producer:
 
         def reply(asked) -> None:
@@ -190,7 +190,7 @@ async def test_a_request_and_its_reply(cluster, client: RocketClient) -> None:
         assert (await answers[0]).code == 0
 
 
-async def test_a_reply(cluster, client: RocketClient) -> None:
+async def test_a_reply(cluster, client: Client) -> None:
     cluster.topics["cluster_REPLY_TOPIC"] = 1
     record = layout.encode(
         "demo",
@@ -265,7 +265,7 @@ def replied(cluster: Any, answers: list[Any], body: bytes, **changed: str | None
     "body", [b"pong", b"", b"x\x9cpong", zlib.compress(b"pong" * 99)[:-5], zlib.compress(b"pong")]
 )
 async def test_a_reply_that_is_not_what_its_flag_says_is_taken_as_it_is(
-    cluster, client: RocketClient, body: bytes
+    cluster, client: Client, body: bytes
 ) -> None:
     answers: list[Any] = []
     cluster.script(SEND, replied(cluster, answers, body))
@@ -284,7 +284,7 @@ async def test_a_reply_that_is_not_what_its_flag_says_is_taken_as_it_is(
     ],
 )
 async def test_what_is_wrong_with_a_reply_ends_the_request_at_once(
-    cluster, client: RocketClient, body: bytes, changed: dict[str, str | None], why: str
+    cluster, client: Client, body: bytes, changed: dict[str, str | None], why: str
 ) -> None:
     answers: list[Any] = []
     cluster.script(SEND, replied(cluster, answers, body, **changed))
@@ -295,7 +295,7 @@ async def test_what_is_wrong_with_a_reply_ends_the_request_at_once(
     assert (await answers[0]).code == 1
 
 
-async def test_nobody_replies(cluster, client: RocketClient) -> None:
+async def test_nobody_replies(cluster, client: Client) -> None:
     async with client.producer("demo") as producer:
         with pytest.raises(RequestTimeoutError, match="Nobody replied"):
             await producer.request(Message("demo", b"ping"), timeout_ms=30)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from coherer._record import compression, layout
 from coherer._wire.rocketmq.delivery import MessageBatch, decode_messages
-from coherer._wire.rocketmq.messages import RocketMessage
+from coherer._wire.rocketmq.messages import StoredMessage
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import ProtocolError
 
@@ -32,7 +32,7 @@ def test_the_worked_example_13_6() -> None:
     batch = MessageBatch(EXAMPLE, QUEUE, next_offset=43, min_offset=0, max_offset=43)
     assert batch.offset == 42
     (message,) = batch
-    assert message == RocketMessage(
+    assert message == StoredMessage(
         topic="TopicTest",
         body=b"hello",
         tag="TagA",
@@ -230,7 +230,7 @@ def test_a_retried_message_has_its_first_topic() -> None:
 
 
 def test_another_kind_of_message() -> None:
-    class Held(RocketMessage, frozen=True):
+    class Held(StoredMessage, frozen=True):
         """A message with one more field, as the consumer's."""
 
         holder: str = ""

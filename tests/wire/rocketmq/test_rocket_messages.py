@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from coherer._record import compression, properties
 from coherer._wire.rocketmq.messages import (
-    RocketMessage,
-    RocketReceipt,
+    SendReceipt,
+    StoredMessage,
     born_time,
     outgoing,
     time_of,
@@ -131,6 +131,6 @@ def test_a_time_that_is_none_stays_a_property() -> None:
 
 
 def test_kinds() -> None:
-    assert issubclass(RocketMessage, ReceivedMessage)
-    receipt = RocketReceipt("0A", "a", "broker-a", 0, 7, 0)
+    assert issubclass(StoredMessage, ReceivedMessage)
+    receipt = SendReceipt("0A", "a", "broker-a", 0, 7, 0)
     assert (receipt.status, receipt.offset) == ("SEND_OK", 7)

@@ -19,7 +19,7 @@ from coherer._wire.rocketmq.headers import (
     QueryMessageHeader,
     ViewMessageHeader,
 )
-from coherer._wire.rocketmq.messages import RocketMessage
+from coherer._wire.rocketmq.messages import StoredMessage
 from coherer.errors import CohererError, ProtocolError, RefusedError, UsageError
 
 FOREVER_MS: Final = 2**63 - 1
@@ -29,7 +29,7 @@ UNIQUE_COUNT: Final = 32
 class Messages(Asking):
     """The part of administration about messages."""
 
-    async def message(self, message_id: str) -> RocketMessage:
+    async def message(self, message_id: str) -> StoredMessage:
         """A message by its offset message id: the `id` of receipts and received messages.
 
         Raises:
@@ -56,7 +56,7 @@ class Messages(Asking):
         begin: datetime | None = None,
         end: datetime | None = None,
         limit: int = 64,
-    ) -> list[RocketMessage]:
+    ) -> list[StoredMessage]:
         """Messages by one of their keys, in the order of storing.
 
         Args:
@@ -77,7 +77,7 @@ class Messages(Asking):
         found = await self._query(header)
         return [message for message in found if key in message.keys]
 
-    async def message_by_unique_id(self, topic: str, unique_id: str) -> RocketMessage | None:
+    async def message_by_unique_id(self, topic: str, unique_id: str) -> StoredMessage | None:
         """A message by the id that its sender made; of several copies the one stored first.
 
         Raises:
@@ -95,7 +95,7 @@ class Messages(Asking):
         return min(found, key=_stored, default=None)
 
     async def consume_directly(
-        self, group: str, message: RocketMessage, *, client_id: str = ""
+        self, group: str, message: StoredMessage, *, client_id: str = ""
     ) -> ConsumeDirectlyResult:
         """Have a consumer that runs deal with one message now, whatever its offsets.
 
@@ -114,7 +114,7 @@ class Messages(Asking):
         answer = await self._ask(address, RequestCode.CONSUME_MESSAGE_DIRECTLY, fields)
         return ConsumeDirectlyResult.decode(answer.body)
 
-    async def check_transaction_again(self, message: RocketMessage) -> None:
+    async def check_transaction_again(self, message: StoredMessage) -> None:
         """Have a transaction asked about again that the broker has given up.
 
         Args:
@@ -126,12 +126,12 @@ class Messages(Asking):
         address = f"{ip_address(place.address)}:{place.port}"
         await self._ask(address, RequestCode.RESUME_CHECK_HALF_MESSAGE, fields)
 
-    async def _query(self, header: QueryMessageHeader) -> list[RocketMessage]:
+    async def _query(self, header: QueryMessageHeader) -> list[StoredMessage]:
         if not header.key.strip():
             raise UsageError("A key is not blank.", topic=header.topic)
         await self._instance.start()
         route = await self._instance.route(header.topic, fresh=True)
-        found: list[RocketMessage] = []
+        found: list[StoredMessage] = []
         error: CohererError | None = None
         answered = False
 
@@ -160,6 +160,6 @@ class Messages(Asking):
         return sorted(mine, key=_stored)
 
 
-def _stored(message: RocketMessage) -> tuple[int, int]:
+def _stored(message: StoredMessage) -> tuple[int, int]:
     """The order of storing: many messages share a millisecond, and of one broker also its log."""
     return message.stored_ms, message.physical_offset

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from coherer._record.schedule import DELAY_LEVELS_MS
 from coherer._wire.rocketmq.delivery import MessageBatch
-from coherer._wire.rocketmq.messages import RocketMessage
+from coherer._wire.rocketmq.messages import StoredMessage
 from coherer._wire.rocketmq.names import Queue, without_namespace
 from coherer.errors import UsageError
 
@@ -94,7 +94,7 @@ class ClaimedBatch(MessageBatch):
         self.filtered = filtered
         self.namespace = namespace
         self.claim: Claim | None = None
-        self._made: dict[int, RocketMessage] = {}
+        self._made: dict[int, StoredMessage] = {}
         self.tries = 0  # beyond those that the messages know of
 
     @property
@@ -112,11 +112,11 @@ class ClaimedBatch(MessageBatch):
         if self.claim is not None:
             await self.claim.retry(number, later)
 
-    def message(self, number: int) -> RocketMessage:
+    def message(self, number: int) -> StoredMessage:
         """The message of a place."""
         made = self._made.get(number)
         if made is None:
-            [made] = super().pick((number,)).messages(RocketMessage)
+            [made] = super().pick((number,)).messages(StoredMessage)
             if self.tries or self.namespace:
                 topic = without_namespace(self.namespace, made.topic)
                 made = replace(made, topic=topic, attempt=made.attempt + self.tries)

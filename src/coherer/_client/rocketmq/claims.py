@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from coherer._client.rocketmq.claimed import ClaimedBatch, Later, Watch
 from coherer._client.rocketmq.process_queue import Package, ProcessQueue
-from coherer._wire.rocketmq.messages import RocketMessage
+from coherer._wire.rocketmq.messages import StoredMessage
 
 AGAIN_MS: Final = 5_000
 """A message that no broker took back is delivered again after so long (8.13)."""
@@ -41,7 +41,7 @@ class Origin(Protocol):
         """How long the queue rests after a failure, in order."""
         ...
 
-    async def send_back(self, message: RocketMessage, later: Later) -> bool:
+    async def send_back(self, message: StoredMessage, later: Later) -> bool:
         """Have a message delivered again later; whether it is out of our hands."""
         ...
 

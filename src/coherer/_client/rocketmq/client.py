@@ -17,7 +17,7 @@ from coherer._client.rocketmq.door import Door
 from coherer._client.rocketmq.faults import FaultRules
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.observers import Observer
-from coherer._client.rocketmq.options import RocketOptions
+from coherer._client.rocketmq.options import ClientOptions
 from coherer._client.rocketmq.producer import Producer
 from coherer._client.rocketmq.producer_options import Check, ProducerOptions
 from coherer._client.rocketmq.pull_consumer import PullConsumer
@@ -79,7 +79,7 @@ class ConsumerKeywords(TypedDict, total=False):
     trace: bool | str
 
 
-class RocketClient(BaseClient):
+class Client(BaseClient):
     """A client of a RocketMQ cluster. Made by `coherer.connect`; use it with `async with`.
 
     It belongs to one event loop and one process. Connections are made when they are needed and
@@ -98,17 +98,17 @@ class RocketClient(BaseClient):
         options: addresses and more.
     """
 
-    def __init__(self, options: RocketOptions) -> None:
+    def __init__(self, options: ClientOptions) -> None:
         super().__init__()
         self._options = options
         self._instance = Instance(options)
         self._door = Door(self._instance)
 
     def __repr__(self) -> str:
-        return f"<RocketClient of rocketmq://{self._options.servers}>"
+        return f"<Client of rocketmq://{self._options.servers}>"
 
     @property
-    def options(self) -> RocketOptions:
+    def options(self) -> ClientOptions:
         """The options."""
         return self._options
 

@@ -17,7 +17,7 @@ from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.producer import TRACE_TIMEOUT_MS, Producer
 from coherer._client.rocketmq.producer_options import ProducerOptions
 from coherer._client.rocketmq.tracing import Tracer, after_record, before_record
-from coherer._wire.rocketmq.messages import RocketMessage
+from coherer._wire.rocketmq.messages import StoredMessage
 from coherer._wire.rocketmq.names import TRACE_TOPIC
 
 SUCCESS: Final = 0
@@ -49,7 +49,7 @@ class ConsumerTrace:
             return None
         messages = [
             message
-            for message in batch.messages(RocketMessage)
+            for message in batch.messages(StoredMessage)
             if message.stored_properties.get("TRACE_ON", "true") != "false"
         ]
         request_id = uuid4().hex.upper()
@@ -76,7 +76,7 @@ class ConsumerTrace:
         """Send what waits."""
         await self._tracer.close()
 
-    def _after(self, message: RocketMessage, request_id: str, cost_ms: int, success: bool) -> None:
+    def _after(self, message: StoredMessage, request_id: str, cost_ms: int, success: bool) -> None:
         text = after_record(
             group=self._group,
             request_id=request_id,

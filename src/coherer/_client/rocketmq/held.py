@@ -34,7 +34,7 @@ from coherer._common.logs import Log
 from coherer._record.gaps import described
 from coherer._record.schedule import DELAY_LEVELS_MS
 from coherer._wire.rocketmq.codes import ResponseCode
-from coherer._wire.rocketmq.messages import RocketMessage
+from coherer._wire.rocketmq.messages import StoredMessage
 from coherer._wire.rocketmq.names import Queue
 from coherer._wire.rocketmq.pulling import LITE, SUSPEND, PullAnswer, PullEncoder
 from coherer._wire.rocketmq.subscription import Subscription
@@ -94,7 +94,7 @@ class Keeper(Protocol):
         """A broker does not know us."""
         ...
 
-    async def send_back(self, message: RocketMessage, later: Later) -> bool:
+    async def send_back(self, message: StoredMessage, later: Later) -> bool:
         """Have a message delivered again later; whether it is out of our hands."""
         ...
 
@@ -247,7 +247,7 @@ class Held:
             wanted_ms = DELAY_LEVELS_MS[later - 1]
         return min(max(wanted_ms, SUSPEND_MS[0]), SUSPEND_MS[1])
 
-    async def send_back(self, message: RocketMessage, later: Later) -> bool:
+    async def send_back(self, message: StoredMessage, later: Later) -> bool:
         """See `claims.Origin`."""
         return await self.keeper.send_back(message, later)
 

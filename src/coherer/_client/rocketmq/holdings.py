@@ -37,7 +37,7 @@ from coherer._client.rocketmq.rebalance import IDLE_MS, change, share
 from coherer._client.rocketmq.start import Edge, Starts
 from coherer._common.logs import Log
 from coherer._wire.rocketmq.codes import ResponseCode
-from coherer._wire.rocketmq.messages import RocketMessage
+from coherer._wire.rocketmq.messages import StoredMessage
 from coherer._wire.rocketmq.names import RETRY_PREFIX, Queue
 from coherer._wire.rocketmq.pulling import LITE
 from coherer._wire.rocketmq.subscription import Subscription
@@ -53,7 +53,7 @@ LAST_WORD_MS: Final = 1_000
 class Returner(Protocol):
     """Has messages delivered again."""
 
-    async def send_back(self, message: RocketMessage, later: Later) -> bool:
+    async def send_back(self, message: StoredMessage, later: Later) -> bool:
         """Whether the message is out of our hands now."""
         ...
 
@@ -136,7 +136,7 @@ class Holdings:
                 self.door.instance.heartbeat_now(), name="heartbeat"
             )
 
-    async def send_back(self, message: RocketMessage, later: Later) -> bool:
+    async def send_back(self, message: StoredMessage, later: Later) -> bool:
         """See `held.Keeper`."""
         return await self._returner.send_back(message, later)
 

@@ -26,7 +26,7 @@ from coherer._client.engine.tasks import cancel, every
 from coherer._client.rocketmq.directory import Directory
 from coherer._client.rocketmq.link import Desk, Handler, Link, Pool, Signer
 from coherer._client.rocketmq.nameservers import NameServers
-from coherer._client.rocketmq.options import VIP_PORT_STEP, RocketOptions
+from coherer._client.rocketmq.options import VIP_PORT_STEP, ClientOptions
 from coherer._client.rocketmq.requests import Replies
 from coherer._client.rocketmq.routes import MASTER
 from coherer._client.rocketmq.transactions import Checks
@@ -87,7 +87,7 @@ class Instance(Directory):
         timers: whether each broker keeps messages until any time, from the same.
     """
 
-    def __init__(self, options: RocketOptions) -> None:
+    def __init__(self, options: ClientOptions) -> None:
         self.options = options
         self._desk = Desk(_signer(options))
         self.pool = Pool(self._desk, tls=options.tls, connect_timeout_ms=options.connect_timeout_ms)
@@ -324,7 +324,7 @@ class Instance(Directory):
         await asyncio.gather(*(tell(link) for link in list(self._greeted) if link.open))
 
 
-def _signer(options: RocketOptions) -> Signer | None:
+def _signer(options: ClientOptions) -> Signer | None:
     if options.user is None or options.password is None:
         return None
     return acl.signer(options.user, options.password, options.token)

@@ -65,7 +65,7 @@ class Member(Startable):
 
     Attributes:
         make: makes batches; facades have their own.
-        namespace: of all names, see `RocketOptions`.
+        namespace: of all names, see `ClientOptions`.
     """
 
     _KIND: ClassVar[str] = "consumer"

@@ -9,7 +9,7 @@ from typing import Protocol, cast
 from msgspec import structs
 
 from coherer._client.engine.outcomes import Sink, Stored
-from coherer._wire.rocketmq.messages import RocketReceipt
+from coherer._wire.rocketmq.messages import SendReceipt
 from coherer.errors import CohererError
 from coherer.message import Message
 
@@ -36,7 +36,7 @@ class Outcome(Protocol):
         """Whether the broker wants message trace."""
         ...
 
-    def receipt(self) -> RocketReceipt:
+    def receipt(self) -> SendReceipt:
         """The receipt."""
         ...
 

@@ -16,7 +16,7 @@ VIP_PORT_STEP: Final = 2
 """A broker's fast port is so far below its main port; everything but pulls may go there."""
 
 
-class RocketOptions(msgspec.Struct, frozen=True, kw_only=True):
+class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a client of RocketMQ.
 
     Args:
@@ -65,7 +65,7 @@ class RocketOptions(msgspec.Struct, frozen=True, kw_only=True):
                 raise UsageError(f"{name} is 1 or more, not {value}.")
 
     def __repr__(self) -> str:
-        return f"<RocketOptions {self.servers}, user {self.user}>"  # never the password
+        return f"<ClientOptions {self.servers}, user {self.user}>"  # never the password
 
     @property
     def servers(self) -> str:

@@ -32,7 +32,7 @@ from coherer._client.rocketmq.tracing import ProducerTrace, Tracer
 from coherer._client.rocketmq.transactions import PREPARED, Transaction, end_header
 from coherer._wire.rocketmq.batches import ITEM_BYTES, split_by_size
 from coherer._wire.rocketmq.codes import RequestCode
-from coherer._wire.rocketmq.messages import RocketMessage, RocketReceipt
+from coherer._wire.rocketmq.messages import SendReceipt, StoredMessage
 from coherer._wire.rocketmq.names import TRACE_TOPIC, Queue
 from coherer.errors import UsageError
 from coherer.message import Message, Receipt
@@ -86,7 +86,7 @@ class Producer(BaseProducer):
         delay_level: int = 0,
         deliver_at: datetime | None = None,
         delay: timedelta | None = None,
-    ) -> RocketReceipt:
+    ) -> SendReceipt:
         """Send one message and wait for its receipt.
 
         Args:
@@ -130,7 +130,7 @@ class Producer(BaseProducer):
         delay_level: int = 0,
         deliver_at: datetime | None = None,
         delay: timedelta | None = None,
-    ) -> asyncio.Future[RocketReceipt]: ...
+    ) -> asyncio.Future[SendReceipt]: ...
 
     @overload
     def submit(
@@ -155,7 +155,7 @@ class Producer(BaseProducer):
         delay_level: int = 0,
         deliver_at: datetime | None = None,
         delay: timedelta | None = None,
-    ) -> asyncio.Future[RocketReceipt] | None:
+    ) -> asyncio.Future[SendReceipt] | None:
         """Send one message and do not wait.
 
         Args:
@@ -179,7 +179,7 @@ class Producer(BaseProducer):
         if self._window.full:
             raise self._crowded()
         sink: Sink
-        future: asyncio.Future[RocketReceipt] | None = None
+        future: asyncio.Future[SendReceipt] | None = None
         if callback is not None:
             sink = CallbackSink(callback)
         else:
@@ -198,7 +198,7 @@ class Producer(BaseProducer):
         *,
         order_by: Key | None = None,
         queue: Queue | None = None,
-    ) -> list[RocketReceipt]:
+    ) -> list[SendReceipt]:
         """Send messages of one topic together, the fastest way: all to one queue, in order.
 
         Args:
@@ -219,7 +219,7 @@ class Producer(BaseProducer):
         if topic not in self._published:
             await self.publish(topic)
         ids, items = pack(messages, self._outbox.ids)
-        receipts: list[RocketReceipt] = []
+        receipts: list[SendReceipt] = []
         sizes = [ITEM_BYTES + len(body) + len(text) for _, body, _, text in items]
         for part in split_by_size(sizes, self._options.max_bytes):
             await self.ready()
@@ -233,7 +233,7 @@ class Producer(BaseProducer):
                 batch, sink = observe(observers, batch, group, Kind.NORMAL, sink)
                 body = joined(map(item_of, batch, ids[part]))
             self._outbox.post_batch(batch[0], body, ",".join(ids[part]), sink, place, tries)
-            receipts.append(cast("RocketReceipt", await future))
+            receipts.append(cast("SendReceipt", await future))
         return receipts
 
     async def send_oneway(
@@ -275,7 +275,7 @@ class Producer(BaseProducer):
             )
         return Transaction(self, message)
 
-    async def request(self, message: Message, *, timeout_ms: int | None = None) -> RocketMessage:
+    async def request(self, message: Message, *, timeout_ms: int | None = None) -> StoredMessage:
         """Send a message that somebody replies to, and wait for the reply.
 
         Args:
@@ -299,7 +299,7 @@ class Producer(BaseProducer):
         left_ms = timeout_ms - (self._loop.time() - began) * 1000
         return await replies.wait(number, future, left_ms, message.topic)
 
-    async def reply(self, request: RocketMessage, reply: Message | bytes) -> RocketReceipt:
+    async def reply(self, request: StoredMessage, reply: Message | bytes) -> SendReceipt:
         """Answer a message that was sent with `request`.
 
         Args:
@@ -343,14 +343,14 @@ class Producer(BaseProducer):
 
     # -- what transactions call
 
-    async def send_half(self, message: Message) -> tuple[RocketReceipt, Link]:
+    async def send_half(self, message: Message) -> tuple[SendReceipt, Link]:
         """Send a half message; see `transaction`."""
         await self._prepared(message_topic(message))
         system = {"TRAN_MSG": "true", "PGROUP": self._outbox.group}
         receipt = await self._post(message, system, sys_flag=PREPARED)
         return receipt, await self._instance.link(self._instance.address(receipt.broker), fast=True)
 
-    async def end(self, receipt: RocketReceipt, link: Link, verdict: Verdict) -> None:
+    async def end(self, receipt: SendReceipt, link: Link, verdict: Verdict) -> None:
         """Tell the broker what becomes of a half message."""
         self.check()
         if not link.open:
@@ -404,7 +404,7 @@ class Producer(BaseProducer):
         sys_flag: int = 0,
         code: int = SINGLE,
         broker: str | None = None,
-    ) -> asyncio.Future[RocketReceipt]:
+    ) -> asyncio.Future[SendReceipt]:
         future: asyncio.Future[Receipt] = self._loop.create_future()
         self._outbox.post(
             message,
@@ -414,4 +414,4 @@ class Producer(BaseProducer):
             sys_flag=sys_flag,
             code=code,
         )
-        return cast("asyncio.Future[RocketReceipt]", future)
+        return cast("asyncio.Future[SendReceipt]", future)

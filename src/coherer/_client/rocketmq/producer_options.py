@@ -15,7 +15,7 @@ from coherer._client.rocketmq.observers import Observer
 from coherer._record import compression
 from coherer._wire.rocketmq import names
 from coherer._wire.rocketmq.codes import ResponseCode
-from coherer._wire.rocketmq.messages import RocketMessage
+from coherer._wire.rocketmq.messages import StoredMessage
 from coherer.errors import UsageError
 
 GROUP_DEFAULT: Final = "coherer"
@@ -50,7 +50,7 @@ class Verdict(Enum):
     ROLLBACK = 12
 
 
-Check = Callable[[RocketMessage], Verdict | Awaitable[Verdict]]
+Check = Callable[[StoredMessage], Verdict | Awaitable[Verdict]]
 """Asked by a broker what became of a transaction."""
 
 

@@ -22,7 +22,7 @@ from coherer._record.compression import InflatedTooLargeError
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import PushReplyHeader, parse
-from coherer._wire.rocketmq.messages import RocketMessage, time_of, user_properties
+from coherer._wire.rocketmq.messages import StoredMessage, time_of, user_properties
 from coherer._wire.rocketmq.names import REPLY_TOPIC_SUFFIX
 from coherer.errors import (
     CohererError,
@@ -49,19 +49,19 @@ class Replies:
     """
 
     def __init__(self, on: Callable[[int, Handler], None]) -> None:
-        self._waiting: dict[str, asyncio.Future[RocketMessage]] = {}
+        self._waiting: dict[str, asyncio.Future[StoredMessage]] = {}
         on(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._replied)
 
-    def expect(self) -> tuple[str, asyncio.Future[RocketMessage]]:
+    def expect(self) -> tuple[str, asyncio.Future[StoredMessage]]:
         """The number of a new request, and the future of its reply."""
         number = str(uuid.uuid4())
-        future: asyncio.Future[RocketMessage] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[StoredMessage] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         return number, future
 
     async def wait(
-        self, number: str, future: asyncio.Future[RocketMessage], timeout_ms: float, topic: str
-    ) -> RocketMessage:
+        self, number: str, future: asyncio.Future[StoredMessage], timeout_ms: float, topic: str
+    ) -> StoredMessage:
         """The reply to a request.
 
         Raises:
@@ -109,7 +109,7 @@ def request_properties(number: str, client_id: str, timeout_ms: int) -> dict[str
     return {CORRELATION: number, REPLY_TO: client_id, TTL: str(timeout_ms)}
 
 
-def reply_target(request: RocketMessage) -> tuple[str, dict[str, str]]:
+def reply_target(request: StoredMessage) -> tuple[str, dict[str, str]]:
     """Where the reply to a request goes, and what makes it one.
 
     Raises:
@@ -122,7 +122,7 @@ def reply_target(request: RocketMessage) -> tuple[str, dict[str, str]]:
     return stored[CLUSTER] + REPLY_TOPIC_SUFFIX, {"MSG_TYPE": "reply", **carried}
 
 
-def reply_of(request: Command) -> RocketMessage:
+def reply_of(request: Command) -> StoredMessage:
     """The message in a broker's request 326.
 
     A body that is not compressed, though its flag says so, is taken as it is, as Java does: clients
@@ -144,7 +144,7 @@ def reply_of(request: Command) -> RocketMessage:
             _log.debug("A reply is not compressed, though its flag says so")
     stored: Mapping[str, str] = text.decode((header.properties or "").encode())
     stored = {**stored, "ARRIVE_TIME": str(time.time_ns() // 1_000_000)}
-    return RocketMessage(
+    return StoredMessage(
         header.topic,
         body,
         stored.get(text.TAGS),

@@ -22,7 +22,7 @@ from coherer._common.logs import Log
 from coherer._record import properties as text
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.headers import SendHeader
-from coherer._wire.rocketmq.messages import RocketMessage
+from coherer._wire.rocketmq.messages import StoredMessage
 from coherer._wire.rocketmq.names import (
     AUTO_CREATE_TOPIC,
     INNER_PRODUCER_GROUP,
@@ -55,7 +55,7 @@ class Returner:
         self._group = group
         self._options = options
 
-    async def send_back(self, message: RocketMessage, later: Later) -> bool:
+    async def send_back(self, message: StoredMessage, later: Later) -> bool:
         """Have a message delivered again.
 
         Returns:
@@ -75,7 +75,7 @@ class Returner:
             return await self._resend(message, DEAD)
         return False
 
-    async def _back(self, message: RocketMessage, level: int) -> bool:
+    async def _back(self, message: StoredMessage, level: int) -> bool:
         fields = {
             "offset": str(message.physical_offset),
             "group": self._group,
@@ -94,18 +94,18 @@ class Returner:
             return await self._resend(message, level)
         return True
 
-    async def _limit(self, message: RocketMessage) -> int | None:
+    async def _limit(self, message: StoredMessage) -> int | None:
         """How often the message may be delivered; None where the group's own setting counts."""
         if self._options.max_attempts >= 0:
             return self._options.max_attempts
         version = await self._door.version(message.broker, self._topic(message))
         return None if version >= V4_9_1 else ATTEMPTS_DEFAULT
 
-    def _topic(self, message: RocketMessage) -> str:
+    def _topic(self, message: StoredMessage) -> str:
         """The topic's name as brokers know it."""
         return with_namespace(self._door.instance.options.namespace, message.topic)
 
-    async def _resend(self, message: RocketMessage, level: int) -> bool:
+    async def _resend(self, message: StoredMessage, level: int) -> bool:
         """Send it as a new message to the retry topic."""
         limit = self._options.max_attempts if self._options.max_attempts >= 0 else ATTEMPTS_DEFAULT
         # The broker makes a dead letter of what was tried as often as the limit.
@@ -140,7 +140,7 @@ class Returner:
             return False
         return True
 
-    async def _send(self, topic: str, message: RocketMessage, header: SendHeader) -> None:
+    async def _send(self, topic: str, message: StoredMessage, header: SendHeader) -> None:
         error: CohererError | None = None
         route = await self._door.instance.route(topic, create=True)
         for broker in route.brokers:

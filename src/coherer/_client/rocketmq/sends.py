@@ -32,7 +32,7 @@ from coherer._wire.rocketmq import codes
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import SendHeader
-from coherer._wire.rocketmq.messages import Outgoing, RocketReceipt
+from coherer._wire.rocketmq.messages import Outgoing, SendReceipt
 from coherer._wire.rocketmq.names import AUTO_CREATE_TOPIC, Queue
 from coherer._wire.rocketmq.sending import SendEncoder
 from coherer.errors import (
@@ -155,7 +155,7 @@ class Sent(msgspec.Struct, gc=False):
         """There will be no answer."""
         self.place.lane.unanswered(self, error)
 
-    def receipt(self) -> RocketReceipt:
+    def receipt(self) -> SendReceipt:
         """The receipt, when the broker has answered.
 
         Raises:
@@ -165,7 +165,7 @@ class Sent(msgspec.Struct, gc=False):
         assert answer is not None  # noqa: S101 - nobody asks before
         fields = answer.fields
         try:
-            return RocketReceipt(
+            return SendReceipt(
                 fields["msgId"],
                 self.message.topic,
                 self.place.queue.broker,

@@ -18,7 +18,7 @@ from coherer._client.engine.tasks import cancel
 from coherer._client.rocketmq.observers import Kind, Outcome
 from coherer._client.rocketmq.producer_options import Verdict
 from coherer._common.logs import Log
-from coherer._wire.rocketmq.messages import RocketMessage, RocketReceipt
+from coherer._wire.rocketmq.messages import SendReceipt, StoredMessage
 from coherer._wire.rocketmq.names import TRACE_TOPIC
 from coherer.errors import CohererError
 from coherer.message import Message
@@ -226,7 +226,7 @@ class ProducerTrace:
             return None
         return _Publishing(self._tracer, messages, group, kind, _now_ms())
 
-    def ended(self, receipt: RocketReceipt, verdict: Verdict, server: str) -> None:
+    def ended(self, receipt: SendReceipt, verdict: Verdict, server: str) -> None:
         """A transaction has ended."""
         text = transaction_record(
             region=receipt.region or None,
@@ -239,7 +239,7 @@ class ProducerTrace:
         )
         self._tracer.add(text, (receipt.unique_id,))
 
-    def checked(self, message: RocketMessage, verdict: Verdict, server: str) -> None:
+    def checked(self, message: StoredMessage, verdict: Verdict, server: str) -> None:
         """A broker has asked about a transaction."""
         text = transaction_record(
             region=None,

@@ -31,7 +31,7 @@ from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.delivery import decode_messages
 from coherer._wire.rocketmq.headers import CheckTransactionHeader, EndTransactionHeader, parse
-from coherer._wire.rocketmq.messages import RocketMessage, RocketReceipt
+from coherer._wire.rocketmq.messages import SendReceipt, StoredMessage
 from coherer.errors import CohererError, ProtocolError, RefusedError, UsageError
 from coherer.message import Message
 
@@ -44,16 +44,16 @@ PREPARED: Final = 4
 class Sender(Protocol):
     """The producer, as a transaction sees it."""
 
-    async def send_half(self, message: Message) -> tuple[RocketReceipt, Link]:
+    async def send_half(self, message: Message) -> tuple[SendReceipt, Link]:
         """Send a half message."""
         ...
 
-    async def end(self, receipt: RocketReceipt, link: Link, verdict: Verdict) -> None:
+    async def end(self, receipt: SendReceipt, link: Link, verdict: Verdict) -> None:
         """Tell the broker what becomes of it."""
         ...
 
 
-Ended = Callable[[RocketMessage, Verdict, str], None]
+Ended = Callable[[StoredMessage, Verdict, str], None]
 """Told how a transaction ended that a broker had asked about, and the broker's address."""
 
 
@@ -80,7 +80,7 @@ class Transaction:
 
     def __init__(self, sender: Sender, message: Message) -> None:
         self.message = message
-        self.receipt: RocketReceipt | None = None
+        self.receipt: SendReceipt | None = None
         self.verdict = Verdict.UNKNOWN
         self._sender = sender
         self._link: Link | None = None
@@ -229,7 +229,7 @@ class Checks:
         if ended is not None:
             ended(message, verdict, link.server)
 
-    async def _judge(self, check: Check, message: RocketMessage) -> tuple[Verdict, str | None]:
+    async def _judge(self, check: Check, message: StoredMessage) -> tuple[Verdict, str | None]:
         try:
             verdict = check(_named(message, self._namespace))
             if inspect.isawaitable(verdict):
@@ -240,7 +240,7 @@ class Checks:
         return verdict, None
 
 
-def _named(message: RocketMessage, namespace: str) -> RocketMessage:
+def _named(message: StoredMessage, namespace: str) -> StoredMessage:
     """The message with the topic that the user knows."""
     topic = names.without_namespace(namespace, message.topic)
     if topic == message.topic:
@@ -248,7 +248,7 @@ def _named(message: RocketMessage, namespace: str) -> RocketMessage:
     return structs.replace(message, topic=topic)
 
 
-def end_header(group: str, receipt: RocketReceipt, verdict: Verdict) -> EndTransactionHeader:
+def end_header(group: str, receipt: SendReceipt, verdict: Verdict) -> EndTransactionHeader:
     """What tells a broker how a transaction ends."""
     return EndTransactionHeader(
         group,

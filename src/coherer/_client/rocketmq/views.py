@@ -2,7 +2,7 @@
 
 Most of the time that receiving takes would go into properties, times and ids that nobody asks for.
 So a consumer hands out views: the body, and where the message is in its batch. Any other attribute
-of `RocketMessage` is there as well, and makes the whole message when it is first asked for.
+of `StoredMessage` is there as well, and makes the whole message when it is first asked for.
 
 A view is equal to the message that it shows, prints as it, and pickles as it; for `isinstance` and
 `match` it is one. Where the message itself is needed (`msgspec.structs.replace`, encoders that go
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from coherer._wire.rocketmq.messages import RocketMessage
+from coherer._wire.rocketmq.messages import StoredMessage
 
 if TYPE_CHECKING:
     from coherer._client.rocketmq.claimed import ClaimedBatch
 
-    class View(RocketMessage, frozen=True):
+    class View(StoredMessage, frozen=True):
         """A message of a batch. For type checkers it is one; see below."""
 
         @property
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
             """Its place there."""
             ...
 
-        def detached(self) -> RocketMessage:
+        def detached(self) -> StoredMessage:
             """The message itself."""
             ...
 
@@ -47,10 +47,10 @@ else:
         number: int
 
         @property
-        def __class__(self) -> type[RocketMessage]:
-            return RocketMessage
+        def __class__(self) -> type[StoredMessage]:
+            return StoredMessage
 
-        def detached(self) -> RocketMessage:
+        def detached(self) -> StoredMessage:
             """The message itself."""
             return self.source.message(self.number)
 

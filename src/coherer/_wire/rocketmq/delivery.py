@@ -26,7 +26,7 @@ from coherer._common.logs import Log
 from coherer._record import compression, layout
 from coherer._record import properties as text
 from coherer._record.gaps import between
-from coherer._wire.rocketmq.messages import RocketMessage, time_of, user_properties
+from coherer._wire.rocketmq.messages import StoredMessage, time_of, user_properties
 from coherer._wire.rocketmq.names import RETRY_PREFIX, Queue
 from coherer._wire.rocketmq.records import Fields, long_fields, next_record, records
 from coherer.errors import DamagedStoreError, ProtocolError
@@ -122,8 +122,8 @@ class MessageBatch:
     def __len__(self) -> int:
         return len(self.bodies())
 
-    def __iter__(self) -> Iterator[RocketMessage]:
-        return self.messages(RocketMessage)
+    def __iter__(self) -> Iterator[StoredMessage]:
+        return self.messages(StoredMessage)
 
     @property
     def topic(self) -> str:
@@ -172,7 +172,7 @@ class MessageBatch:
         return [unpack(data, start)[0] for start in self._starts]
 
     def messages(self, make: Callable[..., M]) -> Iterator[M]:
-        """The messages, as what `make` makes of the arguments of `RocketMessage`."""
+        """The messages, as what `make` makes of the arguments of `StoredMessage`."""
         self._read()
         queue = self.queue
         retried = queue.topic.startswith(RETRY_PREFIX)
@@ -340,7 +340,7 @@ def _message(
     )
 
 
-def decode_messages(body: bytes | memoryview, broker: str = "") -> list[RocketMessage]:
+def decode_messages(body: bytes | memoryview, broker: str = "") -> list[StoredMessage]:
     r"""Read an answer with messages of any topic and queue, in the order that they have there.
 
     Check sums are not looked at, and a body that cannot be inflated stays as it is, for people who
@@ -359,7 +359,7 @@ def decode_messages(body: bytes | memoryview, broker: str = "") -> list[RocketMe
     >>> [(message.topic, message.keys) for message in decode_messages(record)]
     [('demo', ('k1',))]
     """
-    found: list[RocketMessage] = []
+    found: list[StoredMessage] = []
     damaged = 0
     for record in records(bytes(body)):
         if record is None:
@@ -372,7 +372,7 @@ def decode_messages(body: bytes | memoryview, broker: str = "") -> list[RocketMe
                 stored_body = compression.decompress(stored_body, limit_bytes=MESSAGE_BYTES_MAX)
         retried = topic.startswith(RETRY_PREFIX)
         found.append(
-            _message(topic, broker, fields, stored_body, properties, RocketMessage, retried)
+            _message(topic, broker, fields, stored_body, properties, StoredMessage, retried)
         )
     if damaged and not found:
         raise ProtocolError("The lengths in a message do not fit: it is damaged.", server=broker)

@@ -47,7 +47,7 @@ class Outgoing(NamedTuple):
     sys_flag: int
 
 
-class RocketMessage(ReceivedMessage, frozen=True, repr_omit_defaults=True):
+class StoredMessage(ReceivedMessage, frozen=True, repr_omit_defaults=True):
     """A message from a RocketMQ broker.
 
     `id` is the offset message id; `properties` are the user's; `time` is what the sender gave, or
@@ -83,7 +83,7 @@ class RocketMessage(ReceivedMessage, frozen=True, repr_omit_defaults=True):
     stored_properties: Mapping[str, str] = _NOTHING
 
 
-class RocketReceipt(Receipt, frozen=True, gc=False):
+class SendReceipt(Receipt, frozen=True, gc=False):
     """A RocketMQ broker's word that it has taken a message.
 
     `id` is the offset message id; of a batch all of them, joined by commas.
