@@ -7,7 +7,7 @@ import asyncio
 import sys
 
 from coherer import Message
-from coherer._client import connect_tubemq
+from coherer.tubemq import connect as connect_tubemq
 
 URL = sys.argv[1] if len(sys.argv) > 1 else "tubemq://127.0.0.1:8715"
 ADMIN_URL = sys.argv[2] if len(sys.argv) > 2 else None

@@ -7,7 +7,8 @@ import sys
 from datetime import timedelta
 
 import coherer
-from coherer import RocketClient, Sql92
+from coherer.rocketmq import Client as RocketClient
+from coherer.rocketmq import Sql92
 
 URL = sys.argv[1] if len(sys.argv) > 1 else "rocketmq://127.0.0.1:9876"
 
@@ -67,7 +68,7 @@ async def ask(client: RocketClient) -> None:
 
 
 async def main() -> None:
-    async with coherer.connect_rocketmq(URL) as client:
+    async with coherer.rocketmq.connect(URL) as client:
         await send(client)
         await read_with_sql(client)
         await read_and_retry(client)

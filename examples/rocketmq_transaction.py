@@ -7,7 +7,7 @@ import sqlite3
 import sys
 
 import coherer
-from coherer import StoredMessage, Verdict
+from coherer.rocketmq import StoredMessage, Verdict
 
 URL = sys.argv[1] if len(sys.argv) > 1 else "rocketmq://127.0.0.1:9876"
 books = sqlite3.connect(":memory:")
@@ -23,7 +23,7 @@ def was_paid(message: StoredMessage) -> Verdict:
 
 async def main() -> None:
     async with (
-        coherer.connect_rocketmq(URL) as client,
+        coherer.rocketmq.connect(URL) as client,
         client.producer("payments", group="cashiers", check=was_paid) as producer,
     ):
         async with producer.transaction(coherer.Message("payments", b"100 cents")) as sale:

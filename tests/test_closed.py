@@ -36,7 +36,7 @@ HOOKS = {
 @pytest.fixture(scope="module")
 def node() -> Iterator[EmbeddedNode]:
     with embedded_node() as node:
-        with coherer.blocking.connect_tubemq(node.url, admin=node.admin_url) as client:
+        with coherer.blocking.tubemq.connect(node.url, admin=node.admin_url) as client:
             client.admin().create_topic(TOPIC, 2, wait_ms=5_000)
         yield node
 

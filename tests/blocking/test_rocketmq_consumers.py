@@ -11,8 +11,9 @@ import pytest
 import coherer.blocking
 from coherer._client.rocketmq.start import Edge
 from coherer._wire.rocketmq.names import Queue
-from coherer.blocking.rocketmq import RocketClient
-from coherer.blocking.rocketmq_consumer import RocketBatch, RocketReceived
+from coherer.blocking.rocketmq import Client as RocketClient
+from coherer.blocking.rocketmq import ReceivedBatch as RocketBatch
+from coherer.blocking.rocketmq import ReceivedMessage as RocketReceived
 from coherer.errors import UsageError
 from coherer.message import Message
 from coherer.testing.embedded import EmbeddedNode
@@ -20,7 +21,7 @@ from coherer.testing.embedded import EmbeddedNode
 
 @pytest.fixture
 def client(coherer_rocketmq_url: str) -> Iterator[RocketClient]:
-    with coherer.blocking.connect_rocketmq(coherer_rocketmq_url) as one:
+    with coherer.blocking.rocketmq.connect(coherer_rocketmq_url) as one:
         yield one
 
 

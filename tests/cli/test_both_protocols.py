@@ -92,7 +92,7 @@ def test_the_lag_of_a_group_is_the_same_over_both(
 
 
 def test_why_a_lag_is_unknown_is_said(coherer_node: EmbeddedNode, group: str) -> None:
-    with coherer.blocking.connect_rocketmq(coherer_node.rocketmq_url) as client:
+    with coherer.blocking.rocketmq.connect(coherer_node.rocketmq_url) as client:
         client.admin().create_group(group)
     listed = run(coherer_node, "rocketmq", "groups", "list")
     [said] = [line for line in listed.stderr.splitlines() if group in line]

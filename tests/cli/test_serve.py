@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from coherer._net import TlsOptions
 from coherer._server.node.node import NodeOptions
-from coherer.blocking import connect_tubemq
+from coherer.blocking.tubemq import connect as connect_tubemq
 from coherer.cli import main, serve_options
 from coherer.cli.serve import Ready, _announce, app, serve
 from coherer.cli.serve_rocketmq import BrokerRole, Door

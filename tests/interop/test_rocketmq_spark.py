@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coherer import Message
-from coherer._client import connect_rocketmq
 from coherer._wire.rocketmq.codes import TopicNotExistError
 from coherer._wire.rocketmq.names import Queue
-from coherer.blocking import connect_rocketmq as connect_blocking
+from coherer.blocking.rocketmq import connect as connect_blocking
+from coherer.rocketmq import connect as connect_rocketmq
 from coherer.spark.columns import arrow_schema
 from coherer.spark.offsets import Bounds, Offsets, bounds_of, canonical, earliest, latest
 from coherer.spark.options import Access

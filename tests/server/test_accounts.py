@@ -12,7 +12,6 @@ import pytest
 
 import coherer
 from coherer import Message
-from coherer._client import connect_rocketmq, connect_tubemq
 from coherer._client.tubemq.admin import Admin
 from coherer._net import TlsOptions
 from coherer._record.ids import decode_offset_id
@@ -24,6 +23,8 @@ from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer.errors import CohererError, RefusedError, UsageError
+from coherer.rocketmq import connect as connect_rocketmq
+from coherer.tubemq import connect as connect_tubemq
 from tests.server.node_stage import message, options, producer, to_broker, to_master
 from tests.server.rocketmq_caller import Caller
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import pyarrow as pa
 import pytest
 
-from coherer.blocking import Client, connect
-from coherer.blocking.rocketmq import RocketClient
+from coherer.blocking import connect
+from coherer.blocking.rocketmq import Client as RocketClient
+from coherer.blocking.tubemq import Client
 from coherer.errors import DisconnectedError
 from coherer.message import Message
 from coherer.spark.offsets import Offsets

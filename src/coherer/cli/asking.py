@@ -48,7 +48,7 @@ class Whom(msgspec.Struct, frozen=True):
 
     async def _ask(self, work: Callable[[AnyAdmin], Awaitable[T]]) -> T:
         if is_rocketmq(self.url):
-            from coherer._client import connect_rocketmq
+            from coherer.rocketmq import connect as connect_rocketmq
 
             async with connect_rocketmq(self.url, user=self.user, password=self.password) as rocket:
                 return await work(rocket.admin())
@@ -59,7 +59,7 @@ class Whom(msgspec.Struct, frozen=True):
 
             account = self.user or AUTHOR
             return await work(Admin(self.admin, self.token, user=account, password=self.password))
-        from coherer._client import connect_tubemq
+        from coherer.tubemq import connect as connect_tubemq
 
         async with connect_tubemq(
             self.url, user=self.user, password=self.password, admin=self.admin

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from coherer._client.tubemq.admin import Admin
     from coherer._wire.rocketmq.subscription import Sql92
     from coherer._wire.tubemq.delivery import MessageBatch
-    from coherer.blocking import Client, Consumer
-    from coherer.blocking.rocketmq import RocketClient
+    from coherer.blocking.rocketmq import Client as RocketClient
+    from coherer.blocking.tubemq import Client, Consumer
     from coherer.message import ReceivedMessage
 
 _NOT_THERE = frozenset({17, 431})
@@ -170,7 +170,7 @@ def _receiver(
     """What hands out the messages."""
     from coherer import blocking
 
-    if isinstance(client, blocking.Client):
+    if isinstance(client, blocking.tubemq.Client):
         tags = {topic: one for topic, one in wanted.items() if isinstance(one, tuple)}
         if group is None:
             from coherer.cli.consume_tubemq import Readers
@@ -214,7 +214,7 @@ def _check_exist(client: Client | RocketClient, topics: Iterable[str], *, create
 def _create(client: Client | RocketClient, topic: str) -> None:
     from coherer import blocking
 
-    if isinstance(client, blocking.Client):
+    if isinstance(client, blocking.tubemq.Client):
         with client.producer(topic):  # the master creates what is published, where it may
             return
     client.admin().create_topic(topic, wait_ms=_CREATE_MS)

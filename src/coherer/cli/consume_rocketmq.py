@@ -11,8 +11,10 @@ Start: TypeAlias = Literal["earliest", "latest"]
 
 if TYPE_CHECKING:
     from coherer._client.rocketmq.consumer_options import Selection
-    from coherer.blocking.rocketmq import RocketClient
-    from coherer.blocking.rocketmq_consumer import RocketBatch, RocketConsumer, RocketPullConsumer
+    from coherer.blocking.rocketmq import Client as RocketClient
+    from coherer.blocking.rocketmq import Consumer as RocketConsumer
+    from coherer.blocking.rocketmq import PullConsumer as RocketPullConsumer
+    from coherer.blocking.rocketmq import ReceivedBatch as RocketBatch
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 
 if TYPE_CHECKING:
     from coherer._wire.tubemq.delivery import MessageBatch
-    from coherer.blocking import Client, Reader
+    from coherer.blocking.tubemq import Client, Reader
     from coherer.message import ReceivedMessage
 
 _REST_S: Final = 0.1

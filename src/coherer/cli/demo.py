@@ -50,8 +50,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from coherer.blocking import Client, Producer
-    from coherer.blocking.rocketmq import RocketClient, RocketProducer
+    from coherer.blocking.rocketmq import Client as RocketClient
+    from coherer.blocking.rocketmq import Producer as RocketProducer
+    from coherer.blocking.tubemq import Client, Producer
     from coherer.cli.demo_tables import Answer
 
 app = typer.Typer(add_completion=False)
@@ -171,7 +172,8 @@ def _run(console: Console, directory: Path, rows: int | None, chart: Path, via: 
             spark = stack.enter_context(spark_session(directory, cores))
             clients: dict[str, Client | RocketClient] = {}
             for name in via.doors:
-                clients[name] = blocking.connect(node.urls()[name])
+                module = blocking.rocketmq if name == "rocketmq" else blocking.tubemq
+                clients[name] = module.connect(node.urls()[name])
                 stack.callback(clients[name].close)
             door = via.doors[-1]
             query = land(spark, door, node.urls()[door], directory)

@@ -8,7 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from coherer import blocking
-    from coherer.blocking.rocketmq import RocketClient
+    from coherer.blocking.rocketmq import Client as RocketClient
 
 DEFAULT_URL = "tubemq://127.0.0.1:8715"
 
@@ -81,8 +81,12 @@ def is_rocketmq(url: str) -> bool:
     return url.startswith(("rocketmq://", "rocketmqs://"))
 
 
-def connect(url: str, user: str | None, password: str | None) -> blocking.Client | RocketClient:
+def connect(
+    url: str, user: str | None, password: str | None
+) -> blocking.tubemq.Client | RocketClient:
     """The client that the options mean."""
     from coherer import blocking
 
-    return blocking.connect(url, user=user, password=password)
+    if is_rocketmq(url):
+        return blocking.rocketmq.connect(url, user=user, password=password)
+    return blocking.tubemq.connect(url, user=user, password=password)

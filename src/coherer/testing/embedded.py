@@ -16,7 +16,7 @@ import msgspec
 
 from coherer._client.engine.keywords import options_of
 from coherer._server.node.node import Node, NodeOptions
-from coherer.blocking.portal import Portal
+from coherer.blocking._portal import Portal
 from coherer.errors import UsageError
 
 T = TypeVar("T")

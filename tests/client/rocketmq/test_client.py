@@ -4,7 +4,6 @@ import pytest
 
 import coherer
 import coherer._client
-from coherer._client import RocketmqKeywords, connect_rocketmq, connect_tubemq
 from coherer._client.rocketmq.client import Client
 from coherer._net import TlsOptions
 from coherer._record import layout
@@ -12,6 +11,9 @@ from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.delivery import decode_messages
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import RefusedError, UsageError
+from coherer.rocketmq import ConnectKeywords as RocketmqKeywords
+from coherer.rocketmq import connect as connect_rocketmq
+from coherer.tubemq import connect as connect_tubemq
 
 MIN, MAX = RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET
 

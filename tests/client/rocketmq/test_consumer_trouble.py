@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from coherer._client import connect_rocketmq
 from coherer._client.rocketmq import pulling
 from coherer._wire.rocketmq.bodies import ConsumerStatus
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.messages import StoredMessage
 from coherer.errors import ClosedError, UsageError
 from coherer.message import Message
+from coherer.rocketmq import connect as connect_rocketmq
 from tests.client.rocket_shelf import PULL, STORE, ZERO, one, reading
 
 pytestmark = pytest.mark.usefixtures("quick")

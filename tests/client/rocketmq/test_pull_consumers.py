@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from coherer._client import connect_rocketmq
 from coherer._client.rocketmq import holdings
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import ClosedError, RefusedError, UsageError
+from coherer.rocketmq import connect as connect_rocketmq
 from tests.client.rocket_shelf import MEMBERS, PULL, ZERO
 
 pytestmark = pytest.mark.usefixtures("quick")

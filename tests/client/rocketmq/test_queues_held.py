@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from coherer._client import connect_rocketmq
 from coherer._client.rocketmq import door, holdings, locking, member, pulling
 from coherer._wire.rocketmq.bodies import LockBatch, LockedBatch
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer.errors import RequestTimeoutError
+from coherer.rocketmq import connect as connect_rocketmq
 from tests.client.consuming_place import until
 from tests.client.rocket_shelf import MEMBERS, PULL, ZERO, Shelf, one, reading
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from coherer._client import connect_rocketmq
 from coherer._wire.rocketmq.bodies import BrokerData, QueueData, TopicRoute
 from coherer._wire.rocketmq.codes import RequestCode
+from coherer.rocketmq import connect as connect_rocketmq
 from tests.client.rocket_shelf import STORE, ZERO, Shelf, one, reading
 
 pytestmark = pytest.mark.usefixtures("quick")

@@ -16,9 +16,9 @@ from typing import Any, Protocol, Self
 
 import coherer
 from coherer import CohererError, Message
-from coherer._client.rocketmq.client import RocketClient
 from coherer._client.rocketmq.producer_options import Verdict
 from coherer._wire.rocketmq.subscription import Sql92
+from coherer.rocketmq import Client as RocketClient
 
 from .driver import DriverError
 from .rocket_site import CALL_S, Client, Cluster, RocketSite, b64
