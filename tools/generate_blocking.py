@@ -74,7 +74,6 @@ FACADES: Final[Mapping[str, Mapping[str, Facade]]] = {
 }
 
 HIDDEN: Final = {
-    "Client": {"close", "options"},
     "Producer": {
         "bulk", "changed", "elsewhere", "end", "full", "post", "post_many", "publishes",
         "send_half",
@@ -89,7 +88,7 @@ HIDDEN: Final = {
     },
     "Reader": {"arrived", "failed", "moved", "nothing", "wants"},
 }  # fmt: skip
-"""Members that blocking classes do not have: other parts of a client call them."""
+"""Members that other parts of a client call: users do not, so blocking classes lack them."""
 
 HIDDEN_PARAMETERS: Final = {"run": {"stop"}}
 
@@ -109,6 +108,7 @@ def _cast(call: str) -> str:
 
 
 BODIES: Final[Mapping[str, Mapping[str, str | None]]] = {
+    "Client": {"close": None},
     "Producer": {
         **MANAGED,
         "in_flight": "return self._in_flight()",
@@ -593,9 +593,7 @@ def common() -> str:
         for node in tree.body
         if isinstance(node, ast.ImportFrom) and node.module != "__future__"
     ]
-    others = [
-        name for name in {**classes, "Start": None, "Topics": None} if name not in changed
-    ]
+    others = [name for name in {**classes, "Start": None, "Topics": None} if name not in changed]
     text = "\n\n\n".join(kept)
     for pattern, new in (
         (r"\basync (with|for|def)\b", r"\1"),

@@ -27,9 +27,7 @@ class CommonKeywords(TypedDict, total=False):
     heartbeat_ms: int
 
 
-def client_options(
-    kind: type[S], protocol: str, url: str | None, given: Mapping[str, object]
-) -> S:
+def client_options(kind: type[S], protocol: str, url: str | None, given: Mapping[str, object]) -> S:
     """Make the options of a client.
 
     Args:

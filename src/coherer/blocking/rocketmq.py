@@ -240,6 +240,11 @@ class Client(ClientFacade[aio.Client]):
     ```
     """
 
+    @property
+    def options(self) -> ClientOptions:
+        """The options."""
+        return self._inner.options
+
     def producer(self, *topics: str, **options: Unpack[ProducerKeywords]) -> Producer:
         """A producer.
 

@@ -115,6 +115,11 @@ class Client(ClientFacade[aio.Client]):
     ```
     """
 
+    @property
+    def options(self) -> ClientOptions:
+        """The options."""
+        return self._inner.options
+
     def producer(
         self,
         *topics: str,
