@@ -26,7 +26,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Final, NamedTuple, get_overloads
+from typing import Final, NamedTuple, get_args, get_origin, get_overloads
 
 SOURCE: Final = Path(__file__).parent.parent / "src" / "coherer"
 TARGET: Final = SOURCE / "blocking"
@@ -51,7 +51,7 @@ FACADES: Final[Mapping[str, Mapping[str, Facade]]] = {
     "tubemq": {
         "Client": Facade("ClientFacade[aio.Client]"),
         "Producer": Facade("ProducerFacade[aio.Producer, Receipt]"),
-        "Consumer": Facade("ConsumerFacade[aio.Consumer, MessageBatch, ReceivedMessage]"),
+        "Consumer": Facade("ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]"),
         "Reader": Facade(
             "ReaderFacade[aio.Reader, MessageBatch]", {"partition": "Partition", **READER_FIELDS}
         ),
@@ -98,15 +98,6 @@ MANAGED: Final = {
     "unclosed": None,  # the base class has it
 }
 WHEN: Final = "self._inner, order_by, queue, delay_level, deliver_at, delay"
-ASYNC: Final = 'cast("aio.ReceivedBatch", batch)'
-
-
-def _cast(call: str) -> str:
-    """The body of a method that returns a batch, which the consumer makes of our class."""
-    work = f"self._portal.call(lambda: self._inner.{call})"
-    return f'return cast("ReceivedBatch | None", cast("object", {work}))'
-
-
 BODIES: Final[Mapping[str, Mapping[str, str | None]]] = {
     "Client": {"close": None},
     "Producer": {
@@ -124,19 +115,9 @@ BODIES: Final[Mapping[str, Mapping[str, str | None]]] = {
     "Consumer": {
         **MANAGED,
         "__aiter__": None,
-        "batches": "return self._checked_batches()",
+        "batches": "return self._batches()",
         "run": "self._run(handler, workers)",
-        "done": "self._tell(self._inner.done, batch)",
-        "put_back": "self._tell(self._inner.put_back, batch)",
     },
-    "rocketmq.Consumer": {
-        "receive": _cast("receive(timeout_ms)"),
-        "confirm": f"return self._portal.call(lambda: self._inner.confirm({ASYNC}))",
-        "reject": f"return self._portal.call(lambda: self._inner.reject({ASYNC}))",
-        "done": "self._tell(self._source.done, batch)",
-        "put_back": "self._tell(self._source.put_back, batch)",
-    },
-    "rocketmq.PullConsumer": {"poll": _cast("poll(timeout_ms)")},
     "PullConsumer": MANAGED,
     "Reader": MANAGED,
     "Transaction": {"__aenter__": None, "__aexit__": None},
@@ -165,54 +146,6 @@ RETURNS: Final = {"batches": "Generator[{}]"}
 EXTRA: Final = {
     "rocketmq": '''
 
-class ReceivedMessage(View, frozen=True, eq=False, gc=False):
-    """A message that a blocking consumer has handed out."""
-
-    def ack(self) -> None:
-        """Acknowledge the message. Further calls do nothing."""
-        source, number = self.source, self.number
-        _portal(source).post(lambda: source.acknowledge(number))
-
-    def retry(self, *, later: Later = None) -> None:
-        """Have the message delivered again, with a higher `attempt`.
-
-        Args:
-            later: when; see `coherer.rocketmq.ReceivedMessage.retry`.
-
-        Raises:
-            UsageError: there is no such delay level.
-        """
-        source, number = self.source, self.number
-        _portal(source).call(lambda: source.retry(number, later))
-
-    def dead_letter(self) -> None:
-        """Send the message to the dead letters now."""
-        self.retry(later=DEAD)
-
-
-class ReceivedBatch(ClaimedBatch):
-    """Messages of one queue that a blocking consumer has handed out."""
-
-    __slots__ = ("portal",)
-
-    def __init__(self, *values: Any, portal: Portal, **fields: Any) -> None:
-        super().__init__(*values, **fields)
-        self.portal = portal
-
-    def __iter__(self) -> Iterator[ReceivedMessage]:
-        return map(_VIEW, self.bodies(), repeat(self), count())
-
-
-_VIEW: Final[Callable[..., ReceivedMessage]] = ReceivedMessage
-
-Handler = Callable[[ReceivedBatch], Awaitable[None] | None]
-"""Handles a batch; an exception means that it could not."""
-
-
-def _portal(batch: ClaimedBatch) -> Portal:
-    return cast("ReceivedBatch", batch).portal
-
-
 def _post(
     producer: aio.Producer,
     order_by: Key | None,
@@ -235,17 +168,22 @@ EXTRA_IMPORTS: Final = {
         "coherer.blocking._portal": {"Portal", "Post"},
         "datetime": {"datetime", "timedelta"},
         "functools": {"partial"},
-        "coherer._client.rocketmq.claimed": {"DEAD", "ClaimedBatch"},
-        "coherer._client.rocketmq.views": {"View"},
-        "collections.abc": {"Awaitable", "Callable", "Iterator"},
         "itertools": {"count", "repeat"},
         "typing": {"Any", "Final", "cast"},
+        "collections.abc": {"Callable", "Iterator"},
     },
-    "tubemq": {},
+    "tubemq": {
+        "coherer.blocking._portal": {"Portal"},
+        "functools": {"partial"},
+        "typing": {"Any", "cast"},
+    },
 }
 
-OWN: Final = {"rocketmq": {"Handler", "ReceivedBatch", "ReceivedMessage"}, "tubemq": set[str]()}
-"""Classes of the protocol's module that the blocking module defines itself."""
+RECEIVED: Final = {"rocketmq": ("ReceivedMessage", "ReceivedBatch"), "tubemq": ("ReceivedBatch",)}
+"""Classes that applications receive: subclasses of asyncio's, which know the portal."""
+
+MAKE: Final = {"rocketmq": "make", "tubemq": "make"}
+"""The attribute of a consumer that makes batches."""
 
 STANDARD: Final = {
     "Collection": "collections.abc",
@@ -266,6 +204,7 @@ class Generator:
         self.protocol = protocol
         self.public = importlib.import_module(f"coherer.{protocol}")
         self.facades = FACADES[protocol]
+        self.typevars: dict[str, str] = {}
         self.imports: dict[str, set[str]] = {
             module: set(names) for module, names in EXTRA_IMPORTS[protocol].items()
         }
@@ -280,9 +219,14 @@ class Generator:
 
     def module(self) -> str:
         """The text of the module."""
-        classes = "".join(self.facade(name) for name in self.facades)
+        classes = "".join(
+            [
+                *(self.received(name) for name in RECEIVED[self.protocol]),
+                *(self.facade(name) for name in self.facades),
+            ]
+        )
         connect = self.connect()
-        shared = sorted(set(self.names) - {*self.facades, *OWN[self.protocol], "connect"})
+        shared = sorted(set(self.names) - {*self.facades, *RECEIVED[self.protocol], "connect"})
         self.imports.setdefault(f"coherer.{self.protocol}", set()).update(shared)
         lines = [
             f"from {module} import {', '.join(sorted(names))}"
@@ -313,6 +257,7 @@ class Generator:
         """One class."""
         kind: type = getattr(self.public, name)
         facade = self.facades[name]
+        self.typevars = self.type_arguments(kind)
         for word in re.findall(r"\w+", facade.base):
             if word.endswith("Facade"):
                 self.imports.setdefault("coherer.blocking._portal", set()).add(word)
@@ -320,8 +265,8 @@ class Generator:
             f"\n\nclass {name}({facade.base}):\n",
             docstring(blocking_text(without_arguments(inspect.getdoc(kind) or ""))),
         ]
-        if name in MAKERS.get(self.protocol, ()):
-            parts.append(MAKER.format(name=name) + (MESSAGES if name == "Consumer" else ""))
+        if name in {"Consumer", "PullConsumer"}:
+            parts.append(MAKER.format(name=name, make=MAKE[self.protocol]))
         if name == "Transaction":
             parts.append(TRANSACTION_BLOCK)
             self.imports.setdefault("types", set()).add("TracebackType")
@@ -334,6 +279,47 @@ class Generator:
             for field, text in facade.fields.items()
         ]
         parts += [self.member(kind, name, member) for member in self.members(kind, name)]
+        return "".join(parts)
+
+    def type_arguments(self, kind: type) -> dict[str, str]:
+        """The type variables of generic base classes, and what a class puts in their place."""
+        found: dict[str, str] = {}
+        for base in getattr(kind, "__orig_bases__", ()):
+            parameters = getattr(get_origin(base), "__parameters__", ())
+            for variable, value in zip(parameters, get_args(base), strict=True):
+                found[variable.__name__] = self.origins.get(id(value), value.__name__)
+        return found
+
+    def received(self, name: str) -> str:
+        """One class of what applications receive."""
+        kind: type = getattr(self.public, name)
+        self.typevars = {}
+        portal = "self.portal"
+        if name == "ReceivedMessage":
+            portal = 'cast("ReceivedBatch", self._batch).portal'
+        parts = [
+            f"\n\nclass {name}(aio.{name}):\n",
+            docstring(blocking_text(without_arguments(inspect.getdoc(kind) or ""))),
+            RECEIVED_START[name],
+            RECEIVED_START.get(f"{self.protocol}.{name}", ""),
+        ]
+        for member in ("ack", "retry", "dead_letter"):
+            if not hasattr(kind, member):
+                continue
+            value = getattr(kind, member)
+            tree, module = function(value), home(value)
+            ignore = ""
+            body = f"{portal}.tell(super().{member})"
+            if isinstance(tree, ast.AsyncFunctionDef):
+                ignore = "  # type: ignore[override]"
+                given = ", ".join(arguments(tree, set()))
+                body = f"work = super().{member}\n        {portal}.call(lambda: work({given}))"
+            parts.append(
+                f"\n    def {member}({self.signature(tree, module)}) -> None:{ignore}\n"
+                f"{docstring(blocking_text(inspect.getdoc(value) or ''), 8)}        {body}\n"
+            )
+        if self.protocol == "rocketmq" and name == "ReceivedMessage":
+            parts.append("\n\n_MESSAGE: Final[Callable[..., ReceivedMessage]] = ReceivedMessage\n")
         return "".join(parts)
 
     def members(self, kind: type, name: str) -> Iterator[str]:
@@ -408,6 +394,9 @@ class Generator:
         work = f"lambda: self._inner.{name}({given})" if given else f"self._inner.{name}"
         how = "call" if isinstance(tree, ast.AsyncFunctionDef) else "do"
         answer = f"self._portal.{how}({work})"
+        if any(one in returns for one in RECEIVED[self.protocol]):
+            self.imports.setdefault("typing", set()).add("cast")
+            return f'return cast("{returns}", {answer})'
         if returns in self.facades:
             return f"return {returns}(self._portal, {answer})"
         return answer if returns == "None" else f"return {answer}"
@@ -449,6 +438,8 @@ class Generator:
         if name in STANDARD:
             self.imports.setdefault(STANDARD[name], set()).add(name)
             return name
+        if name in self.typevars:
+            return self.typevars[name]
         if name not in vars(module):
             return name  # imported for type checkers only: a facade, or public
         value = vars(module)[name]
@@ -467,22 +458,25 @@ class Generator:
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-MAKERS: Final = {"rocketmq": {"Consumer", "PullConsumer"}}
 MAKER: Final = """
     def __init__(self, portal: Portal, inner: aio.{name}) -> None:
         super().__init__(portal, inner)
-        inner.make = partial(ReceivedBatch, portal=portal)
+        inner.{make} = partial(ReceivedBatch, portal=portal)
 """
-MESSAGES: Final = """
-    def _messages(self, batch: ReceivedBatch) -> Iterator[ReceivedMessage]:
-        claim = batch.claim
-        for message in batch:
-            yield message
-            if claim is not None:
-                if claim.over:
-                    return  # the queue is suspended, or every message has been handled
-                claim.seen += 1  # the loop's thread acts on the last one
-"""
+RECEIVED_START: Final = {
+    "ReceivedBatch": """
+    __slots__ = ("portal",)
+
+    def __init__(self, *values: Any, portal: Portal, **fields: Any) -> None:
+        super().__init__(*values, **fields)
+        self.portal = portal
+""",
+    "rocketmq.ReceivedBatch": """
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        return map(_MESSAGE, self.bodies(), repeat(self), count())
+""",
+    "ReceivedMessage": "\n    __slots__ = ()\n",
+}
 TRANSACTION_BLOCK: Final = """
     def __enter__(self) -> Self:
         self.begin()

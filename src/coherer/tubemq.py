@@ -19,8 +19,9 @@ from __future__ import annotations
 from typing import Unpack
 
 from coherer._client.connecting import CommonKeywords, client_options
+from coherer._client.engine.assigned import RetryAfter
+from coherer._client.engine.consumer import Progress
 from coherer._client.engine.outcomes import Outcome, SendReport
-from coherer._client.engine.progress import Progress
 from coherer._client.tubemq.admin import Admin
 from coherer._client.tubemq.admin_records import (
     BrokerState,
@@ -31,10 +32,9 @@ from coherer._client.tubemq.admin_records import (
 )
 from coherer._client.tubemq.client import Client, ConsumerKeywords
 from coherer._client.tubemq.cluster import ClientOptions
-from coherer._client.tubemq.consumer import Consumer, Handler
-from coherer._client.tubemq.consumer_options import ConsumerOptions, Topics
-from coherer._client.tubemq.holdings import Listener
-from coherer._client.tubemq.positions import Bound, Start
+from coherer._client.tubemq.consumer import Consumer
+from coherer._client.tubemq.fetching import ReceivedBatch
+from coherer._client.tubemq.options import Bound, ConsumerOptions, Listener, Start, Topics
 from coherer._client.tubemq.producer import Producer
 from coherer._client.tubemq.quality import QualityRules
 from coherer._client.tubemq.reader import Reader
@@ -55,7 +55,6 @@ __all__ = [
     "ConsumerKeywords",
     "ConsumerOptions",
     "GroupState",
-    "Handler",
     "Listener",
     "MemberState",
     "Message",
@@ -68,7 +67,9 @@ __all__ = [
     "QualityRules",
     "Reader",
     "Receipt",
+    "ReceivedBatch",
     "ReceivedMessage",
+    "RetryAfter",
     "SendReport",
     "Start",
     "TlsOptions",
@@ -101,5 +102,5 @@ def connect(url: str | None = None, **options: Unpack[ConnectKeywords]) -> Clien
     return Client(client_options(ClientOptions, "tubemq", url, options))
 
 
-for _class in (Admin, Client, Consumer, Producer, Reader):
+for _class in (Admin, Client, Consumer, Producer, Reader, ReceivedBatch):
     _class.__module__ = __name__  # errors, `repr` and documentation show the public name

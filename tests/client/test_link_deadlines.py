@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from coherer import _net as net
-from coherer._client.engine.links import BaseLink
+from coherer._client.engine.connections import ServerConnection
 from coherer.errors import CohererError, RequestTimeoutError
 
 
@@ -23,7 +23,7 @@ class Waiter:
         self.over.set_result(error)
 
 
-class Silent(BaseLink[object]):
+class Silent(ServerConnection[object]):
     """Nothing comes."""
 
     def received(self, data: bytes) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 from coherer._client.tubemq.cluster import ClientOptions, Cluster
 from coherer._client.tubemq.consumer import Consumer
-from coherer._client.tubemq.consumer_options import ConsumerOptions
-from coherer._wire.tubemq.delivery import MessageBatch
+from coherer._client.tubemq.fetching import ReceivedBatch
+from coherer._client.tubemq.options import ConsumerOptions
 from coherer.message import Message
 from tests.client.scripted_cluster import FakeCluster
 
@@ -28,10 +28,17 @@ def consumer_of(way: Cluster, topics: Any = "demo", **options: Any) -> Consumer:
     return Consumer(way, GROUP, topics, ConsumerOptions(**options))
 
 
-async def one(consumer: Consumer) -> MessageBatch:
+async def one(consumer: Consumer) -> ReceivedBatch:
     batch = await consumer.receive(2_000)
     assert batch is not None
     return batch
+
+
+async def commit(consumer: Consumer, batch: ReceivedBatch) -> int:
+    """Acknowledge and commit a batch; the group's new offset."""
+    offsets = await consumer.commit(batch)
+    [offset] = offsets.values()
+    return offset
 
 
 async def give_up(fake: FakeCluster, consumer: Consumer, *partitions: Any) -> None:

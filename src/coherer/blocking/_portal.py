@@ -23,17 +23,26 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+)
 from concurrent.futures import Future, InvalidStateError
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar, cast
 
 from coherer import _net as net
-from coherer._client.engine.base import warn_unclosed
-from coherer._client.engine.handling import Stop, on_sigterm
+from coherer._client.engine.assigned import Delivery, DeliveryState
+from coherer._client.engine.consumer import Stop, on_sigterm
+from coherer._client.engine.lifecycle import warn_unclosed
 from coherer._client.engine.misuse import message_topic
 from coherer._client.engine.outcomes import Bulk, Outcome, SendReport, Sink, Stored
 from coherer._client.engine.producing import BaseProducer
@@ -42,7 +51,6 @@ from coherer.message import Message, Receipt
 
 T = TypeVar("T")
 M = TypeVar("M")
-B = TypeVar("B")
 B_co = TypeVar("B_co", covariant=True)
 
 WINDOWS_WAIT_S: Final = 0.5
@@ -114,6 +122,13 @@ class Portal:
         """Call a plain function in the loop's thread without waiting."""
         self.check()
         self._loop.call_soon_threadsafe(work)
+
+    def tell(self, work: Callable[[], object]) -> None:
+        """Call a plain function in the loop's thread without waiting; when closed, do nothing."""
+        if self.usable:
+            self._loop.call_soon_threadsafe(work)
+        elif threading.get_ident() == self._thread.ident:
+            work()
 
     def leave(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Run a coroutine function in the loop without waiting; for `__del__`, never fails."""
@@ -424,16 +439,21 @@ def _outcome(future: Future[Receipt]) -> Outcome:
     return error
 
 
-class _AsyncConsumer(_Managed, Protocol[B]):
-    async def receive(self, timeout_ms: int | None = None) -> B | None: ...
+class _Batch(Protocol):
+    @property
+    def delivery(self) -> Delivery[Any] | None: ...
 
-    def done(self, batch: B) -> None: ...
 
-    def put_back(self, batch: B) -> None: ...
+B = TypeVar("B", bound=_Batch)
+A_co = TypeVar("A_co", bound=_Batch, covariant=True)
+
+
+class _AsyncConsumer(_Managed, Protocol[A_co]):
+    def batches(self) -> AsyncIterator[A_co]: ...
 
     async def run(
         self,
-        handler: Callable[[B], Awaitable[None] | None],
+        handler: Callable[[A_co], Awaitable[None] | None],
         *,
         workers: int = 1,
         stop: Stop | None = None,
@@ -447,53 +467,28 @@ class ConsumerFacade(ManagedFacade[K], Generic[K, B, M]):
     """Iterates over batches and messages, and runs handlers, for the consumer of a group."""
 
     def __iter__(self) -> Iterator[M]:
-        """Iterate over messages; see `batches` for when they are acknowledged."""
-        with closing(self._batches()) as batches:
-            for batch in batches:
-                yield from self._messages(batch)
+        """Iterate over messages; each is acknowledged when the loop asks for the next."""
+        for batch in self._batches():
+            delivery = batch.delivery
+            for message in cast("Iterable[M]", batch):
+                yield message
+                if delivery is not None:
+                    if delivery.state is not DeliveryState.IN_HAND:
+                        break  # it was retried, or every message is acknowledged
+                    delivery.seen += 1  # the loop's thread acts on it with the next batch
 
     @property
     def _source(self) -> _AsyncConsumer[B]:
         return cast("_AsyncConsumer[B]", self._inner)
 
-    def _messages(self, batch: B) -> Iterator[M]:
-        return iter(cast("Iterable[M]", batch))
-
-    def _checked_batches(self) -> Generator[B]:
-        self._inner.check()
-        return self._batches()
-
     def _batches(self) -> Generator[B]:
-        batch: B | None = None
-        try:
-            while True:
-                batch = self._next(batch)
-                if batch is None:
-                    return
-                yield batch
-        finally:
-            if batch is not None and self._portal.usable:
-                with suppress(CohererError):  # closed: the messages are delivered again anyway
-                    self._tell(self._source.put_back, batch)
-
-    def _next(self, batch: B | None) -> B | None:
-        """Acknowledge a batch and wait for the next in one handover; None when it is closed."""
-        source = self._source
-
-        async def work() -> B | None:
-            try:
-                if batch is not None:
-                    source.done(batch)
-                return await source.receive()
-            except ClosedError:
-                return None
-
-        return self._portal.call(work)
-
-    def _tell(self, work: Callable[[B], object], batch: B) -> None:
-        """Call a plain method of the consumer in the loop without waiting."""
         self._inner.check()
-        self._portal.post(lambda: _unless_closed(work, batch))
+        batches = self._portal.do(self._source.batches)
+        return self._iterate(batches)
+
+    def _iterate(self, batches: AsyncIterator[B]) -> Generator[B]:
+        while (batch := self._portal.call(lambda: _next(batches))) is not None:
+            yield batch
 
     def _run(self, handler: Callable[[B], Awaitable[None] | None], workers: int) -> None:
         stop = Stop()
@@ -501,10 +496,12 @@ class ConsumerFacade(ManagedFacade[K], Generic[K, B, M]):
             self._portal.call(lambda: self._source.run(handler, workers=workers, stop=stop))
 
 
-def _unless_closed(work: Callable[[B], object], batch: B) -> None:
-    """Runs in the loop, where nothing would handle the error of a closed consumer."""
-    with suppress(ClosedError):
-        work(batch)
+async def _next(batches: AsyncIterator[B]) -> B | None:
+    """The next batch; None when the consumer is closed."""
+    try:
+        return await anext(batches)
+    except StopAsyncIteration:
+        return None
 
 
 class _AsyncReader(_Managed, Protocol[B_co]):
@@ -514,9 +511,9 @@ class _AsyncReader(_Managed, Protocol[B_co]):
 Q = TypeVar("Q", bound=_AsyncReader[Any])
 
 
-class ReaderFacade(ManagedFacade[Q], Generic[Q, B]):
+class ReaderFacade(ManagedFacade[Q], Generic[Q, M]):
     """Iterates over the batches of a range."""
 
-    def __iter__(self) -> Iterator[B]:
-        while (batch := self._portal.call(cast("_AsyncReader[B]", self._inner).read)) is not None:
+    def __iter__(self) -> Iterator[M]:
+        while (batch := self._portal.call(cast("_AsyncReader[M]", self._inner).read)) is not None:
             yield batch

@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future
 from datetime import datetime
-from typing import Literal, Unpack, overload
+from functools import partial
+from typing import Any, Literal, Unpack, cast, overload
 
 from coherer import limits
 from coherer import tubemq as aio
@@ -15,6 +16,7 @@ from coherer.blocking._portal import (
     ClientFacade,
     ConsumerFacade,
     Facade,
+    Portal,
     ProducerFacade,
     ReaderFacade,
 )
@@ -27,7 +29,6 @@ from coherer.tubemq import (
     ConsumerKeywords,
     ConsumerOptions,
     GroupState,
-    Handler,
     Listener,
     MemberState,
     Message,
@@ -39,6 +40,7 @@ from coherer.tubemq import (
     QualityRules,
     Receipt,
     ReceivedMessage,
+    RetryAfter,
     SendReport,
     Start,
     TlsOptions,
@@ -58,7 +60,6 @@ __all__ = [
     "ConsumerKeywords",
     "ConsumerOptions",
     "GroupState",
-    "Handler",
     "Listener",
     "MemberState",
     "Message",
@@ -71,7 +72,9 @@ __all__ = [
     "QualityRules",
     "Reader",
     "Receipt",
+    "ReceivedBatch",
     "ReceivedMessage",
+    "RetryAfter",
     "SendReport",
     "Start",
     "TlsOptions",
@@ -97,6 +100,37 @@ def connect(url: str | None = None, **options: Unpack[ConnectKeywords]) -> Clien
     <Client of tubemq://127.0.0.1:8715>
     """
     return Client(aio.connect(url, **options))
+
+
+class ReceivedBatch(aio.ReceivedBatch):
+    """The messages of one get. TubeMQ acknowledges whole batches.
+
+    `retry` without `later` asks the broker for the batch again at once; with a `timedelta` the
+    consumer keeps it, and delivers it again after that time.
+    """
+
+    __slots__ = ("portal",)
+
+    def __init__(self, *values: Any, portal: Portal, **fields: Any) -> None:
+        super().__init__(*values, **fields)
+        self.portal = portal
+
+    def ack(self) -> None:
+        """Acknowledge the batch: its messages are not delivered again.
+
+        The server is told with the next fetch, or by `Consumer.commit`. Acknowledging it again, or
+        after its partition moved to another member, has no effect.
+        """
+        self.portal.tell(super().ack)
+
+    def retry(self, *, later: RetryAfter = None) -> None:  # type: ignore[override]
+        """Have the messages that are not acknowledged delivered again.
+
+        Args:
+            later: when; None as soon as the protocol can.
+        """
+        work = super().retry
+        self.portal.call(lambda: work(later=later))
 
 
 class Client(ClientFacade[aio.Client]):
@@ -348,7 +382,7 @@ class Producer(ProducerFacade[aio.Producer, Receipt]):
         self._close()
 
     def check(self) -> None:
-        """Check that it can be used here and now; any thread may ask.
+        """Check that it can be used here and now; any thread may call it.
 
         Raises:
             ClosedError: it, or its client, was closed.
@@ -358,8 +392,19 @@ class Producer(ProducerFacade[aio.Producer, Receipt]):
         self._check()
 
 
-class Consumer(ConsumerFacade[aio.Consumer, MessageBatch, ReceivedMessage]):
-    """Receives messages as a member of a group. Made by `Client.consumer`; use `with`."""
+class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
+    """Receives messages as a member of a group. Made by `Client.consumer`; use `with`.
+
+    ```python
+    with client.consumer("workers", "jobs", start="earliest") as consumer:
+        for batch in consumer.batches():
+            work(batch.bodies())  # acknowledged when the loop asks for the next batch
+    ```
+    """
+
+    def __init__(self, portal: Portal, inner: aio.Consumer) -> None:
+        super().__init__(portal, inner)
+        inner.make = partial(ReceivedBatch, portal=portal)
 
     @property
     def group(self) -> str:
@@ -368,21 +413,21 @@ class Consumer(ConsumerFacade[aio.Consumer, MessageBatch, ReceivedMessage]):
 
     @property
     def assignment(self) -> frozenset[Partition]:
-        """The partitions that are ours now."""
+        """The partitions that are assigned to this consumer now."""
         return self._portal.do(lambda: self._inner.assignment)
 
     @property
     def progress(self) -> dict[Partition, Progress]:
-        """How far each partition has been read."""
+        """How far each assigned partition has been read."""
         return self._portal.do(lambda: self._inner.progress)
 
     def check(self) -> None:
-        """Check that the consumer can be used here and now; any thread may ask.
+        """Check that the consumer can be used here and now; any thread may call it.
 
         Raises:
             ClosedError: it, or its client, was closed.
             UsageError: it was not started.
-            RefusedError: the master does not want us any more.
+            RefusedError: the master has refused this member for good.
         """
         self._check()
 
@@ -396,7 +441,7 @@ class Consumer(ConsumerFacade[aio.Consumer, MessageBatch, ReceivedMessage]):
         self._portal.call(self._inner.start)
 
     def wait_assigned(self, timeout_ms: int | None = None) -> frozenset[Partition]:
-        """Wait until at least one partition is ours; returns them.
+        """Wait until at least one partition is assigned; returns all that are.
 
         Raises:
             RequestTimeoutError: that took too long. The master may balance once a minute only, or
@@ -404,100 +449,104 @@ class Consumer(ConsumerFacade[aio.Consumer, MessageBatch, ReceivedMessage]):
         """
         return self._portal.call(lambda: self._inner.wait_assigned(timeout_ms))
 
-    def receive(self, timeout_ms: int | None = None) -> MessageBatch | None:
-        """The next package, to be passed to `confirm` or `reject`.
+    def commit(self, *batches: ReceivedBatch) -> dict[Partition, int]:
+        """Acknowledge batches, and wait until the brokers know of all acknowledgements.
+
+        Without `commit`, an acknowledgement rides on the next request for messages, which is
+        cheaper. One that has left with such a request is not sent again.
 
         Args:
-            timeout_ms: how long to wait; None for ever, 0 not at all.
+            batches: acknowledged first.
 
         Returns:
-            A package; None when time is up.
+            The group's new offset in each partition that something was committed of: where the
+            next batch begins.
 
         Raises:
-            ClosedError: the consumer was closed.
-            RefusedError: the master does not want us any more.
+            UsageError: a batch was acknowledged or retried before.
+            RefusedError: a partition is not assigned to this consumer any more; its messages are
+                delivered again.
+            UnavailableError: a broker did not answer; the messages may be delivered again.
         """
-        return self._portal.call(lambda: self._inner.receive(timeout_ms))
+        return self._portal.call(lambda: self._inner.commit(*batches))
 
-    def confirm(self, batch: MessageBatch) -> int:
-        """Say that a package is dealt with; it will not come again.
+    def seek(self, partition: Partition | str, offset: int) -> None:
+        """Go on at another offset of an assigned partition, by registering it there again.
 
-        Returns:
-            The group's new offset in the partition: where the next package begins.
+        The broker moves an offset that it does not hold to the nearest one. Batches from before
+        cannot be acknowledged any more.
 
         Raises:
-            UsageError: it has been confirmed or rejected already.
-            RefusedError: the partition is not ours any more; the package comes again.
-            UnavailableError: no answer; the package may come again.
+            UsageError: the partition is not assigned to this consumer, or the offset is negative.
+            RefusedError: the broker does not hold the partition for this consumer any more.
+            UnavailableError: the broker did not answer.
         """
-        return self._portal.call(lambda: self._inner.confirm(batch))
+        self._portal.call(lambda: self._inner.seek(partition, offset))
 
-    def reject(self, batch: MessageBatch) -> int:
-        """Say that a package could not be dealt with; it will be read again, by us if nothing else.
+    def close(self) -> None:
+        """Give everything back and leave the group; what is not acknowledged is delivered again.
 
-        Returns:
-            The group's offset in the partition.
-
-        Raises:
-            UsageError: it has been confirmed or rejected already.
-            RefusedError: the partition is not ours any more; the package comes again anyway.
-            UnavailableError: no answer; the package comes again.
+        Calling it again does nothing.
         """
-        return self._portal.call(lambda: self._inner.reject(batch))
+        self._close()
 
-    def done(self, batch: MessageBatch) -> None:
-        """Like `confirm`, but the confirmation rides on the next get: cheaper, and no answer.
-
-        If that get is lost, or the partition is not ours any more, the package comes again.
-        """
-        self._tell(self._inner.done, batch)
-
-    def put_back(self, batch: MessageBatch) -> None:
-        """Give a package back unread: it is received again from here, without asking the broker."""
-        self._tell(self._inner.put_back, batch)
-
-    def batches(self) -> Generator[MessageBatch]:
-        """Packages for `for`; each is confirmed when the loop asks for the next.
-
-        A package that a loop left early, by `break` or an error, is received again.
-        """
-        return self._checked_batches()
-
-    def run(self, handler: Handler, *, workers: int = 1) -> None:
-        """Have every package dealt with by `handler`, until the consumer is closed or SIGTERM.
-
-        On SIGTERM, unless the application handles it itself, the batches in hand are finished and
-        confirmed, and `run` returns; the end of the `with` block leaves the group.
-
-        Args:
-            handler: gets a package; a plain function runs in a thread. When it returns, the
-                package is confirmed; when it raises, it is logged and the package comes again.
-            workers: packages dealt with at a time, of different partitions.
-
-        Raises:
-            RefusedError: the master does not want us any more.
-        """
-        self._run(handler, workers)
+    @property
+    def paused(self) -> frozenset[str]:
+        """The paused partitions."""
+        return self._inner.paused
 
     def pause(self, *partitions: Partition | str) -> None:
-        """Fetch and deliver nothing of these partitions until `resume`; without any, of none."""
+        """Fetch and hand out nothing of these partitions until `resume`; without any, of none."""
         self._portal.do(lambda: self._inner.pause(*partitions))
 
     def resume(self, *partitions: Partition | str) -> None:
         """Undo `pause` for these partitions; without any, for all."""
         self._portal.do(lambda: self._inner.resume(*partitions))
 
-    @property
-    def paused(self) -> frozenset[str]:
-        """The keys of paused partitions."""
-        return self._inner.paused
+    def receive(self, timeout_ms: int | None = None) -> ReceivedBatch | None:
+        """The next batch, to be acknowledged with `batch.ack()` or `commit`.
 
-    def close(self) -> None:
-        """Give everything back and leave the group. Packages not confirmed come again.
+        Args:
+            timeout_ms: how long to wait; None for ever, 0 not at all.
 
-        Calling it again does nothing.
+        Returns:
+            A batch; None when time is up.
+
+        Raises:
+            ClosedError: the consumer was closed.
+            RefusedError: the cluster has refused this member for good.
         """
-        self._close()
+        return cast(
+            "ReceivedBatch | None", self._portal.call(lambda: self._inner.receive(timeout_ms))
+        )
+
+    def batches(self) -> Generator[ReceivedBatch]:
+        """Batches for `for`; each is acknowledged when the loop asks for the next.
+
+        A batch that the loop before this one left unacknowledged, by `break` or an exception, is
+        received again.
+        """
+        return self._batches()
+
+    def run(
+        self, handler: Callable[[ReceivedBatch], Awaitable[None] | None], *, workers: int = 1
+    ) -> None:
+        """Pass every batch to `handler`, until the consumer is closed or SIGTERM arrives.
+
+        On SIGTERM, unless the application handles it itself, handlers that are running finish and
+        their batches are acknowledged, no new batch is taken, and `run` returns.
+
+        Args:
+            handler: gets a batch; a plain function runs in a thread. When it returns, the batch is
+                acknowledged; when it raises, that is logged, and what it did not acknowledge is
+                delivered again.
+            workers: how many batches are handled at a time.
+
+        Raises:
+            UsageError: `workers` is less than 1.
+            RefusedError: the cluster has refused this member for good.
+        """
+        self._run(handler, workers)
 
 
 class Reader(ReaderFacade[aio.Reader, MessageBatch]):
@@ -554,7 +603,7 @@ class Reader(ReaderFacade[aio.Reader, MessageBatch]):
         self._close()
 
     def check(self) -> None:
-        """Check that it can be used here and now; any thread may ask.
+        """Check that it can be used here and now; any thread may call it.
 
         Raises:
             ClosedError: it, or its client, was closed.

@@ -20,9 +20,8 @@ from coherer.errors import CohererError, RefusedError, UsageError
 if TYPE_CHECKING:
     from coherer._client.tubemq.admin import Admin
     from coherer._wire.rocketmq.subscription import Sql92
-    from coherer._wire.tubemq.delivery import MessageBatch
     from coherer.blocking.rocketmq import Client as RocketClient
-    from coherer.blocking.tubemq import Client, Consumer
+    from coherer.blocking.tubemq import Client, Consumer, ReceivedBatch
     from coherer.message import ReceivedMessage
 
 _NOT_THERE = frozenset({17, 431})
@@ -87,17 +86,17 @@ class Taker:
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
 
-    def receive(self, *, timeout_ms: int) -> MessageBatch | None:
+    def receive(self, *, timeout_ms: int) -> ReceivedBatch | None:
         """The next package."""
         return self._consumer.receive(timeout_ms=timeout_ms)
 
-    def confirm(self, batch: MessageBatch) -> None:
+    def confirm(self, batch: ReceivedBatch) -> None:
         """The group goes on behind it."""
-        self._consumer.confirm(batch)
+        self._consumer.commit(batch)
 
-    def leave(self, batch: MessageBatch, printed: int) -> None:  # noqa: ARG002 - all or nothing
+    def leave(self, batch: ReceivedBatch, printed: int) -> None:  # noqa: ARG002 - all or nothing
         """The group reads it again."""
-        self._consumer.reject(batch)
+        batch.retry()
 
 
 @app.command()

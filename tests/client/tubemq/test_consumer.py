@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections import Counter
+from datetime import timedelta
 
 import pytest
 
 from coherer._client.tubemq.cluster import Cluster
 from coherer._client.tubemq.consumer import Consumer
-from coherer._client.tubemq.consumer_options import ConsumerOptions
-from coherer._client.tubemq.positions import Bound
+from coherer._client.tubemq.options import Bound, ConsumerOptions
 from coherer._wire.rocketmq.subscription import Sql92
 from coherer._wire.tubemq import codes, methods
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.names import SubscribeInfo
 from coherer.errors import ClosedError, DisconnectedError, UsageError
 from coherer.message import ReceivedMessage
-from tests.client.tube_clients import GROUP, consumer_of, one
+from tests.client.tube_clients import GROUP, commit, consumer_of, one
 
 
 async def test_messages_come_and_are_confirmed(fake, consumer: Consumer) -> None:
@@ -27,7 +28,7 @@ async def test_messages_come_and_are_confirmed(fake, consumer: Consumer) -> None
     first, second = batch
     assert first == ReceivedMessage("demo", b"a", "UA", id="0", broker="1", partition=1, offset=0)
     assert (second.body, second.offset) == (b"b", 1)
-    assert await consumer.confirm(batch) == 2
+    assert await commit(consumer, batch) == 2
     assert fake.stored[GROUP, "demo", 1] == 2
     assert await consumer.receive(0) is None
 
@@ -72,28 +73,80 @@ async def test_an_unconfirmed_package_blocks_its_partition_only(fake, consumer: 
     assert await consumer.receive(20) is None
     fake.put("demo", 2, b"2")
     second = await one(consumer)
-    assert (second.partition, "2 of them to be confirmed" in repr(consumer)) == (2, True)
-    await consumer.confirm(first)
+    assert (second.partition, "2 with a batch to be acknowledged" in repr(consumer)) == (2, True)
+    await consumer.commit(first)
     assert (await one(consumer)).offset == 5
 
 
-async def test_a_rejected_package_comes_again(fake, consumer: Consumer) -> None:
+async def test_a_retried_batch_is_delivered_again(fake, consumer: Consumer) -> None:
     fake.put("demo", 0, b"a", b"b")
     batch = await one(consumer)
-    assert await consumer.reject(batch) == 0
+    await batch.retry()
+    assert not fake.asked(methods.COMMIT_OFFSET)[-1].lastPackConsumed
     again = await one(consumer)
     assert (again.offset, again.bodies()) == (0, [b"a", b"b"])
-    assert await consumer.confirm(again) == 2
+    assert await commit(consumer, again) == 2
 
 
-async def test_a_package_is_confirmed_once(fake, consumer: Consumer) -> None:
+async def test_a_batch_that_is_kept_for_a_while(fake, consumer: Consumer) -> None:
+    fake.put("demo", 0, b"a", b"b")
+    batch = await one(consumer)
+    await batch.retry(later=timedelta(milliseconds=1))
+    again = await one(consumer)
+    assert (again is not batch, again.bodies()) == (True, [b"a", b"b"])
+    batch.ack()  # has no effect: it is another attempt now
+    assert await commit(consumer, again) == 2
+    assert len([get for get in fake.asked(methods.GET_MESSAGES) if get.partitionId == 0]) <= 2
+    fake.put("demo", 0, b"c")
+    batch = await one(consumer)
+    with pytest.raises(UsageError, match="no delay levels"):
+        await batch.retry(later=3)
+
+
+async def test_a_batch_is_acknowledged_once(fake, consumer: Consumer) -> None:
     fake.put("demo", 0, b"a")
     batch = await one(consumer)
-    await consumer.confirm(batch)
-    for again in (consumer.confirm, consumer.reject):
-        with pytest.raises(UsageError) as caught:
-            await again(batch)
-        assert caught.value.code == ResultCode.BAD_REQUEST
+    await consumer.commit(batch)
+    batch.ack()
+    await batch.retry()
+    assert await consumer.commit() == {}
+    with pytest.raises(UsageError) as caught:
+        await consumer.commit(batch)
+    assert caught.value.code == ResultCode.BAD_REQUEST
+
+
+async def test_commit_of_what_was_acknowledged(fake, consumer: Consumer) -> None:
+    fake.put("demo", 0, b"a")
+    fake.put("demo", 1, b"b", b"c")
+    for batch in (await one(consumer), await one(consumer)):
+        batch.ack()
+    offsets = await consumer.commit()
+    assert sorted((partition.id, offset) for partition, offset in offsets.items()) in (
+        [(0, 1), (1, 2)],
+        [(0, 1)],  # the acknowledgement of one rode on a get
+        [(1, 2)],
+    )
+    await fake.until(lambda: fake.stored[GROUP, "demo", 0] == 1)
+    await fake.until(lambda: fake.stored[GROUP, "demo", 1] == 2)
+
+
+async def test_seek(fake, consumer: Consumer) -> None:
+    fake.put("demo", 0, *(b"%d" % number for number in range(8)))
+    before = await one(consumer)
+    [partition] = [one for one in consumer.assignment if one.id == 0]
+    await consumer.seek(partition, 6)
+    before.ack()
+    with pytest.raises(UsageError, match="another offset"):
+        await consumer.commit(before)
+    batch = await one(consumer)
+    assert (batch.offset, batch.bodies()) == (6, [b"6", b"7"])
+    assert await commit(consumer, batch) == 8
+    await consumer.seek(partition.key, 1)
+    assert (await one(consumer)).offset == 1
+    with pytest.raises(UsageError, match="not assigned"):
+        await consumer.seek("1:demo:9", 1)
+    with pytest.raises(UsageError, match="not an offset"):
+        await consumer.seek(partition, -1)
 
 
 async def test_messages_by_async_for(fake, consumer: Consumer) -> None:
@@ -123,7 +176,7 @@ async def test_the_confirmation_rides_on_the_next_get(fake, consumer: Consumer) 
     waiting.cancel()
 
 
-async def test_a_loop_that_is_left_gets_its_package_again(fake, consumer: Consumer) -> None:
+async def test_a_new_loop_gets_what_the_one_before_left(fake, consumer: Consumer) -> None:
     fake.put("demo", 0, b"a", b"b", b"c")
     async for message in consumer:
         if message.body == b"b":
@@ -132,8 +185,18 @@ async def test_a_loop_that_is_left_gets_its_package_again(fake, consumer: Consum
     with contextlib.suppress(ZeroDivisionError):
         async for message in consumer:
             raise ZeroDivisionError(message.body)
-    assert (await one(consumer)).bodies() == [b"a", b"b", b"c"]
+    assert await consumer.receive(0) is None  # it is still in hand
+    assert [message.body async for message in take(consumer, 3)] == [b"a", b"b", b"c"]
     assert len([r for r in fake.asked(methods.GET_MESSAGES) if r.partitionId == 0]) == 1
+
+
+async def test_a_batch_that_is_dropped_stays_in_hand(fake, consumer: Consumer) -> None:
+    fake.put("demo", 0, b"a")
+    async for batch in consumer.batches():
+        del batch
+        break
+    gc.collect()
+    assert await consumer.receive(20) is None
 
 
 async def take(consumer: Consumer, count: int):
@@ -163,7 +226,7 @@ async def test_what_was_done_is_confirmed_at_the_end(fake, way: Cluster) -> None
     async with consumer_of(way) as consumer:
         batch = await one(consumer)
         consumer.pause()
-        consumer.done(batch)
+        batch.ack()
     assert fake.stored[GROUP, "demo", 0] == 2
 
 
@@ -193,7 +256,7 @@ async def test_a_confirmation_that_fails(fake, kit, consumer: Consumer) -> None:
     batch = await one(consumer)
     fake.script(methods.COMMIT_OFFSET, kit.hang_up)
     with pytest.raises(DisconnectedError):
-        await consumer.confirm(batch)
+        await consumer.commit(batch)
     assert (await one(consumer)).bodies() == [b"a"]
 
 
@@ -262,7 +325,7 @@ async def test_a_broker_of_java(fake, way: Cluster) -> None:
     async with consumer_of(way) as consumer:
         batch = await one(consumer)
         assert [message.offset for message in batch] == [None, None]
-        assert await consumer.confirm(batch) == 2 * 28
+        assert await commit(consumer, batch) == 2 * 28
         assert not next(iter(consumer.progress.values())).exact
         fake.put("demo", 0, b"c")
         batch = await one(consumer)
@@ -280,7 +343,7 @@ async def test_pause_and_resume(fake, consumer: Consumer) -> None:
     consumer.resume()
     assert (await one(consumer)).partition == 0
     consumer.pause()
-    consumer.done(batch)
+    batch.ack()
     fake.put("demo", 1, b"c")
     assert await consumer.receive(10) is None
     consumer.resume(*fake.partitions("demo"))
@@ -332,7 +395,7 @@ async def test_a_handler_hears_of_a_refusal_too(fake, kit, consumer: Consumer) -
 async def test_a_handler_in_a_thread_that_fails_once(
     fake, consumer: Consumer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("coherer._client.tubemq.consumer.RETRY_MS", 1)
+    monkeypatch.setattr(Consumer, "_RETRY", timedelta(milliseconds=1))
     seen: list[bytes] = []
 
     def handle(batch) -> None:

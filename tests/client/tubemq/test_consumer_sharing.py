@@ -11,7 +11,7 @@ from coherer._client.tubemq.consumer import Consumer
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.codes import ResultCode
 from coherer.errors import RefusedError, RequestTimeoutError
-from tests.client.tube_clients import GROUP, consumer_of, give_up, one
+from tests.client.tube_clients import GROUP, commit, consumer_of, give_up, one
 
 
 async def test_nothing_assigned(fake, way: Cluster) -> None:
@@ -55,7 +55,7 @@ async def test_a_package_in_hand_may_be_finished_before_its_partition_goes(
     batch = await one(consumer)
     going = asyncio.ensure_future(give_up(fake, consumer, *fake.partitions("demo")))
     await fake.until(lambda: any(m.events for m in fake.groups[GROUP].values()))
-    assert await consumer.confirm(batch) == 1
+    assert await commit(consumer, batch) == 1
     await going
     assert not consumer.assignment
     assert fake.stored[GROUP, "demo", 0] == 1
@@ -66,7 +66,7 @@ async def test_a_package_that_is_done_while_its_partition_goes(fake, consumer: C
     batch = await one(consumer)
     going = asyncio.ensure_future(give_up(fake, consumer, *fake.partitions("demo")))
     await fake.until(lambda: any(m.events for m in fake.groups[GROUP].values()))
-    consumer.done(batch)
+    batch.ack()
     await going
     assert fake.stored[GROUP, "demo", 0] == 1
 
@@ -79,8 +79,8 @@ async def test_a_package_that_is_not_finished_in_time_goes_to_somebody_else(
         fake.put("demo", 0, b"a")
         batch = await one(consumer)
         await give_up(fake, consumer, *fake.partitions("demo"))
-        with pytest.raises(RefusedError, match="not ours any more") as caught:
-            await consumer.confirm(batch)
+        with pytest.raises(RefusedError, match="not assigned to this consumer") as caught:
+            await consumer.commit(batch)
         assert caught.value.code == ResultCode.NOT_FOUND
         assert fake.stored[GROUP, "demo", 0] == 0
 
@@ -95,7 +95,7 @@ async def test_a_package_nobody_has_seen_goes_at_once(fake, consumer: Consumer) 
 
 async def test_the_broker_forgets_us(fake, consumer: Consumer) -> None:
     fake.put("demo", 0, b"a")
-    await consumer.confirm(await one(consumer))
+    await consumer.commit(await one(consumer))
     await fake.restart_broker()
     fake.put("demo", 0, b"b")
     assert (await one(consumer)).bodies() == [b"b"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -207,8 +208,8 @@ async def test_what_cannot_be_delivered_is_passed_and_told_once(
             assert [message.offset for message in batch] == [3 if ours else None]
             [progress] = consumer.progress.values()
             assert progress.left_out == 3
-            consumer.put_back(batch)
-            consumer.done(await one(consumer))
+            await batch.retry(later=timedelta(0))
+            (await one(consumer)).ack()
             await fake.until(lambda: len(fake.asked(methods.GET_MESSAGES)) >= 4)
     gets = [get.lastPackConsumed for get in fake.asked(methods.GET_MESSAGES)[:4]]
     # Of an empty package, a broker of ours wants to hear that it is confirmed.

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from coherer._client.engine import links
+from coherer._client.engine import connections
 from coherer._client.tubemq.cluster import Cluster
-from coherer._client.tubemq.link import Link, Pool
+from coherer._client.tubemq.link import Pool, TubeConnection
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer.errors import (
@@ -24,21 +24,21 @@ CLOSE = pb.CloseRequestP2M(clientId="p")
 
 
 @pytest.fixture
-async def link(fake, way: Cluster) -> Link:
+async def link(fake, way: Cluster) -> TubeConnection:
     return await way.pool.get("127.0.0.1", fake.master.port)
 
 
-async def ask(link: Link, timeout_ms: int = 2_000) -> pb.CloseResponseM2P:
+async def ask(link: TubeConnection, timeout_ms: int = 2_000) -> pb.CloseResponseM2P:
     return await link.ask(methods.PRODUCER_CLOSE, CLOSE, pb.CloseResponseM2P, timeout_ms)
 
 
-async def test_many_requests_at_once(fake, link: Link) -> None:
+async def test_many_requests_at_once(fake, link: TubeConnection) -> None:
     answers = await asyncio.gather(*(ask(link) for _ in range(100)))
     assert all(answer.success for answer in answers)
     assert len(fake.asked(methods.PRODUCER_CLOSE)) == 100
 
 
-async def test_answers_in_any_order(fake, kit, link: Link) -> None:
+async def test_answers_in_any_order(fake, kit, link: TubeConnection) -> None:
     late = []
     fake.script(methods.PRODUCER_CLOSE, late.append)
     first = asyncio.ensure_future(ask(link))
@@ -49,7 +49,7 @@ async def test_answers_in_any_order(fake, kit, link: Link) -> None:
     assert (await first).errMsg == "at last"
 
 
-async def test_no_answer_in_time(fake, kit, link: Link) -> None:
+async def test_no_answer_in_time(fake, kit, link: TubeConnection) -> None:
     fake.script(methods.PRODUCER_CLOSE, kit.silence, kit.silence)
     slow = asyncio.ensure_future(ask(link))
     with pytest.raises(RequestTimeoutError) as caught:
@@ -61,9 +61,9 @@ async def test_no_answer_in_time(fake, kit, link: Link) -> None:
 
 
 async def test_a_connection_that_has_fallen_silent_is_given_up(
-    fake, kit, link: Link, way: Cluster, monkeypatch: pytest.MonkeyPatch
+    fake, kit, link: TubeConnection, way: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "SILENT_MS", 40)
+    monkeypatch.setattr(connections, "SILENT_MS", 40)
     fake.always(methods.PRODUCER_CLOSE, kit.silence)
 
     async def missed() -> None:
@@ -83,7 +83,7 @@ async def test_a_connection_that_has_fallen_silent_is_given_up(
     assert (await way.pool.get("127.0.0.1", fake.master.port)).open
 
 
-async def test_an_answer_that_comes_too_late_is_dropped(fake, kit, link: Link) -> None:
+async def test_an_answer_that_comes_too_late_is_dropped(fake, kit, link: TubeConnection) -> None:
     late = []
     fake.script(methods.PRODUCER_CLOSE, late.append)
     with pytest.raises(RequestTimeoutError):
@@ -92,7 +92,7 @@ async def test_an_answer_that_comes_too_late_is_dropped(fake, kit, link: Link) -
     assert (await ask(link)).success
 
 
-async def test_a_broken_connection_fails_what_is_under_way(fake, kit, link: Link) -> None:
+async def test_a_broken_connection_fails_what_is_under_way(fake, kit, link: TubeConnection) -> None:
     fake.script(methods.PRODUCER_CLOSE, kit.silence, kit.hang_up)
     results = await asyncio.gather(ask(link), ask(link), return_exceptions=True)
     assert [type(result) for result in results] == [DisconnectedError] * 2
@@ -103,14 +103,14 @@ async def test_a_broken_connection_fails_what_is_under_way(fake, kit, link: Link
         await ask(link)
 
 
-async def test_a_server_that_cannot_handle_a_request(fake, kit, link: Link) -> None:
+async def test_a_server_that_cannot_handle_a_request(fake, kit, link: TubeConnection) -> None:
     fake.script(methods.PRODUCER_CLOSE, lambda asked: asked.fail("java.lang.Exception", "oops"))
     with pytest.raises(RefusedError, match="oops"):
         await ask(link)
     assert link.open
 
 
-async def test_an_answer_that_lacks_what_it_must_have(fake, kit, link: Link) -> None:
+async def test_an_answer_that_lacks_what_it_must_have(fake, kit, link: TubeConnection) -> None:
     fake.script(
         methods.PRODUCER_CLOSE,
         lambda asked: asked.connection.write(asked.session.reply_raw(asked.request, b"")),
@@ -119,7 +119,7 @@ async def test_an_answer_that_lacks_what_it_must_have(fake, kit, link: Link) -> 
         await ask(link)
 
 
-async def test_garbage_breaks_the_connection(fake, kit, link: Link) -> None:
+async def test_garbage_breaks_the_connection(fake, kit, link: TubeConnection) -> None:
     await ask(link)
     fake.script(methods.PRODUCER_CLOSE, lambda asked: asked.connection.write(b"HTTP/1.1 400 no!"))
     with pytest.raises(DisconnectedError) as caught:
@@ -128,7 +128,7 @@ async def test_garbage_breaks_the_connection(fake, kit, link: Link) -> None:
 
 
 async def test_who_keeps_the_loop_busy_is_not_told_that_the_server_was_late(
-    fake, link: Link
+    fake, link: TubeConnection
 ) -> None:
     answers = [asyncio.ensure_future(ask(link, timeout_ms=100)) for _ in range(3)]
     await fake.until(lambda: len(fake.seen) == 3)
@@ -140,7 +140,7 @@ async def test_idle_connections_are_closed(
     fake, kit, way: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = await way.pool.get("127.0.0.1", fake.master.port)
-    monkeypatch.setattr(Link, "idle_ms", 0)
+    monkeypatch.setattr(TubeConnection, "idle_ms", 0)
     late = []
     fake.script(methods.PRODUCER_CLOSE, late.append)
     waiting = asyncio.ensure_future(ask(link))
@@ -154,7 +154,7 @@ async def test_idle_connections_are_closed(
     assert link.retired
 
 
-async def test_a_cancelled_request_harms_nobody(fake, kit, link: Link) -> None:
+async def test_a_cancelled_request_harms_nobody(fake, kit, link: TubeConnection) -> None:
     late = []
     fake.script(methods.PRODUCER_CLOSE, late.append)
     task = asyncio.ensure_future(ask(link))
@@ -173,7 +173,7 @@ async def test_everybody_shares_a_connection(fake, way: Cluster) -> None:
     assert fake.master.connections == 1
 
 
-async def test_a_broken_connection_is_made_anew(fake, way: Cluster, link: Link) -> None:
+async def test_a_broken_connection_is_made_anew(fake, way: Cluster, link: TubeConnection) -> None:
     await link.close()
     assert way.pool.find("127.0.0.1", fake.master.port) is None
     again = await way.pool.get("127.0.0.1", fake.master.port)
@@ -198,7 +198,7 @@ async def test_one_who_gives_up_does_not_spoil_it_for_the_others(fake, way: Clus
     assert (await second).open
 
 
-async def test_a_closed_pool(fake, way: Cluster, link: Link) -> None:
+async def test_a_closed_pool(fake, way: Cluster, link: TubeConnection) -> None:
     waiting = asyncio.ensure_future(ask(link))
     await way.pool.close()
     assert not link.open
@@ -212,5 +212,5 @@ async def test_a_fork_is_noticed(forked, way: Cluster) -> None:
         way.pool.check()
 
 
-def test_for_people(link: Link) -> None:
+def test_for_people(link: TubeConnection) -> None:
     assert "0 under way" in repr(link)

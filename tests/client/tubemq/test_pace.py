@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from coherer._client.tubemq.pace import MINUTE_MS, SLICE_MS, Pace
+from coherer._client.tubemq.flow_control import MINUTE_MS, SLICE_MS, FlowControl
 from coherer._wire.tubemq.flow import FlowRules
 
 NOON = 1_700_020_800_000  # 2023-11-15 12:00 in GMT+8
@@ -29,7 +29,7 @@ def package(size_bytes: int = 1000, backlog: int = 10**9, slow: bool = False) ->
 
 
 def test_without_rules_nothing_rests_longer_than_it_must() -> None:
-    pace = Pace(rules(), filtered=False)
+    pace = FlowControl(rules(), filtered=False)
     assert pace.delivered(package(100 * MIB), NOON) == 0
     assert pace.empty(400, NOON) == 400
     assert pace.refused(2000, NOON) == 2000
@@ -37,7 +37,7 @@ def test_without_rules_nothing_rests_longer_than_it_must() -> None:
 
 
 def test_a_data_limit_for_five_seconds_and_for_a_minute() -> None:
-    pace = Pace(rules(DATA), filtered=False)  # 12 MiB a minute, 1 MiB in five seconds
+    pace = FlowControl(rules(DATA), filtered=False)  # 12 MiB a minute, 1 MiB in five seconds
     assert pace.delivered(package(1), NOON) == 0  # learns the backlog
     now = NOON + MINUTE_MS
     assert pace.delivered(package(MIB - 1), now) == 0
@@ -51,33 +51,33 @@ def test_a_data_limit_for_five_seconds_and_for_a_minute() -> None:
 
 
 def test_no_data_limit_at_night_or_without_a_backlog() -> None:
-    pace = Pace(rules(DATA), filtered=False)
+    pace = FlowControl(rules(DATA), filtered=False)
     pace.delivered(package(1), NIGHT)
     assert pace.delivered(package(100 * MIB), NIGHT + MINUTE_MS) == 0
-    pace = Pace(rules(DATA), filtered=False)
+    pace = FlowControl(rules(DATA), filtered=False)
     pace.delivered(package(1, backlog=500), NOON)
     assert pace.delivered(package(100 * MIB, backlog=500), NOON + MINUTE_MS) == 0
 
 
 def test_while_the_backlog_is_unknown_a_guess_counts() -> None:
-    pace = Pace(rules(DATA), filtered=False)
+    pace = FlowControl(rules(DATA), filtered=False)
     assert pace.delivered(package(2**31 // 12 - 1, backlog=-1), NOON) == 0
     assert pace.delivered(package(1, backlog=-1), NOON) == 20
 
 
 def test_the_group_s_limit_counts_before_the_default_one() -> None:
     other = DATA.replace('"limitInM":12', '"limitInM":24').replace("1000}", "700}")
-    pace = Pace(rules(other, DATA), filtered=False)
+    pace = FlowControl(rules(other, DATA), filtered=False)
     pace.delivered(package(1), NOON)
     assert pace.delivered(package(MIB), NOON + MINUTE_MS) == 0
     assert pace.delivered(package(MIB), NOON + MINUTE_MS) == 700
     assert pace.limits_itself(NOON)
-    assert not Pace(rules(" ", DATA), filtered=False).limits_itself(NOON)
+    assert not FlowControl(rules(" ", DATA), filtered=False).limits_itself(NOON)
 
 
 def test_whether_a_group_limits_itself_is_asked_every_ten_seconds() -> None:
     changing = rules()
-    pace = Pace(changing, filtered=False)
+    pace = FlowControl(changing, filtered=False)
     assert not pace.limits_itself(NOON)
     changing.group_rules = FlowRules.parse(DATA)
     assert not pace.limits_itself(NOON + 9_999)
@@ -85,7 +85,7 @@ def test_whether_a_group_limits_itself_is_asked_every_ten_seconds() -> None:
 
 
 def test_empty_reads_in_a_row() -> None:
-    pace = Pace(rules(EMPTY), filtered=False)
+    pace = FlowControl(rules(EMPTY), filtered=False)
     assert [pace.empty(40, NOON) for _ in range(9)] == [40, 40, *[300] * 5, 1000, 1000]
     pace.delivered(package(), NOON)
     assert pace.empty(40, NOON) == 40
@@ -96,7 +96,7 @@ def test_empty_reads_in_a_row() -> None:
 
 
 def test_the_default_rules_for_empty_reads_count_where_the_group_has_none() -> None:
-    pace = Pace(rules(LOW, EMPTY), filtered=False)
+    pace = FlowControl(rules(LOW, EMPTY), filtered=False)
     assert [pace.empty(40, NOON) for _ in range(3)] == [40, 40, 300]
 
 
@@ -106,13 +106,13 @@ def test_the_default_rules_for_empty_reads_count_where_the_group_has_none() -> N
 )
 def test_low_fetch(filtered: bool, slow: bool, expected: int) -> None:
     for both in (rules(LOW), rules(" ", LOW), rules(EMPTY, LOW)):
-        pace = Pace(both, filtered=filtered)
+        pace = FlowControl(both, filtered=filtered)
         assert pace.delivered(package(slow=slow), NOON) == expected
 
 
 def test_new_rules_count_from_the_next_minute() -> None:
     changing = rules()
-    pace = Pace(changing, filtered=False)
+    pace = FlowControl(changing, filtered=False)
     assert pace.delivered(package(), NOON) == 0
     changing.default_rules = FlowRules.parse(LOW)
     assert pace.delivered(package(), NOON + MINUTE_MS - 1) == 0
@@ -121,7 +121,7 @@ def test_new_rules_count_from_the_next_minute() -> None:
 
 def test_a_clock_that_is_set_back_ends_no_rest_later() -> None:
     ahead = 0
-    pace = Pace(rules(DATA), filtered=False, wall_ms=lambda now_ms: now_ms + ahead)
+    pace = FlowControl(rules(DATA), filtered=False, wall_ms=lambda now_ms: now_ms + ahead)
     assert pace.delivered(package(1), NOON) == 0  # learns the backlog
     now = NOON + MINUTE_MS
     assert pace.delivered(package(13 * MIB), now) == 1000

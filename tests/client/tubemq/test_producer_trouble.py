@@ -8,8 +8,8 @@ import pytest
 
 from coherer._client.engine.outcomes import FutureSink
 from coherer._client.tubemq.cluster import ClientOptions, Cluster
-from coherer._client.tubemq.lanes import Sent
 from coherer._client.tubemq.producer import Producer, pack
+from coherer._client.tubemq.sender import Sent
 from coherer._wire.tubemq import codes, methods
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, KeysView
 from types import TracebackType
 from typing import ClassVar, Final
 
-from coherer._client.engine.base import Startable
+from coherer._client.engine.lifecycle import Lifecycle
 from coherer._client.engine.misuse import message_topic
 from coherer._client.engine.outcomes import Bulk, SendReport, Sink, UnseenFailures
 from coherer._client.engine.window import Window
@@ -22,7 +22,7 @@ YIELD_EVERY: Final = 256
 """Messages encoded before others get a turn and what is encoded leaves."""
 
 
-class BaseProducer(Startable):
+class BaseProducer(Lifecycle):
     """What producers of both protocols have in common.
 
     Args:

@@ -57,3 +57,25 @@ def waits(limit_ms: int = RETRY_MS_MAX) -> Callable[[], float]:
         return now_ms / 1000
 
     return wait
+
+
+class Waiters:
+    """Tasks that wait for a change; all of them are woken, and look for themselves."""
+
+    def __init__(self) -> None:
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def wake(self) -> None:
+        """Let every task that waits look again."""
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait(self) -> None:
+        """Wait for the next `wake`."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiting.discard(waiter)

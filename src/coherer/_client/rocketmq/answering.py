@@ -18,7 +18,6 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
-from coherer._client.engine.clock import now_ms
 from coherer._client.rocketmq.claimed import ClaimedBatch, Later, Watch
 from coherer._client.rocketmq.consumer_options import ConsumerOptions
 from coherer._client.rocketmq.figures import Figures
@@ -26,6 +25,7 @@ from coherer._client.rocketmq.held import Held
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import Link
 from coherer._client.rocketmq.process_queue import MIB
+from coherer._common.clock import now_ms
 from coherer._record import layout
 from coherer._wire.rocketmq.bodies import (
     ConsumeDirectlyResult,

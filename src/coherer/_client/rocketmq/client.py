@@ -8,8 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
-from coherer._client.engine.base import BaseClient
 from coherer._client.engine.keywords import options_of
+from coherer._client.engine.lifecycle import BaseClient
 from coherer._client.rocketmq.by_time import first_since
 from coherer._client.rocketmq.consumer import Consumer
 from coherer._client.rocketmq.consumer_options import ConsumerOptions, Listener, Model, Topics

@@ -22,7 +22,6 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import ClassVar, Final
 
-from coherer._client.engine.clock import now_ms
 from coherer._client.engine.handling import Stop, handle
 from coherer._client.engine.iteration import BatchIterator
 from coherer._client.engine.tasks import every
@@ -34,6 +33,7 @@ from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.iteration import messages
 from coherer._client.rocketmq.member import Member
 from coherer._client.rocketmq.received import ConsumedMessage, ReceivedBatch
+from coherer._common.clock import now_ms
 from coherer._common.logs import Log
 from coherer._wire.rocketmq.bodies import CONSUME_PASSIVELY
 from coherer._wire.rocketmq.pulling import SUSPEND

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final, Protocol
 
-from coherer._client.engine.clock import now_ms
 from coherer._client.rocketmq.claimed import ClaimedBatch, Later
 from coherer._client.rocketmq.claims import HeldClaim
 from coherer._client.rocketmq.consumer_options import ConsumerOptions
@@ -30,6 +29,7 @@ from coherer._client.rocketmq.offset_store import OffsetStore
 from coherer._client.rocketmq.process_queue import Package, ProcessQueue
 from coherer._client.rocketmq.pulling import SLACK_MS, Puller, Wish
 from coherer._client.rocketmq.routes import MASTER
+from coherer._common.clock import now_ms
 from coherer._common.logs import Log
 from coherer._record.gaps import described
 from coherer._record.schedule import DELAY_LEVELS_MS

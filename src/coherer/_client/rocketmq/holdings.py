@@ -23,7 +23,6 @@ from typing import Final, Protocol
 
 import msgspec
 
-from coherer._client.engine.clock import now_ms
 from coherer._client.engine.tasks import waits
 from coherer._client.rocketmq.claimed import ClaimedBatch, Later
 from coherer._client.rocketmq.consumer_options import ConsumerOptions, Listener
@@ -35,6 +34,7 @@ from coherer._client.rocketmq.locking import Locks
 from coherer._client.rocketmq.offset_store import OffsetStore
 from coherer._client.rocketmq.rebalance import IDLE_MS, change, share
 from coherer._client.rocketmq.start import Edge, Starts
+from coherer._common.clock import now_ms
 from coherer._common.logs import Log
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.messages import StoredMessage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from coherer._client.engine.takers import Takers
+from coherer._client.engine.tasks import Waiters
 from coherer._client.rocketmq.claimed import ClaimedBatch
 from coherer._client.rocketmq.held import Held
 
@@ -20,7 +20,7 @@ class Inbox:
         self._limit_bytes = limit_bytes
         self._ready: deque[Held] = deque()
         self._direct: deque[ClaimedBatch] = deque()
-        self._takers = Takers()
+        self._takers = Waiters()
         self._full: set[Held] = set()
         self.size_bytes = 0
 

@@ -1,6 +1,6 @@
 """Connections to RocketMQ's servers: requests of ours under way, and requests of theirs.
 
-Rules beside those of `coherer._client.engine.links`:
+Rules beside those of `coherer._client.engine.connections`:
 
 * A connection is full duplex. What the server asks (rocketmq 4) goes to the handler that is
   registered for its code; numbers of requests are counted by each side for itself.
@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import ClassVar, Final
 
-from coherer._client.engine.links import BaseLink, BasePool, Waiter
+from coherer._client.engine.connections import ConnectionPool, PendingRequest, ServerConnection
 from coherer._common.logs import Log
 from coherer._net import Connection, TlsOptions
 from coherer._wire.rocketmq import codes
@@ -124,7 +124,7 @@ class Desk:
         link.respond(request, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
 
-class Link(BaseLink[Command]):
+class Link(ServerConnection[Command]):
     """One connection, in both directions. A `Receiver`.
 
     Attributes:
@@ -156,7 +156,7 @@ class Link(BaseLink[Command]):
         self.connection.write(frame)
         return future
 
-    def send(self, code: int, fields: Fields, body: bytes, waiter: Waiter[Command]) -> None:
+    def send(self, code: int, fields: Fields, body: bytes, waiter: PendingRequest[Command]) -> None:
         """Send a request now whose answer goes to `waiter`. The connection has to be open."""
         opaque, frame = self.session.request(code, self._signed(fields, body), body)
         self.expect(opaque, waiter)
@@ -235,7 +235,7 @@ class Link(BaseLink[Command]):
         return dict(fields) if signer is None else signer(fields, body)
 
 
-class Pool(BasePool[Link]):
+class Pool(ConnectionPool[Link]):
     """The connections of one client, one per address.
 
     Args:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Final
 
-from coherer._client.engine.clock import now_ms
 from coherer._client.rocketmq.door import Door
 from coherer._client.rocketmq.held import Held
+from coherer._common.clock import now_ms
 from coherer._common.logs import Log
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import CohererError

@@ -12,9 +12,8 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import partial
 from typing import ClassVar, cast
 
-from coherer._client.engine.base import Startable
-from coherer._client.engine.clock import now_ms
-from coherer._client.engine.progress import Progress
+from coherer._client.engine.consumer import Progress
+from coherer._client.engine.lifecycle import Lifecycle
 from coherer._client.engine.tasks import cancel, every
 from coherer._client.rocketmq import answering
 from coherer._client.rocketmq.claimed import ClaimedBatch
@@ -35,6 +34,7 @@ from coherer._client.rocketmq.remote_offsets import RemoteOffsets
 from coherer._client.rocketmq.returning import Returner
 from coherer._client.rocketmq.routes import Route
 from coherer._client.rocketmq.start import Starts
+from coherer._common.clock import now_ms
 from coherer._common.logs import Log
 from coherer._wire.rocketmq.bodies import ConsumerData
 from coherer._wire.rocketmq.names import (
@@ -54,7 +54,7 @@ ROUND_MS_MIN = 1_000
 """The next round after one that was not complete comes so soon, then later and later."""
 
 
-class Member(Startable):
+class Member(Lifecycle):
     """What push and pull consumers have in common.
 
     Args:

@@ -15,7 +15,6 @@ from collections.abc import Collection, Coroutine
 from datetime import datetime
 from typing import ClassVar, Final
 
-from coherer._client.engine.clock import now_ms
 from coherer._client.engine.tasks import every
 from coherer._client.rocketmq.consumer_options import (
     ConsumerOptions,
@@ -28,6 +27,7 @@ from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.member import Member
 from coherer._client.rocketmq.received import ReceivedBatch
 from coherer._client.rocketmq.start import Edge
+from coherer._common.clock import now_ms
 from coherer._wire.rocketmq.bodies import CONSUME_ACTIVELY
 from coherer._wire.rocketmq.names import Queue, with_namespace
 from coherer._wire.rocketmq.pulling import LITE, SUBSCRIPTION, SUSPEND

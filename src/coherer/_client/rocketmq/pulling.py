@@ -1,6 +1,6 @@
 """Pulling from one queue, again and again (8.10).
 
-A `Puller` has one request under way at most. It is a `Waiter` of the link: an answer is dealt with,
+A `Puller` has one request under way at most. It is a `PendingRequest`: an answer is dealt with,
 and the next request made, without a task in between.
 
 | what comes | what follows |

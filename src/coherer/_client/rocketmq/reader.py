@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from coherer._client.engine.base import Startable
-from coherer._client.engine.takers import Takers
+from coherer._client.engine.lifecycle import Lifecycle
+from coherer._client.engine.tasks import Waiters
 from coherer._client.rocketmq.door import Door
 from coherer._client.rocketmq.pulling import SLACK_MS, Puller, Wish
 from coherer._client.rocketmq.start import Edge
@@ -41,7 +41,7 @@ REST_MS: Final = 200
 """Before the next try."""
 
 
-class Reader(Startable):
+class Reader(Lifecycle):
     """Reads one queue from an offset on. Made by `Client.reader`; use `async with`.
 
     Args:
@@ -91,7 +91,7 @@ class Reader(Startable):
         self._dry = False  # there was nothing more
         self._failure: CohererError | None = None
         self._deadline: float | None = None  # of the tries since an answer came
-        self._takers = Takers()
+        self._takers = Waiters()
         self._puller: Puller
         self._loop: asyncio.AbstractEventLoop
 

@@ -23,8 +23,8 @@ import msgspec
 
 from coherer import limits
 from coherer._client.engine.address import split
-from coherer._client.engine.lanes import BaseLane
 from coherer._client.engine.outcomes import Sink
+from coherer._client.engine.sender import BrokerSender
 from coherer._client.rocketmq.faults import Faults
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import Link
@@ -204,7 +204,7 @@ class Owner(Protocol):
         ...
 
 
-class Lane(BaseLane[Link, Sent]):
+class Lane(BrokerSender[Link, Sent]):
     """The way to the master of one broker.
 
     Args:

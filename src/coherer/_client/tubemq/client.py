@@ -5,17 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from coherer import limits
-from coherer._client.engine.base import BaseClient
 from coherer._client.engine.keywords import options_of
+from coherer._client.engine.lifecycle import BaseClient
 from coherer._client.tubemq.cluster import ClientOptions, Cluster
 from coherer._client.tubemq.consumer import Consumer
-from coherer._client.tubemq.consumer_options import ConsumerOptions, Topics
-from coherer._client.tubemq.holdings import Listener
-from coherer._client.tubemq.planner import Planner
-from coherer._client.tubemq.positions import Start
+from coherer._client.tubemq.options import ConsumerOptions, Listener, Start, Topics
 from coherer._client.tubemq.producer import Producer
 from coherer._client.tubemq.quality import QualityRules
 from coherer._client.tubemq.reader import Reader
+from coherer._client.tubemq.topics import TopicCatalog
 from coherer._wire.tubemq.names import BrokerInfo, Partition
 
 if TYPE_CHECKING:
@@ -57,7 +55,7 @@ class Client(BaseClient):
         super().__init__()
         self._options = options
         self._cluster = Cluster(options)
-        self._planner: Planner | None = None
+        self._planner: TopicCatalog | None = None
 
     def __repr__(self) -> str:
         return f"<Client of {self._url}>"
@@ -213,8 +211,8 @@ class Client(BaseClient):
             self._planner = None
         await self._cluster.pool.close()
 
-    def _plans(self) -> Planner:
+    def _plans(self) -> TopicCatalog:
         self._cluster.pool.check()
         if self._planner is None:
-            self._planner = Planner(self._cluster)
+            self._planner = TopicCatalog(self._cluster)
         return self._planner

@@ -100,7 +100,7 @@ def _now_and_nonce() -> tuple[int, int]:
     return int(time.time() * 1000), secrets.randbelow(credentials.NONCE_LIMIT)
 
 
-class Passport:
+class Credentials:
     """What one producer or consumer shows to masters and brokers.
 
     Attributes:
@@ -156,10 +156,10 @@ class Cluster:
         self.pool = Pool(tls=options.tls, connect_timeout_ms=options.connect_timeout_ms)
         self.masters = Masters(options.addresses, self.pool, options.timeout_ms)
 
-    def passport(self) -> Passport:
-        """A fresh passport for a producer or consumer."""
+    def credentials(self) -> Credentials:
+        """A fresh credentials for a producer or consumer."""
         user, password = self.options.user, self.options.password
-        return Passport(Signer(user, password) if user is not None and password else None)
+        return Credentials(Signer(user, password) if user is not None and password else None)
 
     async def local_host(self) -> str:
         """Our own address, as the master sees it.

@@ -1,71 +1,58 @@
 """The consumer of TubeMQ.
 
-Theory: `membership` talks with the master and gets instructions; `holdings` carries them out with
-the brokers; a fetcher per partition puts packages into the inbox; the application takes them from
-there. A package is what one get brought: some messages of one partition, in order. Delivery is at
-least once, package by package: what was not confirmed comes again.
-
-Ways to consume:
-
-| | a package is confirmed |
-|---|---|
-| `receive` and `confirm` | by you; the answer is the group's new offset |
-| `async for message in consumer` | when the loop asks for the message after its last |
-| `async for batch in consumer.batches()` | when the loop asks for the next batch |
-| `run(handler)` | when the handler returns |
-
-The last three let the confirmation ride on the next get of the partition.
+`membership` talks to the master, which sends instructions; `assignments` carries them out with the
+brokers; `fetching` fetches from each assigned partition; `engine.consumer` hands batches to the
+application. A batch is what one get brought: messages of one partition, in order. Delivery is at
+least once, batch by batch.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from typing import ClassVar, Final
+from collections.abc import Callable
+from datetime import timedelta
+from typing import ClassVar
 
-from coherer._client.engine.base import Startable
-from coherer._client.engine.handling import Stop, handle
-from coherer._client.engine.iteration import BatchIterator
+from coherer._client.engine.consumer import BaseConsumer, Progress
 from coherer._client.engine.tasks import cancel
-from coherer._client.tubemq.assignment import Event
+from coherer._client.tubemq.assignments import AssignmentManager
+from coherer._client.tubemq.broker_rpc import BrokerRpc
 from coherer._client.tubemq.cluster import Cluster
-from coherer._client.tubemq.consumer_options import ConsumerOptions, Progress, Topics, topics_of
-from coherer._client.tubemq.door import Door
-from coherer._client.tubemq.fetching import FetchOptions, Held
-from coherer._client.tubemq.holdings import Holdings, HoldOptions
-from coherer._client.tubemq.inbox import Inbox
-from coherer._client.tubemq.iteration import MessageIterator
-from coherer._client.tubemq.membership import Membership, Subscription
-from coherer._client.tubemq.pace import Pace
-from coherer._client.tubemq.positions import Positions
-from coherer._common import clock
+from coherer._client.tubemq.fetching import PartitionFetcher, ReceivedBatch
+from coherer._client.tubemq.membership import Instruction, Membership, Subscription
+from coherer._client.tubemq.options import ConsumerOptions, StartPositions, Topics, topics_of
 from coherer._common.logs import Log
 from coherer._wire.tubemq.codes import ResultCode
-from coherer._wire.tubemq.delivery import MessageBatch
 from coherer._wire.tubemq.names import Partition
-from coherer.errors import ClosedError, RefusedError, RequestTimeoutError, UsageError
+from coherer.errors import RequestTimeoutError, UsageError
+from coherer.message import ReceivedMessage
 
 _log = Log(logging.getLogger(__name__))
 
-Handler = Callable[[MessageBatch], Awaitable[None] | None]
-"""Deals with a package; an exception says that it could not."""
 
-RETRY_MS: Final = 1_000
-"""How long a package rests after its handler failed."""
-
-
-class Consumer(Startable):
+class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, ReceivedMessage]):
     """Receives messages as a member of a group. Made by `Client.consumer`; use `async with`.
 
+    ```python
+    async with client.consumer("workers", "jobs", start="earliest") as consumer:
+        async for batch in consumer.batches():
+            work(batch.bodies())  # acknowledged when the loop asks for the next batch
+    ```
+
     Args:
-        cluster: the way to the cluster.
+        cluster: the connections to the cluster.
         group: the group; its members share the partitions of its topics.
         topics: what to receive.
         options: how.
+
+    Attributes:
+        make: makes batches; facades have their own.
     """
 
-    _KIND: ClassVar[str] = "consumer"
+    _RETRY: ClassVar[timedelta | None] = timedelta(seconds=1)
+    _NOT_ASSIGNED: ClassVar[int | None] = ResultCode.NOT_FOUND
+    _NOT_IN_HAND: ClassVar[int | None] = ResultCode.BAD_REQUEST
 
     def __init__(
         self,
@@ -76,28 +63,30 @@ class Consumer(Startable):
     ) -> None:
         self._cluster = cluster
         self._options = options or ConsumerOptions()
-        self._positions = Positions(self._options.start)
+        super().__init__(self._options.prefetch_bytes, count_in_hand=False)
+        self._positions = StartPositions(self._options.start)
         self._subscription = Subscription(
             group=group, topics=topics_of(topics), bound=self._positions.bound
         )
-        self._membership = Membership(cluster, self._subscription, self)
-        self._inbox = Inbox(self._options.prefetch_bytes)
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self.make: Callable[..., ReceivedBatch] = ReceivedBatch
+        self._instructions: asyncio.Queue[Instruction] = asyncio.Queue()
+        self._membership = Membership(
+            cluster, self._subscription, self._instructions.put_nowait, self._prefetch.wake
+        )
         self._working: asyncio.Task[None] | None = None
-        self._state = "new"
-        self._door: Door
-        self._holdings: Holdings
+        self._manager: AssignmentManager
 
     def __repr__(self) -> str:
-        what = f"<Consumer of {', '.join(self._subscription.topics)} in {self._subscription.group}"
+        text = f"<Consumer of {', '.join(self._subscription.topics)} in {self._subscription.group}"
         if self._state != "open":
-            return f"{what}: {self._state}>"
-        held = self._holdings.held.values()
-        in_use = sum(one.in_use for one in held)
-        paused = sum(one.key in self._holdings.paused for one in held)
+            return f"{text}: {self._state}>"
+        fetchers = list(self._assignments)
+        in_hand = sum(one.state.in_hand for one in fetchers)
+        paused = sum(one.key in self.paused for one in fetchers)
+        waiting = sum(not one.state.empty and not one.state.in_hand for one in fetchers)
         return (
-            f"{what}: {len(held)} partitions, {in_use} of them to be confirmed, {paused} paused, "
-            f"{len(self._inbox)} packages waiting>"
+            f"{text}: {len(fetchers)} partitions, {in_hand} with a batch to be acknowledged, "
+            f"{paused} paused, {waiting} batches waiting>"
         )
 
     @property
@@ -107,30 +96,21 @@ class Consumer(Startable):
 
     @property
     def assignment(self) -> frozenset[Partition]:
-        """The partitions that are ours now."""
-        if self._state != "open":
-            return frozenset()
-        return frozenset(held.partition for held in self._holdings.held.values())
+        """The partitions that are assigned to this consumer now."""
+        return frozenset(fetcher.partition for fetcher in self._assignments)
 
     @property
     def progress(self) -> dict[Partition, Progress]:
-        """How far each partition has been read."""
-        if self._state != "open":
-            return {}
-        return {
-            held.partition: Progress(
-                held.offset, held.max_offset, held.backlog_bytes, held.exact, held.left_out
-            )
-            for held in self._holdings.held.values()
-        }
+        """How far each assigned partition has been read."""
+        return {fetcher.partition: fetcher.progress for fetcher in self._assignments}
 
     def check(self) -> None:
-        """Check that the consumer can be used here and now; any thread may ask.
+        """Check that the consumer can be used here and now; any thread may call it.
 
         Raises:
             ClosedError: it, or its client, was closed.
             UsageError: it was not started.
-            RefusedError: the master does not want us any more.
+            RefusedError: the master has refused this member for good.
         """
         super().check()
         if self._membership.failure is not None:
@@ -143,45 +123,30 @@ class Consumer(Startable):
             UnavailableError: no master could be reached in time.
             RefusedError: the master refused, for example because the group reads other topics.
         """
-        self._check_new()
-        self._state = "starting"
+        await self._start_with(self._membership.start, self._membership.stop)
         membership = self._membership
-        try:
-            await membership.start()
-        except BaseException:
-            self._state = "closed"
-            await membership.stop()
-            raise
         if not membership.not_allocated:
             self._positions.group_began()
         topics = self._subscription.topics
-        self._door = Door(self._cluster, membership.member, self.group, membership.passport, topics)
-        self._holdings = Holdings(
-            self._door,
+        rpc = BrokerRpc(
+            self._cluster, membership.member, self.group, membership.credentials, topics
+        )
+        self._manager = AssignmentManager(
+            self._assignments,
+            rpc,
             self._cluster.pool,
             self._positions,
-            membership.assignment,
-            self._inbox,
-            lambda filtered: Pace(membership, filtered=filtered, wall_ms=lambda _: clock.wall_ms()),
-            lambda topic: topics[topic] or None,
-            membership.hurry,
-            HoldOptions(
-                heartbeat_ms=self._cluster.options.heartbeat_ms,
-                release_ms=self._options.release_ms,
-                on_assigned=self._options.on_assigned,
-                on_revoked=self._options.on_revoked,
-            ),
-            FetchOptions(poll_ms=self._options.poll_ms, empty_ms=self._options.empty_ms),
+            membership,
+            topics,
+            self._options,
+            self._cluster.options.heartbeat_ms,
+            self.make,
         )
-        if self._state != "starting":
-            await membership.stop()
-            raise ClosedError("The consumer was closed while it started.")
-        self._working = asyncio.create_task(self._work(), name="rebalance")
-        self._state = "open"
+        self._working = asyncio.create_task(self._work_off(), name="rebalance")
         membership.begin()
 
     async def wait_assigned(self, timeout_ms: int | None = None) -> frozenset[Partition]:
-        """Wait until at least one partition is ours; returns them.
+        """Wait until at least one partition is assigned; returns all that are.
 
         Raises:
             RequestTimeoutError: that took too long. The master may balance once a minute only, or
@@ -190,7 +155,7 @@ class Consumer(Startable):
         self.check()
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
-                await self._holdings.any()
+                await self._assignments.wait_any()
         except TimeoutError:
             raise RequestTimeoutError(
                 f"No partition was assigned within {timeout_ms} ms.",
@@ -198,227 +163,90 @@ class Consumer(Startable):
             ) from None
         return self.assignment
 
-    async def receive(self, timeout_ms: int | None = None) -> MessageBatch | None:
-        """The next package, to be passed to `confirm` or `reject`.
+    async def commit(self, *batches: ReceivedBatch) -> dict[Partition, int]:
+        """Acknowledge batches, and wait until the brokers know of all acknowledgements.
+
+        Without `commit`, an acknowledgement rides on the next request for messages, which is
+        cheaper. One that has left with such a request is not sent again.
 
         Args:
-            timeout_ms: how long to wait; None for ever, 0 not at all.
+            batches: acknowledged first.
 
         Returns:
-            A package; None when time is up.
+            The group's new offset in each partition that something was committed of: where the
+            next batch begins.
 
         Raises:
-            ClosedError: the consumer was closed.
-            RefusedError: the master does not want us any more.
+            UsageError: a batch was acknowledged or retried before.
+            RefusedError: a partition is not assigned to this consumer any more; its messages are
+                delivered again.
+            UnavailableError: a broker did not answer; the messages may be delivered again.
         """
         self.check()
-        loop = asyncio.get_running_loop()
-        deadline = None if timeout_ms is None else loop.time() + timeout_ms / 1000
-        while (batch := self._take()) is None:
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await self._inbox.changed()
-            except TimeoutError:
-                return None
-            self.check()
-        return batch
+        for batch in batches:
+            self._acknowledge(batch)
+        commits = {fetcher.partition: fetcher.commit() for fetcher in self._assignments}
+        sent = {partition: task for partition, task in commits.items() if task is not None}
+        offsets = await asyncio.gather(*sent.values())
+        return dict(zip(sent, offsets, strict=True))
 
-    async def confirm(self, batch: MessageBatch) -> int:
-        """Say that a package is dealt with; it will not come again.
+    async def seek(self, partition: Partition | str, offset: int) -> None:
+        """Go on at another offset of an assigned partition, by registering it there again.
 
-        Returns:
-            The group's new offset in the partition: where the next package begins.
+        The broker moves an offset that it does not hold to the nearest one. Batches from before
+        cannot be acknowledged any more.
 
         Raises:
-            UsageError: it has been confirmed or rejected already.
-            RefusedError: the partition is not ours any more; the package comes again.
-            UnavailableError: no answer; the package may come again.
-        """
-        return await self._commit(batch, consumed=True)
-
-    async def reject(self, batch: MessageBatch) -> int:
-        """Say that a package could not be dealt with; it will be read again, by us if nothing else.
-
-        Returns:
-            The group's offset in the partition.
-
-        Raises:
-            UsageError: it has been confirmed or rejected already.
-            RefusedError: the partition is not ours any more; the package comes again anyway.
-            UnavailableError: no answer; the package comes again.
-        """
-        return await self._commit(batch, consumed=False)
-
-    def done(self, batch: MessageBatch) -> None:
-        """Like `confirm`, but the confirmation rides on the next get: cheaper, and no answer.
-
-        If that get is lost, or the partition is not ours any more, the package comes again.
+            UsageError: the partition is not assigned to this consumer, or the offset is negative.
+            RefusedError: the broker does not hold the partition for this consumer any more.
+            UnavailableError: the broker did not answer.
         """
         self.check()
-        held = self._holdings.held.get(_key(batch))
-        if held is not None and held.package is batch and held.in_use:
-            held.finish(confirmed=True)
-
-    def put_back(self, batch: MessageBatch) -> None:
-        """Give a package back unread: it is received again from here, without asking the broker."""
-        self.check()
-        self._give_back(batch)
-
-    def _give_back(self, batch: MessageBatch) -> None:
-        held = self._holdings.held.get(_key(batch))
-        if held is not None and held.package is batch and held.in_use:
-            held.in_use = False
-            self._inbox.put(held.key, batch, first=True)
-
-    def batches(self) -> BatchIterator[MessageBatch]:
-        """Packages for `async for`; each is confirmed when the loop asks for the next.
-
-        A package that a loop left early, by `break` or an error, is received again.
-        """
-        self.check()
-        return BatchIterator(self)
-
-    def __aiter__(self) -> MessageIterator:
-        """Messages for `async for`; see `batches` for when they are confirmed."""
-        self.check()
-        return MessageIterator(self)
-
-    async def run(self, handler: Handler, *, workers: int = 1, stop: Stop | None = None) -> None:
-        """Have every package dealt with by `handler`, until the consumer is closed or SIGTERM.
-
-        On SIGTERM, unless the application handles it itself, the batches in hand are finished and
-        confirmed, and `run` returns; the end of the `async with` block leaves the group.
-
-        Args:
-            handler: gets a package; a plain function runs in a thread. When it returns, the
-                package is confirmed; when it raises, it is logged and the package comes again.
-            workers: packages dealt with at a time, of different partitions.
-            stop: ends it from outside, for facades.
-
-        Raises:
-            RefusedError: the master does not want us any more.
-        """
-        self.check()
-        await handle(self, handler, self._failed, workers, stop)
-
-    def pause(self, *partitions: Partition | str) -> None:
-        """Fetch and deliver nothing of these partitions until `resume`; without any, of none."""
-        self.check()
-        wanted = _keys(partitions) if partitions else frozenset(self._holdings.held)
-        self._holdings.pause(self._holdings.paused | wanted)
-
-    def resume(self, *partitions: Partition | str) -> None:
-        """Undo `pause` for these partitions; without any, for all."""
-        self.check()
-        wanted = _keys(partitions) if partitions else self._holdings.paused
-        self._holdings.pause(self._holdings.paused - wanted)
-
-    @property
-    def paused(self) -> frozenset[str]:
-        """The keys of paused partitions."""
-        return self._holdings.paused if self._state == "open" else frozenset()
+        key = self._key(partition)
+        fetcher = self._assignments.fetchers.get(key)
+        if fetcher is None:
+            raise UsageError(f"{key} is not assigned to this consumer.")
+        if offset < 0:
+            raise UsageError(f"{offset} is not an offset.", topic=fetcher.partition.topic)
+        await self._manager.seek(fetcher, offset)
 
     async def close(self) -> None:
-        """Give everything back and leave the group. Packages not confirmed come again.
+        """Give everything back and leave the group; what is not acknowledged is delivered again.
 
         Calling it again does nothing.
         """
-        opened, self._state = self._state == "open", "closed"
-        if not opened:
+        if not self._end():
             return
-        self._inbox.wake()
+        self._prefetch.wake()
         try:
             await cancel(self._working)
-            await self._holdings.close()
+            await self._manager.close()
         finally:  # a member that reads nothing would keep its partitions from the others
             await self._membership.stop()
-
-    # -- what the membership calls
-
-    def instructed(self, event: Event) -> None:
-        """The master wants partitions given up or taken."""
-        self._events.put_nowait(event)
-
-    def membership_ended(self) -> None:
-        """The master refuses us for good."""
-        self._inbox.wake()
 
     # -- inside
 
     def _check_client(self) -> None:
         self._cluster.pool.check()
 
-    def _take(self) -> MessageBatch | None:
-        while (entry := self._inbox.take()) is not None:
-            key, batch = entry
-            held = self._holdings.held[key]
-            held.report(batch)
-            if len(batch):
-                held.in_use = True
-                return batch
-            held.finish(confirmed=True)  # nothing of it can be delivered
-        return None
+    def _key(self, partition: Partition | str) -> str:
+        return partition if isinstance(partition, str) else partition.key
 
-    def _in_hand(self, batch: MessageBatch) -> Held:
-        held = self._holdings.held.get(_key(batch))
-        if held is None:
-            raise RefusedError(
-                "The partition is not ours any more.",
-                topic=batch.topic,
-                partition=batch.partition,
-                code=ResultCode.NOT_FOUND,
-                hint="The package will be delivered again, to whoever holds the partition.",
-            )
-        if held.package is not batch or not held.in_use:
-            raise UsageError(
-                "The package has been confirmed, rejected or lost already.",
-                topic=batch.topic,
-                partition=batch.partition,
-                code=ResultCode.BAD_REQUEST,
-            )
-        return held
-
-    async def _commit(self, batch: MessageBatch, *, consumed: bool) -> int:
-        self.check()
-        held = self._in_hand(batch)
-        held.in_use = False  # nobody else may confirm it
-        try:
-            link = await self._door.link(held.partition.broker)
-            answer = self._door.commit(link, held.partition, consumed=consumed)
-        finally:
-            # From here on the next get may leave: it goes by the same connection, behind the
-            # commit, so the broker sees them in order.
-            held.finish(confirmed=False)
-        told = self._door.committed(link, held.partition, await answer)
-        if told.HasField("maxOffset"):
-            held.max_offset = told.maxOffset
-        return told.currOffset
-
-    async def _failed(self, batch: MessageBatch) -> None:
-        asyncio.get_running_loop().call_later(RETRY_MS / 1000, self._give_back, batch)
-
-    async def _work(self) -> None:
+    async def _work_off(self) -> None:
+        """Carry out the master's instructions."""
         while True:
-            event = await self._events.get()
-            partitions = event.partitions
+            instruction = await self._instructions.get()
+            partitions = instruction.partitions
             try:
-                if event.gives_up:
-                    await self._holdings.give_up(partitions)
-                elif event.takes:
-                    await self._holdings.take(partitions)
+                if instruction.gives_up:
+                    await self._manager.give_up(partitions)
+                elif instruction.takes:
+                    await self._manager.take(partitions)
                     self._positions.group_began()
                 else:
-                    _log.info("An instruction that is not for us: %r", event)
+                    _log.info("Ignored an instruction of the master: %r", instruction)
                     continue
-            except Exception:  # noqa: BLE001 - the group waits for us
-                _log.exception("Carrying out %r failed", event)
-            self._membership.assignment.finished(event)
+            except Exception:  # noqa: BLE001 - the group waits for this member
+                _log.exception("Carrying out %r failed", instruction)
+            self._membership.assignment.finished(instruction)
             self._membership.hurry()
-
-
-def _key(batch: MessageBatch) -> str:
-    return f"{batch.broker}:{batch.topic}:{batch.partition}"
-
-
-def _keys(partitions: Iterable[Partition | str]) -> frozenset[str]:
-    return frozenset(one if isinstance(one, str) else one.key for one in partitions)

@@ -1,42 +1,44 @@
-"""Fetching from one partition that we hold.
+"""Fetching from one assigned partition, and telling its broker what is acknowledged.
 
-Rules:
+The state is in `engine.assigned`; this is the IO around it. Rules:
 
-* At most one package of a partition is out: fetched, and not yet confirmed or rejected. The next
-  get leaves when it is.
-* A confirmation may ride on the next get (`confirmed`). It is told once: if that get is lost, a
-  second telling might confirm a package that we never saw. What was confirmed may then come
-  again; nothing is skipped.
-* A package of which nothing can be delivered is confirmed here, so that the partition goes on. What
-  is left out of a package is logged once (`Held.report`).
-* Every package is confirmed against the get that brought it, never by time or by count.
-* No answer: try again, with growing pauses; after `LOST_MS` without any, the partition is given
-  up, so that the master can give it to somebody who reaches the broker.
+* At most one batch of a partition is unacknowledged. The next get leaves when it is settled.
+* An acknowledgement rides on the next get, unless `commit` sends it alone. It is sent once: if that
+  get is lost, a second one might acknowledge a batch that never arrived. The batch may then be
+  delivered again; nothing is skipped.
+* A batch of which nothing can be delivered is acknowledged here, so that the partition goes on.
+  The messages that are left out are logged once.
+* A broker commits what the last get returned, never a time or a count.
+* Without an answer, the get is repeated after growing pauses; after `LOST_MS` the partition is
+  given up, so that the master can assign it to a member that reaches the broker.
 
-What codes mean for the partition is `PAUSES_MS` and `LOST_CODES`.
+`PAUSES_MS` and `LOST_CODES` say what the broker's codes mean for the partition.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final, Protocol
+from collections.abc import Callable
+from copy import copy
+from datetime import timedelta
+from typing import Any, Final
 
-import msgspec
-
-from coherer._client.engine.clock import now_ms
-from coherer._client.engine.tasks import waits
-from coherer._client.tubemq.door import Door
-from coherer._client.tubemq.door import Place as Start
-from coherer._client.tubemq.inbox import Inbox
-from coherer._client.tubemq.pace import Pace
+from coherer._client.engine.assigned import Delivery, FetchLimits, PartitionState, RetryAfter
+from coherer._client.engine.assignments import PrefetchBuffer
+from coherer._client.engine.consumer import Acknowledgeable, Progress
+from coherer._client.engine.tasks import cancel, waits
+from coherer._client.tubemq.broker_rpc import BrokerRpc, StartPosition
+from coherer._client.tubemq.flow_control import FlowControl
+from coherer._client.tubemq.options import ConsumerOptions
+from coherer._common.clock import now_ms
 from coherer._common.logs import Log
 from coherer._record.gaps import described
 from coherer._wire.tubemq import codes
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.delivery import MessageBatch
 from coherer._wire.tubemq.names import Partition
-from coherer.errors import CohererError, RefusedError, UnavailableError
+from coherer.errors import CohererError, RefusedError, UnavailableError, UsageError
 
 _log = Log(logging.getLogger(__name__))
 
@@ -45,158 +47,238 @@ PAUSES_MS: Final = {
     int(ResultCode.SERVICE_UNAVAILABLE): 300,
     int(ResultCode.MOVED): 200,
 }
-"""How long a partition rests after these codes."""
+"""The pause after these codes."""
 
 PAUSE_MS: Final = 300
-"""After all others."""
+"""The pause after all others."""
 
 LIMITED_MS: Final = 400
-"""After code 452 where the broker names no time."""
+"""The pause after code 452 if the broker names no time."""
 
 LOST_CODES: Final = frozenset(
     {ResultCode.HB_NO_NODE, ResultCode.DUPLICATE_PARTITION, ResultCode.CERTIFICATE_FAILURE}
 )
-"""The broker does not hold the partition for us."""
+"""The broker does not hold the partition for this member."""
 
 LOST_MS: Final = 30_000
-"""Servers forget who is silent for so long, so we may as well."""
+"""Servers forget a member that is silent for this long, so the partition can be given up."""
 
 HELD_MS_MIN: Final = 100
-"""A broker that says "nothing there" sooner does not hold gets until there is something."""
+"""A broker that answers "not found" sooner does not hold gets until there are messages."""
+
+ONE_BATCH: Final = FetchLimits(messages=1, span=0)
 
 
-class FetchOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How to fetch.
+class ReceivedBatch(MessageBatch, Acknowledgeable):
+    """The messages of one get. TubeMQ acknowledges whole batches.
 
-    Args:
-        poll_ms: timeout of a get. Our broker holds a get that finds nothing almost so long.
-        empty_ms: pause after "nothing there" from a broker that does not hold gets.
+    `retry` without `later` asks the broker for the batch again at once; with a `timedelta` the
+    consumer keeps it, and delivers it again after that time.
     """
 
-    poll_ms: int = 30_000
-    empty_ms: int = 400
+    __slots__ = ("delivery",)
+
+    def __init__(self, body: bytes, **fields: Any) -> None:
+        super().__init__(body, **fields)
+        self.delivery: Delivery[ReceivedBatch] | None = None
+
+    @property
+    def count(self) -> int:
+        """How many messages the answer holds, also those that are left out."""
+        return self.delivered
+
+    def pick(self, numbers: object) -> ReceivedBatch:
+        """Another object with the same messages: they are acknowledged together."""
+        del numbers
+        again = copy(self)
+        again.delivery = None
+        return again
 
 
-class Held:
-    """A partition that we hold.
+class PartitionFetcher:
+    """Fetches from one assigned partition; a `Fetcher` of the engine.
+
+    Args:
+        partition: the partition.
+        start: the broker's answer to the registration.
+        accepted: the tags that are wanted; None for all.
+        flow: how fast it may be read.
+        rpc: the calls to brokers.
+        buffer: the consumer's prefetch buffer.
+        options: the consumer's options.
+        make: makes batches; facades have their own.
+        lost: called when the broker does not hold the partition for this member any more.
 
     Attributes:
-        partition: which one.
+        state: what was fetched and acknowledged.
+        partition: as given.
         key: its name in maps.
-        broker: the broker's id as text.
-        exact: whether its offsets count messages.
-        accepted: the tags that are wanted; None for all.
-        pace: how fast it may be read.
-        offset: where the last package began.
-        max_offset: the end of the partition when last heard, -1 while unknown.
-        backlog_bytes: what lies behind the last package, -1 while unknown.
-        confirmed: the next get tells that the package before it is confirmed.
-        package: fetched and not confirmed.
-        in_use: the application has the package.
-        left_out: how many messages could not be delivered.
+        listed: see `Fetcher`.
+        ack_pending: whether the next get tells the broker that the last batch is acknowledged.
     """
 
     def __init__(
-        self, partition: Partition, start: Start, accepted: frozenset[str] | None, pace: Pace
+        self,
+        partition: Partition,
+        start: StartPosition,
+        accepted: frozenset[str] | None,
+        flow: FlowControl,
+        rpc: BrokerRpc,
+        buffer: PrefetchBuffer[ReceivedBatch],
+        options: ConsumerOptions,
+        make: Callable[..., ReceivedBatch],
+        lost: Callable[[PartitionFetcher, CohererError], None],
     ) -> None:
         self.partition = partition
         self.key = partition.key
-        self.broker = str(partition.broker.id)
-        self.exact = start.step == 1 and accepted is None
-        self.holds_gets = start.step is not None
-        self.accepted = accepted
-        self.pace = pace
-        self.offset = start.offset
-        self.max_offset = start.max_offset
-        self.backlog_bytes = -1
-        self.confirmed = False
-        self.package: MessageBatch | None = None
-        self.in_use = False
-        self.left_out = 0
-        self._reported = False  # what is left out of the package
-        self.task: asyncio.Task[None] | None = None
-        self.free = asyncio.Event()
-        self.free.set()
+        self.listed = False
+        self.ack_pending = False
+        self.state = PartitionState[ReceivedBatch](
+            self, start.offset, by_message=False, limits=ONE_BATCH
+        )
+        self._broker = str(partition.broker.id)
+        self._exact = start.step == 1 and accepted is None
+        self._holds_gets = start.step is not None
+        self._accepted = accepted
+        self._flow = flow
+        self._rpc = rpc
+        self._buffer = buffer
+        self._options = options
+        self._make = make
+        self._lost = lost
+        self._offset = start.offset  # where the last batch began
+        self._max_offset = start.max_offset
+        self._backlog_bytes = -1
+        self._left_out = 0
+        self._reported = False  # the messages that are left out of the last batch
+        self._committing = False  # no get may overtake a commit
+        self._changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._silent_since: float | None = None
+        self._task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        state = "in use" if self.in_use else "fetched" if self.package is not None else "waiting"
-        return f"<Held {self.key}, {state}, {self.offset} of {self.max_offset}>"
+        return f"<PartitionFetcher {self.key}, {self._offset} of {self._max_offset}, {self.state}>"
 
     @property
-    def consumed(self) -> bool:
-        """Whether giving it up now may confirm the package that was read last."""
-        return self.confirmed and self.package is None
+    def progress(self) -> Progress:
+        """How far the partition has been read."""
+        return Progress(
+            self._offset, self._max_offset, self._backlog_bytes, self._exact, self._left_out
+        )
 
-    def arrived(self, batch: MessageBatch) -> None:
-        """A package has come."""
-        self.package = batch
-        self.in_use = False
-        self.free.clear()
+    # -- what the assignment manager calls
 
-    def report(self, batch: MessageBatch) -> None:
-        """Count and log what is left out of the package that has come, once."""
-        if self._reported or not batch.skipped:
-            return
-        self._reported = True
-        self.left_out += batch.skipped
-        if batch.left_out:
-            what = described(batch.left_out)
-        else:
-            what = f"{batch.skipped} of the messages read at offset {batch.offset}"
-        _log.warning("%s: left out, because it cannot be delivered: %s", self.key, what)
+    def begin(self) -> None:
+        """Begin to fetch."""
+        self._task = asyncio.create_task(self._run(), name=f"fetch {self.key}")
 
-    def finish(self, *, confirmed: bool) -> None:
-        """The package is dealt with; the next get may leave.
+    async def end(self) -> None:
+        """Stop fetching."""
+        task, self._task = self._task, None
+        await cancel(task)
 
-        Args:
-            confirmed: let the next get tell so.
+    async def settle(self) -> None:
+        """Wait until the application has no batch of the partition any more."""
+        while self.state.in_hand:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def seek(self, offset: int) -> None:
+        """Register again at another offset; batches from before have no effect any more.
+
+        Raises:
+            RefusedError: the broker does not hold the partition for this member.
+            UnavailableError: no answer.
         """
-        self.package = None
-        self.in_use = False
-        self._reported = False
-        self.confirmed = confirmed
-        self.free.set()
+        await self.end()
+        self._forget(offset)
+        try:
+            start = await self._rpc.register(self.partition, 0, offset)
+            self._forget(start.offset)
+            self._offset, self._max_offset = start.offset, start.max_offset
+        finally:
+            self.begin()
 
+    def commit(self) -> asyncio.Task[int] | None:
+        """Tell the broker now what the next get would tell; None if there is nothing to tell.
 
-class Owner(Protocol):
-    """Who holds the partitions."""
+        Returns:
+            A task of the group's new offset.
+        """
+        if not self.ack_pending:
+            return None
+        self._committing = True
+        self.ack_pending = False
+        return self._loop.create_task(self._send_commit(consumed=True), name=f"commit {self.key}")
 
-    def lost(self, held: Held, error: CohererError) -> None:
-        """The partition is not ours any more; this fetcher ends."""
-        ...
+    # -- what the engine calls
 
-    def open(self, held: Held) -> bool:
-        """Whether the partition may be fetched from, that is, is not paused."""
-        ...
+    @property
+    def can_take(self) -> bool:
+        """See `Fetcher`."""
+        return self.state.can_take
 
-    async def reopened(self) -> None:
-        """Wait until the paused partitions are others."""
-        ...
+    def take(self) -> ReceivedBatch | None:
+        """See `Fetcher`."""
+        while (delivery := self.state.take(now_ms())) is not None:
+            batch = delivery.batch
+            self._buffer.count(self)
+            self._report(batch)
+            if len(batch):
+                return batch
+            delivery.acknowledge()  # nothing of it can be delivered
+        return None
 
+    def kick(self) -> None:
+        """See `Fetcher`."""
+        self._changed.set()
 
-class Fetcher:
-    """Fetches package after package of one partition.
+    def ready(self) -> None:
+        """See `Fetcher`."""
+        self._buffer.count(self)
+        self._buffer.add(self, first=True)
+        self._changed.set()
 
-    Args:
-        held: the partition.
-        door: the way to the broker.
-        inbox: where packages go.
-        owner: who holds the partition.
-        options: how to fetch.
-    """
+    def settled(self) -> None:
+        """See `Fetcher`."""
+        self.ack_pending = True
+        self._changed.set()
 
-    def __init__(
-        self, held: Held, door: Door, inbox: Inbox, owner: Owner, options: FetchOptions
+    def finished(self, delivery: Delivery[ReceivedBatch]) -> None:
+        """See `Fetcher`."""
+
+    async def retry(
+        self, delivery: Delivery[ReceivedBatch], number: int | None, after: RetryAfter
     ) -> None:
-        self._held = held
-        self._door = door
-        self._inbox = inbox
-        self._owner = owner
-        self._options = options
-        self._loop = asyncio.get_running_loop()
-        self._silent: float | None = None  # since when there are no answers
+        """See `Fetcher`.
 
-    async def run(self) -> None:
+        Raises:
+            UsageError: `after` is a delay level, which TubeMQ does not have.
+            RefusedError: the broker does not hold the partition for this member any more.
+            UnavailableError: no answer; the batch is delivered again.
+        """
+        del number
+        if isinstance(after, timedelta):
+            resting = delivery.rest()
+            if resting is not None:
+                self._loop.call_later(after.total_seconds(), self._wake, resting)
+            return
+        if after is not None:
+            raise UsageError(
+                "TubeMQ has no delay levels.",
+                topic=self.partition.topic,
+                partition=self.partition.id,
+                hint="Give a timedelta.",
+            )
+        delivery.batch.delivery = None
+        self._committing = True
+        self._forget(delivery.batch.offset)
+        await self._send_commit(consumed=False)
+
+    # -- fetching
+
+    async def _run(self) -> None:
         """Fetch until the partition is lost or this is cancelled."""
         wait = waits()
         while True:
@@ -204,85 +286,86 @@ class Fetcher:
             try:
                 pause_ms = await self._once()
                 wait = waits()
-                self._silent = None
+                self._silent_since = None
             except UnavailableError as error:
                 now = self._loop.time()
-                self._silent = now if self._silent is None else self._silent
-                if (now - self._silent) * 1000 > LOST_MS:
-                    self._owner.lost(self._held, error)
+                self._silent_since = now if self._silent_since is None else self._silent_since
+                if (now - self._silent_since) * 1000 > LOST_MS:
+                    self._lost(self, error)
                     return
-                _log.info("Fetching from %s: %s", self._held.key, error, about=self._held.key)
+                _log.info("Fetching from %s: %s", self.key, error, about=self.key)
                 pause_ms = int(wait() * 1000)
             except RefusedError as error:
                 if error.code in LOST_CODES:
-                    self._owner.lost(self._held, error)
+                    self._lost(self, error)
                     return
-                _log.warning("Fetching from %s: %s", self._held.key, error, about=self._held.key)
+                _log.warning("Fetching from %s: %s", self.key, error, about=self.key)
                 pause_ms = PAUSE_MS
             except CohererError as error:
-                _log.warning("Fetching from %s: %s", self._held.key, error, about=self._held.key)
+                _log.warning("Fetching from %s: %s", self.key, error, about=self.key)
                 pause_ms = PAUSE_MS
             except Exception:  # noqa: BLE001 - a partition must not fall silent for good
-                _log.exception("Fetching from %s failed", self._held.key, about=self._held.key)
+                _log.exception("Fetching from %s failed", self.key, about=self.key)
                 pause_ms = PAUSE_MS
             if pause_ms > 0:
                 await asyncio.sleep(pause_ms / 1000)
 
     async def _gate(self) -> None:
-        while not self._owner.open(self._held):
-            await self._owner.reopened()
-        await self._inbox.room()
+        while self._committing or not self.state.can_fetch or not self._buffer.has_room(self):
+            self._changed.clear()
+            await self._changed.wait()
 
     async def _once(self) -> int:
-        """One get and what follows; returns how long to rest before the next."""
-        held = self._held
-        link = await self._door.link(held.partition.broker)
-        asked = self._loop.time()
-        confirmed, held.confirmed = held.confirmed, False
-        body = await self._door.get(
+        """One get and what follows; returns how long to pause before the next."""
+        link = await self._rpc.link(self.partition.broker)
+        sent_at = self._loop.time()
+        acknowledged, self.ack_pending = self.ack_pending, False
+        body = await self._rpc.get(
             link,
-            held.partition,
-            confirmed=confirmed,
-            escapes=held.pace.limits_itself(now_ms()),
+            self.partition,
+            acknowledged=acknowledged,
+            escapes=self._flow.limits_itself(now_ms()),
             timeout_ms=self._options.poll_ms,
         )
-        heard = self._loop.time()
-        batch = MessageBatch(
+        answered_at = self._loop.time()
+        batch = self._make(
             body,
-            topic=held.partition.topic,
-            broker=held.broker,
-            partition=held.partition.id,
-            exact_offsets=held.exact,
-            accepted_tags=held.accepted,
+            topic=self.partition.topic,
+            broker=self._broker,
+            partition=self.partition.id,
+            exact_offsets=self._exact,
+            accepted_tags=self._accepted,
         )
         if batch.code != ResultCode.SUCCESS:
-            return self._nothing(batch, heard - asked, link.server)
-        held.offset, held.max_offset = batch.offset, batch.max_offset
-        held.backlog_bytes = batch.backlog_bytes
-        if batch.delivered and (held.accepted is None or len(batch)):
-            held.arrived(batch)
-            self._inbox.put(held.key, batch)
-            await held.free.wait()
+            return self._nothing(batch, answered_at - sent_at, link.server)
+        self._offset, self._max_offset = batch.offset, batch.max_offset
+        self._backlog_bytes = batch.backlog_bytes
+        self._reported = False
+        if batch.delivered and (self._accepted is None or len(batch)):
+            self.state.fetched(batch)
+            self._buffer.count(self)
+            self._buffer.add(self)
+            while not self.state.empty:
+                self._changed.clear()
+                await self._changed.wait()
         else:
-            # Either the broker filters by a hash, and nothing was for us; or nothing of what it
-            # read can be delivered. An older broker of our own then waits for the confirmation;
-            # Java's moves on by itself.
-            held.report(batch)
-            held.finish(confirmed=batch.delivered > 0 or held.holds_gets)
-        spent_ms = int((self._loop.time() - heard) * 1000)
-        return held.pace.delivered(batch, now_ms()) - spent_ms
+            # Either the broker filters by a hash, and nothing matched; or nothing of what it read
+            # can be delivered. Coherer's older brokers then wait for the acknowledgement; Java's
+            # move on by themselves.
+            self._report(batch)
+            self.ack_pending = batch.delivered > 0 or self._holds_gets
+        spent_ms = int((self._loop.time() - answered_at) * 1000)
+        return self._flow.delivered(batch, now_ms()) - spent_ms
 
-    def _nothing(self, batch: MessageBatch, took: float, server: str) -> int:
-        held = self._held
+    def _nothing(self, batch: ReceivedBatch, took: float, server: str) -> int:
         if batch.code in LOST_CODES:
-            where = held.partition
+            where = self.partition
             raise codes.refused(
                 batch.code, batch.text, server=server, topic=where.topic, partition=where.id
             )
         if batch.code == ResultCode.NOT_FOUND:
-            waited = held.holds_gets and took * 1000 >= HELD_MS_MIN
-            pause_ms = 0 if waited else self._options.empty_ms
-            return held.pace.empty(pause_ms, now_ms())
+            waited = self._holds_gets and took * 1000 >= HELD_MS_MIN
+            return self._flow.empty(0 if waited else self._options.empty_ms, now_ms())
         pause_ms = PAUSES_MS.get(batch.code, PAUSE_MS)
         if batch.code == ResultCode.SERVER_CONSUME_SPEED_LIMIT:
             pause_ms = batch.wait_ms if batch.wait_ms > 0 else LIMITED_MS
@@ -290,9 +373,49 @@ class Fetcher:
             _log.warning(
                 "%s answers for %s: %d %s",
                 server,
-                held.key,
+                self.key,
                 batch.code,
                 batch.text,
-                about=(held.key, batch.code),
+                about=(self.key, batch.code),
             )
-        return held.pace.refused(pause_ms, now_ms())
+        return self._flow.refused(pause_ms, now_ms())
+
+    # -- inside
+
+    async def _send_commit(self, *, consumed: bool) -> int:
+        where = self.partition
+        try:
+            link = await self._rpc.link(where.broker)
+            answer = self._rpc.commit(link, where, consumed=consumed)
+        finally:
+            # From here on the next get may leave: it uses the same connection, behind the commit,
+            # so the broker sees them in order.
+            self._committing = False
+            self._changed.set()
+        told = self._rpc.committed(link, where, await answer)
+        if told.HasField("maxOffset"):
+            self._max_offset = told.maxOffset
+        return told.currOffset
+
+    def _forget(self, offset: int) -> None:
+        """Go on at an offset; what was fetched or acknowledged before does not count."""
+        self.ack_pending = False
+        self.state.seek(offset)
+        self._buffer.count(self)
+        self._changed.set()
+
+    def _wake(self, resting: Delivery[ReceivedBatch]) -> None:
+        self.state.wake(resting)
+        self.ready()
+
+    def _report(self, batch: ReceivedBatch) -> None:
+        """Count and log what is left out of the last batch, once."""
+        if self._reported or not batch.skipped:
+            return
+        self._reported = True
+        self._left_out += batch.skipped
+        if batch.left_out:
+            what = described(batch.left_out)
+        else:
+            what = f"{batch.skipped} of the messages read at offset {batch.offset}"
+        _log.warning("%s: left out, because it cannot be delivered: %s", self.key, what)

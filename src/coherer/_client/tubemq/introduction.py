@@ -51,20 +51,20 @@ async def introduce(cluster: Cluster) -> Introduction:
         UnavailableError: no master can be reached.
     """
     host = await cluster.local_host()
-    name, passport, masters = client_id(host), cluster.passport(), cluster.masters
+    name, credentials, masters = client_id(host), cluster.credentials(), cluster.masters
     request = pb.RegisterRequestP2M(
         clientId=name,
         brokerCheckSum=-1,
         hostName=host,
-        authInfo=passport.for_master(),
+        authInfo=credentials.for_master(),
         appdConfig=pb.ApprovedClientConfig(configId=UNDEFINED),
     )
     answer = await masters.ask(methods.PRODUCER_REGISTER, request, pb.RegisterResponseM2P)
     server = masters.server
     checked(answer, server=server)
     try:
-        passport.renew(answer.authorizedInfo)
-        close = pb.CloseRequestP2M(clientId=name, authInfo=passport.for_master())
+        credentials.renew(answer.authorizedInfo)
+        close = pb.CloseRequestP2M(clientId=name, authInfo=credentials.for_master())
         await masters.ask(methods.PRODUCER_CLOSE, close, pb.CloseResponseM2P)
     except CohererError as error:
         _log.info("The master did not take the end of %s: %s", name, error)

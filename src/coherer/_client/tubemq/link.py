@@ -1,4 +1,4 @@
-"""Connections to TubeMQ's servers; what every link does stands in `_client.engine.links`."""
+"""Connections to TubeMQ's servers; what every link does stands in `_client.engine.connections`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from google.protobuf.message import Message as PbMessage
 
-from coherer._client.engine.links import BaseLink, BasePool
+from coherer._client.engine.connections import ConnectionPool, ServerConnection
 from coherer._net import Connection, TlsOptions
 from coherer._wire.tubemq.methods import parse
 from coherer._wire.tubemq.session import ClientSession, Failure, Response
@@ -41,7 +41,7 @@ class Call:
             self.future.set_exception(error)
 
 
-class Link(BaseLink[Response | Failure]):
+class TubeConnection(ServerConnection[Response | Failure]):
     """One connection and the requests that are under way on it. A `Receiver`.
 
     Java's clients, too, close a connection that has been silent for five minutes.
@@ -99,7 +99,7 @@ class Link(BaseLink[Response | Failure]):
                 waiter.answered(answer)
 
 
-class Pool(BasePool[Link]):
+class Pool(ConnectionPool[TubeConnection]):
     """The connections of one client, one per address.
 
     Args:
@@ -108,4 +108,4 @@ class Pool(BasePool[Link]):
     """
 
     def __init__(self, *, tls: TlsOptions | None = None, connect_timeout_ms: int = 3000) -> None:
-        super().__init__(Link, tls=tls, connect_timeout_ms=connect_timeout_ms)
+        super().__init__(TubeConnection, tls=tls, connect_timeout_ms=connect_timeout_ms)

@@ -16,7 +16,7 @@ from typing import Final, Protocol, TypeVar
 from google.protobuf.message import Message as PbMessage
 
 from coherer._client.engine.tasks import waits
-from coherer._client.tubemq.link import Link, Pool
+from coherer._client.tubemq.link import Pool, TubeConnection
 from coherer._common.logs import Log
 from coherer._net import running_loop
 from coherer._wire.tubemq import codes
@@ -62,7 +62,7 @@ class Masters:
         host, port = self.addresses[self._current]
         return f"{host}:{port}"
 
-    async def link(self) -> Link:
+    async def link(self) -> TubeConnection:
         """The connection to the current master, or to the next that can be reached.
 
         Raises:
@@ -80,11 +80,11 @@ class Masters:
         """
         return await self._round(lambda link: link.ask(method, request, answer, self._timeout_ms))
 
-    async def _round(self, use: Callable[[Link], Awaitable[T]]) -> T:
+    async def _round(self, use: Callable[[TubeConnection], Awaitable[T]]) -> T:
         error: CohererError | None = None
         for _ in self.addresses:
             tried = self._current
-            link: Link | None = None
+            link: TubeConnection | None = None
             try:
                 link = await self._pool.get(*self.addresses[tried])
                 return await use(link)
@@ -103,7 +103,7 @@ class Masters:
         raise error
 
 
-async def _itself(link: Link) -> Link:
+async def _itself(link: TubeConnection) -> TubeConnection:
     return link
 
 

@@ -9,6 +9,19 @@ Rules:
 * Code 411: the master has forgotten us; register again, telling what we hold.
 * A refusal that trying again does not change ends the membership; `failure` keeps the reason, and
   whoever consumes is told.
+
+What a member of a group holds, and what it still has to tell the master.
+
+Theory: the master keeps a copy of every member's partitions and, when it balances, sends one
+instruction (event) at a time in the answer to a heartbeat: give these up, or take those. The
+member does it and says so in a later heartbeat, together with the full list of what it holds; the
+master then sends the next. An instruction is sent once only, so:
+
+* An acknowledgement is repeated with each heartbeat until one gets through. (Java tells once; if
+  that is lost, the whole group waits for ten rounds of balance.)
+* The full list goes with each acknowledgement, at every `REPORT_EVERY`-th heartbeat, and whenever
+  it changed without an instruction, so that a partition lost to a broken broker is given out
+  again soon. (Java waits for the sixth heartbeat.)
 """
 
 from __future__ import annotations
@@ -16,18 +29,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from coherer import limits
 from coherer._client.engine.tasks import cancel, waits
-from coherer._client.tubemq.assignment import DONE, Assignment, Beat, Event
 from coherer._client.tubemq.cluster import UNDEFINED, Cluster, client_id
 from coherer._client.tubemq.master import checked, persist
-from coherer._client.tubemq.positions import Bound
+from coherer._client.tubemq.options import Bound
 from coherer._common.logs import Log
 from coherer._wire.tubemq import codes, methods
 from coherer._wire.tubemq import messages as pb
@@ -68,6 +80,17 @@ FINAL_CODES: Final = frozenset(
 )
 """Refusals that trying again does not change."""
 
+REPORT_EVERY: Final = 6
+"""Heartbeats from one full report to the next when nothing changes."""
+
+CONNECT: Final = 1
+DISCONNECT: Final = 2
+ONLY_CONNECT: Final = 10
+ONLY_DISCONNECT: Final = 20
+
+DONE: Final = 2
+"""The status of an instruction in its acknowledgement."""
+
 NO_RULES: Final = FlowRules.parse(" ")
 
 
@@ -103,16 +126,109 @@ def _check_filters(topic: str, filters: Iterable[str]) -> None:
             raise UsageError(f"{word!r} cannot be a filter.", topic=topic)
 
 
-class Owner(Protocol):
-    """The consumer, as its membership sees it."""
+class Instruction(msgspec.Struct, frozen=True):
+    """An instruction of the master.
 
-    def instructed(self, event: Event) -> None:
-        """Carry this out, then tell `assignment` that it is finished and call `hurry`."""
-        ...
+    Args:
+        id: number of the round of balance.
+        kind: one of the operation codes above; others are not for us.
+        partitions: what it is about.
+    """
 
-    def membership_ended(self) -> None:
-        """The master refuses us for good; see `failure`."""
-        ...
+    id: int
+    kind: int
+    partitions: tuple[Partition, ...] = ()
+
+    @property
+    def takes(self) -> bool:
+        """Whether it tells us to take partitions."""
+        return self.kind in {CONNECT, ONLY_CONNECT}
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether it tells us to give partitions up."""
+        return self.kind in {DISCONNECT, ONLY_DISCONNECT}
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What one heartbeat has to say.
+
+    Args:
+        report: the partitions held, or None when this heartbeat does not tell them.
+        event: an instruction that has been carried out, or None.
+    """
+
+    report: tuple[Partition, ...] | None
+    event: Instruction | None
+
+
+class ReportedAssignment:
+    """Keeps the partitions of one member.
+
+    >>> assignment = ReportedAssignment()
+    >>> assignment.beat()
+    Report(report=None, event=None)
+    >>> assignment.finished(Instruction(id=1, kind=ONLY_CONNECT))
+    >>> assignment.beat().report
+    ()
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[str, Partition] = {}
+        self._reported: frozenset[str] = frozenset()
+        self._beats = 0  # since the last report
+        self._done: Instruction | None = None
+
+    @property
+    def held(self) -> tuple[Partition, ...]:
+        """The partitions, in the order in which they were taken."""
+        return tuple(self._held.values())
+
+    @property
+    def settled(self) -> bool:
+        """Whether the master has been told everything."""
+        return self._done is None and self._reported == self._held.keys()
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._held
+
+    def missing(self, partitions: Iterable[Partition]) -> list[Partition]:
+        """Those of `partitions` that are not held."""
+        return [partition for partition in partitions if partition.key not in self._held]
+
+    def hold(self, partition: Partition) -> None:
+        """The partition's broker accepted us."""
+        self._held[partition.key] = partition
+
+    def drop(self, key: str) -> None:
+        """The partition was given up, or lost."""
+        self._held.pop(key, None)
+
+    def finished(self, event: Instruction) -> None:
+        """An instruction has been carried out, as far as it could be."""
+        self._done = event
+
+    def beat(self) -> Report:
+        """What the next heartbeat says. It counts only once `accepted` is called."""
+        due = self._beats + 1 >= REPORT_EVERY
+        if self.settled and not due:
+            return Report(None, None)
+        return Report(self.held, self._done)
+
+    def accepted(self, beat: Report) -> None:
+        """The master took this heartbeat."""
+        self._beats += 1
+        if beat.event is self._done:
+            self._done = None
+        if beat.report is not None:
+            self._beats = 0
+            self._reported = frozenset(partition.key for partition in beat.report)
+
+    def registered(self) -> None:
+        """The master took a registration, which told what is held and began everything anew."""
+        self._beats = 0
+        self._done = None
+        self._reported = frozenset(self._held)
 
 
 class Membership:
@@ -121,12 +237,14 @@ class Membership:
     Args:
         cluster: the way to the cluster.
         subscription: what it wants.
-        owner: does what the instructions say.
+        instructed: called with each instruction of the master; when it is carried out, the caller
+            tells `assignment` that it is finished and calls `hurry`.
+        ended: called when the master has refused this member for good; see `failure`.
 
     Attributes:
         member: the consumer id.
         assignment: what it holds.
-        passport: what to show to brokers.
+        credentials: what to show to brokers.
         group_rules: how fast this group may read.
         default_rules: how fast any group may read.
         priority: the id of the group's read priority.
@@ -138,11 +256,12 @@ class Membership:
         self,
         cluster: Cluster,
         subscription: Subscription,
-        owner: Owner,
+        instructed: Callable[[Instruction], None],
+        ended: Callable[[], None],
     ) -> None:
         self.member = ""
-        self.assignment = Assignment()
-        self.passport = cluster.passport()
+        self.assignment = ReportedAssignment()
+        self.credentials = cluster.credentials()
         self.group_rules = NO_RULES
         self.default_rules = NO_RULES
         self.priority: int = UNDEFINED
@@ -150,7 +269,8 @@ class Membership:
         self.failure: CohererError | None = None
         self._cluster = cluster
         self._subscription = subscription
-        self._owner = owner
+        self._instructed = instructed
+        self._ended = ended
         self._local_host = ""
         self._registered = False
         self._since_ms = int(time.time() * 1000)
@@ -194,7 +314,7 @@ class Membership:
         request = pb.CloseRequestC2M(
             clientId=self.member,
             groupName=self._subscription.group,
-            authInfo=self.passport.for_master(),
+            authInfo=self.credentials.for_master(),
         )
         try:
             await self._cluster.masters.ask(methods.CONSUMER_CLOSE, request, pb.CloseResponseM2C)
@@ -207,7 +327,7 @@ class Membership:
         refusals = 0
         while True:
             self._awake.clear()
-            event: Event | None = None
+            event: Instruction | None = None
             try:
                 event = await self._beat()
                 refusals = 0
@@ -218,7 +338,7 @@ class Membership:
                 if refusals > REFUSALS_MAX or (final and not refused):
                     self.failure = error
                     _log.error("The membership in %s ended: %s", self._subscription.group, error)
-                    self._owner.membership_ended()
+                    self._ended()
                     return
                 _log.warning(
                     "A heartbeat of consumer %s failed: %s", self.member, error, about=self.member
@@ -228,7 +348,7 @@ class Membership:
             if event is not None:
                 self._quick = QUICK_BEATS
                 self._wait = waits()
-                self._owner.instructed(event)
+                self._instructed(event)
             await self._pause()
 
     async def _pause(self) -> None:
@@ -265,7 +385,7 @@ class Membership:
             groupFlowCheckId=self._group_check,
             defFlowCheckId=self._default_check,
             qryPriorityId=self.priority,
-            authInfo=self.passport.for_master(),
+            authInfo=self.credentials.for_master(),
         )
         bound = self._subscription.bound
         if bound is not None:
@@ -285,7 +405,7 @@ class Membership:
         self.assignment.registered()
         self._learn(answer)
 
-    async def _beat(self) -> Event | None:
+    async def _beat(self) -> Instruction | None:
         beat = self.assignment.beat()
         request = pb.HeartRequestC2M(
             clientId=self.member,
@@ -296,7 +416,7 @@ class Membership:
             defFlowCheckId=self._default_check,
             groupFlowCheckId=self._group_check,
             qryPriorityId=self.priority,
-            authInfo=self.passport.for_master(),
+            authInfo=self.credentials.for_master(),
         )
         masters = self._cluster.masters
         answer = await masters.ask(methods.CONSUMER_HEARTBEAT, request, pb.HeartResponseM2C)
@@ -306,7 +426,7 @@ class Membership:
             self.hurry()
             return None
         checked(answer, server=masters.server)
-        if answer.requireAuth and not self.passport.signs:
+        if answer.requireAuth and not self.credentials.signs:
             raise UsageError(
                 "The master wants to know who we are.",
                 server=masters.server,
@@ -321,7 +441,7 @@ class Membership:
         group = self._subscription.group
         return [SubscribeInfo(self.member, group, partition).text() for partition in held]
 
-    def _acknowledgement(self, beat: Beat) -> pb.EventProto | None:
+    def _acknowledgement(self, beat: Report) -> pb.EventProto | None:
         if beat.event is None:
             return None
         return pb.EventProto(
@@ -331,7 +451,7 @@ class Membership:
             subscribeInfo=self._told(beat.event.partitions),
         )
 
-    def _instruction(self, answer: pb.HeartResponseM2C) -> Event | None:
+    def _instruction(self, answer: pb.HeartResponseM2C) -> Instruction | None:
         told = answer.event
         if not answer.HasField("event") or told.rebalanceId <= 0:
             return None
@@ -339,11 +459,11 @@ class Membership:
         for info in infos:
             if info.partition.topic not in self._subscription.topics:
                 raise ProtocolError(f"The master gives us a foreign topic, {info.text()}.")
-        return Event(told.rebalanceId, told.opType, tuple(info.partition for info in infos))
+        return Instruction(told.rebalanceId, told.opType, tuple(info.partition for info in infos))
 
     def _learn(self, answer: pb.RegisterResponseM2C | pb.HeartResponseM2C) -> None:
         if answer.HasField("authorizedInfo"):
-            self.passport.renew(answer.authorizedInfo)
+            self.credentials.renew(answer.authorizedInfo)
         if answer.HasField("notAllocated") and not answer.notAllocated:
             self.not_allocated = False
         if answer.HasField("qryPriorityId"):

@@ -20,11 +20,11 @@ from coherer._client.engine.producing import BaseProducer
 from coherer._client.engine.tasks import cancel
 from coherer._client.engine.window import Window, check_window
 from coherer._client.tubemq.cluster import Cluster, address_number
-from coherer._client.tubemq.lanes import Lane, Parcel, Place, Sent
 from coherer._client.tubemq.partitions import partition_ids
 from coherer._client.tubemq.publisher import Publisher
 from coherer._client.tubemq.quality import Quality, QualityRules
 from coherer._client.tubemq.routes import Route
+from coherer._client.tubemq.sender import Lane, Parcel, Place, Sent
 from coherer._wire.tubemq import payload
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.names import Partition, TopicInfo, check_topic
@@ -260,7 +260,7 @@ class Producer(BaseProducer):
         return lane
 
     def _authorize(self) -> None:
-        text = self._publisher.passport.for_broker(prefer_token=True).SerializeToString()
+        text = self._publisher.credentials.for_broker(prefer_token=True).SerializeToString()
         for lane in self._lanes.values():
             lane.authorized = text
 
@@ -297,7 +297,7 @@ class Producer(BaseProducer):
                 # each of those would be worked out anew.
                 if not (all_usable and route.complete):
                     route.stale = True
-            if self._publisher.passport.signs:
+            if self._publisher.credentials.signs:
                 self._authorize()
 
 

@@ -52,7 +52,7 @@ class Publisher:
         topics: the published topics.
         brokers: broker id to address.
         infos: topic to its writable partitions, for those that have any.
-        passport: what to show to brokers.
+        credentials: what to show to brokers.
         max_bytes: how long a message may be where its topic does not say otherwise.
     """
 
@@ -62,7 +62,7 @@ class Publisher:
         self.topics: set[str] = set()
         self.brokers: dict[int, BrokerInfo] = {}
         self.infos: dict[str, TopicInfo] = {}
-        self.passport = cluster.passport()
+        self.credentials = cluster.credentials()
         self.max_bytes = limits.MESSAGE_BYTES_DEFAULT
         self._cluster = cluster
         self._changed = changed
@@ -151,7 +151,9 @@ class Publisher:
         await cancel(self._beating)
         if not self.registered:
             return
-        request = pb.CloseRequestP2M(clientId=self.client_id, authInfo=self.passport.for_master())
+        request = pb.CloseRequestP2M(
+            clientId=self.client_id, authInfo=self.credentials.for_master()
+        )
         self.client_id = ""
         try:
             await self._cluster.masters.ask(methods.PRODUCER_CLOSE, request, pb.CloseResponseM2P)
@@ -194,7 +196,7 @@ class Publisher:
             topicList=sorted(self.topics),
             brokerCheckSum=self._check_sum,
             hostName=self.local_host,
-            authInfo=self.passport.for_master(),
+            authInfo=self.credentials.for_master(),
             appdConfig=pb.ApprovedClientConfig(configId=self._config_id),
         )
         masters = self._cluster.masters
@@ -213,7 +215,7 @@ class Publisher:
             brokerCheckSum=self._check_sum,
             hostName=self.local_host,
             topicList=sorted(self.topics),
-            authInfo=self.passport.for_master(),
+            authInfo=self.credentials.for_master(),
             appdConfig=pb.ApprovedClientConfig(configId=self._config_id),
         )
         masters = self._cluster.masters
@@ -233,7 +235,7 @@ class Publisher:
     def _learn(self, answer: pb.RegisterResponseM2P | pb.HeartResponseM2P) -> None:
         self._heard = asyncio.get_running_loop().time()
         if answer.HasField("authorizedInfo"):
-            self.passport.renew(answer.authorizedInfo)
+            self.credentials.renew(answer.authorizedInfo)
         if answer.HasField("appdConfig"):
             self._config_id = answer.appdConfig.configId
             if answer.appdConfig.HasField("maxMsgSize"):

@@ -15,11 +15,11 @@ import asyncio
 import logging
 from typing import ClassVar, Final, TypeAlias
 
-from coherer._client.engine.base import Startable
+from coherer._client.engine.lifecycle import Lifecycle
 from coherer._client.engine.tasks import waits
-from coherer._client.tubemq.door import Door, Place
+from coherer._client.tubemq.broker_rpc import BrokerRpc, StartPosition
 from coherer._client.tubemq.fetching import LOST_CODES
-from coherer._client.tubemq.planner import Planner
+from coherer._client.tubemq.topics import TopicCatalog
 from coherer._common.logs import Log
 from coherer._record.gaps import between, described
 from coherer._wire.tubemq import codes
@@ -48,7 +48,7 @@ Package: TypeAlias = tuple[MessageBatch, int]
 """Messages, and the offset behind them."""
 
 
-class Reader(Startable):
+class Reader(Lifecycle):
     """Reads one partition from an offset on. Made by `Client.reader`; use `async with`.
 
     Args:
@@ -71,7 +71,7 @@ class Reader(Startable):
 
     def __init__(
         self,
-        planner: Planner,
+        planner: TopicCatalog,
         partition: Partition,
         offset: int,
         end: int | None,
@@ -91,7 +91,7 @@ class Reader(Startable):
         self._confirm = False
         self._ahead: asyncio.Task[Package | None] | None = None
         self._max_offset = -1
-        self._door: Door
+        self._rpc: BrokerRpc
 
     def __repr__(self) -> str:
         key, end = self.partition.key, "the end" if self.end is None else self.end
@@ -108,7 +108,7 @@ class Reader(Startable):
         await self._planner.ready()
         self._slot = self._planner.reserve()
         try:
-            self._door = self._planner.door(self._slot)
+            self._rpc = self._planner.rpc(self._slot)
             await self._take()
         except BaseException:
             self._state = "closed"
@@ -147,7 +147,7 @@ class Reader(Startable):
             return
         await self._forget_ahead()
         try:
-            await self._door.give_up(self.partition, consumed=False)
+            await self._rpc.unregister(self.partition, consumed=False)
         except CohererError as error:
             _log.info("Giving back %s: %s", self.partition.key, error)
         self._release()
@@ -186,8 +186,8 @@ class Reader(Startable):
             self._planner.release(self._slot)
             self._slot = None
 
-    async def _take(self) -> Place:
-        start = await self._door.take(self.partition, read_status=0, offset=self.position)
+    async def _take(self) -> StartPosition:
+        start = await self._rpc.register(self.partition, read_status=0, offset=self.position)
         self.exact = start.step == 1
         if start.offset > self.position:
             self._lost(self.position, start.offset)
@@ -235,10 +235,10 @@ class Reader(Startable):
             await asyncio.gather(ahead, return_exceptions=True)
 
     async def _get(self) -> Package | None:
-        link = await self._door.link(self.partition.broker)
+        link = await self._rpc.link(self.partition.broker)
         confirm, self._confirm = self._confirm, False
-        body = await self._door.get(
-            link, self.partition, confirmed=confirm, escapes=False, timeout_ms=self._timeout_ms
+        body = await self._rpc.get(
+            link, self.partition, acknowledged=confirm, escapes=False, timeout_ms=self._timeout_ms
         )
         batch = MessageBatch(
             body,
@@ -273,6 +273,6 @@ class Reader(Startable):
                 return batch, end
             return batch.before(self.end), self.end
         # Only the answer to a commit tells where the package ended.
-        link = await self._door.link(self.partition.broker)
-        answer = await self._door.commit(link, self.partition, consumed=True)
-        return batch, self._door.committed(link, self.partition, answer).currOffset
+        link = await self._rpc.link(self.partition.broker)
+        answer = await self._rpc.commit(link, self.partition, consumed=True)
+        return batch, self._rpc.committed(link, self.partition, answer).currOffset

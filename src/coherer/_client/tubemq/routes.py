@@ -13,9 +13,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable
 
-from coherer._client.tubemq.lanes import Place
 from coherer._client.tubemq.partitions import RoundRobin
 from coherer._client.tubemq.quality import Quality
+from coherer._client.tubemq.sender import Place
 
 
 class Route:

@@ -13,7 +13,7 @@ import logging
 
 import msgspec
 
-from coherer._client.tubemq.cluster import UNDEFINED, Cluster, Passport
+from coherer._client.tubemq.cluster import UNDEFINED, Cluster, Credentials
 from coherer._client.tubemq.partitions import partition_ids
 from coherer._common.logs import Log
 from coherer._wire.tubemq import codes, methods
@@ -45,17 +45,17 @@ class Surveyor:
         group: a group that nobody else is in.
         client_id: the name of its only member.
         host: our own address.
-        passport: what to show to the master; what brokers want to be shown is renewed.
+        credentials: what to show to the master; what brokers want to be shown is renewed.
     """
 
     def __init__(
-        self, cluster: Cluster, group: str, client_id: str, host: str, passport: Passport
+        self, cluster: Cluster, group: str, client_id: str, host: str, credentials: Credentials
     ) -> None:
         self._cluster = cluster
         self._group = group
         self._client_id = client_id
         self._host = host
-        self._passport = passport
+        self._credentials = credentials
 
     async def survey(self, topic: str) -> Survey:
         """Registers, asks, and leaves.
@@ -81,14 +81,14 @@ class Surveyor:
             topicList=[topic],
             subRepInfo=pb.ClientSubRepInfo(brokerConfigId=UNDEFINED, topicMetaInfoId=UNDEFINED),
             opsTaskInfo=pb.OpsTaskInfo(),
-            authInfo=self._passport.for_master(),
+            authInfo=self._credentials.for_master(),
         )
         masters = self._cluster.masters
         answer = await masters.ask(methods.CONSUMER_REGISTER_V2, request, pb.RegisterResponseM2CV2)
         self._check(answer.errCode, answer.errMsg, topic)
         if answer.HasField("authorizedInfo"):
             # Not the other token: that is for this name only.
-            self._passport.visit_token = answer.authorizedInfo.visitAuthorizedToken
+            self._credentials.visit_token = answer.authorizedInfo.visitAuthorizedToken
         secure = self._cluster.secure
         found = (BrokerInfo.parse(text, tls=secure) for text in answer.brokerConfigList)
         return {broker.id: broker for broker in found}
@@ -99,7 +99,7 @@ class Surveyor:
             groupName=self._group,
             brokerConfigId=UNDEFINED,
             topicMetaInfoId=UNDEFINED,
-            authInfo=self._passport.for_master(),
+            authInfo=self._credentials.for_master(),
         )
         masters = self._cluster.masters
         answer = await masters.ask(methods.GET_PARTITION_META, request, pb.GetPartMetaResponseM2C)
@@ -108,7 +108,7 @@ class Surveyor:
 
     async def _leave(self) -> None:
         request = pb.CloseRequestC2M(
-            clientId=self._client_id, groupName=self._group, authInfo=self._passport.for_master()
+            clientId=self._client_id, groupName=self._group, authInfo=self._credentials.for_master()
         )
         try:
             await self._cluster.masters.ask(methods.CONSUMER_CLOSE, request, pb.CloseResponseM2C)

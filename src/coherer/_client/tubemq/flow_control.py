@@ -68,7 +68,7 @@ class Delivered(Protocol):
         ...
 
 
-class Pace:
+class FlowControl:
     """Keeps count for one partition.
 
     Args:

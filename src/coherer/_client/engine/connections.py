@@ -59,7 +59,7 @@ A = TypeVar("A")
 A_contra = TypeVar("A_contra", contravariant=True)
 
 
-class Waiter(Protocol[A_contra]):
+class PendingRequest(Protocol[A_contra]):
     """Something that waits for an answer."""
 
     @property
@@ -76,7 +76,7 @@ class Waiter(Protocol[A_contra]):
         ...
 
 
-class BaseLink(Generic[A]):
+class ServerConnection(Generic[A]):
     """One connection and the requests that are under way on it.
 
     A protocol's link adds the session that gives serial numbers and takes answers apart, and
@@ -96,7 +96,7 @@ class BaseLink(Generic[A]):
         self.server = server
         self.retired = False
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[int, Waiter[A]] = {}
+        self._waiting: dict[int, PendingRequest[A]] = {}
         self._timer: asyncio.Handle | None = None
         self._timer_at = 0.0  # uvloop's handles of what is due already do not tell
         self._made = self._heard = self._loop.time()
@@ -121,7 +121,7 @@ class BaseLink(Generic[A]):
         """Our own address as the server sees it, unless something between translates."""
         return self.connection.local_host
 
-    def expect(self, serial: int, waiter: Waiter[A]) -> None:
+    def expect(self, serial: int, waiter: PendingRequest[A]) -> None:
         """Deliver the answer number `serial` to `waiter`."""
         self._waiting[serial] = waiter
         timer = self._timer
@@ -248,7 +248,7 @@ class AnyLink(Protocol):
 L = TypeVar("L", bound=AnyLink)
 
 
-class BasePool(Generic[L]):
+class ConnectionPool(Generic[L]):
     """The connections of one client, one per address.
 
     Args:

@@ -15,18 +15,18 @@ import logging
 from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
 
-from coherer._client.engine.links import BaseLink
+from coherer._client.engine.connections import ServerConnection
 from coherer._client.engine.tasks import cancel, waits
 from coherer._common.logs import Log
 from coherer.errors import CohererError, ConnectError
 
 _log = Log(logging.getLogger(__name__))
 
-L = TypeVar("L", bound=BaseLink[Any])
+L = TypeVar("L", bound=ServerConnection[Any])
 I = TypeVar("I")  # noqa: E741 - an item, as in queues
 
 
-class BaseLane(ABC, Generic[L, I]):
+class BrokerSender(ABC, Generic[L, I]):
     """The way to one broker; a protocol says how an item leaves.
 
     Args:

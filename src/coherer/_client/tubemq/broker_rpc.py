@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from coherer._client.tubemq.cluster import UNDEFINED, Cluster, Passport
-from coherer._client.tubemq.link import Link
+from coherer._client.tubemq.cluster import UNDEFINED, Cluster, Credentials
+from coherer._client.tubemq.link import TubeConnection
 from coherer._client.tubemq.master import checked
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
@@ -24,7 +24,7 @@ ROLL_BACK: Final = 1
 """The field `readStatus` of giving up a partition."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class StartPosition(msgspec.Struct, frozen=True):
     """What a broker says when it gives us a partition.
 
     Args:
@@ -39,14 +39,14 @@ class Place(msgspec.Struct, frozen=True):
     step: int | None
 
 
-class Door:
+class BrokerRpc:
     """Requests of one member of a group to brokers.
 
     Args:
         cluster: the way to the cluster.
         member: the consumer id.
         group: the group.
-        passport: what to show.
+        credentials: what to show.
         filters: topic to the words that messages are wanted of.
 
     Attributes:
@@ -58,7 +58,7 @@ class Door:
         cluster: Cluster,
         member: str,
         group: str,
-        passport: Passport,
+        credentials: Credentials,
         filters: Mapping[str, Iterable[str]],
     ) -> None:
         self.priority = UNDEFINED
@@ -66,10 +66,10 @@ class Door:
         self._timeout_ms = cluster.options.timeout_ms
         self._member = member
         self._group = group
-        self._passport = passport
+        self._credentials = credentials
         self._filters = {topic: sorted(words) for topic, words in filters.items()}
 
-    async def link(self, broker: BrokerInfo) -> Link:
+    async def link(self, broker: BrokerInfo) -> TubeConnection:
         """The connection to a broker.
 
         Raises:
@@ -77,9 +77,9 @@ class Door:
         """
         return await self._pool.get(broker.host, broker.port)
 
-    async def take(
+    async def register(
         self, partition: Partition, read_status: int, offset: int | None = None
-    ) -> Place:
+    ) -> StartPosition:
         """Register a partition with its broker.
 
         Args:
@@ -97,13 +97,13 @@ class Door:
             methods.PARTITION_REGISTER, request, pb.RegisterResponseB2C, self._timeout_ms
         )
         checked(answer, server=link.server, topic=partition.topic, partition=partition.id)
-        return Place(
+        return StartPosition(
             answer.currOffset,
             answer.maxOffset if answer.HasField("maxOffset") else -1,
             answer.offsetStep if answer.HasField("offsetStep") else None,
         )
 
-    async def give_up(self, partition: Partition, *, consumed: bool) -> None:
+    async def unregister(self, partition: Partition, *, consumed: bool) -> None:
         """Unregister a partition.
 
         Args:
@@ -123,7 +123,9 @@ class Door:
         )
         checked(answer, server=link.server, topic=partition.topic, partition=partition.id)
 
-    async def beat(self, broker: BrokerInfo, partitions: Iterable[Partition]) -> list[FailureInfo]:
+    async def heartbeat(
+        self, broker: BrokerInfo, partitions: Iterable[Partition]
+    ) -> list[FailureInfo]:
         """Tell a broker that we are alive.
 
         Returns:
@@ -140,7 +142,7 @@ class Door:
             readStatus=0,
             partitionInfo=[partition.text() for partition in partitions],
             qryPriorityId=self.priority,
-            authInfo=self._passport.for_broker(),
+            authInfo=self._credentials.for_broker(),
         )
         answer = await link.ask(
             methods.PARTITION_HEARTBEAT, request, pb.HeartBeatResponseB2C, self._timeout_ms
@@ -149,14 +151,20 @@ class Door:
         return [FailureInfo.parse(text) for text in answer.failureInfo]
 
     def get(
-        self, link: Link, partition: Partition, *, confirmed: bool, escapes: bool, timeout_ms: int
+        self,
+        link: TubeConnection,
+        partition: Partition,
+        *,
+        acknowledged: bool,
+        escapes: bool,
+        timeout_ms: int,
     ) -> asyncio.Future[bytes]:
         """Ask for the next package of a partition.
 
         Args:
             link: the connection to its broker.
             partition: which one.
-            confirmed: the package before it has been dealt with.
+            acknowledged: whether the batch before it is acknowledged.
             escapes: we do the limiting of the group's flow rules ourselves.
             timeout_ms: how long the broker may wait for messages, more or less.
 
@@ -171,13 +179,15 @@ class Door:
             partitionId=partition.id,
             groupName=self._group,
             topicName=partition.topic,
-            lastPackConsumed=confirmed,
+            lastPackConsumed=acknowledged,
             manualCommitOffset=False,
             escFlowCtrl=escapes,
         )
         return link.call(methods.GET_MESSAGES, request, timeout_ms)
 
-    def commit(self, link: Link, partition: Partition, *, consumed: bool) -> asyncio.Future[bytes]:
+    def commit(
+        self, link: TubeConnection, partition: Partition, *, consumed: bool
+    ) -> asyncio.Future[bytes]:
         """Confirm the package that was read last, or ask for it to be read again.
 
         Returns:
@@ -196,7 +206,7 @@ class Door:
         return link.call(methods.COMMIT_OFFSET, request, self._timeout_ms)
 
     def committed(
-        self, link: Link, partition: Partition, body: bytes
+        self, link: TubeConnection, partition: Partition, body: bytes
     ) -> pb.CommitOffsetResponseB2C:
         """Take the answer to `commit` apart.
 
@@ -220,5 +230,5 @@ class Door:
             filterCondStr=self._filters.get(partition.topic, []),
             currOffset=offset,
             qryPriorityId=self.priority,
-            authInfo=self._passport.for_broker(),
+            authInfo=self._credentials.for_broker(),
         )

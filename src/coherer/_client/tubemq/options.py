@@ -1,28 +1,30 @@
-"""Where a consumer begins in a partition.
+"""The options of a TubeMQ consumer, and where it begins in a partition.
 
-| `start` | a group that never confirmed anything there begins | a group that did |
+| `start` | a group without an offset begins | a group with an offset begins |
 |---|---|---|
-| `"latest"` | at the end: only what is sent from now on | where it left off |
-| `"earliest"` | at the oldest message that is kept | where it left off |
+| `"latest"` | at the end: it gets what is sent from now on | at its offset |
+| `"earliest"` | at the oldest message that is kept | at its offset |
 | `"always-latest"` | at the end | at the end: what was sent meanwhile is skipped |
 | a mapping, or `Bound` | at the given offset (bound consumption) | at the given offset |
 
-The wish goes to the broker when the partition is registered there for the first time in this
-process; later registrations (after a rebalance, a broken connection) carry on where the group is.
-Java spends the wish on the first attempt, also when that fails; here it holds until one succeeds.
+`start` goes to the broker when the partition is registered there for the first time in this
+process; later registrations (after a rebalance, or a broken connection) go on at the group's
+offset. Java uses the option up with the first attempt, even if that fails; here it lasts until one
+succeeds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, Literal
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, Literal, cast
 from uuid import uuid4
 
 import msgspec
 
+from coherer._wire.tubemq.names import Partition
 from coherer.errors import UsageError
 
-Origin = Literal["latest", "earliest", "always-latest"]
+StartName = Literal["latest", "earliest", "always-latest"]
 """Start positions by name."""
 
 READ_STATUS: Final[Mapping[str, int]] = {"earliest": 0, "latest": 1, "always-latest": 2}
@@ -54,17 +56,85 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     session: str = msgspec.field(default_factory=lambda: uuid4().hex)
     members: int = 1
     prefer: Literal["larger", "smaller"] = "larger"
-    others: Origin = "latest"
+    others: StartName = "latest"
 
 
-Start = Origin | Mapping[str, int] | Bound
+Start = StartName | Mapping[str, int] | Bound
 """What the option `start` of a consumer takes."""
 
 
-class Positions:
+Listener = Callable[[frozenset[Partition]], Awaitable[None] | None]
+"""Called with partitions that were assigned or are revoked."""
+
+Topics = str | Iterable[str] | Mapping[str, Iterable[str]] | Mapping[str, Iterable[str] | None]
+"""One topic, several, or topics with the tags that are wanted of each: several, or as one text as
+RocketMQ's clients write it, `"new || paid"`; all messages with None, `"*"` or no tags."""
+
+
+class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a consumer.
+
+    Args:
+        start: where to begin, see `positions`.
+        poll_ms: timeout of a get. Our broker holds a get that finds nothing almost so long.
+        empty_ms: pause after "nothing there" from a broker that does not hold gets.
+        release_ms: when a partition goes to somebody else, how long you may still confirm.
+        prefetch_bytes: no more is fetched while so much waits to be received.
+        on_assigned: told which partitions have come, before anything is fetched from them.
+        on_revoked: told which partitions go, while they can still be confirmed.
+    """
+
+    start: Start = "latest"
+    poll_ms: int = 30_000
+    empty_ms: int = 400
+    release_ms: int = 3_000
+    prefetch_bytes: int = 64 * 1024 * 1024
+    on_assigned: Listener | None = None
+    on_revoked: Listener | None = None
+
+    def __post_init__(self) -> None:
+        least = {"poll_ms": 1, "empty_ms": 0, "release_ms": 0, "prefetch_bytes": 1}
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise UsageError(f"{name} is {getattr(self, name)}; it is {bound} or more.")
+
+
+def topics_of(topics: Topics) -> dict[str, frozenset[str]]:
+    """Topics and their filters in one form.
+
+    Raises:
+        UsageError: a filter is none of tags.
+
+    >>> topics_of("a"), topics_of({"a": ["UA"]})
+    ({'a': frozenset()}, {'a': frozenset({'UA'})})
+    >>> topics_of({"a": "UA"}), topics_of({"a": "*", "b": None})
+    ({'a': frozenset({'UA'})}, {'a': frozenset(), 'b': frozenset()})
+    """
+    if isinstance(topics, str):
+        return {topics: frozenset()}
+    if isinstance(topics, Mapping):
+        wanted = cast("Mapping[str, object]", topics)
+        return {topic: _tags_of(topic, filters) for topic, filters in wanted.items()}
+    return {topic: frozenset() for topic in topics}
+
+
+def _tags_of(topic: str, filters: object) -> frozenset[str]:
+    if isinstance(filters, str):
+        tags = {tag.strip() for tag in filters.split("||")} - {""}
+        return frozenset() if "*" in tags else frozenset(tags)
+    if filters is None:
+        return frozenset()
+    if not isinstance(filters, Iterable):
+        raise UsageError(
+            f"TubeMQ's brokers filter by tags, not by {type(filters).__name__}.", topic=topic
+        )
+    return frozenset(cast("Iterable[str]", filters))
+
+
+class StartPositions:
     """Answers how to register a partition with its broker.
 
-    >>> positions = Positions("latest")
+    >>> positions = StartPositions("latest")
     >>> positions.of("1:a:0")
     (1, None)
     >>> positions.taken("1:a:0")

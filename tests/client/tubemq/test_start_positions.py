@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from coherer._client.tubemq.positions import Bound, Origin, Positions
+from coherer._client.tubemq.options import Bound, StartName, StartPositions
 from coherer.errors import UsageError
 
 KEY = "1:flights:0"
@@ -11,8 +11,8 @@ KEY = "1:flights:0"
 @pytest.mark.parametrize(
     ("start", "status"), [("earliest", 0), ("latest", 1), ("always-latest", 2)]
 )
-def test_the_wish_holds_until_a_registration_succeeds(start: Origin, status: int) -> None:
-    positions = Positions(start)
+def test_the_wish_holds_until_a_registration_succeeds(start: StartName, status: int) -> None:
+    positions = StartPositions(start)
     assert positions.of(KEY) == (status, None)
     assert positions.of(KEY) == (status, None)
     positions.taken(KEY)
@@ -21,7 +21,7 @@ def test_the_wish_holds_until_a_registration_succeeds(start: Origin, status: int
 
 
 def test_exact_offsets_go_with_the_first_assignment_only() -> None:
-    positions = Positions({KEY: 28, "1:flights:1": 0})
+    positions = StartPositions({KEY: 28, "1:flights:1": 0})
     assert positions.of(KEY) == (0, 28)
     positions.taken(KEY)
     assert positions.of(KEY) == (0, None)
@@ -30,12 +30,12 @@ def test_exact_offsets_go_with_the_first_assignment_only() -> None:
 
 
 def test_partitions_that_nobody_named_begin_as_told() -> None:
-    positions = Positions(Bound(offsets={KEY: 1}, others="earliest"))
+    positions = StartPositions(Bound(offsets={KEY: 1}, others="earliest"))
     assert positions.of("1:flights:1") == (0, None)
 
 
 def test_a_plain_mapping_is_a_group_of_one() -> None:
-    bound = Positions({KEY: 5}).bound
+    bound = StartPositions({KEY: 5}).bound
     assert bound is not None
     assert (bound.members, bound.offsets, bool(bound.session)) == (1, {KEY: 5}, True)
 
@@ -54,4 +54,4 @@ def test_a_plain_mapping_is_a_group_of_one() -> None:
 )
 def test_nonsense_is_refused(start: object) -> None:
     with pytest.raises(UsageError):
-        Positions(start)  # type: ignore[arg-type]
+        StartPositions(start)  # type: ignore[arg-type]

@@ -17,8 +17,8 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
+from coherer._client.tubemq.broker_rpc import BrokerRpc
 from coherer._client.tubemq.cluster import Cluster, client_id
-from coherer._client.tubemq.door import Door
 from coherer._client.tubemq.master import persist
 from coherer._client.tubemq.partitions import partition_ids
 from coherer._client.tubemq.publisher import FINAL_CODES, Publisher
@@ -51,7 +51,7 @@ _NO_SURVEY: Final = frozenset(
 code."""
 
 
-class Planner:
+class TopicCatalog:
     """Knows what there is to read.
 
     Args:
@@ -67,7 +67,7 @@ class Planner:
         self._surveyed: dict[str, tuple[float, list[Partition]]] = {}  # when, by the loop's clock
 
     def check_client(self) -> None:
-        """Check that the client can be used here and now; see `BasePool.check`."""
+        """Check that the client can be used here and now; see `ConnectionPool.check`."""
         self._cluster.pool.check()
 
     async def partitions(self, topic: str) -> list[Partition]:
@@ -131,10 +131,10 @@ class Planner:
         """The reader with this number is done."""
         self._slots.discard(slot)
 
-    def door(self, slot: int) -> Door:
+    def rpc(self, slot: int) -> BrokerRpc:
         """The way to brokers for the reader with this number."""
         group, member = self._names(slot)
-        return Door(self._cluster, member, group, self._publisher.passport, {})
+        return BrokerRpc(self._cluster, member, group, self._publisher.credentials, {})
 
     async def close(self) -> None:
         """Leave."""
@@ -168,8 +168,8 @@ class Planner:
     async def _ends(self, partitions: Iterable[Partition]) -> list[tuple[int, int]]:
         slot = self.reserve()
         try:
-            door = self.door(slot)
-            return await asyncio.gather(*(_bounds(door, one) for one in partitions))
+            rpc = self.rpc(slot)
+            return await asyncio.gather(*(_bounds(rpc, one) for one in partitions))
         finally:
             self.release(slot)
 
@@ -179,7 +179,7 @@ class Planner:
         try:
             group, member = self._names(slot)
             surveyor = Surveyor(
-                self._cluster, group, member, publisher.local_host, publisher.passport
+                self._cluster, group, member, publisher.local_host, publisher.credentials
             )
             return await surveyor.survey(topic)
         except RefusedError as error:
@@ -216,11 +216,11 @@ class Planner:
         return self._publisher
 
 
-async def _bounds(door: Door, partition: Partition) -> tuple[int, int]:
+async def _bounds(rpc: BrokerRpc, partition: Partition) -> tuple[int, int]:
     # Offset 0 is moved up to the oldest message by the broker.
-    start = await door.take(partition, read_status=0, offset=0)
+    start = await rpc.register(partition, read_status=0, offset=0)
     try:
-        await door.give_up(partition, consumed=False)
+        await rpc.unregister(partition, consumed=False)
     except CohererError as error:
         _log.info("Giving back %s: %s", partition.key, error)
     return start.offset, start.max_offset

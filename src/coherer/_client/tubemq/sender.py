@@ -15,9 +15,9 @@ from typing import Final, Protocol
 
 import msgspec
 
-from coherer._client.engine.lanes import BaseLane
 from coherer._client.engine.outcomes import Sink
-from coherer._client.tubemq.link import Link, Pool
+from coherer._client.engine.sender import BrokerSender
+from coherer._client.tubemq.link import Pool, TubeConnection
 from coherer._client.tubemq.partitions import Rest
 from coherer._client.tubemq.quality import Quality
 from coherer._wire.tubemq import codes
@@ -147,7 +147,7 @@ class Owner(Protocol):
         ...
 
 
-class Lane(BaseLane[Link, tuple[Sent, Parcel]]):
+class Lane(BrokerSender[TubeConnection, tuple[Sent, Parcel]]):
     """The way to one broker.
 
     Args:
@@ -232,10 +232,10 @@ class Lane(BaseLane[Link, tuple[Sent, Parcel]]):
 
     # -- inside
 
-    async def _dial(self) -> Link:
+    async def _dial(self) -> TubeConnection:
         return await self._pool.get(self.broker.host, self.broker.port)
 
-    def _send(self, link: Link, item: tuple[Sent, Parcel]) -> None:
+    def _send(self, link: TubeConnection, item: tuple[Sent, Parcel]) -> None:
         sent, parcel = item
         serial = link.session.next_serial()
         frame = sent.place.encode(

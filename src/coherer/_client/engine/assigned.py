@@ -1,0 +1,555 @@
+"""The state of one assigned partition (TubeMQ) or queue (RocketMQ): a table, without IO.
+
+A `PartitionState` knows what was fetched, what the application has, what it acknowledged, and which
+offset may be committed. A `Fetcher` does the IO around it: it fetches when `can_fetch` says so,
+passes answers to `fetched`, and commits `commit_offset`.
+
+Phases, and what each allows:
+
+| phase | fetch | hand out | acknowledge | entered when |
+|---|---|---|---|---|
+| fetching | yes | yes | yes | the partition is assigned; `resume` |
+| paused | no | no | yes | `pause` |
+| draining | no | no | yes | the partition is about to be given up |
+| revoked | no | no | no | it was given up or lost; there is no way back |
+
+A fetched batch is a `Delivery`. Its states:
+
+| state | meaning | left by |
+|---|---|---|
+| waiting | in the prefetch buffer | `take` |
+| in hand | the application has it | all messages acknowledged, `requeue`, `rest` |
+| resting | waits for its redelivery | `wake` |
+| done | all messages are acknowledged | - |
+| void | nothing done to it has an effect | - |
+
+Invariants:
+
+1. No unacknowledged message lies before `commit_offset`. It never moves back, except by `seek`.
+2. Deliveries are handed out in the order of their offsets. An ordered partition has at most one in
+   hand, and it is the first one.
+3. `seek` and `revoke` void every delivery. A batch that the application still has after that is
+   delivered again, to whoever reads the partition then; acknowledging it has no effect.
+4. `requeue` and `rest` void the delivery and put a new one with the messages that are not
+   acknowledged in its place. So a batch is never both in the application's hands and waiting.
+5. An acknowledged message is not handed out again, except after `seek`.
+6. `messages` and `size_bytes` are the sums over all deliveries that still hold `commit_offset`
+   back or stand behind one that does; `waiting_bytes` over those that wait.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from enum import Enum
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
+
+import msgspec
+
+MIB: Final = 1024 * 1024
+
+RetryAfter = timedelta | int | None
+"""When a message is delivered again: after a time, at a delay level of the broker, or as the
+protocol does by default."""
+
+
+class Phase(Enum):
+    """What an assigned partition is allowed to do; see the module."""
+
+    FETCHING = "fetching"
+    PAUSED = "paused"
+    DRAINING = "draining"
+    REVOKED = "revoked"
+
+
+class Event(Enum):
+    """What moves a partition from one phase to another."""
+
+    PAUSE = "pause"
+    RESUME = "resume"
+    DRAIN = "drain"
+    KEEP = "keep"
+    REVOKE = "revoke"
+
+
+_REVOKED: Final = dict.fromkeys(Event, Phase.REVOKED)
+
+TRANSITIONS: Final[Mapping[Phase, Mapping[Event, Phase]]] = {
+    Phase.FETCHING: {
+        Event.PAUSE: Phase.PAUSED,
+        Event.RESUME: Phase.FETCHING,
+        Event.DRAIN: Phase.DRAINING,
+        Event.REVOKE: Phase.REVOKED,
+    },
+    Phase.PAUSED: {
+        Event.PAUSE: Phase.PAUSED,
+        Event.RESUME: Phase.FETCHING,
+        Event.DRAIN: Phase.DRAINING,
+        Event.REVOKE: Phase.REVOKED,
+    },
+    Phase.DRAINING: {
+        Event.PAUSE: Phase.DRAINING,
+        Event.RESUME: Phase.DRAINING,
+        Event.DRAIN: Phase.DRAINING,
+        Event.KEEP: Phase.FETCHING,
+        Event.REVOKE: Phase.REVOKED,
+    },
+    Phase.REVOKED: _REVOKED,
+}
+"""The next phase. `keep` undoes `drain`; the consumer pauses the partition again if it has to."""
+
+
+class DeliveryState(Enum):
+    """Where a delivery is; see the module."""
+
+    WAITING = "waiting"
+    IN_HAND = "in hand"
+    RESTING = "resting"
+    DONE = "done"
+    VOID = "void"
+
+
+class Fetched(Protocol):
+    """The messages of one fetch, or a part of them."""
+
+    delivery: Delivery[Any] | None
+    """Its delivery, from when it is handed out until all of it is acknowledged or requeued."""
+
+    @property
+    def offset(self) -> int:
+        """Where the fetch began; nothing before it is in the batch."""
+        ...
+
+    @property
+    def next_offset(self) -> int:
+        """Where the next fetch begins; -1 if the broker does not say."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory it takes."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """How many messages, as far as that is known without decoding them."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def offsets(self) -> Sequence[int]:
+        """The offset of each message, rising."""
+        ...
+
+    def pick(self, numbers: Sequence[int]) -> Self:
+        """A new batch of the messages at these positions."""
+        ...
+
+
+B = TypeVar("B", bound=Fetched)
+
+
+class FetchLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """When a partition is not fetched from because enough of it is here.
+
+    Args:
+        messages: this many unacknowledged messages.
+        size_bytes: this many bytes.
+        span: the distance from the first unacknowledged offset to the last. A single message may
+            hold the commit position back; this bounds what is delivered again after a crash. 0 for
+            no limit.
+    """
+
+    messages: int = 1000
+    size_bytes: int = 100 * MIB
+    span: int = 2000
+
+
+class Fetcher(Protocol[B]):
+    """The IO of one assigned partition: fetches into `state`, commits and redelivers from it."""
+
+    state: PartitionState[B]
+    listed: bool
+    """Whether the prefetch buffer has it in its turn; only the buffer changes it."""
+
+    @property
+    def can_take(self) -> bool:
+        """Whether `take` may return a batch."""
+        ...
+
+    def take(self) -> B | None:
+        """The next batch for the application, linked with its delivery."""
+        ...
+
+    def kick(self) -> None:
+        """Fetch, if that makes sense now."""
+        ...
+
+    def ready(self) -> None:
+        """A batch waits again."""
+        ...
+
+    def settled(self) -> None:
+        """Messages were acknowledged: commit, and fetch if there is room."""
+        ...
+
+    def finished(self, delivery: Delivery[B]) -> None:
+        """The application is done with a delivery: acknowledged, or failed and resting."""
+        ...
+
+    async def retry(self, delivery: Delivery[B], number: int | None, after: RetryAfter) -> None:
+        """Have one message of a delivery delivered again, or all that are not acknowledged."""
+        ...
+
+
+class Delivery(Generic[B]):
+    """A batch, and which of its messages are acknowledged.
+
+    Args:
+        batch: the messages.
+        fetcher: the IO of the partition.
+
+    Attributes:
+        state: see the module.
+        taken_ms: when the application took it; 0 before.
+        seen: how many messages from its start a loop has passed; counted lazily, so that a loop
+            costs an addition per message.
+        failed: the offsets of messages that are to be retried.
+    """
+
+    __slots__ = (
+        "_beyond", "_fetcher", "_first", "_offsets", "batch", "failed", "seen", "state", "taken_ms",
+    )  # fmt: skip
+
+    def __init__(self, batch: B, fetcher: Fetcher[B]) -> None:
+        self.batch = batch
+        self.state = DeliveryState.WAITING
+        self.taken_ms = 0
+        self.seen = 0
+        self.failed: set[int] = set()
+        self._fetcher = fetcher
+        self._first = 0  # how many messages from the start are acknowledged
+        self._beyond: set[int] = set()  # the positions of those behind a gap
+        self._offsets: Sequence[int] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Delivery from {self.position} to {self.batch.next_offset}, {self.state.value}>"
+
+    @property
+    def fetcher(self) -> Fetcher[B]:
+        """The IO of the partition."""
+        return self._fetcher
+
+    @property
+    def in_hand(self) -> bool:
+        """Whether the application has it, and what it does to it counts."""
+        return self.state is DeliveryState.IN_HAND
+
+    @property
+    def position(self) -> int:
+        """The offset of the first unacknowledged message; behind the last when there is none."""
+        if self.state is DeliveryState.DONE:
+            return self.batch.next_offset
+        if not self._first:
+            return self.batch.offset
+        if self._offsets is None:
+            self._offsets = self.batch.offsets()
+        return self._offsets[self._first]
+
+    @property
+    def open_numbers(self) -> list[int]:
+        """The positions in the batch of the messages that are not acknowledged."""
+        if self.state is DeliveryState.DONE:
+            return []
+        every = range(self._first, len(self.batch))
+        return [number for number in every if number not in self._beyond]
+
+    def acknowledge(self, number: int | None = None) -> None:
+        """Acknowledge the message at a position, or all; no effect unless it is in hand."""
+        if not self.in_hand:
+            return
+        if number is not None and not self._mark(number):
+            return
+        if number is None or self._first >= len(self.batch):
+            self._done()
+        self._fetcher.settled()
+
+    def count_seen(self) -> None:
+        """Acknowledge what a loop has passed, unless the protocol knows whole batches only."""
+        if self.in_hand and self.seen > self._first and self._fetcher.state.by_message:
+            self._first = self.seen
+            self._close_gap()
+            if self._first >= len(self.batch):
+                self._done()
+                self._fetcher.settled()
+
+    async def retry(self, number: int | None = None, after: RetryAfter = None) -> None:
+        """Have the message at a position delivered again, or all that are not acknowledged."""
+        if self.in_hand:
+            await self._fetcher.retry(self, number, after)
+
+    def requeue(self) -> None:
+        """Hand what is not acknowledged out again, before what is behind it."""
+        self.count_seen()
+        if self.in_hand:
+            self._fetcher.state.wake(self._replace())
+            self._fetcher.ready()
+
+    def rest(self) -> Delivery[B] | None:
+        """Take it out of the application's hands until `PartitionState.wake`, as another attempt.
+
+        Returns:
+            The delivery that takes its place; None if all is acknowledged, or it is not in hand.
+        """
+        self.count_seen()
+        if not self.in_hand:
+            return None
+        self._fetcher.finished(self)
+        return self._replace()
+
+    def set_aside(self, number: int) -> Delivery[B] | None:
+        """Make one unacknowledged message a delivery of its own, which rests until `wake`."""
+        if not self.in_hand or not self._mark(number):
+            return None
+        aside = self._fetcher.state.put_aside(self.batch.pick((number,)))
+        if self._first >= len(self.batch):
+            self._done()
+            self._fetcher.settled()
+        return aside
+
+    def _mark(self, number: int) -> bool:
+        """Note an acknowledgement; whether the message was not acknowledged before."""
+        if number < self._first or number in self._beyond:
+            return False
+        self._beyond.add(number)
+        self._close_gap()
+        return True
+
+    def _close_gap(self) -> None:
+        while self._first in self._beyond:
+            self._beyond.discard(self._first)
+            self._first += 1
+
+    def _done(self) -> None:
+        self._fetcher.finished(self)
+        self.state = DeliveryState.DONE
+        self.batch.delivery = None  # breaks the cycle, so that the bytes are freed at once
+        self._fetcher.state.settle()
+
+    def _replace(self) -> Delivery[B]:
+        rest = self._fetcher.state.replace(self, self.batch.pick(self.open_numbers))
+        self.state = DeliveryState.VOID
+        self.batch.delivery = None
+        return rest
+
+
+class PartitionState(Generic[B]):
+    """One assigned partition; see the module.
+
+    Args:
+        fetcher: does the IO.
+        offset: where fetching begins.
+        ordered: whether deliveries are handed out one at a time.
+        by_message: whether single messages can be acknowledged, not only whole batches.
+        limits: when not to fetch.
+
+    Attributes:
+        phase: see the module.
+        next_offset: where the next fetch begins.
+        generation: grows with each `seek`; the answer to a fetch of an earlier one is dropped.
+        messages: how many messages are unacknowledged or stand behind one that is.
+        size_bytes: and how many bytes.
+        waiting_bytes: the part of them that waits to be taken.
+        ordered, by_message, limits: as given.
+        fetched_ms, taken_ms: when messages were last fetched and taken, ms.
+    """
+
+    __slots__ = (
+        "_aside", "_deliveries", "_fetcher", "_waiting", "by_message", "fetched_ms", "generation",
+        "limits", "messages", "next_offset", "ordered", "phase", "size_bytes", "taken_ms",
+        "waiting_bytes",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        fetcher: Fetcher[B],
+        offset: int,
+        *,
+        ordered: bool = False,
+        by_message: bool = True,
+        limits: FetchLimits | None = None,
+    ) -> None:
+        self.phase = Phase.FETCHING
+        self.next_offset = offset
+        self.generation = 0
+        self.messages = 0
+        self.size_bytes = 0
+        self.waiting_bytes = 0
+        self.ordered = ordered
+        self.by_message = by_message
+        self.limits = limits or FetchLimits()
+        self.fetched_ms = 0
+        self.taken_ms = 0
+        self._fetcher = fetcher
+        self._deliveries: deque[Delivery[B]] = deque()
+        self._aside: list[Delivery[B]] = []
+        self._waiting: deque[Delivery[B]] = deque()
+
+    def __repr__(self) -> str:
+        span = f"{self.commit_offset} to {self.next_offset}"
+        return f"<PartitionState {self.phase.value}, {span}, {self.messages} messages>"
+
+    def __iter__(self) -> Iterator[Delivery[B]]:
+        """The deliveries that hold the commit position back, or stand behind one that does."""
+        return iter((*self._deliveries, *self._aside))
+
+    # -- the phase
+
+    def on(self, event: Event) -> None:
+        """Move to the next phase.
+
+        Raises:
+            RuntimeError: the phase has no such event.
+        """
+        following = TRANSITIONS[self.phase].get(event)
+        if following is None:
+            raise RuntimeError(f"A partition that is {self.phase.value} has no {event.value}.")
+        self.phase = following
+        if event is Event.REVOKE:
+            self._void()
+
+    @property
+    def can_fetch(self) -> bool:
+        """Whether more may be fetched."""
+        return self.phase is Phase.FETCHING and not self.full
+
+    @property
+    def full(self) -> bool:
+        """Whether enough is here."""
+        limits = self.limits
+        if self.messages >= limits.messages or self.size_bytes >= limits.size_bytes:
+            return True
+        return 0 < limits.span < self.span
+
+    @property
+    def can_take(self) -> bool:
+        """Whether `take` returns a delivery."""
+        if not self._waiting or self.phase is not Phase.FETCHING:
+            return False
+        return not self.ordered or self._deliveries[0] is self._waiting[0]
+
+    # -- where it is
+
+    @property
+    def commit_offset(self) -> int:
+        """Everything before this offset is acknowledged."""
+        first = self._deliveries[0].position if self._deliveries else self.next_offset
+        return min([first, *(one.position for one in self._aside)]) if self._aside else first
+
+    @property
+    def span(self) -> int:
+        """How far the last fetched offset is behind the first unacknowledged one."""
+        return 0 if self.empty else self.next_offset - 1 - self.commit_offset
+
+    @property
+    def empty(self) -> bool:
+        """Whether everything that was fetched is acknowledged."""
+        return not self._deliveries and not self._aside
+
+    @property
+    def in_hand(self) -> bool:
+        """Whether the application has a delivery."""
+        return any(one.in_hand for one in self)
+
+    def overdue(self, before_ms: int) -> list[Delivery[B]]:
+        """The deliveries that the application took before then and still has."""
+        return [one for one in self if one.in_hand and one.taken_ms < before_ms]
+
+    # -- fetching
+
+    def fetched(self, *batches: B) -> None:
+        """Add what a fetch brought, as one batch or in parts."""
+        for batch in batches:
+            delivery = Delivery(batch, self._fetcher)
+            self._deliveries.append(delivery)
+            self._waiting.append(delivery)
+            self._count(delivery, 1)
+            self.waiting_bytes += batch.size_bytes
+            self.next_offset = batch.next_offset
+
+    def passed_over(self, next_offset: int) -> None:
+        """A fetch brought nothing that can be delivered; the next begins here."""
+        self.next_offset = next_offset
+
+    def seek(self, offset: int) -> None:
+        """Forget everything, and go on at another offset."""
+        self._void()
+        self.generation += 1
+        self.next_offset = offset
+
+    # -- handing out
+
+    def take(self, now_ms: int) -> Delivery[B] | None:
+        """The next waiting delivery; it is in the application's hands from now on."""
+        if not self.can_take:
+            return None
+        delivery = self._waiting.popleft()
+        self.waiting_bytes -= delivery.batch.size_bytes
+        delivery.state = DeliveryState.IN_HAND
+        delivery.batch.delivery = delivery
+        delivery.taken_ms = self.taken_ms = now_ms
+        return delivery
+
+    def wake(self, delivery: Delivery[B]) -> None:
+        """Hand a resting delivery out again, before what is behind it."""
+        if delivery.state is not DeliveryState.RESTING:
+            return
+        delivery.state = DeliveryState.WAITING
+        self.waiting_bytes += delivery.batch.size_bytes
+        offset = delivery.batch.offset
+        earlier = sum(1 for one in self._waiting if one.batch.offset <= offset)
+        self._waiting.insert(earlier, delivery)
+
+    # -- what deliveries call
+
+    def settle(self) -> None:
+        """Forget the deliveries at the start that are done."""
+        deliveries = self._deliveries
+        while deliveries and deliveries[0].state is DeliveryState.DONE:
+            self._count(deliveries.popleft(), -1)
+        for aside in [one for one in self._aside if one.state is DeliveryState.DONE]:
+            self._aside.remove(aside)
+            self._count(aside, -1)
+
+    def replace(self, delivery: Delivery[B], batch: B) -> Delivery[B]:
+        """Put a new, resting delivery with `batch` in the place of another one."""
+        rest = Delivery(batch, self._fetcher)
+        rest.state = DeliveryState.RESTING
+        where = self._aside if delivery in self._aside else self._deliveries
+        where[where.index(delivery)] = rest
+        self._count(delivery, -1)
+        self._count(rest, 1)
+        return rest
+
+    def put_aside(self, batch: B) -> Delivery[B]:
+        """Add a resting delivery that is out of the order of the others."""
+        aside = Delivery(batch, self._fetcher)
+        aside.state = DeliveryState.RESTING
+        self._aside.append(aside)
+        self._count(aside, 1)
+        return aside
+
+    # -- inside
+
+    def _count(self, delivery: Delivery[B], sign: int) -> None:
+        self.messages += sign * delivery.batch.count
+        self.size_bytes += sign * delivery.batch.size_bytes
+
+    def _void(self) -> None:
+        for delivery in self:
+            delivery.state = DeliveryState.VOID
+        self._deliveries.clear()
+        self._aside.clear()
+        self._waiting.clear()
+        self.messages = self.size_bytes = self.waiting_bytes = 0

@@ -1,0 +1,493 @@
+"""How batches get from assigned partitions to the application, for both protocols.
+
+A protocol has a `Fetcher` per assigned partition. `Assignments` holds them and the prefetch buffer;
+`BaseConsumer` is what the application sees.
+
+| way to consume | acknowledged |
+|---|---|
+| `receive`, then `batch.ack()` or `consumer.commit(batch)` | by the application |
+| `async for message in consumer` | when the loop asks for the next message |
+| `async for batch in consumer.batches()` | when the loop asks for the next batch |
+| `run(handler)` | when the handler returns |
+
+Rules:
+
+* Delivery is at least once. A batch that the application drops without a word stays assigned to it;
+  it is delivered again when the partition moves to another member or the consumer is closed.
+  Garbage collection changes nothing.
+* A consumer has one loop at a time. A new loop hands out again what the loop before it left
+  unacknowledged by `break` or an exception. To process several batches at a time, use `run` or
+  `receive`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import signal
+import threading
+from abc import abstractmethod
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Hashable,
+    Iterator,
+    Mapping,
+)
+from contextlib import contextmanager
+from datetime import timedelta
+from types import FrameType
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+
+import msgspec
+
+from coherer._client.engine.assigned import (
+    Delivery,
+    DeliveryState,
+    Fetched,
+    Fetcher,
+    Phase,
+    RetryAfter,
+)
+from coherer._client.engine.assignments import Assignments, PrefetchBuffer
+from coherer._client.engine.lifecycle import Lifecycle
+from coherer._client.engine.tasks import cancel
+from coherer._common.logs import Log
+from coherer.errors import ClosedError, RefusedError, UsageError
+
+_log = Log(logging.getLogger(__name__))
+
+B = TypeVar("B", bound="ReceivedBatch[Any]")
+F = TypeVar("F", bound=Fetcher[Any])
+K = TypeVar("K", bound=Hashable)
+M = TypeVar("M")
+M_co = TypeVar("M_co", covariant=True)
+P = TypeVar("P", bound=Hashable)
+
+_IN_HAND: Final = DeliveryState.IN_HAND
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a partition or queue has been read.
+
+    Args:
+        offset: where the last batch began (TubeMQ); up to where everything is acknowledged
+            (RocketMQ).
+        max_offset: the end of the partition when last heard, -1 while unknown.
+        backlog_bytes: the bytes behind the last batch, -1 while unknown.
+        exact: whether offsets count messages, so that their difference does.
+        left_out: messages that could not be delivered since the partition was assigned: they are
+            damaged, or not what they say they are.
+    """
+
+    offset: int
+    max_offset: int
+    backlog_bytes: int
+    exact: bool
+    left_out: int = 0
+
+
+class ReceivedBatch(Fetched, Protocol[M_co]):
+    """A batch as the application gets it."""
+
+    @property
+    def topic(self) -> str:
+        """The topic."""
+        ...
+
+    @property
+    def partition(self) -> int:
+        """The number of the partition or queue."""
+        ...
+
+    def __iter__(self) -> Iterator[M_co]: ...
+
+    def ack(self) -> None:
+        """See `Acknowledgeable`."""
+        ...
+
+    async def retry(self, *, later: RetryAfter = None) -> None:
+        """See `Acknowledgeable`."""
+        ...
+
+
+class Acknowledgeable:
+    """What the application can say about a batch; protocols' batches inherit it."""
+
+    __slots__ = ()
+
+    delivery: Delivery[Any] | None
+
+    def ack(self) -> None:
+        """Acknowledge the batch: its messages are not delivered again.
+
+        The server is told with the next fetch, or by `Consumer.commit`. Acknowledging it again, or
+        after its partition moved to another member, has no effect.
+        """
+        if self.delivery is not None:
+            self.delivery.acknowledge()
+
+    async def retry(self, *, later: RetryAfter = None) -> None:
+        """Have the messages that are not acknowledged delivered again.
+
+        Args:
+            later: when; None as soon as the protocol can.
+        """
+        if self.delivery is not None:
+            await self.delivery.retry(None, later)
+
+
+class BatchIterator(AsyncIterator[B]):
+    """Batches for `async for`; each is acknowledged when the next is asked for."""
+
+    def __init__(self, receive: Callable[[], Awaitable[B | None]]) -> None:
+        self._receive = receive
+        self._delivery: Delivery[B] | None = None
+
+    def __aiter__(self) -> BatchIterator[B]:
+        return self
+
+    async def __anext__(self) -> B:
+        delivery, self._delivery = self._delivery, None
+        if delivery is not None:
+            delivery.acknowledge()
+        try:
+            batch = await self._receive()
+        except ClosedError:
+            raise StopAsyncIteration from None
+        assert batch is not None  # noqa: S101 - without a timeout there is a batch
+        self._delivery = batch.delivery
+        return batch
+
+    def leave(self) -> None:
+        """Have what the loop left unacknowledged handed out again."""
+        delivery, self._delivery = self._delivery, None
+        if delivery is not None:
+            delivery.requeue()
+
+
+class MessageIterator(AsyncIterator[M]):
+    """Messages for `async for`; each is acknowledged when the next is asked for.
+
+    TubeMQ knows whole batches only: there, a batch is acknowledged behind its last message.
+    """
+
+    def __init__(self, receive: Callable[[], Awaitable[ReceivedBatch[M] | None]]) -> None:
+        self._receive = receive
+        self._delivery: Delivery[Any] | None = None
+        self._messages: Iterator[M] = iter(())
+
+    def __aiter__(self) -> MessageIterator[M]:
+        return self
+
+    async def __anext__(self) -> M:
+        delivery = self._delivery
+        if delivery is not None and delivery.state is _IN_HAND:
+            delivery.seen += 1
+            for message in self._messages:
+                return message
+            delivery.acknowledge()
+        self._delivery = None
+        while True:
+            try:
+                batch = await self._receive()
+            except ClosedError:
+                raise StopAsyncIteration from None
+            assert batch is not None  # noqa: S101 - without a timeout there is a batch
+            self._delivery = batch.delivery
+            self._messages = iter(batch)
+            for message in self._messages:
+                return message
+
+    def leave(self) -> None:
+        """Have what the loop left unacknowledged handed out again."""
+        delivery, self._delivery = self._delivery, None
+        if delivery is not None:
+            delivery.requeue()
+
+
+class Stop:
+    """Ends `run` early: handlers that are running finish, and no new batch is taken."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self._idle: set[asyncio.Task[None]] = set()
+
+    def request(self) -> None:
+        """Stop; to be called in the thread of the event loop."""
+        self._event.set()
+        for task in self._idle:
+            task.cancel()
+
+    def is_requested(self) -> bool:
+        """Whether `request` was called."""
+        return self._event.is_set()
+
+    @contextmanager
+    def waiting(self) -> Generator[None]:
+        """Inside, the current task waits for a batch and may be cancelled."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - workers are tasks
+        self._idle.add(task)
+        try:
+            yield
+        finally:
+            self._idle.discard(task)
+
+
+@contextmanager
+def on_sigterm(action: Callable[[], object]) -> Generator[None]:
+    """Inside, the first SIGTERM calls `action` instead of ending the process; the second ends it.
+
+    Only the main thread can do so, and a handler that the application has set is left alone.
+
+    Args:
+        action: called in the main thread between two instructions of Python.
+    """
+    number = signal.SIGTERM
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(number) is not signal.SIG_DFL:
+        yield
+        return
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        del frame
+        signal.signal(number, signal.SIG_DFL)
+        _log.info("SIGTERM: finishing the batches in hand, then stopping")
+        action()
+
+    signal.signal(number, terminate)
+    try:
+        yield
+    finally:
+        if signal.getsignal(number) is terminate:
+            signal.signal(number, signal.SIG_DFL)
+
+
+class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
+    """A member of a group that receives batches. A protocol adds membership, `commit` and `seek`.
+
+    The type variables: a partition, its key in maps, its fetcher, a batch, a message.
+
+    Args:
+        prefetch_bytes: nothing more is fetched while this much waits here.
+        count_in_hand: see `PrefetchBuffer`.
+    """
+
+    _KIND: ClassVar[str] = "consumer"
+    _RETRY: ClassVar[timedelta | None]
+    """When a batch is delivered again after its handler failed; None as the protocol does it."""
+    _NOT_ASSIGNED: ClassVar[int | None] = None
+    _NOT_IN_HAND: ClassVar[int | None] = None
+    """The protocol's codes for batches that cannot be acknowledged."""
+
+    def __init__(self, prefetch_bytes: int, *, count_in_hand: bool) -> None:
+        self._prefetch = PrefetchBuffer[B](prefetch_bytes, count_in_hand=count_in_hand)
+        self._assignments = Assignments[K, F](self._prefetch)
+        self._loop_now: BatchIterator[B] | MessageIterator[M] | None = None
+        self._state = "new"
+
+    # -- what is assigned
+
+    @property
+    @abstractmethod
+    def assignment(self) -> frozenset[P]:
+        """The partitions that are assigned to this consumer now."""
+
+    @property
+    @abstractmethod
+    def progress(self) -> dict[P, Progress]:
+        """How far each assigned partition has been read."""
+
+    @property
+    def paused(self) -> frozenset[K]:
+        """The paused partitions."""
+        return self._assignments.paused
+
+    def pause(self, *partitions: P | K) -> None:
+        """Fetch and hand out nothing of these partitions until `resume`; without any, of none."""
+        self.check()
+        chosen = frozenset(map(self._key, partitions)) or frozenset(self._assignments.fetchers)
+        self._assignments.pause(self._assignments.paused | chosen)
+
+    def resume(self, *partitions: P | K) -> None:
+        """Undo `pause` for these partitions; without any, for all."""
+        self.check()
+        chosen = frozenset(map(self._key, partitions)) or self._assignments.paused
+        self._assignments.pause(self._assignments.paused - chosen)
+
+    @abstractmethod
+    async def seek(self, partition: P | K, offset: int) -> None:
+        """Go on at another offset of an assigned partition."""
+
+    @abstractmethod
+    async def commit(self, *batches: B) -> Mapping[P, int]:
+        """Have a server write down what is acknowledged, after acknowledging these batches."""
+
+    # -- batches
+
+    async def receive(self, timeout_ms: int | None = None) -> B | None:
+        """The next batch, to be acknowledged with `batch.ack()` or `commit`.
+
+        Args:
+            timeout_ms: how long to wait; None for ever, 0 not at all.
+
+        Returns:
+            A batch; None when time is up.
+
+        Raises:
+            ClosedError: the consumer was closed.
+            RefusedError: the cluster has refused this member for good.
+        """
+        self.check()
+        prefetch = self._prefetch
+        deadline = None
+        if timeout_ms is not None:
+            deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        while (batch := prefetch.take()) is None:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await prefetch.changed()
+            except TimeoutError:
+                return None
+            self.check()
+        return batch
+
+    def batches(self) -> BatchIterator[B]:
+        """Batches for `async for`; each is acknowledged when the loop asks for the next.
+
+        A batch that the loop before this one left unacknowledged, by `break` or an exception, is
+        received again.
+        """
+        self.check()
+        loop = BatchIterator[B](self.receive)
+        self._begin_loop(loop)
+        return loop
+
+    def __aiter__(self) -> MessageIterator[M]:
+        """Messages for `async for`; see `batches`."""
+        self.check()
+        loop = MessageIterator[M](self.receive)
+        self._begin_loop(loop)
+        return loop
+
+    async def run(
+        self,
+        handler: Callable[[B], Awaitable[None] | None],
+        *,
+        workers: int = 1,
+        stop: Stop | None = None,
+    ) -> None:
+        """Pass every batch to `handler`, until the consumer is closed or SIGTERM arrives.
+
+        On SIGTERM, unless the application handles it itself, handlers that are running finish and
+        their batches are acknowledged, no new batch is taken, and `run` returns.
+
+        Args:
+            handler: gets a batch; a plain function runs in a thread. When it returns, the batch is
+                acknowledged; when it raises, that is logged, and what it did not acknowledge is
+                delivered again.
+            workers: how many batches are handled at a time.
+            stop: ends it from outside; a facade that waits in another thread sees SIGTERM itself.
+
+        Raises:
+            UsageError: `workers` is less than 1.
+            RefusedError: the cluster has refused this member for good.
+        """
+        self.check()
+        if workers < 1:
+            raise UsageError("There has to be at least one worker.")
+        loop, until = asyncio.get_running_loop(), stop or Stop()
+        tasks = [
+            asyncio.create_task(self._work(handler, until), name=f"worker {number}")
+            for number in range(workers)
+        ]
+        try:
+            with on_sigterm(lambda: loop.call_soon_threadsafe(until.request)):
+                await asyncio.gather(*tasks)
+        finally:
+            await cancel(*tasks)
+
+    # -- for protocols
+
+    @abstractmethod
+    def _key(self, partition: P | K) -> K:
+        """The key of a partition in maps."""
+
+    def _acknowledge(self, batch: B) -> None:
+        """Acknowledge a batch that has to be in the application's hands.
+
+        Raises:
+            UsageError: it was acknowledged or retried before, or fetched before a `seek`.
+            RefusedError: its partition is not assigned to this consumer any more.
+        """
+        delivery = batch.delivery
+        if delivery is None:
+            raise UsageError(
+                "The batch was acknowledged or retried before.",
+                topic=batch.topic,
+                partition=batch.partition,
+                code=self._NOT_IN_HAND,
+            )
+        if delivery.fetcher.state.phase is Phase.REVOKED:
+            raise RefusedError(
+                "The partition is not assigned to this consumer any more.",
+                topic=batch.topic,
+                partition=batch.partition,
+                code=self._NOT_ASSIGNED,
+                hint="The messages are delivered again, to the member that has the partition now.",
+            )
+        if not delivery.in_hand:
+            raise UsageError(
+                "The batch was fetched before the consumer went to another offset.",
+                topic=batch.topic,
+                partition=batch.partition,
+            )
+        delivery.acknowledge()
+
+    # -- inside
+
+    def _begin_loop(self, loop: BatchIterator[B] | MessageIterator[M]) -> None:
+        before, self._loop_now = self._loop_now, loop
+        if before is not None:
+            before.leave()
+
+    async def _work(self, handler: Callable[[B], Awaitable[None] | None], stop: Stop) -> None:
+        while not stop.is_requested():
+            try:
+                with stop.waiting():
+                    batch = await self.receive()
+            except ClosedError:
+                return
+            except asyncio.CancelledError:
+                if stop.is_requested():
+                    return
+                raise
+            assert batch is not None  # noqa: S101 - without a timeout there is a batch
+            # Not `batch.ack()`: facades' batches hand that over from other threads.
+            delivery = batch.delivery
+            assert delivery is not None  # noqa: S101 - it was received just now
+            try:
+                await _handle(handler, batch)
+            except Exception as error:  # noqa: BLE001 - the application's
+                _log.exception(
+                    "The handler failed; the messages will be delivered again", about=repr(error)
+                )
+                await delivery.retry(None, self._RETRY)
+            except BaseException:  # this task was cancelled
+                delivery.requeue()
+                raise
+            else:
+                delivery.acknowledge()
+
+
+async def _handle(handler: Callable[[B], Awaitable[None] | None], batch: B) -> None:
+    if inspect.iscoroutinefunction(handler):
+        await handler(batch)
+        return
+    answer = await asyncio.to_thread(handler, batch)
+    if answer is not None:
+        await answer

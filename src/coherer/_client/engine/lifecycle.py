@@ -1,0 +1,195 @@
+"""The life of a client and of what it makes: started once, used while it is open, closed.
+
+| state | `start` | any other call | `close` |
+|---|---|---|---|
+| new | starting, then open; closed if it fails | `UsageError` | closed |
+| starting | `UsageError` | `UsageError` | closed; `start` raises `ClosedError` |
+| open | `UsageError` | works | closed |
+| closed | `ClosedError` | `ClosedError` | nothing |
+
+An object that is still open when it is collected emits a `ResourceWarning`, as asyncio's transports
+do. Python shows such warnings with `-X dev`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import warnings
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import ClassVar, Literal, Self
+
+from coherer._net import running_loop
+from coherer.errors import ClosedError, UsageError
+
+State = Literal["new", "starting", "open", "closed"]
+
+
+class _Process:
+    """This process: a forked child does not close what belongs to its parent."""
+
+    forked = False
+
+
+def _forked() -> None:
+    _Process.forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+def warn_unclosed(thing: object, block: str) -> None:
+    """Emit a `ResourceWarning` for something that was not closed; to be called by `__del__`.
+
+    Does nothing while the interpreter shuts down, because it collects everything in any order.
+
+    Args:
+        thing: what was not closed.
+        block: the statement that would have closed it.
+    """
+    if not sys.is_finalizing() and not _Process.forked:
+        text = f"{thing!r} was never closed: use `{block}`, or call close()."
+        warnings.warn(text, ResourceWarning, stacklevel=2, source=thing)
+
+
+class Lifecycle(ABC):
+    """A producer, consumer or reader: `start` and `close`, or `async with` for both."""
+
+    _KIND: ClassVar[str]
+    """The word for it in errors."""
+
+    _state: State = "new"
+
+    def __del__(self) -> None:
+        if self.unclosed:
+            warn_unclosed(self, "async with")
+
+    @property
+    def unclosed(self) -> bool:
+        """Whether it was started and is not closed."""
+        return self._state == "open"
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Make it ready; once."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Leave. Calling it again does nothing."""
+
+    def check(self) -> None:
+        """Check that it can be used here and now; any thread may call it.
+
+        Raises:
+            ClosedError: it, or its client, was closed.
+            UsageError: it was not started.
+            ForkedError: its client was made in another process.
+        """
+        if self._state == "closed":
+            raise ClosedError(f"The {self._KIND} is closed.")
+        self._check_client()
+        if self._state != "open":
+            raise UsageError(
+                f"The {self._KIND} is not started.",
+                hint="Use it in a `with` block (`async with` in asyncio), or call `start()` first.",
+            )
+
+    async def _start_with(
+        self, begin: Callable[[], Awaitable[None]], undo: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Move from "new" to "open" by `begin`; when that fails, to "closed" by `undo`.
+
+        Raises:
+            ClosedError: it, or its client, was closed, before or meanwhile.
+            UsageError: it was started before, or no event loop is running.
+            ForkedError: its client was made in another process.
+        """
+        self._check_new()
+        self._state = "starting"
+        try:
+            await begin()
+            self._check_starting()
+        except BaseException:
+            self._state = "closed"
+            await undo()
+            raise
+        self._state = "open"
+
+    def _end(self) -> bool:
+        """Move to "closed"; whether it was open, so that there is something to close."""
+        before, self._state = self._state, "closed"
+        return before == "open"
+
+    def _check_new(self) -> None:
+        """Check that it can be started; see `_start_with`."""
+        if self._state == "closed":
+            raise ClosedError(f"The {self._KIND} is closed.")
+        self._check_client()
+        running_loop()
+        if self._state != "new":
+            raise UsageError(f"A {self._KIND} is started once.")
+
+    def _check_starting(self) -> None:
+        """Check that it was not closed meanwhile; see `_start_with`."""
+        if self._state != "starting":
+            raise ClosedError(f"The {self._KIND} was closed while it started.")
+
+    @abstractmethod
+    def _check_client(self) -> None:
+        """Check that the client can be used here and now."""
+
+
+class BaseClient(ABC):
+    """A client: closes what it made, then its connections."""
+
+    def __init__(self) -> None:
+        # Weak: a client may make many of them. Those that are in use are held by their tasks.
+        self._made: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
+
+    def __del__(self) -> None:
+        if self._connected():
+            warn_unclosed(self, "async with")
+
+    async def __aenter__(self) -> Self:
+        running_loop()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close what the client made and its connections. Calling it again does nothing."""
+        try:
+            await asyncio.gather(*(one.close() for one in self._made))
+        finally:
+            await self._disconnect()
+
+    @abstractmethod
+    def _connected(self) -> bool:
+        """Whether there are connections; also called on a client whose `__init__` failed."""
+
+    @abstractmethod
+    async def _disconnect(self) -> None:
+        """Close the connections."""
