@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import coherer.blocking
-from coherer._client.rocketmq.producer_options import Verdict
-from coherer._client.rocketmq.start import Edge
+from coherer._client.rocketmq.start_position import Edge
+from coherer._client.rocketmq.transactions import Verdict
 from coherer._wire.rocketmq.messages import StoredMessage
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import ClosedError

@@ -20,7 +20,7 @@ import asyncio, logging, sys, coherer, coherer.blocking
 
 logging.basicConfig(level="INFO", stream=sys.stdout, format="%(message)s")
 logging.getLogger("coherer").setLevel("WARNING")
-logging.getLogger("coherer._client.engine.handling").setLevel("INFO")
+logging.getLogger("coherer._client.engine.consumer").setLevel("INFO")
 
 def handle(batch):
     for message in batch:

@@ -78,15 +78,11 @@ HIDDEN: Final = {
         "bulk", "changed", "elsewhere", "end", "full", "post", "post_many", "publishes",
         "send_half",
     },
-    "Consumer": {
-        "consume_type", "flags", "heartbeat", "insert", "instructed", "make", "membership_ended",
-        "namespace", "rebalance_soon", "reset", "running", "status", "withdraw",
+    "Reader": {"arrived", "failed", "moved", "next_fetch", "nothing"},
+    "ReceivedBatch": {
+        "ack_message", "count", "delivery", "filtered", "message", "namespace", "on_done", "pick",
+        "retries", "retry_message", "split",
     },
-    "PullConsumer": {
-        "consume_type", "flags", "heartbeat", "insert", "make", "namespace", "rebalance_soon",
-        "reset", "running", "status", "withdraw",
-    },
-    "Reader": {"arrived", "failed", "moved", "nothing", "wants"},
 }  # fmt: skip
 """Members that other parts of a client call: users do not, so blocking classes lack them."""
 
@@ -155,7 +151,7 @@ def _post(
     delay: timedelta | None,
 ) -> Post | None:
     """What posts a message with these options; None for the producer's own `post`."""
-    when = when_of(delay_level, deliver_at, delay)
+    when = delivery_time(delay_level, deliver_at, delay)
     if order_by is None and queue is None and not when:
         return None
     return partial(producer.post, order_by=order_by, queue=queue, when=when)
@@ -164,7 +160,7 @@ def _post(
 }
 EXTRA_IMPORTS: Final = {
     "rocketmq": {
-        "coherer._client.rocketmq.timing": {"when_of"},
+        "coherer._client.rocketmq.sender": {"delivery_time"},
         "coherer.blocking._portal": {"Portal", "Post"},
         "datetime": {"datetime", "timedelta"},
         "functools": {"partial"},
@@ -181,9 +177,6 @@ EXTRA_IMPORTS: Final = {
 
 RECEIVED: Final = {"rocketmq": ("ReceivedMessage", "ReceivedBatch"), "tubemq": ("ReceivedBatch",)}
 """Classes that applications receive: subclasses of asyncio's, which know the portal."""
-
-MAKE: Final = {"rocketmq": "make", "tubemq": "make"}
-"""The attribute of a consumer that makes batches."""
 
 STANDARD: Final = {
     "Collection": "collections.abc",
@@ -266,7 +259,7 @@ class Generator:
             docstring(blocking_text(without_arguments(inspect.getdoc(kind) or ""))),
         ]
         if name in {"Consumer", "PullConsumer"}:
-            parts.append(MAKER.format(name=name, make=MAKE[self.protocol]))
+            parts.append(MAKER.format(name=name))
         if name == "Transaction":
             parts.append(TRANSACTION_BLOCK)
             self.imports.setdefault("types", set()).add("TracebackType")
@@ -461,7 +454,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 MAKER: Final = """
     def __init__(self, portal: Portal, inner: aio.{name}) -> None:
         super().__init__(portal, inner)
-        inner.{make} = partial(ReceivedBatch, portal=portal)
+        inner.make = partial(ReceivedBatch, portal=portal)
 """
 RECEIVED_START: Final = {
     "ReceivedBatch": """
@@ -472,7 +465,7 @@ RECEIVED_START: Final = {
         self.portal = portal
 """,
     "rocketmq.ReceivedBatch": """
-    def __iter__(self) -> Iterator[ReceivedMessage]:
+    def __iter__(self) -> Iterator[ReceivedMessage]:  # type: ignore[override]
         return map(_MESSAGE, self.bodies(), repeat(self), count())
 """,
     "ReceivedMessage": "\n    __slots__ = ()\n",
@@ -612,7 +605,7 @@ def common() -> str:
         "from coherer.blocking._portal import FutureReceipt\n"
         + "\n".join(imports)
         + f"\nfrom coherer._api import {', '.join(others)}\n"
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n"
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pyarrow as pa\n"
         "    from coherer.blocking import rocketmq, tubemq\n\n\n" + text + "\n"
     )
 

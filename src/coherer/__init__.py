@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from coherer import blocking, rocketmq, spark, testing, tubemq
     from coherer._api import (
         Admin,
+        AnyMessage,
         Batch,
         Client,
         Consumer,
@@ -26,6 +27,7 @@ __version__ = "0.2.0"
 
 __all__ = [
     "Admin",
+    "AnyMessage",
     "Batch",
     "Client",
     "CohererError",

@@ -18,6 +18,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -35,7 +36,7 @@ from coherer import limits
 from coherer._client.connecting import CommonKeywords
 from coherer._client.engine.address import parse, url_of
 from coherer._client.engine.outcomes import Outcome, SendReport
-from coherer.message import Message, Receipt, ReceivedMessage
+from coherer.message import Message, Receipt
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -319,6 +320,60 @@ class Producer(Protocol):
         ...
 
 
+class AnyMessage(Protocol):
+    """A received message of either protocol; see `coherer.message` for what the fields mean."""
+
+    @property
+    def topic(self) -> str:
+        """The topic."""
+        ...
+
+    @property
+    def body(self) -> bytes:
+        """The payload."""
+        ...
+
+    @property
+    def tag(self) -> str | None:
+        """The tag that consumers filter by."""
+        ...
+
+    @property
+    def time(self) -> datetime | None:
+        """The time that its sender gave; naive with TubeMQ."""
+        ...
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys to look it up by (RocketMQ)."""
+        ...
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Further names and values."""
+        ...
+
+    @property
+    def id(self) -> str:
+        """The broker's id for the message."""
+        ...
+
+    @property
+    def broker(self) -> str:
+        """The broker's id (TubeMQ) or name (RocketMQ)."""
+        ...
+
+    @property
+    def partition(self) -> int:
+        """The number of the partition or queue."""
+        ...
+
+    @property
+    def offset(self) -> int | None:
+        """The offset in the partition; None where the protocol does not have it."""
+        ...
+
+
 class Batch(Protocol):
     """Messages of one partition or queue, in order."""
 
@@ -339,7 +394,7 @@ class Batch(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __iter__(self) -> Iterator[ReceivedMessage]: ...
+    def __iter__(self) -> Iterator[AnyMessage]: ...
 
     def bodies(self) -> list[bytes]:
         """The body of each message."""
@@ -351,6 +406,18 @@ class Batch(Protocol):
 
     def to_arrow(self) -> pa.RecordBatch:
         """The messages as Arrow columns, without a Python object for each message."""
+        ...
+
+    def ack(self) -> None:
+        """Acknowledge the batch: its messages are not delivered again."""
+        ...
+
+    async def retry(self, *, later: timedelta | None = None) -> None:
+        """Have the messages that are not acknowledged delivered again.
+
+        Args:
+            later: after how much time; None as soon as the protocol can.
+        """
         ...
 
 
@@ -410,11 +477,12 @@ class Consumer(Protocol):
     def batches(self) -> AsyncIterator[Batch]:
         """Iterate over batches; each is acknowledged when the loop asks for the next.
 
-        A batch that a loop leaves early, by `break` or an error, is received again.
+        A batch that a loop leaves early, by `break` or an exception, is received again by the next
+        loop.
         """
         ...
 
-    def __aiter__(self) -> AsyncIterator[ReceivedMessage]: ...
+    def __aiter__(self) -> AsyncIterator[AnyMessage]: ...
 
     async def run(
         self, handler: Callable[[Batch], Awaitable[None] | None], *, workers: int = 1
@@ -426,6 +494,10 @@ class Consumer(Protocol):
                 acknowledged when it returns, and delivered again when it raises.
             workers: how many batches are handled at a time.
         """
+        ...
+
+    async def commit(self) -> Collection[object]:
+        """Wait until the servers know all acknowledgements; returns the committed partitions."""
         ...
 
     def pause(self) -> None:

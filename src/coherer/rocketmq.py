@@ -19,8 +19,9 @@ from __future__ import annotations
 from typing import Unpack
 
 from coherer._client.connecting import CommonKeywords, client_options
+from coherer._client.engine.assigned import RetryAfter
+from coherer._client.engine.consumer import Progress
 from coherer._client.engine.outcomes import Outcome, SendReport
-from coherer._client.engine.progress import Progress
 from coherer._client.engine.telemetry import Telemetry
 from coherer._client.rocketmq.admin import Admin
 from coherer._client.rocketmq.admin_records import (
@@ -30,38 +31,37 @@ from coherer._client.rocketmq.admin_records import (
     PartitionState,
     TopicState,
 )
-from coherer._client.rocketmq.claimed import Later
 from coherer._client.rocketmq.client import Client, ConsumerKeywords, ProducerKeywords
-from coherer._client.rocketmq.consumer import Consumer, Handler
-from coherer._client.rocketmq.consumer_options import (
+from coherer._client.rocketmq.consumer import Consumer, PullConsumer
+from coherer._client.rocketmq.options import (
+    ClientOptions,
     ConsumerOptions,
     Listener,
     Model,
+    ProducerOptions,
     Selection,
     Topics,
 )
-from coherer._client.rocketmq.faults import FaultRules
-from coherer._client.rocketmq.observers import Observed, Observer
-from coherer._client.rocketmq.options import ClientOptions
 from coherer._client.rocketmq.producer import Producer
-from coherer._client.rocketmq.producer_options import Check, ProducerOptions, Verdict
-from coherer._client.rocketmq.pull_consumer import PullConsumer
+from coherer._client.rocketmq.queue_selection import FaultRules, Key
 from coherer._client.rocketmq.reader import Reader
-from coherer._client.rocketmq.received import ConsumedMessage as ReceivedMessage
-from coherer._client.rocketmq.received import ReceivedBatch
-from coherer._client.rocketmq.selection import Key
-from coherer._client.rocketmq.start import Edge, Start
-from coherer._client.rocketmq.transactions import Transaction
+from coherer._client.rocketmq.received import ReceivedBatch, ReceivedMessage
+from coherer._client.rocketmq.start_position import Edge, Start
+from coherer._client.rocketmq.tracing import Kind, Observer, SendObserver, StoredSend
+from coherer._client.rocketmq.transactions import Check, Transaction, Verdict
 from coherer._net import TlsOptions
 from coherer._wire.rocketmq.allocate import Strategy
 from coherer._wire.rocketmq.bodies import (
     AclConfig,
+    BrokerData,
     BrokerStats,
     ClusterInfo,
     ConsumeDirectlyResult,
     Offsets,
+    PlainAccessConfig,
     QueueTimeSpan,
     RunningInfo,
+    StatsItem,
 )
 from coherer._wire.rocketmq.delivery import MessageBatch
 from coherer._wire.rocketmq.messages import SendReceipt, StoredMessage
@@ -72,6 +72,7 @@ from coherer.message import Message
 __all__ = [
     "AclConfig",
     "Admin",
+    "BrokerData",
     "BrokerState",
     "BrokerStats",
     "Check",
@@ -86,19 +87,18 @@ __all__ = [
     "Edge",
     "FaultRules",
     "GroupState",
-    "Handler",
     "Key",
-    "Later",
+    "Kind",
     "Listener",
     "MemberState",
     "Message",
     "MessageBatch",
     "Model",
-    "Observed",
     "Observer",
     "Offsets",
     "Outcome",
     "PartitionState",
+    "PlainAccessConfig",
     "Producer",
     "ProducerKeywords",
     "ProducerOptions",
@@ -109,13 +109,17 @@ __all__ = [
     "Reader",
     "ReceivedBatch",
     "ReceivedMessage",
+    "RetryAfter",
     "RunningInfo",
     "Selection",
+    "SendObserver",
     "SendReceipt",
     "SendReport",
     "Sql92",
     "Start",
+    "StatsItem",
     "StoredMessage",
+    "StoredSend",
     "Strategy",
     "Tags",
     "Telemetry",
@@ -156,5 +160,15 @@ def connect(url: str | None = None, **options: Unpack[ConnectKeywords]) -> Clien
     return Client(client_options(ClientOptions, "rocketmq", url, options))
 
 
-for _class in (Admin, Client, Consumer, Producer, PullConsumer, Reader, Transaction):
+for _class in (
+    Admin,
+    Client,
+    Consumer,
+    Producer,
+    PullConsumer,
+    Reader,
+    ReceivedBatch,
+    ReceivedMessage,
+    Transaction,
+):
     _class.__module__ = __name__  # errors, `repr` and documentation show the public name

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import coherer.blocking
-from coherer._client.rocketmq.start import Edge
+from coherer._client.rocketmq.start_position import Edge
 from coherer._wire.rocketmq.names import Queue
 from coherer.blocking.rocketmq import Client as RocketClient
 from coherer.blocking.rocketmq import ReceivedBatch as RocketBatch

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import coherer.blocking
-from coherer._client.rocketmq.producer_options import Verdict
+from coherer._client.rocketmq.transactions import Verdict
 from coherer._wire.rocketmq.messages import SendReceipt
 from coherer.blocking.rocketmq import Client as RocketClient
 from coherer.errors import ClosedError, CohererError, RefusedError, UsageError

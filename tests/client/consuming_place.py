@@ -42,7 +42,7 @@ class Place:
         """Make the topic, and wait until the name server has it."""
         name = topic or self.topic
         await client._instance.start()
-        route = await client._instance.route("broker-a")
+        route = await client._instance.routes.route("broker-a")
         link = await client._instance.link(route.brokers["broker-a"][0])
         number = str(queues)
         fields = {
@@ -61,7 +61,7 @@ class Place:
 
     async def ask(self, client: RocketClient, code: int, **fields: str) -> Command:
         """Ask the broker something, as an administrator."""
-        link = await client._instance.link(client._instance.address("broker-a"))
+        link = await client._instance.link(client._instance.routes.address("broker-a"))
         return await link.call(code, fields, timeout_ms=15_000)
 
     async def send(
@@ -140,7 +140,7 @@ def ids(consumer: Any, topic: str) -> list[int]:
 
 
 async def stored_is(consumer: Consumer, queue: Queue, offset: int) -> bool:
-    return await consumer._holdings.door.stored(consumer.group, queue) == offset
+    return await consumer._membership.manager.rpc.stored_offset(consumer.group, queue) == offset
 
 
 async def ends_at(client: RocketClient, queue: Queue, offset: int) -> bool:

@@ -58,7 +58,7 @@ async def a_batch_is_confirmed_or_rejected(place: Place) -> None:
             with pytest.raises(UsageError, match="already"):
                 await again(first)
         queue = Queue(place.topic, "broker-a", 0)
-        assert await consumer._holdings.door.stored(place.group, queue) == 3
+        assert await consumer._membership.manager.rpc.stored_offset(place.group, queue) == 3
         await place.send(client, "d")
         async with asyncio.timeout(WAIT_S):
             third = await consumer.receive()

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from coherer._client.rocketmq.start import Edge
+from coherer._client.rocketmq.start_position import Edge
 from coherer._wire.rocketmq.bodies import ConsumeDirectlyResult, ConsumerStatus, RunningInfo
 from coherer._wire.rocketmq.names import Queue
 from coherer.message import Message
@@ -242,7 +242,7 @@ async def brokers_ask_and_are_answered(place: Place) -> None:
                 0,
                 outcome,
             )
-        await consumer._holdings.persist()
+        await consumer._membership.manager.persist()
         await until(lambda: stored_is(consumer, queue, 3))
         reset = await place.ask(
             admin, 222, topic=place.topic, group=place.group, timestamp="0", isForce="true"

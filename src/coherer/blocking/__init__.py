@@ -27,10 +27,11 @@ from coherer._api import ConnectKeywords
 
 if TYPE_CHECKING:
     from coherer.blocking import rocketmq, tubemq
-    from coherer.blocking._api import Admin, Client, Consumer, Producer, connect
+    from coherer.blocking._api import Admin, Batch, Client, Consumer, Producer, connect
 
 __all__ = [
     "Admin",
+    "Batch",
     "Client",
     "Consumer",
     "Producer",

@@ -13,6 +13,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from datetime import timedelta
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -26,7 +27,7 @@ from typing import (
 
 from coherer import limits
 from coherer._api import (
-    Batch,
+    AnyMessage,
     ConnectKeywords,
     GroupState,
     PartitionState,
@@ -37,9 +38,11 @@ from coherer._api import (
 from coherer._client.engine.address import parse, url_of
 from coherer._client.engine.outcomes import Outcome, SendReport
 from coherer.blocking._portal import FutureReceipt
-from coherer.message import Message, Receipt, ReceivedMessage
+from coherer.message import Message, Receipt
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from coherer.blocking import rocketmq, tubemq
 
 
@@ -215,6 +218,53 @@ class Producer(Protocol):
         ...
 
 
+class Batch(Protocol):
+    """Messages of one partition or queue, in order."""
+
+    @property
+    def topic(self) -> str:
+        """The topic."""
+        ...
+
+    @property
+    def broker(self) -> str:
+        """The broker's id (TubeMQ) or name (RocketMQ)."""
+        ...
+
+    @property
+    def partition(self) -> int:
+        """The number of the partition or queue."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[AnyMessage]: ...
+
+    def bodies(self) -> list[bytes]:
+        """The body of each message."""
+        ...
+
+    def offsets(self) -> Sequence[int]:
+        """The offset of each message; empty where offsets do not count messages."""
+        ...
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """The messages as Arrow columns, without a Python object for each message."""
+        ...
+
+    def ack(self) -> None:
+        """Acknowledge the batch: its messages are not delivered again."""
+        ...
+
+    def retry(self, *, later: timedelta | None = None) -> None:
+        """Have the messages that are not acknowledged delivered again.
+
+        Args:
+            later: after how much time; None as soon as the protocol can.
+        """
+        ...
+
+
 class Consumer(Protocol):
     """Receives messages as a member of a group. Made by `Client.consumer`; use `with`."""
 
@@ -271,11 +321,12 @@ class Consumer(Protocol):
     def batches(self) -> Iterator[Batch]:
         """Iterate over batches; each is acknowledged when the loop asks for the next.
 
-        A batch that a loop leaves early, by `break` or an error, is received again.
+        A batch that a loop leaves early, by `break` or an exception, is received again by the next
+        loop.
         """
         ...
 
-    def __iter__(self) -> Iterator[ReceivedMessage]: ...
+    def __iter__(self) -> Iterator[AnyMessage]: ...
 
     def run(self, handler: Callable[[Batch], Awaitable[None] | None], *, workers: int = 1) -> None:
         """Pass every batch to `handler`, until the consumer is closed or SIGTERM arrives.
@@ -285,6 +336,10 @@ class Consumer(Protocol):
                 acknowledged when it returns, and delivered again when it raises.
             workers: how many batches are handled at a time.
         """
+        ...
+
+    def commit(self) -> Collection[object]:
+        """Wait until the servers know all acknowledgements; returns the committed partitions."""
         ...
 
     def pause(self) -> None:

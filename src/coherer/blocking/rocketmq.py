@@ -22,11 +22,9 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self, Unpack, cast, overload
 
 from coherer import rocketmq as aio
-from coherer._client.rocketmq.claimed import DEAD, ClaimedBatch
-from coherer._client.rocketmq.pull_consumer import POLL_MS
-from coherer._client.rocketmq.routes import READ, WRITE
-from coherer._client.rocketmq.timing import when_of
-from coherer._client.rocketmq.views import View
+from coherer._client.rocketmq.consumer import POLL_MS
+from coherer._client.rocketmq.routing import READ, WRITE
+from coherer._client.rocketmq.sender import delivery_time
 from coherer.blocking._portal import (
     ClientFacade,
     ConsumerFacade,
@@ -39,6 +37,7 @@ from coherer.blocking._portal import (
 )
 from coherer.rocketmq import (
     AclConfig,
+    BrokerData,
     BrokerState,
     BrokerStats,
     Check,
@@ -52,29 +51,33 @@ from coherer.rocketmq import (
     FaultRules,
     GroupState,
     Key,
-    Later,
+    Kind,
     Listener,
     MemberState,
     Message,
     MessageBatch,
     Model,
-    Observed,
     Observer,
     Offsets,
     Outcome,
     PartitionState,
+    PlainAccessConfig,
     ProducerKeywords,
     ProducerOptions,
     Progress,
     Queue,
     QueueTimeSpan,
+    RetryAfter,
     RunningInfo,
     Selection,
+    SendObserver,
     SendReceipt,
     SendReport,
     Sql92,
     Start,
+    StatsItem,
     StoredMessage,
+    StoredSend,
     Strategy,
     Tags,
     Telemetry,
@@ -87,6 +90,7 @@ from coherer.rocketmq import (
 __all__ = [
     "AclConfig",
     "Admin",
+    "BrokerData",
     "BrokerState",
     "BrokerStats",
     "Check",
@@ -101,19 +105,18 @@ __all__ = [
     "Edge",
     "FaultRules",
     "GroupState",
-    "Handler",
     "Key",
-    "Later",
+    "Kind",
     "Listener",
     "MemberState",
     "Message",
     "MessageBatch",
     "Model",
-    "Observed",
     "Observer",
     "Offsets",
     "Outcome",
     "PartitionState",
+    "PlainAccessConfig",
     "Producer",
     "ProducerKeywords",
     "ProducerOptions",
@@ -124,13 +127,17 @@ __all__ = [
     "Reader",
     "ReceivedBatch",
     "ReceivedMessage",
+    "RetryAfter",
     "RunningInfo",
     "Selection",
+    "SendObserver",
     "SendReceipt",
     "SendReport",
     "Sql92",
     "Start",
+    "StatsItem",
     "StoredMessage",
+    "StoredSend",
     "Strategy",
     "Tags",
     "Telemetry",
@@ -161,54 +168,6 @@ def connect(url: str | None = None, **options: Unpack[ConnectKeywords]) -> Clien
     return Client(aio.connect(url, **options))
 
 
-class ReceivedMessage(View, frozen=True, eq=False, gc=False):
-    """A message that a blocking consumer has handed out."""
-
-    def ack(self) -> None:
-        """Acknowledge the message. Further calls do nothing."""
-        source, number = self.source, self.number
-        _portal(source).post(lambda: source.acknowledge(number))
-
-    def retry(self, *, later: Later = None) -> None:
-        """Have the message delivered again, with a higher `attempt`.
-
-        Args:
-            later: when; see `coherer.rocketmq.ReceivedMessage.retry`.
-
-        Raises:
-            UsageError: there is no such delay level.
-        """
-        source, number = self.source, self.number
-        _portal(source).call(lambda: source.retry(number, later))
-
-    def dead_letter(self) -> None:
-        """Send the message to the dead letters now."""
-        self.retry(later=DEAD)
-
-
-class ReceivedBatch(ClaimedBatch):
-    """Messages of one queue that a blocking consumer has handed out."""
-
-    __slots__ = ("portal",)
-
-    def __init__(self, *values: Any, portal: Portal, **fields: Any) -> None:
-        super().__init__(*values, **fields)
-        self.portal = portal
-
-    def __iter__(self) -> Iterator[ReceivedMessage]:
-        return map(_VIEW, self.bodies(), repeat(self), count())
-
-
-_VIEW: Final[Callable[..., ReceivedMessage]] = ReceivedMessage
-
-Handler = Callable[[ReceivedBatch], Awaitable[None] | None]
-"""Handles a batch; an exception means that it could not."""
-
-
-def _portal(batch: ClaimedBatch) -> Portal:
-    return cast("ReceivedBatch", batch).portal
-
-
 def _post(
     producer: aio.Producer,
     order_by: Key | None,
@@ -218,17 +177,96 @@ def _post(
     delay: timedelta | None,
 ) -> Post | None:
     """What posts a message with these options; None for the producer's own `post`."""
-    when = when_of(delay_level, deliver_at, delay)
+    when = delivery_time(delay_level, deliver_at, delay)
     if order_by is None and queue is None and not when:
         return None
     return partial(producer.post, order_by=order_by, queue=queue, when=when)
 
 
+class ReceivedMessage(aio.ReceivedMessage):
+    """A message that a consumer has received.
+
+    The body is available at once. The other attributes are those of `StoredMessage`; the first
+    access to one of them decodes the message, because most of the time of receiving would go into
+    properties, times and ids that the application may not need. `detach` returns the message
+    without its batch, to keep it, to change it, or to serialize it.
+
+    A message that is neither acknowledged nor retried is acknowledged together with its batch, or
+    when a loop asks for the next message.
+    """
+
+    __slots__ = ()
+
+    def ack(self) -> None:
+        """Acknowledge the message: it is not delivered again. Repeating it has no effect."""
+        cast("ReceivedBatch", self._batch).portal.tell(super().ack)
+
+    def retry(self, *, later: RetryAfter = None) -> None:  # type: ignore[override]
+        """Have the message delivered again later, with a higher `attempt`.
+
+        The broker keeps it meanwhile. After too many attempts it becomes a dead letter. An orderly
+        consumer pauses the queue instead, and continues with this message. If no broker accepts the
+        message, this consumer delivers it again after some seconds.
+
+        Args:
+            later: the delay. Brokers only have some delays (`_record.schedule`) and use the next
+                longer one. A number is one of these levels. None: longer with each attempt.
+
+        Raises:
+            UsageError: there is no such level.
+        """
+        work = super().retry
+        cast("ReceivedBatch", self._batch).portal.call(lambda: work(later=later))
+
+    def dead_letter(self) -> None:  # type: ignore[override]
+        """Make the message a dead letter: it is not delivered to the group again."""
+        work = super().dead_letter
+        cast("ReceivedBatch", self._batch).portal.call(lambda: work())
+
+
+_MESSAGE: Final[Callable[..., ReceivedMessage]] = ReceivedMessage
+
+
+class ReceivedBatch(aio.ReceivedBatch):
+    """Messages of one queue that a consumer has received. See `MessageBatch`."""
+
+    __slots__ = ("portal",)
+
+    def __init__(self, *values: Any, portal: Portal, **fields: Any) -> None:
+        super().__init__(*values, **fields)
+        self.portal = portal
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:  # type: ignore[override]
+        return map(_MESSAGE, self.bodies(), repeat(self), count())
+
+    def ack(self) -> None:
+        """Acknowledge the batch: its messages are not delivered again.
+
+        The server is told with the next fetch, or by `Consumer.commit`. Acknowledging it again, or
+        after its partition moved to another member, has no effect.
+        """
+        self.portal.tell(super().ack)
+
+    def retry(self, *, later: RetryAfter = None) -> None:  # type: ignore[override]
+        """Have the messages that are not acknowledged delivered again.
+
+        Args:
+            later: when; None as soon as the protocol can.
+        """
+        work = super().retry
+        self.portal.call(lambda: work(later=later))
+
+    def dead_letter(self) -> None:  # type: ignore[override]
+        """Make the messages that are not acknowledged dead letters."""
+        work = super().dead_letter
+        self.portal.call(lambda: work())
+
+
 class Client(ClientFacade[aio.Client]):
     """A client of a RocketMQ cluster. Made by `coherer.blocking.connect`; use it with `with`.
 
-    It belongs to one event loop and one process. Connections are made when they are needed and
-    shared by everything that the client makes; nothing is sent before.
+    It belongs to one event loop and one process. Connections are opened when they are needed, and
+    shared by all producers, consumers and readers of the client.
 
     ```python
     with coherer.blocking.connect("rocketmq://127.0.0.1:9876") as client:
@@ -246,10 +284,10 @@ class Client(ClientFacade[aio.Client]):
         return self._inner.options
 
     def producer(self, *topics: str, **options: Unpack[ProducerKeywords]) -> Producer:
-        """A producer.
+        """Make a producer.
 
         Args:
-            topics: published at the start; others are at their first message.
+            topics: published at the start; others are published with their first message.
             options: see `ProducerOptions`.
 
         Raises:
@@ -261,17 +299,17 @@ class Client(ClientFacade[aio.Client]):
         )
 
     def consumer(self, group: str, topics: Topics, **options: Unpack[ConsumerKeywords]) -> Consumer:
-        """A consumer.
+        """Make a consumer.
 
         Args:
-            group: the group; its members share the queues of its topics, and all of them name the
-                same topics and filters. A client has one consumer of a group.
-            topics: a topic, several, or a mapping of topics to what is taken of each: tags, or
+            group: the group; its members share the queues of its topics, and all of them must have
+                the same topics and filters. A client has at most one consumer of a group.
+            topics: a topic, several, or a mapping of topics to filters: tags, or
                 `coherer._wire.rocketmq.subscription.Sql92`.
             options: see `ConsumerOptions`.
 
         Raises:
-            UsageError: an option makes no sense.
+            UsageError: an option is out of range.
             ClosedError, ForkedError: the client cannot be used here.
         """
         return Consumer(
@@ -286,16 +324,16 @@ class Client(ClientFacade[aio.Client]):
         auto_commit: bool = True,
         **options: Unpack[ConsumerKeywords],
     ) -> PullConsumer:
-        """A consumer that asks when it wants, and can go to any offset.
+        """Make a consumer that polls, and can go to any offset.
 
         Args:
-            group: the group whose offsets count.
-            topics: what to share with the group; nothing when `assign` will say what to read.
-            auto_commit: whether a poll commits what the polls before it gave.
+            group: the group whose offsets are used.
+            topics: the topics to share with the group; nothing if `assign` is used.
+            auto_commit: whether a poll commits the messages of the polls before it.
             options: see `ConsumerOptions`.
 
         Raises:
-            UsageError: an option makes no sense.
+            UsageError: an option is out of range.
             ClosedError, ForkedError: the client cannot be used here.
         """
         return PullConsumer(
@@ -306,15 +344,15 @@ class Client(ClientFacade[aio.Client]):
         )
 
     def reader(self, partition: Queue, offset: int, *, end: int | None = None) -> Reader:
-        """A reader of a range of one queue, which no group notices.
+        """Make a reader of a range of one queue, without a group.
 
         Args:
             partition: one of `partitions`.
             offset: where to begin.
-            end: the offset behind the last to read; the end of the queue at the start when None.
+            end: one after the last offset to read; the end of the queue at the start when None.
 
         Raises:
-            UsageError: the range makes no sense.
+            UsageError: the range is invalid.
             ClosedError, ForkedError: the client cannot be used here.
         """
         return Reader(
@@ -322,19 +360,19 @@ class Client(ClientFacade[aio.Client]):
         )
 
     def partitions(self, topic: str) -> list[Queue]:
-        """The queues of a topic that can be read, sorted.
+        """The readable queues of a topic, sorted.
 
         Raises:
-            RefusedError: there are none, or the topic does not exist.
+            RefusedError: it has none, or the topic does not exist.
             UnavailableError: no name server could be reached.
         """
         return self._portal.call(lambda: self._inner.partitions(topic))
 
     def offsets(self, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
-        """What the brokers hold of a topic, without disturbing anybody.
+        """The offsets of a topic's queues at the brokers.
 
         Returns:
-            Broker name and queue number, to the oldest offset and the one behind the newest.
+            Broker name and queue number, to the oldest offset and one after the newest.
 
         Raises:
             RefusedError: the topic does not exist.
@@ -343,15 +381,15 @@ class Client(ClientFacade[aio.Client]):
         return self._portal.call(lambda: self._inner.offsets(topic))
 
     def offsets_since(self, topic: str, time: datetime) -> dict[tuple[str, int], int]:
-        """Where the messages of a topic begin that were stored at a time or later.
+        """The offsets of the first messages that were stored at a time or later.
 
         Args:
             topic: the topic.
-            time: with a time zone, or of the machine's.
+            time: a naive time is local.
 
         Returns:
-            Broker name and queue number, to the offset; that behind the newest message where all
-            are older.
+            Broker name and queue number, to the offset; one after the newest if all messages are
+            older.
 
         Raises:
             RefusedError: the topic does not exist.
@@ -381,7 +419,7 @@ class Producer(ProducerFacade[aio.Producer, SendReceipt]):
         return self._inner.group
 
     def publish(self, *topics: str) -> None:
-        """Find out where topics are; returns when messages to them can be sent.
+        """Look up topics and connect to their brokers; returns when they can be sent to.
 
         Raises:
             RefusedError: a topic does not exist and no broker creates topics; code 17.
@@ -402,20 +440,19 @@ class Producer(ProducerFacade[aio.Producer, SendReceipt]):
         """Send one message and wait for its receipt.
 
         Args:
-            message: what to send.
-            order_by: messages of one key go to one queue, in order; sent once.
-            queue: this queue and no other; sent once.
-            delay_level: the broker keeps the message back: by default level 1 is 1 s, 3 is 10 s, 18
-                is 2 h.
-            deliver_at: the broker keeps the message until then; a naive time is local. Up to three
-                days ahead, exact to 0.1 s with Coherer's broker and to 1 s with RocketMQ 5.x. Sent
-                once.
+            message: the message.
+            order_by: messages with the same key go to the same queue, in order; no retries.
+            queue: send to this queue only; no retries.
+            delay_level: the broker delays the message: by default level 1 is 1 s, 3 is 10 s, 18 is
+                2 h.
+            deliver_at: the broker delays the message until then; a naive time is local. Up to three
+                days ahead, exact to 0.1 s with Coherer's broker and to 1 s with RocketMQ 5.x. No
+                retries.
             delay: the same, counted from the message's arrival at the broker. Brokers before 5.0
-                only have delay levels: there it has to be exactly the delay of one.
+                only have delay levels: there it has to equal the delay of one.
 
         Raises:
-            UsageError: the message cannot be sent as it is, or a broker before 5.0 has no such
-                delay.
+            UsageError: the message cannot be encoded, or a broker before 5.0 has no such delay.
             RefusedError: the brokers refused it.
             DisconnectedError, RequestTimeoutError: it may or may not be stored.
             UnavailableError: no broker could be reached; it was not sent.
@@ -485,21 +522,23 @@ class Producer(ProducerFacade[aio.Producer, SendReceipt]):
         order_by: Key | None = None,
         queue: Queue | None = None,
     ) -> list[SendReceipt]:
-        """Send messages of one topic together, the fastest way: all to one queue, in order.
+        """Send messages of one topic in one request, which is the fastest way to send.
+
+        All of them go to one queue, in order.
 
         Args:
-            messages: of one topic. More than fit into one request (`max_bytes`) are sent in
-                several, one after the other.
+            messages: of one topic. Messages that do not fit into one request (`max_bytes`) are sent
+                in several, one after the other.
             order_by: see `send`.
             queue: see `send`.
 
         Returns:
             A receipt for each request. Its ids are those of all its messages, joined by commas, and
-            its offset is the first's.
+            its offset is that of the first message.
 
         Raises:
-            UsageError: there is none, or they are of several topics.
-            CohererError: see `send`; what was sent before is sent.
+            UsageError: there are no messages, or they are of several topics.
+            CohererError: see `send`; the requests before it are stored.
         """
         return self._portal.call(
             lambda: self._inner.send_batch(messages, order_by=order_by, queue=queue)
@@ -508,27 +547,27 @@ class Producer(ProducerFacade[aio.Producer, SendReceipt]):
     def send_oneway(
         self, message: Message, *, order_by: Key | None = None, queue: Queue | None = None
     ) -> None:
-        """Send one message and never learn what became of it.
+        """Send one message without asking for a receipt.
 
-        It waits while the connection cannot take more; a broker with too much to do drops such
-        messages without a word.
+        It waits while the connection's write buffer is full. An overloaded broker drops such
+        messages silently.
 
         Args:
-            message: what to send.
+            message: the message.
             order_by: see `send`.
             queue: see `send`.
 
         Raises:
-            UsageError: the message cannot be sent as it is.
+            UsageError: the message cannot be encoded.
             UnavailableError: no broker could be reached; it was not sent.
         """
         self._portal.call(lambda: self._inner.send_oneway(message, order_by=order_by, queue=queue))
 
     def transaction(self, message: Message) -> Transaction:
-        """A message that consumers get when your own work is done; use it with `with`.
+        """A message that becomes visible when your own work is done; use it with `with`.
 
-        The producer needs a check function (`check=`), which is asked about transactions whose end
-        a broker has not heard of.
+        The producer needs a check function (`check=`), which is called when a broker does not know
+        how a transaction ended.
 
         Raises:
             UsageError: there is no check function.
@@ -536,28 +575,28 @@ class Producer(ProducerFacade[aio.Producer, SendReceipt]):
         return Transaction(self._portal, self._portal.do(lambda: self._inner.transaction(message)))
 
     def request(self, message: Message, *, timeout_ms: int | None = None) -> StoredMessage:
-        """Send a message that somebody replies to, and wait for the reply.
+        """Send a message and wait for a consumer's reply.
 
         Args:
-            message: what to send.
+            message: the request.
             timeout_ms: how long to wait for the reply; the producer's timeout when None.
 
         Raises:
-            RequestTimeoutError: nobody replied in time.
+            RequestTimeoutError: no reply in time.
             CohererError: see `send`.
         """
         return self._portal.call(lambda: self._inner.request(message, timeout_ms=timeout_ms))
 
     def reply(self, request: StoredMessage, reply: Message | bytes) -> SendReceipt:
-        """Answer a message that was sent with `request`.
+        """Reply to a message that was sent with `request`.
 
         Args:
-            request: the message as a consumer got it.
-            reply: the answer; only its topic is not used.
+            request: the message as a consumer received it.
+            reply: the reply; its topic is ignored.
 
         Raises:
-            UsageError: the message is no request.
-            RefusedError: the one who asked is not connected to the broker any more.
+            UsageError: the message is not a request.
+            RefusedError: the requesting client is not connected to the broker any more.
             CohererError: see `send`.
         """
         return self._portal.call(lambda: self._inner.reply(request, reply))
@@ -629,7 +668,7 @@ class Producer(ProducerFacade[aio.Producer, SendReceipt]):
         self._close()
 
     def check(self) -> None:
-        """Check that it can be used here and now; any thread may ask.
+        """Check that it can be used here and now; any thread may call it.
 
         Raises:
             ClosedError: it, or its client, was closed.
@@ -640,10 +679,10 @@ class Producer(ProducerFacade[aio.Producer, SendReceipt]):
 
 
 class Transaction(Facade[aio.Transaction]):
-    """A message and the work that it belongs to. Made by `Producer.transaction`; use `with`.
+    """A message and the local work it belongs to. Made by `Producer.transaction`; use `with`.
 
-    At the end of the block the message is committed; after an exception its end is left to the
-    check function. `commit` and `rollback` end it before.
+    The end of the block commits the message. If the block raises an exception, the check function
+    decides. `commit` and `rollback` end the transaction earlier.
 
     ```python
     with producer.transaction(message) as transaction:
@@ -665,25 +704,25 @@ class Transaction(Facade[aio.Transaction]):
 
     @property
     def message(self) -> Message:
-        """What is sent."""
+        """The message."""
         return self._inner.message
 
     @property
     def receipt(self) -> SendReceipt | None:
-        """Of the half message, when it is stored."""
+        """The receipt of the half message, once it is stored."""
         return self._inner.receipt
 
     @property
     def verdict(self) -> Verdict:
-        """How it ended; unknown until then."""
+        """The outcome; unknown until the end."""
         return self._inner.verdict
 
     @property
     def id(self) -> str:
-        """The message's unique id: the check function gets it as `message.unique_id`.
+        """The message's unique id; the check function gets it as `message.unique_id`.
 
         Raises:
-            UsageError: it has none before the half message is stored.
+            UsageError: the half message is not stored yet.
         """
         return self._inner.id
 
@@ -691,33 +730,34 @@ class Transaction(Facade[aio.Transaction]):
         """Store the half message.
 
         Raises:
-            RefusedError: the broker has the message, but not as safely as it is set to.
+            RefusedError: the broker stored the half message, but could not flush or replicate it.
+                It was rolled back.
             CohererError: see `Producer.send`. The transaction has not begun.
         """
         self._portal.call(self._inner.begin)
 
     def commit(self) -> None:
-        """Let consumers have the message.
+        """Make the message visible to consumers.
 
         Raises:
             UsageError: the transaction has ended.
-            UnavailableError: no answer; the check function will be asked.
+            UnavailableError: no answer; the check function decides.
             RefusedError: the broker does not know the half message.
         """
         self._portal.call(self._inner.commit)
 
     def rollback(self) -> None:
-        """Have the message thrown away.
+        """Discard the message.
 
         Raises:
             UsageError: the transaction has ended.
-            UnavailableError: no answer; the check function will be asked.
+            UnavailableError: no answer; the check function decides.
             RefusedError: the broker does not know the half message.
         """
         self._portal.call(self._inner.rollback)
 
     def leave(self) -> None:
-        """Leave the end to the check function."""
+        """Leave the decision to the check function."""
         self._portal.call(self._inner.leave)
 
 
@@ -728,93 +768,6 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
         super().__init__(portal, inner)
         inner.make = partial(ReceivedBatch, portal=portal)
 
-    def _messages(self, batch: ReceivedBatch) -> Iterator[ReceivedMessage]:
-        claim = batch.claim
-        for message in batch:
-            yield message
-            if claim is not None:
-                if claim.over:
-                    return  # the queue is suspended, or every message has been handled
-                claim.seen += 1  # the loop's thread acts on the last one
-
-    def receive(self, timeout_ms: int | None = None) -> ReceivedBatch | None:
-        """The next batch, to be passed to `confirm` or `reject`.
-
-        Args:
-            timeout_ms: how long to wait; None for ever, 0 not at all.
-
-        Returns:
-            A batch; None when time is up.
-
-        Raises:
-            ClosedError: the consumer was closed.
-        """
-        return cast(
-            "ReceivedBatch | None",
-            cast("object", self._portal.call(lambda: self._inner.receive(timeout_ms))),
-        )
-
-    def confirm(self, batch: ReceivedBatch) -> int:
-        """Say that a batch is dealt with, and have that written down.
-
-        Returns:
-            The group's new offset in the queue: everything before it is dealt with.
-
-        Raises:
-            UsageError: it has been confirmed or rejected already.
-            RefusedError: the queue is not ours any more; the messages come again.
-            UnavailableError: no answer; the messages may come again.
-        """
-        return self._portal.call(lambda: self._inner.confirm(cast("aio.ReceivedBatch", batch)))
-
-    def reject(self, batch: ReceivedBatch) -> int:
-        """Say that a batch could not be dealt with: what is open of it comes again later.
-
-        Returns:
-            The offset before which everything is dealt with here, or sent back.
-
-        Raises:
-            UsageError: it has been confirmed or rejected already.
-            RefusedError: the queue is not ours any more; the messages come again anyway.
-        """
-        return self._portal.call(lambda: self._inner.reject(cast("aio.ReceivedBatch", batch)))
-
-    def done(self, batch: ReceivedBatch) -> None:
-        """Like `confirm`, but it is written down with the next pull: cheaper, and no answer."""
-        self._tell(self._source.done, batch)
-
-    def put_back(self, batch: ReceivedBatch) -> None:
-        """Give a batch back unread: what is open of it is received again from here."""
-        self._tell(self._source.put_back, batch)
-
-    def batches(self) -> Generator[ReceivedBatch]:
-        """Batches for `for`; each is confirmed when the loop asks for the next.
-
-        A batch that a loop left early, by `break` or an error, is received again.
-        """
-        return self._checked_batches()
-
-    def run(self, handler: Handler, *, workers: int = 1) -> None:
-        """Have every batch dealt with by `handler`, until the consumer is closed or SIGTERM.
-
-        On SIGTERM, unless the application handles it itself, the batches in hand are finished and
-        confirmed, and `run` returns; the end of the `with` block leaves the group.
-
-        Args:
-            handler: gets a batch; a plain function runs in a thread. When it returns, the batch is
-                confirmed; when it raises, that is logged, and what it has not acknowledged comes
-                again.
-            workers: batches dealt with at a time; of one queue also, unless it is in order.
-        """
-        self._run(handler, workers)
-
-    def close(self) -> None:
-        """Give everything back and leave the group. What is not confirmed comes again.
-
-        Calling it again does nothing.
-        """
-        self._close()
-
     @property
     def group(self) -> str:
         """The group."""
@@ -822,51 +775,137 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
 
     @property
     def topics(self) -> Collection[str]:
-        """The topics, the group's retry topic among them."""
+        """The topics, including the group's retry topic."""
         return self._inner.topics
 
     @property
     def assignment(self) -> frozenset[Queue]:
-        """The queues that are ours now."""
+        """The assigned queues."""
         return self._portal.do(lambda: self._inner.assignment)
 
     @property
     def progress(self) -> dict[Queue, Progress]:
-        """How far each queue has been dealt with."""
+        """How far each assigned queue has been processed."""
         return self._portal.do(lambda: self._inner.progress)
 
-    @property
-    def paused(self) -> frozenset[Queue]:
-        """The paused queues."""
-        return self._inner.paused
-
     def start(self) -> None:
-        """Join the group; queues follow as soon as they are shared out (`wait_assigned`).
+        """Join the group; queues are assigned soon after (`wait_assigned`).
 
         Raises:
             UnavailableError: no name server could be reached.
-            RefusedError: a broker does not understand an SQL92 expression.
+            RefusedError: a broker does not accept an SQL92 expression.
         """
         self._portal.call(self._inner.start)
 
     def wait_assigned(self, timeout_ms: int | None = None) -> frozenset[Queue]:
-        """Wait until at least one queue of the topics is ours; returns all that are.
+        """Wait until at least one queue of the topics is assigned; returns all that are.
 
         Raises:
-            RequestTimeoutError: that took too long. The group may have more members than queues.
+            RequestTimeoutError: there was none in time. The group may have more members than
+                queues.
         """
         return self._portal.call(lambda: self._inner.wait_assigned(timeout_ms))
 
-    def pause(self, *queues: Queue) -> None:
-        """Pull and hand out nothing of these queues until `resume`; without any, of none."""
-        self._portal.do(lambda: self._inner.pause(*queues))
+    def receive(self, timeout_ms: int | None = None) -> ReceivedBatch | None:
+        """The next batch, to be acknowledged with `batch.ack()` or `commit`.
 
-    def resume(self, *queues: Queue) -> None:
-        """Undo `pause` for these queues; without any, for all."""
-        self._portal.do(lambda: self._inner.resume(*queues))
+        Args:
+            timeout_ms: how long to wait; None for ever, 0 not at all.
+
+        Returns:
+            A batch; None on timeout.
+
+        Raises:
+            ClosedError: the consumer was closed.
+        """
+        return cast(
+            "ReceivedBatch | None", self._portal.call(lambda: self._inner.receive(timeout_ms))
+        )
+
+    def commit(self, *batches: ReceivedBatch) -> dict[Queue, int]:
+        """Acknowledge batches, and store the offsets of their queues now.
+
+        Without `commit`, offsets are stored with pulls and every `persist_ms`, which is cheaper.
+
+        Args:
+            batches: acknowledged first. Without any, all assigned queues are committed.
+
+        Returns:
+            The group's new offset in each of the queues: all messages before it are acknowledged or
+            sent back.
+
+        Raises:
+            UsageError: a batch was acknowledged or retried before.
+            RefusedError: a queue is not assigned any more; its messages are delivered again.
+            UnavailableError: a broker did not answer; the messages may be delivered again.
+        """
+        return self._portal.call(lambda: self._inner.commit(*batches))
+
+    def seek(self, partition: Queue, offset: int | datetime | Edge) -> None:
+        """Continue at another position of an assigned queue.
+
+        Batches from before cannot be acknowledged any more.
+
+        Args:
+            partition: an assigned queue.
+            offset: an offset, a time, or `Edge.OLDEST` or `Edge.END`.
+
+        Raises:
+            UsageError: the queue is not assigned, or the offset is negative.
+            UnavailableError, RefusedError: the broker did not resolve the position.
+        """
+        self._portal.call(lambda: self._inner.seek(partition, offset))
+
+    def close(self) -> None:
+        """Leave the group. Messages that are not acknowledged are delivered again.
+
+        Calling it again does nothing.
+        """
+        self._close()
+
+    @property
+    def paused(self) -> frozenset[Queue]:
+        """The paused partitions."""
+        return self._inner.paused
+
+    def pause(self, *partitions: Queue | Queue) -> None:
+        """Fetch and hand out nothing of these partitions until `resume`; without any, of none."""
+        self._portal.do(lambda: self._inner.pause(*partitions))
+
+    def resume(self, *partitions: Queue | Queue) -> None:
+        """Undo `pause` for these partitions; without any, for all."""
+        self._portal.do(lambda: self._inner.resume(*partitions))
+
+    def batches(self) -> Generator[ReceivedBatch]:
+        """Batches for `for`; each is acknowledged when the loop asks for the next.
+
+        A batch that the loop before this one left unacknowledged, by `break` or an exception, is
+        received again.
+        """
+        return self._batches()
+
+    def run(
+        self, handler: Callable[[ReceivedBatch], Awaitable[None] | None], *, workers: int = 1
+    ) -> None:
+        """Pass every batch to `handler`, until the consumer is closed or SIGTERM arrives.
+
+        On SIGTERM, unless the application handles it itself, handlers that are running finish and
+        their batches are acknowledged, no new batch is taken, and `run` returns.
+
+        Args:
+            handler: gets a batch; a plain function runs in a thread. When it returns, the batch is
+                acknowledged; when it raises, that is logged, and what it did not acknowledge is
+                delivered again.
+            workers: how many batches are handled at a time.
+
+        Raises:
+            UsageError: `workers` is less than 1.
+            RefusedError: the cluster has refused this member for good.
+        """
+        self._run(handler, workers)
 
     def check(self) -> None:
-        """Check that it can be used here and now; any thread may ask.
+        """Check that it can be used here and now; any thread may call it.
 
         Raises:
             ClosedError: it, or its client, was closed.
@@ -877,94 +916,11 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
 
 
 class PullConsumer(ManagedFacade[aio.PullConsumer]):
-    """Receives messages when asked. Made by `Client.pull_consumer`; use `with`."""
+    """Receives messages on request. Made by `Client.pull_consumer`; use `with`."""
 
     def __init__(self, portal: Portal, inner: aio.PullConsumer) -> None:
         super().__init__(portal, inner)
         inner.make = partial(ReceivedBatch, portal=portal)
-
-    def poll(self, timeout_ms: int | None = POLL_MS) -> ReceivedBatch | None:
-        """The next messages; None when none came in time.
-
-        Args:
-            timeout_ms: how long to wait; None for ever, 0 not at all.
-
-        Raises:
-            ClosedError: the consumer is closed.
-        """
-        return cast(
-            "ReceivedBatch | None",
-            cast("object", self._portal.call(lambda: self._inner.poll(timeout_ms))),
-        )
-
-    def commit(self) -> dict[Queue, int]:
-        """Write down that what the polls gave is dealt with.
-
-        Returns:
-            The offsets that are committed now.
-
-        Raises:
-            UnavailableError, RefusedError: a broker has not heard it.
-        """
-        return self._portal.call(self._inner.commit)
-
-    def committed(self, queue: Queue) -> int | None:
-        """The group's offset that is written down; None when there is none.
-
-        Raises:
-            UnavailableError, RefusedError: it cannot be told now.
-        """
-        return self._portal.call(lambda: self._inner.committed(queue))
-
-    def position(self, queue: Queue) -> int:
-        """The offset of the next message of a queue that a poll gives.
-
-        Raises:
-            UsageError: the queue is not ours.
-        """
-        return self._portal.do(lambda: self._inner.position(queue))
-
-    def assign(self, queues: Collection[Queue], selection: Selection = None) -> None:
-        """Read these queues, and no others. The group's members are not asked.
-
-        A queue whose broker cannot be asked where to begin follows when it can.
-
-        Args:
-            queues: all that shall be read from now on.
-            selection: what is taken of them: tags, or SQL92.
-
-        Raises:
-            UsageError: the consumer shares topics with its group.
-        """
-        self._portal.call(lambda: self._inner.assign(queues, selection))
-
-    def seek(self, queue: Queue, to: int | datetime | Edge) -> int:
-        """Read on from another place of a queue.
-
-        Args:
-            queue: one of ours.
-            to: an offset, a time, or `Edge.OLDEST` or `Edge.END`.
-
-        Returns:
-            The offset.
-
-        Raises:
-            UsageError: the queue is not ours, or the offset is negative.
-            UnavailableError, RefusedError: the broker does not tell where that is.
-        """
-        return self._portal.call(lambda: self._inner.seek(queue, to))
-
-    def offset_of(self, queue: Queue, to: int | datetime | Edge) -> int:
-        """The offset of a place in a queue, of ours or not; see `seek`."""
-        return self._portal.call(lambda: self._inner.offset_of(queue, to))
-
-    def queues(self, topic: str) -> list[Queue]:
-        """The queues of a topic that can be read.
-
-        Raises:
-            RefusedError: the topic does not exist.
-        """
-        return self._portal.call(lambda: self._inner.queues(topic))
 
     @property
     def group(self) -> str:
@@ -973,17 +929,17 @@ class PullConsumer(ManagedFacade[aio.PullConsumer]):
 
     @property
     def topics(self) -> Collection[str]:
-        """The topics, the group's retry topic among them."""
+        """The topics."""
         return self._inner.topics
 
     @property
     def assignment(self) -> frozenset[Queue]:
-        """The queues that are ours now."""
+        """The assigned queues."""
         return self._portal.do(lambda: self._inner.assignment)
 
     @property
     def progress(self) -> dict[Queue, Progress]:
-        """How far each queue has been dealt with."""
+        """How far each assigned queue has been processed."""
         return self._portal.do(lambda: self._inner.progress)
 
     @property
@@ -992,39 +948,117 @@ class PullConsumer(ManagedFacade[aio.PullConsumer]):
         return self._inner.paused
 
     def start(self) -> None:
-        """Join the group; queues follow as soon as they are shared out (`wait_assigned`).
+        """Join the group; queues are assigned soon after (`wait_assigned`).
 
         Raises:
             UnavailableError: no name server could be reached.
-            RefusedError: a broker does not understand an SQL92 expression.
+            RefusedError: a broker does not accept an SQL92 expression.
         """
         self._portal.call(self._inner.start)
 
     def wait_assigned(self, timeout_ms: int | None = None) -> frozenset[Queue]:
-        """Wait until at least one queue of the topics is ours; returns all that are.
+        """Wait until at least one queue is assigned; returns all that are.
 
         Raises:
-            RequestTimeoutError: that took too long. The group may have more members than queues.
+            RequestTimeoutError: there was none in time. The group may have more members than
+                queues.
         """
         return self._portal.call(lambda: self._inner.wait_assigned(timeout_ms))
 
     def pause(self, *queues: Queue) -> None:
-        """Pull and hand out nothing of these queues until `resume`; without any, of none."""
+        """Stop pulling and delivering these queues until `resume`; without any, all of them."""
         self._portal.do(lambda: self._inner.pause(*queues))
 
     def resume(self, *queues: Queue) -> None:
-        """Undo `pause` for these queues; without any, for all."""
+        """Undo `pause` for these queues; without any, for all of them."""
         self._portal.do(lambda: self._inner.resume(*queues))
 
-    def close(self) -> None:
-        """Give everything back and leave the group. What is not confirmed comes again.
+    def poll(self, timeout_ms: int | None = POLL_MS) -> ReceivedBatch | None:
+        """The next messages; None on timeout.
 
-        Calling it again does nothing.
+        Args:
+            timeout_ms: how long to wait; None for ever, 0 not at all.
+
+        Raises:
+            ClosedError: the consumer is closed.
         """
+        return cast("ReceivedBatch | None", self._portal.call(lambda: self._inner.poll(timeout_ms)))
+
+    def commit(self) -> dict[Queue, int]:
+        """Store the offsets behind the messages of the polls.
+
+        Returns:
+            The offsets that are committed now.
+
+        Raises:
+            UnavailableError, RefusedError: a broker has not stored them.
+        """
+        return self._portal.call(self._inner.commit)
+
+    def committed(self, queue: Queue) -> int | None:
+        """The group's stored offset; None if there is none.
+
+        Raises:
+            UnavailableError, RefusedError: it cannot be read now.
+        """
+        return self._portal.call(lambda: self._inner.committed(queue))
+
+    def position(self, queue: Queue) -> int:
+        """The offset of the next message of a queue that a poll returns.
+
+        Raises:
+            UsageError: the queue is not assigned.
+        """
+        return self._portal.do(lambda: self._inner.position(queue))
+
+    def assign(self, queues: Collection[Queue], selection: Selection = None) -> None:
+        """Read exactly these queues, without rebalancing.
+
+        If the start of a queue cannot be determined because its broker is down, this is retried.
+
+        Args:
+            queues: all queues to read from now on.
+            selection: the filter: tags, or SQL92.
+
+        Raises:
+            UsageError: the consumer shares topics with its group.
+        """
+        self._portal.call(lambda: self._inner.assign(queues, selection))
+
+    def seek(self, queue: Queue, to: int | datetime | Edge) -> int:
+        """Continue at another position of an assigned queue.
+
+        Args:
+            queue: an assigned queue.
+            to: an offset, a time, or `Edge.OLDEST` or `Edge.END`.
+
+        Returns:
+            The offset.
+
+        Raises:
+            UsageError: the queue is not assigned, or the offset is negative.
+            UnavailableError, RefusedError: the broker did not resolve the position.
+        """
+        return self._portal.call(lambda: self._inner.seek(queue, to))
+
+    def offset_of(self, queue: Queue, to: int | datetime | Edge) -> int:
+        """The offset of a position in any queue; see `seek`."""
+        return self._portal.call(lambda: self._inner.offset_of(queue, to))
+
+    def queues(self, topic: str) -> list[Queue]:
+        """The readable queues of a topic.
+
+        Raises:
+            RefusedError: the topic does not exist.
+        """
+        return self._portal.call(lambda: self._inner.queues(topic))
+
+    def close(self) -> None:
+        """Store the offsets and leave the group. Calling it again does nothing."""
         self._close()
 
     def check(self) -> None:
-        """Check that it can be used here and now; any thread may ask.
+        """Check that it can be used here and now; any thread may call it.
 
         Raises:
             ClosedError: it, or its client, was closed.
@@ -1035,7 +1069,7 @@ class PullConsumer(ManagedFacade[aio.PullConsumer]):
 
 
 class Reader(ReaderFacade[aio.Reader, MessageBatch]):
-    """Reads one queue from an offset on. Made by `Client.reader`; use `with`."""
+    """Reads one queue, beginning at an offset. Made by `Client.reader`; use `with`."""
 
     @property
     def partition(self) -> Queue:
@@ -1054,38 +1088,38 @@ class Reader(ReaderFacade[aio.Reader, MessageBatch]):
 
     @property
     def end(self) -> int | None:
-        """The offset behind the last to read."""
+        """One after the last offset to read."""
         return self._inner.end
 
     @property
     def left_out(self) -> int:
-        """How many messages of the range could not be delivered, or are not there any more."""
+        """How many messages of the range could not be delivered, or are deleted."""
         return self._inner.left_out
 
     def start(self) -> None:
-        """Find the broker, and begin to read.
+        """Connect to the broker, and begin to fetch.
 
         Raises:
-            RefusedError: there is no such topic or queue.
+            RefusedError: the topic or the queue does not exist.
             UnavailableError: its broker cannot be reached.
         """
         self._portal.call(self._inner.start)
 
     def read(self) -> MessageBatch | None:
-        """The next messages; None when the end is reached or there are no more.
+        """The next messages; None at the end of the range or of the queue.
 
         Raises:
-            UnavailableError: the broker has not answered for as long as the timeout.
-            RefusedError: the broker does not let us read.
+            UnavailableError: the broker did not answer within the timeout.
+            RefusedError: the broker refused the pull.
         """
         return self._portal.call(self._inner.read)
 
     def close(self) -> None:
-        """Read no more. Calling it again does nothing."""
+        """Stop fetching. Calling it again does nothing."""
         self._close()
 
     def check(self) -> None:
-        """Check that it can be used here and now; any thread may ask.
+        """Check that it can be used here and now; any thread may call it.
 
         Raises:
             ClosedError: it, or its client, was closed.

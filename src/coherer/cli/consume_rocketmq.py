@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 Start: TypeAlias = Literal["earliest", "latest"]
 
 if TYPE_CHECKING:
-    from coherer._client.rocketmq.consumer_options import Selection
+    from coherer._client.rocketmq.options import Selection
     from coherer.blocking.rocketmq import Client as RocketClient
     from coherer.blocking.rocketmq import Consumer as RocketConsumer
     from coherer.blocking.rocketmq import PullConsumer as RocketPullConsumer
@@ -34,7 +34,7 @@ def passer_by(
 
     It reads the queues that are there when it begins.
     """
-    from coherer._client.rocketmq.start import Edge
+    from coherer._client.rocketmq.start_position import Edge
     from coherer._wire.rocketmq.names import TOOLS_GROUP
 
     with client.pull_consumer(TOOLS_GROUP, auto_commit=False) as consumer:
@@ -59,13 +59,12 @@ class Member:
 
     def confirm(self, batch: RocketBatch) -> None:
         """The group goes on behind them."""
-        self._consumer.confirm(batch)
+        self._consumer.commit(batch)
 
     def leave(self, batch: RocketBatch, printed: int) -> None:
         """The group goes on behind those that were printed."""
         for message in islice(batch, printed):
             message.ack()
-        self._consumer.put_back(batch)
 
 
 class PasserBy:

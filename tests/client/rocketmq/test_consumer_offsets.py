@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coherer._client.rocketmq import remote_offsets
+from coherer._client.rocketmq import offsets
 from coherer._wire.rocketmq.bodies import ResetOffset
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.names import Queue
@@ -162,7 +162,7 @@ async def test_nothing_is_stored_beside_a_pull_that_tells(
     cluster, shelf, client, monkeypatch
 ) -> None:
     """Java's broker may book the pull's offset after the one that is stored."""
-    monkeypatch.setattr(remote_offsets, "BOOKED_MS", 60_000)
+    monkeypatch.setattr(offsets, "APPLIED_MS", 60_000)
     shelf.package = 1
     shelf.put(b"a")
     async with reading(client) as consumer:
@@ -173,7 +173,7 @@ async def test_nothing_is_stored_beside_a_pull_that_tells(
         await cluster.until(lambda: shelf.pulls()[-1].fields["queueOffset"] == "3")
         telling = shelf.pulls()[-1]
         assert telling.fields["commitOffset"] == "2"
-        storing = asyncio.create_task(consumer._holdings.persist())
+        storing = asyncio.create_task(consumer._membership.manager.persist())
         closing = asyncio.create_task(consumer.close())
         assert await client.offsets("demo")  # the broker has been asked something since
         assert told_of_demo(cluster) == ["1"]
@@ -185,7 +185,7 @@ async def test_nothing_is_stored_beside_a_pull_that_tells(
 async def test_a_held_pull_delays_a_close_no_longer_than_it_must(
     cluster, shelf, client, monkeypatch
 ) -> None:
-    monkeypatch.setattr(remote_offsets, "BOOKED_MS", 1)
+    monkeypatch.setattr(offsets, "APPLIED_MS", 1)
     shelf.package = 1
     shelf.put(b"a")
     async with reading(client) as consumer:

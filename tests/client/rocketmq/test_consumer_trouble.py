@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coherer._client.rocketmq import pulling
+from coherer._client.rocketmq import fetcher
 from coherer._wire.rocketmq.bodies import ConsumerStatus
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.messages import StoredMessage
@@ -174,4 +174,4 @@ async def test_pulls_are_signed_where_they_have_to_be(cluster, shelf) -> None:
     fields = shelf.pulls()[0].fields
     assert fields["AccessKey"] == "key"
     assert fields["Signature"]
-    assert pulling.SLACK_MS > 0
+    assert fetcher.SLACK_MS > 0

@@ -27,7 +27,7 @@ BEAT = RequestCode.HEART_BEAT
 LEAVE = RequestCode.UNREGISTER_CLIENT
 
 
-class Member:
+class GroupMembership:
     """A consumer, as far as an instance knows it."""
 
     group = "readers"
@@ -152,10 +152,10 @@ async def test_a_new_connection_begins_with_a_heartbeat(cluster, instance: Insta
 
 
 async def test_heartbeats_of_a_consumer(cluster, instance: Instance) -> None:
-    member = Member()
+    member = GroupMembership()
     instance.register_consumer(member)
     with pytest.raises(UsageError, match="readers already"):
-        instance.register_consumer(Member())
+        instance.register_consumer(GroupMembership())
     await instance.route("demo")
     await instance.heartbeat_now()
     assert cluster.heartbeat().consumer_data_set == [member.heartbeat()]
@@ -179,7 +179,7 @@ async def test_who_gets_a_heartbeat(cluster, instance: Instance) -> None:
     await instance.route("demo")
     await instance.heartbeat_now()
     assert {asked.broker for asked in cluster.asked(BEAT)} == {"broker-a"}
-    instance.register_consumer(Member())
+    instance.register_consumer(GroupMembership())
     await instance.heartbeat_now()
     assert {asked.broker for asked in cluster.asked(BEAT)} == {"broker-a", "slave"}
     await slave.listener.close()

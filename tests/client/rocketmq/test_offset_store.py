@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coherer._client.rocketmq.local_offsets import LocalOffsets
-from coherer._client.rocketmq.remote_offsets import RemoteOffsets
+from coherer._client.rocketmq.offsets import LocalOffsets, BrokerOffsets
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import CohererError, DisconnectedError
 
@@ -37,7 +36,7 @@ class Brokers:
 
 async def test_brokers_are_told_what_changed() -> None:
     brokers = Brokers()
-    store = RemoteOffsets("g", brokers)
+    store = BrokerOffsets("g", brokers)
     await store.load()
     assert await store.read(A) is None
     store.table.move(A, 5)
@@ -65,7 +64,7 @@ async def test_brokers_are_told_what_changed() -> None:
 async def test_about_a_queue_one_word_is_under_way_at_a_time() -> None:
     """Java's broker deals with requests side by side: the older of two may be booked last."""
     brokers = Brokers()
-    store = RemoteOffsets("g", brokers)
+    store = BrokerOffsets("g", brokers)
     brokers.slow = asyncio.Event()
     store.table.move(A, 1)
     first = asyncio.create_task(store.confirm(A))
@@ -86,7 +85,7 @@ async def test_about_a_queue_one_word_is_under_way_at_a_time() -> None:
 
 async def test_what_rides_is_not_overtaken() -> None:
     brokers = Brokers()
-    store = RemoteOffsets("g", brokers)
+    store = BrokerOffsets("g", brokers)
     store.table.move(A, 1)
     assert store.ride(A) is None  # the broker has no table yet
     await store.persist()
@@ -119,7 +118,7 @@ async def test_the_first_words_about_a_topic_go_one_by_one() -> None:
     """Java's broker may keep one of two that make its table at once."""
     brokers = Brokers()
     brokers.slow = asyncio.Event()
-    store = RemoteOffsets("g", brokers)
+    store = BrokerOffsets("g", brokers)
     queues = [Queue("T", "b", number) for number in range(3)]
     for queue in queues:
         store.table.move(queue, 7)

@@ -7,12 +7,11 @@ import zlib
 from typing import Any
 
 import pytest
+from coherer._client.rocketmq.process_queue import FetchLimits
 
 from coherer import _net as net
 from coherer._client.rocketmq.client import Client
-from coherer._client.rocketmq.consumer_options import ConsumerOptions
-from coherer._client.rocketmq.process_queue import Thresholds
-from coherer._client.rocketmq.producer_options import ProducerOptions
+from coherer._client.rocketmq.options import ConsumerOptions, ProducerOptions
 from coherer._server.rocketmq.remoting import Channel, Remoting
 from coherer._wire.rocketmq.codes import FAQ, RequestCode
 from coherer._wire.rocketmq.command import Command
@@ -45,7 +44,7 @@ def test_what_cannot_be_of_a_client_is_named() -> None:
 
 def test_when_a_queue_is_full() -> None:
     options: dict[str, Any] = {"queue_messages": 1, "queue_bytes": 2, "queue_span": 3}
-    assert ConsumerOptions(**options).thresholds == Thresholds(messages=1, size_bytes=2, span=3)
+    assert ConsumerOptions(**options).thresholds == FetchLimits(messages=1, size_bytes=2, span=3)
     assert ConsumerOptions(**options, orderly=True).thresholds.span == 0
 
 

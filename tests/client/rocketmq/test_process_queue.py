@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer._client.rocketmq.process_queue import ProcessQueue, Thresholds
+from coherer._client.rocketmq.process_queue import PartitionState, FetchLimits
 
 
 @dataclass
@@ -39,7 +39,7 @@ def dense(begin: int, end: int) -> Batch:
 
 
 def test_packages_are_taken_in_order_and_committed_up_to_the_first_open_one() -> None:
-    queue = ProcessQueue[Batch](10)
+    queue = PartitionState[Batch](10)
     queue.put(dense(10, 13))
     queue.put(dense(13, 20))
     first, second = queue.take(1), queue.take(2)
@@ -54,7 +54,7 @@ def test_packages_are_taken_in_order_and_committed_up_to_the_first_open_one() ->
 
 
 def test_single_messages_move_the_offset_when_there_is_no_gap_before_them() -> None:
-    queue = ProcessQueue[Batch](0)
+    queue = PartitionState[Batch](0)
     queue.put(Batch([2, 5, 6, 9], 0, 12))  # others were filtered
     package = queue.take(1)
     assert package is not None
@@ -74,7 +74,7 @@ def test_single_messages_move_the_offset_when_there_is_no_gap_before_them() -> N
 
 
 def test_an_orderly_queue_gives_one_package_at_a_time() -> None:
-    queue = ProcessQueue[Batch](0, orderly=True)
+    queue = PartitionState[Batch](0, orderly=True)
     queue.put(dense(0, 2), dense(2, 4))
     first = queue.take(1)
     assert first is not None
@@ -88,7 +88,7 @@ def test_an_orderly_queue_gives_one_package_at_a_time() -> None:
 
 
 def test_what_was_given_back_comes_before_what_was_behind_it() -> None:
-    queue = ProcessQueue[Batch](0)
+    queue = PartitionState[Batch](0)
     queue.put(dense(0, 1), dense(1, 2), dense(2, 3))
     first, second = queue.take(1), queue.take(1)
     assert first is not None
@@ -100,7 +100,7 @@ def test_what_was_given_back_comes_before_what_was_behind_it() -> None:
 
 
 def test_what_is_given_back_in_part_comes_without_what_is_dealt_with() -> None:
-    queue = ProcessQueue[Batch](0)
+    queue = PartitionState[Batch](0)
     queue.put(dense(0, 5))
     package = queue.take(1)
     assert package is not None
@@ -117,7 +117,7 @@ def test_what_is_given_back_in_part_comes_without_what_is_dealt_with() -> None:
 
 
 def test_a_message_that_is_set_aside_holds_the_offset_back() -> None:
-    queue = ProcessQueue[Batch](0)
+    queue = PartitionState[Batch](0)
     queue.put(dense(0, 3), dense(3, 5))
     package = queue.take(1)
     assert package is not None
@@ -138,7 +138,7 @@ def test_a_message_that_is_set_aside_holds_the_offset_back() -> None:
 
 
 def test_a_dropped_queue_gives_nothing() -> None:
-    queue = ProcessQueue[Batch](0)
+    queue = PartitionState[Batch](0)
     queue.put(dense(0, 1))
     queue.dropped = True
     assert queue.take(1) is None
@@ -147,23 +147,23 @@ def test_a_dropped_queue_gives_nothing() -> None:
 @pytest.mark.parametrize(
     ("thresholds", "full"),
     [
-        (Thresholds(), False),
-        (Thresholds(messages=4), True),
-        (Thresholds(messages=5), False),
-        (Thresholds(size_bytes=200), True),
-        (Thresholds(span=2), True),
-        (Thresholds(span=4), False),
-        (Thresholds(span=0), False),
+        (FetchLimits(), False),
+        (FetchLimits(messages=4), True),
+        (FetchLimits(messages=5), False),
+        (FetchLimits(size_bytes=200), True),
+        (FetchLimits(span=2), True),
+        (FetchLimits(span=4), False),
+        (FetchLimits(span=0), False),
     ],
 )
-def test_when_it_is_full(thresholds: Thresholds, *, full: bool) -> None:
-    queue = ProcessQueue[Batch](0)
+def test_when_it_is_full(thresholds: FetchLimits, *, full: bool) -> None:
+    queue = PartitionState[Batch](0)
     queue.put(dense(0, 2), dense(2, 4))
     assert queue.full(thresholds) is full
 
 
 def test_a_stubborn_message_stretches_the_span() -> None:
-    queue = ProcessQueue[Batch](0)
+    queue = PartitionState[Batch](0)
     queue.put(dense(0, 1))
     queue.take(1)
     for begin in range(1, 3000, 100):
@@ -171,11 +171,11 @@ def test_a_stubborn_message_stretches_the_span() -> None:
         package = queue.take(1)
         assert package is not None
         queue.finish(package)
-    assert (queue.span, queue.full(Thresholds(messages=10_000))) == (3000, True)
+    assert (queue.span, queue.full(FetchLimits(messages=10_000))) == (3000, True)
 
 
 def test_packages_that_take_too_long() -> None:
-    queue = ProcessQueue[Batch](0)
+    queue = PartitionState[Batch](0)
     queue.put(dense(0, 1), dense(1, 2), dense(2, 3))
     early, late = queue.take(100), queue.take(200)
     assert queue.overdue(150) == [early]
@@ -186,7 +186,7 @@ def test_packages_that_take_too_long() -> None:
 
 
 def test_a_pull_that_brings_nothing_moves_the_offset_when_all_is_done() -> None:
-    queue = ProcessQueue[Batch](0)
+    queue = PartitionState[Batch](0)
     queue.skip(7)
     assert queue.commit_offset == 7
     queue.put(dense(7, 8))
@@ -201,7 +201,7 @@ def test_a_pull_that_brings_nothing_moves_the_offset_when_all_is_done() -> None:
 def test_the_offset_to_commit_is_the_first_message_that_is_not_dealt_with(
     sizes: list[int], data: st.DataObject
 ) -> None:
-    queue = ProcessQueue[Batch](0)
+    queue = PartitionState[Batch](0)
     end = 0
     for size in sizes:
         queue.put(dense(end, end + size))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coherer._client.rocketmq import holdings
+from coherer._client.rocketmq import assignment
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import ClosedError, RefusedError, UsageError
@@ -47,7 +47,7 @@ async def test_an_assigned_queue_follows_when_its_broker_is_back(cluster, shelf,
 
 async def test_a_silent_queue_of_a_pull_consumer_stays(cluster, shelf, client, monkeypatch) -> None:
     """Its position is in the head of the user; what is stored may be older, or nothing."""
-    monkeypatch.setattr(holdings, "IDLE_MS", 30)
+    monkeypatch.setattr(assignment, "IDLE_MS", 30)
     gone: list[Any] = []
     options: dict[str, Any] = {"rebalance_ms": 10, "on_revoked": gone.extend}
     async with client.pull_consumer("readers", "demo", **options) as puller:

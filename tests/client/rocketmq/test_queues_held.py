@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coherer._client.rocketmq import door, holdings, locking, member, pulling
+from coherer._client.rocketmq import assignment, broker_rpc, fetcher, membership
 from coherer._wire.rocketmq.bodies import LockBatch, LockedBatch
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer.errors import RequestTimeoutError
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 async def test_locks_of_one_broker_do_not_wait_for_another(cluster2, monkeypatch) -> None:
-    monkeypatch.setattr(member, "LOCK_MS", 20)
-    monkeypatch.setattr(door, "LOCK_TIMEOUT_MS", 60_000)
+    monkeypatch.setattr(membership, "LOCK_MS", 20)
+    monkeypatch.setattr(broker_rpc, "LOCK_TIMEOUT_MS", 60_000)
     pair = Shelf(cluster2)
     late: list[Any] = []
 
@@ -101,8 +101,8 @@ async def test_a_topic_that_comes_later(cluster, shelf, client, caplog) -> None:
 
 
 async def test_in_order_only_what_is_locked_is_read(cluster, shelf, client, monkeypatch) -> None:
-    monkeypatch.setattr(locking, "LOCK_MS", 20)
-    monkeypatch.setattr(member, "LOCK_MS", 20)
+    monkeypatch.setattr(assignment, "LOCK_MS", 20)
+    monkeypatch.setattr(membership, "LOCK_MS", 20)
     refuse: list[bool] = [True]
 
     def lock(asked: Any) -> None:
@@ -155,7 +155,7 @@ async def test_no_more_bytes_are_pulled_than_may_wait_here(cluster, client) -> N
 
 
 async def test_a_silent_queue_is_taken_anew(cluster, shelf, client, kit, monkeypatch) -> None:
-    monkeypatch.setattr(holdings, "IDLE_MS", 30)
+    monkeypatch.setattr(assignment, "IDLE_MS", 30)
     cluster.script(PULL, kit.silence, kit.silence)
     moves: list[str] = []
     options: dict[str, Any] = {
@@ -165,11 +165,11 @@ async def test_a_silent_queue_is_taken_anew(cluster, shelf, client, kit, monkeyp
     async with reading(client, rebalance_ms=20, **options) as consumer:
         await until(lambda: moves[:3] == ["+", "-", "+"])
         shelf.put(b"a")
-        monkeypatch.setattr(holdings, "IDLE_MS", 120_000)
+        monkeypatch.setattr(assignment, "IDLE_MS", 120_000)
         assert (await one(consumer)).bodies() == [b"a"]
         consumer.pause(ZERO)
         before = len(moves)
-        monkeypatch.setattr(holdings, "IDLE_MS", 1)
+        monkeypatch.setattr(assignment, "IDLE_MS", 1)
         rounds = len(cluster.asked(MEMBERS))
         await cluster.until(lambda: len(cluster.asked(MEMBERS)) > rounds + 8)
         assert moves[before:].count("-") <= 1  # what is not asked for anything is not silent
@@ -180,7 +180,7 @@ async def test_a_pull_that_brings_us_nowhere_rests(
     cluster, shelf, client, monkeypatch, rest_ms: int
 ) -> None:
     """A slave that is behind, or may not be read, says "again" at once, and again."""
-    monkeypatch.setattr(pulling, "STUCK_MS", rest_ms)
+    monkeypatch.setattr(fetcher, "STUCK_MS", rest_ms)
 
     def again(asked: Any) -> None:
         asked.answer(20, "", shelf.head(int(asked.fields["queueOffset"]), 5))
@@ -204,7 +204,7 @@ async def test_what_a_paused_queue_has_keeps_no_other_from_being_read(cluster, k
         connect_rocketmq(cluster.url) as client,
         reading(client, prefetch_bytes=1_000) as consumer,
     ):
-        await until(lambda: consumer._holdings.inbox.size_bytes > 5_000)
+        await until(lambda: consumer._membership.manager.inbox.size_bytes > 5_000)
         consumer.pause(ZERO)
         shelf.put(b"1", b"2", queue=1)
         assert (await one(consumer)).bodies() == [b"1", b"2"]

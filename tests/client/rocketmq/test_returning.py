@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coherer._client.rocketmq import answering, consumer
+from coherer._client.rocketmq import broker_requests, consumer
 from coherer._record.properties import decode
 from coherer._wire.rocketmq.bodies import ConsumeDirectlyResult
 from coherer._wire.rocketmq.codes import RequestCode
@@ -122,7 +122,7 @@ async def test_a_loop_that_is_left_gives_the_rest_back(cluster, shelf, client) -
 
 
 async def test_a_message_for_which_nobody_has_time(cluster, shelf, client, monkeypatch) -> None:
-    monkeypatch.setattr(answering, "DIRECTLY_MS", 20)
+    monkeypatch.setattr(broker_requests, "DIRECTLY_MS", 20)
     shelf.put(b"a")
     async with reading(client) as consumer:
         await cluster.until(shelf.pulls)

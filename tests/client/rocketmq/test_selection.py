@@ -8,56 +8,55 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer._client.rocketmq.faults import FaultRules, Faults
-from coherer._client.rocketmq.routes import route_of, template_route
-from coherer._client.rocketmq.selection import Selector, hash_of
+from coherer._client.rocketmq.queue_selection import FaultRules, BrokerFaults, QueueSelector, hash_of
+from coherer._client.rocketmq.routing import route_of, template_route
 from coherer._wire.rocketmq.bodies import BrokerData, QueueData, TopicRoute
 from coherer._wire.rocketmq.names import Queue
 
 
 @dataclass
-class Place:
+class TargetQueue:
     queue: Queue
     open: bool = True
 
 
-def places(*brokers: str, queues: int = 2) -> list[Place]:
-    return [Place(Queue("t", broker, number)) for broker in brokers for number in range(queues)]
+def places(*brokers: str, queues: int = 2) -> list[TargetQueue]:
+    return [TargetQueue(Queue("t", broker, number)) for broker in brokers for number in range(queues)]
 
 
-def brokers(selector: Selector[Place], count: int, now_ms: int = 0) -> list[str]:
+def brokers(selector: QueueSelector[TargetQueue], count: int, now_ms: int = 0) -> list[str]:
     return [selector.next(now_ms).queue.broker for _ in range(count)]
 
 
 def test_in_turn() -> None:
-    selector = Selector(places("a", "b"), counter=3)
+    selector = QueueSelector(places("a", "b"), counter=3)
     assert brokers(selector, 5) == ["a", "a", "b", "b", "a"]
 
 
 def test_only_brokers_with_a_connection_if_there_are_any() -> None:
     one, two, three, four = places("a", "b")
-    selector = Selector([one, two, three, four], counter=0)
+    selector = QueueSelector([one, two, three, four], counter=0)
     one.open = two.open = False
     assert set(brokers(selector, 4)) == {"b"}
     three.open = four.open = False
     assert set(brokers(selector, 4)) == {"b"}  # nobody has told it yet
     selector.stale = True
     assert set(brokers(selector, 4)) == {"a", "b"}
-    selector.renew(places("c"))
+    selector.update(places("c"))
     assert set(brokers(selector, 4)) == {"c"}
 
 
 def test_a_second_try_goes_elsewhere() -> None:
-    selector = Selector(places("a", "b", "c"), counter=0)
+    selector = QueueSelector(places("a", "b", "c"), counter=0)
     assert {selector.avoiding("a").queue.broker for _ in range(9)} == {"b", "c"}
-    alone = Selector(places("a"), counter=0)
+    alone = QueueSelector(places("a"), counter=0)
     assert alone.avoiding("a").queue.broker == "a"
 
 
 def test_a_second_try_goes_to_a_broker_without_a_connection_rather_than_back() -> None:
     one, two = places("a", "b", queues=1)
     two.open = False
-    selector = Selector([one, two], counter=0)
+    selector = QueueSelector([one, two], counter=0)
     assert selector.avoiding("a") is two
 
 
@@ -72,28 +71,28 @@ def test_hashes_of_keys(key, number: int) -> None:
 
 @given(st.one_of(st.text(), st.integers(-(2**63), 2**63 - 1)))
 def test_a_key_has_one_queue(key) -> None:
-    selector = Selector(places("a", "b", queues=3))
-    assert selector.of_key(key) == selector.of_key(key)
-    assert selector.exactly(selector.of_key(key)) in selector.choices
+    selector = QueueSelector(places("a", "b", queues=3))
+    assert selector.queue_of_key(key) == selector.queue_of_key(key)
+    assert selector.target_of(selector.queue_of_key(key)) in selector.targets
 
 
 def test_an_exact_queue() -> None:
-    selector = Selector(places("a"))
-    found = selector.exactly(Queue("t", "a", 1))
+    selector = QueueSelector(places("a"))
+    found = selector.target_of(Queue("t", "a", 1))
     assert found is not None
     assert found.queue.id == 1
-    assert selector.exactly(Queue("t", "b", 1)) is None
+    assert selector.target_of(Queue("t", "b", 1)) is None
 
 
 # -- faults
 
 
 def test_slow_brokers_are_avoided_for_a_while() -> None:
-    faults = Faults()
-    selector = Selector(places("a", "b"), faults, counter=0)
-    faults.took("a", 549, now_ms=0)
+    faults = BrokerFaults()
+    selector = QueueSelector(places("a", "b"), faults, counter=0)
+    faults.record("a", 549, now_ms=0)
     assert set(brokers(selector, 8)) == {"a", "b"}
-    faults.took("a", 550, now_ms=0)
+    faults.record("a", 550, now_ms=0)
     assert set(brokers(selector, 8, now_ms=29_999)) == {"b"}
     assert set(brokers(selector, 8, now_ms=30_000)) == {"a", "b"}
     faults.failed("b", now_ms=30_000)
@@ -102,21 +101,21 @@ def test_slow_brokers_are_avoided_for_a_while() -> None:
 
 
 def test_when_all_are_bad_the_better_half_is_taken() -> None:
-    faults = Faults()
-    selector = Selector(places("a", "b", "c", "d"), faults, counter=0)
+    faults = BrokerFaults()
+    selector = QueueSelector(places("a", "b", "c", "d"), faults, counter=0)
     for number, broker in enumerate("abcd"):
-        faults.took(broker, 600 + number, now_ms=0)
+        faults.record(broker, 600 + number, now_ms=0)
     assert set(brokers(selector, 40)) == {"a", "b"}
     faults.forget({"c", "d"})
-    assert faults.available("a", 0)
-    assert not faults.available("c", 0)
+    assert faults.is_available("a", 0)
+    assert not faults.is_available("c", 0)
 
 
 def test_a_single_bad_broker_is_taken() -> None:
-    faults = Faults(FaultRules(latency_ms=(10,), avoid_ms=(1_000,)))
-    selector = Selector(places("a"), faults, counter=0)
+    faults = BrokerFaults(FaultRules(latency_ms=(10,), avoid_ms=(1_000,)))
+    selector = QueueSelector(places("a"), faults, counter=0)
     assert faults.least_bad(0, 0, list.sort) is None
-    faults.took("a", 10, now_ms=0)
+    faults.record("a", 10, now_ms=0)
     assert brokers(selector, 2) == ["a", "a"]
     assert faults.least_bad(0, 7, list.sort) == "a"
 
@@ -173,11 +172,11 @@ def test_an_order_topic() -> None:
 
 def test_keys_stay_with_their_queues_while_a_master_is_away() -> None:
     every = places("a", "b")
-    selector = Selector(every, queues=[place.queue for place in every])
-    before = {key: selector.of_key(key) for key in range(8)}
-    selector.renew(every[:2], [place.queue for place in every])
-    assert {key: selector.of_key(key) for key in range(8)} == before
-    assert [selector.exactly(place.queue) for place in every] == [*every[:2], None, None]
+    selector = QueueSelector(every, queues=[place.queue for place in every])
+    before = {key: selector.queue_of_key(key) for key in range(8)}
+    selector.update(every[:2], [place.queue for place in every])
+    assert {key: selector.queue_of_key(key) for key in range(8)} == before
+    assert [selector.target_of(place.queue) for place in every] == [*every[:2], None, None]
 
 
 def test_a_topic_that_will_be_created() -> None:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from coherer._client.rocketmq.start import Edge, Start, Starts
+from coherer._client.rocketmq.start_position import Edge, Start, StartPositions
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import UsageError
 
@@ -24,76 +24,76 @@ MOMENT = datetime(2026, 11, 21, tzinfo=UTC)
     ],
 )
 def test_of_a_new_group(start: object, of_new: Edge, of_retry: Edge, name: str) -> None:
-    starts = Starts(start)  # type: ignore[arg-type]
+    starts = StartPositions(start)  # type: ignore[arg-type]
     assert (starts.of(QUEUE, None), starts.of(RETRY, None)) == (of_new, of_retry)
     assert starts.wire_name == name
 
 
 @pytest.mark.parametrize("start", ["latest", "earliest", MOMENT])
 def test_a_group_carries_on(start: object) -> None:
-    assert Starts(start).of(QUEUE, 7) == 7  # type: ignore[arg-type]
+    assert StartPositions(start).of(QUEUE, 7) == 7  # type: ignore[arg-type]
 
 
 def test_always_latest_is_for_the_first_time() -> None:
-    starts = Starts("always-latest")
-    assert not starts.needs_stored(QUEUE)
+    starts = StartPositions("always-latest")
+    assert not starts.needs_stored_offset(QUEUE)
     assert starts.of(QUEUE, 7) is Edge.END
     starts.taken(QUEUE)
-    assert starts.needs_stored(QUEUE)
+    assert starts.needs_stored_offset(QUEUE)
     assert (starts.of(QUEUE, 7), starts.of(RETRY, 3)) == (7, 3)
 
 
 def test_always_latest_does_not_go_behind_what_the_group_has_read() -> None:
-    starts = Starts("always-latest")
-    starts.looked("flights", {QUEUE: 5, OTHER: None}, 1_000)
-    assert starts.needs_stored(QUEUE)
+    starts = StartPositions("always-latest")
+    starts.set_ends("flights", {QUEUE: 5, OTHER: None}, 1_000)
+    assert starts.needs_stored_offset(QUEUE)
     assert (starts.of(QUEUE, 3), starts.of(QUEUE, 7), starts.of(QUEUE, None)) == (5, 7, 5)
-    assert not starts.needs_stored(OTHER)
+    assert not starts.needs_stored_offset(OTHER)
     assert starts.of(OTHER, 3) is Edge.END
     starts.taken(QUEUE)
     assert (starts.of(QUEUE, 3), starts.of(RETRY, 3)) == (3, 3)
 
 
 def test_given_offsets_are_for_the_first_time() -> None:
-    starts = Starts({QUEUE: 3})
+    starts = StartPositions({QUEUE: 3})
     assert (starts.of(QUEUE, 7), starts.of(OTHER, 7), starts.of(OTHER, None)) == (3, 7, Edge.END)
-    assert (starts.needs_stored(QUEUE), starts.needs_stored(OTHER)) == (False, True)
+    assert (starts.needs_stored_offset(QUEUE), starts.needs_stored_offset(OTHER)) == (False, True)
     starts.taken(QUEUE)
     assert starts.of(QUEUE, 7) == 7
 
 
 @pytest.mark.parametrize("start", ["latest", "always-latest", {Queue("other", "b", 0): 1}])
 def test_the_end_is_that_of_the_start_of_the_consumer(start: Start) -> None:
-    starts = Starts(start)
-    assert starts.at_end
-    starts.looked("flights", {QUEUE: 5, OTHER: None}, 1_000)
+    starts = StartPositions(start)
+    assert starts.needs_ends
+    starts.set_ends("flights", {QUEUE: 5, OTHER: None}, 1_000)
     assert starts.of(QUEUE, None) == 5
     assert starts.of(OTHER, None) is Edge.END, "its broker did not tell"
     added = Queue("flights", "broker-a", 2)
     assert (starts.of(added, None), starts.time_ms) == (Edge.TIME, 1_000)
-    starts.looked("trains", None, 2_000)
+    starts.set_ends("trains", None, 2_000)
     assert starts.of(Queue("trains", "broker-a", 0), None) is Edge.OLDEST
     starts.taken(QUEUE)
     assert starts.of(QUEUE, None) is Edge.END, "somebody has removed the group's offset"
 
 
 def test_the_place_of_a_new_group_is_written_down_where_it_is_another_later() -> None:
-    assert Starts("latest").lasts(QUEUE)
-    assert Starts(MOMENT).lasts(QUEUE)
-    assert not Starts("latest").lasts(RETRY)
-    assert not Starts("earliest").lasts(QUEUE)
-    assert not Starts({QUEUE: 3}).lasts(QUEUE)
-    assert Starts({QUEUE: 3}).lasts(OTHER)
-    assert not Starts("earliest").at_end
-    assert not Starts(MOMENT).at_end
+    assert StartPositions("latest").must_store(QUEUE)
+    assert StartPositions(MOMENT).must_store(QUEUE)
+    assert not StartPositions("latest").must_store(RETRY)
+    assert not StartPositions("earliest").must_store(QUEUE)
+    assert not StartPositions({QUEUE: 3}).must_store(QUEUE)
+    assert StartPositions({QUEUE: 3}).must_store(OTHER)
+    assert not StartPositions("earliest").needs_ends
+    assert not StartPositions(MOMENT).needs_ends
 
 
 def test_the_time() -> None:
-    assert Starts(MOMENT).time_ms == 1_795_219_200_000
-    assert Starts("latest").time_ms == 0
+    assert StartPositions(MOMENT).time_ms == 1_795_219_200_000
+    assert StartPositions("latest").time_ms == 0
 
 
 @pytest.mark.parametrize("start", ["soon", {QUEUE: -1}])
 def test_nonsense(start: object) -> None:
     with pytest.raises(UsageError, match="no start position"):
-        Starts(start)  # type: ignore[arg-type]
+        StartPositions(start)  # type: ignore[arg-type]

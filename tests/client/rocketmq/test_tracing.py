@@ -5,8 +5,8 @@ import pytest
 from coherer._client.engine.telemetry import Telemetry
 from coherer._client.rocketmq import tracing
 from coherer._client.rocketmq.client import Client
-from coherer._client.rocketmq.producer_options import Verdict
 from coherer._client.rocketmq.tracing import Record, Tracer, bodies, record
+from coherer._client.rocketmq.transactions import Verdict
 from coherer._record import layout
 from coherer._record import properties as text
 from coherer._wire.rocketmq.codes import RequestCode

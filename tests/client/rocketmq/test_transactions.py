@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from coherer._client.rocketmq.client import Client
-from coherer._client.rocketmq.producer_options import Verdict
+from coherer._client.rocketmq.transactions import Verdict
 from coherer._record import layout
 from coherer._record import properties as text
 from coherer._wire.rocketmq.codes import RequestCode

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from coherer import __version__
-from coherer._client.rocketmq.observers import Kind, Outcome
+from coherer._client.rocketmq.tracing import Kind, StoredSend
 from coherer.errors import CohererError, UsageError
 from coherer.message import Message, ReceivedMessage
 
@@ -127,7 +127,7 @@ class Sending:
         self._span = span
         self.properties = carrier
 
-    def stored(self, outcome: Outcome) -> None:
+    def stored(self, outcome: StoredSend) -> None:
         """A broker has it."""
         receipt = outcome.receipt()
         self._span.set_attributes(

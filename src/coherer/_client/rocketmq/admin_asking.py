@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from coherer._client.rocketmq.instance import Instance
-from coherer._client.rocketmq.link import NOTHING, Fields
-from coherer._client.rocketmq.routes import MASTER
+from coherer._client.rocketmq.link import NO_FIELDS, Fields
+from coherer._client.rocketmq.routing import MASTER
 from coherer._wire.rocketmq.bodies import ClusterInfo
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode, refused
 from coherer._wire.rocketmq.command import Command
@@ -57,7 +57,7 @@ class Asking:
         return {name: masters[name] for name in brokers}
 
     async def _ask(
-        self, address: str, code: int, fields: Fields = NOTHING, body: bytes = b""
+        self, address: str, code: int, fields: Fields = NO_FIELDS, body: bytes = b""
     ) -> Command:
         link = await self._instance.link(address, fast=True)
         answer = await link.call(code, fields, body, timeout_ms=self._timeout_ms)
@@ -67,16 +67,16 @@ class Asking:
         return answer
 
     async def _ask_broker(
-        self, broker: str, code: int, fields: Fields = NOTHING, body: bytes = b""
+        self, broker: str, code: int, fields: Fields = NO_FIELDS, body: bytes = b""
     ) -> Command:
         """Ask the master of a name."""
-        address = self._instance.masters.get(broker)
+        address = self._instance.routes.masters.get(broker)
         if address is None:
             address = (await self._masters([broker]))[broker]
         return await self._ask(address, code, fields, body)
 
     async def _ask_each(
-        self, addresses: Iterable[str], code: int, fields: Fields = NOTHING, body: bytes = b""
+        self, addresses: Iterable[str], code: int, fields: Fields = NO_FIELDS, body: bytes = b""
     ) -> list[Command]:
         asked = (self._ask(address, code, fields, body) for address in addresses)
         return list(await asyncio.gather(*asked))
@@ -84,7 +84,7 @@ class Asking:
     async def _ask_masters(
         self,
         code: int,
-        fields: Fields = NOTHING,
+        fields: Fields = NO_FIELDS,
         body: bytes = b"",
         *,
         brokers: Iterable[str] | None = None,

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from coherer._client.rocketmq.admin_asking import Asking, to_ms
 from coherer._client.rocketmq.admin_records import GroupState, MemberState, PartitionState
-from coherer._client.rocketmq.routes import Route
+from coherer._client.rocketmq.routing import Route
 from coherer._common.logs import Log
 from coherer._wire.rocketmq import names
 from coherer._wire.rocketmq.bodies import (
@@ -133,7 +133,7 @@ class Groups(Asking):
             hint = "Say 'earliest', 'latest', a time, or an offset."
             raise UsageError(f"There is no place {to!r} to begin at.", hint=hint)
         await self._instance.start()
-        route = await self._instance.look_up(topic)
+        route = await self._instance.routes.look_up(topic)
         if isinstance(to, int):
             offsets = dict.fromkeys(route.readable, to)
             await self.set_offsets(group, offsets)

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from coherer._client.rocketmq.admin_asking import Asking, to_ms
-from coherer._client.rocketmq.routes import MASTER
+from coherer._client.rocketmq.routing import MASTER
 from coherer._record.ids import decode_offset_id
 from coherer._wire.rocketmq.bodies import ConsumeDirectlyResult
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
@@ -130,7 +130,7 @@ class Messages(Asking):
         if not header.key.strip():
             raise UsageError("A key is not blank.", topic=header.topic)
         await self._instance.start()
-        route = await self._instance.route(header.topic, fresh=True)
+        route = await self._instance.routes.route(header.topic, fresh=True)
         found: list[StoredMessage] = []
         error: CohererError | None = None
         answered = False

@@ -8,7 +8,7 @@ from typing import Final
 
 from coherer._client.rocketmq.admin_records import PartitionState, TopicState
 from coherer._client.rocketmq.admin_servers import Servers
-from coherer._client.rocketmq.routes import MASTER, READ, WRITE, Route
+from coherer._client.rocketmq.routing import MASTER, READ, WRITE, Route
 from coherer._wire.rocketmq import names
 from coherer._wire.rocketmq.bodies import TopicList, TopicStats
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode, refused
@@ -111,12 +111,12 @@ class Topics(Servers):
             RefusedError: there is no such topic.
         """
         await self._instance.start()
-        route = await self._instance.look_up(name)
+        route = await self._instance.routes.look_up(name)
         fields = {"topic": name}
         addresses = [address for brokers in route.brokers.values() for address in brokers.values()]
         await self._ask_each(addresses, RequestCode.DELETE_TOPIC_IN_BROKER, fields)
         await self._instance.names.ask_all(RequestCode.DELETE_TOPIC_IN_NAMESRV, fields)
-        self._instance.forget(name)
+        self._instance.routes.forget(name)
 
     async def partitions(self, topic: str) -> list[PartitionState]:
         """The queues of a topic and what they hold.
@@ -125,7 +125,7 @@ class Topics(Servers):
             RefusedError: there is no such topic.
         """
         await self._instance.start()
-        route = await self._instance.look_up(topic)
+        route = await self._instance.routes.look_up(topic)
         masters = [brokers[MASTER] for brokers in route.brokers.values() if MASTER in brokers]
         answers = await self._ask_each(masters, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
         found = [
@@ -146,7 +146,7 @@ class Topics(Servers):
 
     async def _route(self, topic: str) -> Route | None:
         try:
-            return await self._instance.look_up(topic)
+            return await self._instance.routes.look_up(topic)
         except RefusedError as error:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:
                 return None

@@ -1,4 +1,4 @@
-"""The client of a RocketMQ cluster: makes producers, consumers, readers that share connections."""
+"""The client of a RocketMQ cluster: makes producers, consumers and readers."""
 
 from __future__ import annotations
 
@@ -10,19 +10,23 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from coherer._client.engine.keywords import options_of
 from coherer._client.engine.lifecycle import BaseClient
-from coherer._client.rocketmq.by_time import first_since
-from coherer._client.rocketmq.consumer import Consumer
-from coherer._client.rocketmq.consumer_options import ConsumerOptions, Listener, Model, Topics
-from coherer._client.rocketmq.door import Door
-from coherer._client.rocketmq.faults import FaultRules
+from coherer._client.rocketmq.broker_rpc import BrokerRpc
+from coherer._client.rocketmq.consumer import Consumer, PullConsumer
 from coherer._client.rocketmq.instance import Instance
-from coherer._client.rocketmq.observers import Observer
-from coherer._client.rocketmq.options import ClientOptions
+from coherer._client.rocketmq.options import (
+    ClientOptions,
+    ConsumerOptions,
+    Listener,
+    Model,
+    ProducerOptions,
+    Topics,
+)
 from coherer._client.rocketmq.producer import Producer
-from coherer._client.rocketmq.producer_options import Check, ProducerOptions
-from coherer._client.rocketmq.pull_consumer import PullConsumer
-from coherer._client.rocketmq.reader import Reader
-from coherer._client.rocketmq.start import Edge, Start
+from coherer._client.rocketmq.queue_selection import FaultRules
+from coherer._client.rocketmq.reader import Reader, first_since
+from coherer._client.rocketmq.start_position import Edge, Start
+from coherer._client.rocketmq.tracing import Observer
+from coherer._client.rocketmq.transactions import Check
 from coherer._wire.rocketmq import names
 from coherer._wire.rocketmq.allocate import Strategy
 from coherer._wire.rocketmq.codes import ResponseCode, refused
@@ -82,8 +86,8 @@ class ConsumerKeywords(TypedDict, total=False):
 class Client(BaseClient):
     """A client of a RocketMQ cluster. Made by `coherer.connect`; use it with `async with`.
 
-    It belongs to one event loop and one process. Connections are made when they are needed and
-    shared by everything that the client makes; nothing is sent before.
+    It belongs to one event loop and one process. Connections are opened when they are needed, and
+    shared by all producers, consumers and readers of the client.
 
     ```python
     async with coherer.connect("rocketmq://127.0.0.1:9876") as client:
@@ -95,14 +99,14 @@ class Client(BaseClient):
     ```
 
     Args:
-        options: addresses and more.
+        options: the addresses, and more.
     """
 
     def __init__(self, options: ClientOptions) -> None:
         super().__init__()
         self._options = options
         self._instance = Instance(options)
-        self._door = Door(self._instance)
+        self._rpc = BrokerRpc(self._instance)
 
     def __repr__(self) -> str:
         return f"<Client of rocketmq://{self._options.servers}>"
@@ -113,10 +117,10 @@ class Client(BaseClient):
         return self._options
 
     def producer(self, *topics: str, **options: Unpack[ProducerKeywords]) -> Producer:
-        """A producer.
+        """Make a producer.
 
         Args:
-            topics: published at the start; others are at their first message.
+            topics: published at the start; others are published with their first message.
             options: see `ProducerOptions`.
 
         Raises:
@@ -129,17 +133,17 @@ class Client(BaseClient):
         return producer
 
     def consumer(self, group: str, topics: Topics, **options: Unpack[ConsumerKeywords]) -> Consumer:
-        """A consumer.
+        """Make a consumer.
 
         Args:
-            group: the group; its members share the queues of its topics, and all of them name the
-                same topics and filters. A client has one consumer of a group.
-            topics: a topic, several, or a mapping of topics to what is taken of each: tags, or
+            group: the group; its members share the queues of its topics, and all of them must have
+                the same topics and filters. A client has at most one consumer of a group.
+            topics: a topic, several, or a mapping of topics to filters: tags, or
                 `coherer._wire.rocketmq.subscription.Sql92`.
             options: see `ConsumerOptions`.
 
         Raises:
-            UsageError: an option makes no sense.
+            UsageError: an option is out of range.
             ClosedError, ForkedError: the client cannot be used here.
         """
         self._instance.pool.check()
@@ -155,16 +159,16 @@ class Client(BaseClient):
         auto_commit: bool = True,
         **options: Unpack[ConsumerKeywords],
     ) -> PullConsumer:
-        """A consumer that asks when it wants, and can go to any offset.
+        """Make a consumer that polls, and can go to any offset.
 
         Args:
-            group: the group whose offsets count.
-            topics: what to share with the group; nothing when `assign` will say what to read.
-            auto_commit: whether a poll commits what the polls before it gave.
+            group: the group whose offsets are used.
+            topics: the topics to share with the group; nothing if `assign` is used.
+            auto_commit: whether a poll commits the messages of the polls before it.
             options: see `ConsumerOptions`.
 
         Raises:
-            UsageError: an option makes no sense.
+            UsageError: an option is out of range.
             ClosedError, ForkedError: the client cannot be used here.
         """
         self._instance.pool.check()
@@ -179,42 +183,42 @@ class Client(BaseClient):
         return consumer
 
     def reader(self, partition: Queue, offset: int, *, end: int | None = None) -> Reader:
-        """A reader of a range of one queue, which no group notices.
+        """Make a reader of a range of one queue, without a group.
 
         Args:
             partition: one of `partitions`.
             offset: where to begin.
-            end: the offset behind the last to read; the end of the queue at the start when None.
+            end: one after the last offset to read; the end of the queue at the start when None.
 
         Raises:
-            UsageError: the range makes no sense.
+            UsageError: the range is invalid.
             ClosedError, ForkedError: the client cannot be used here.
         """
         self._instance.pool.check()
-        reader = Reader(self._door, partition, offset, end, timeout_ms=self._options.timeout_ms)
+        reader = Reader(self._rpc, partition, offset, end, timeout_ms=self._options.timeout_ms)
         self._made.add(reader)
         return reader
 
     async def partitions(self, topic: str) -> list[Queue]:
-        """The queues of a topic that can be read, sorted.
+        """The readable queues of a topic, sorted.
 
         Raises:
-            RefusedError: there are none, or the topic does not exist.
+            RefusedError: it has none, or the topic does not exist.
             UnavailableError: no name server could be reached.
         """
         self._instance.pool.check()
         await self._instance.start()
         full = names.with_namespace(self._options.namespace, topic)
-        queues = list((await self._instance.look_up(full)).readable)
+        queues = list((await self._instance.routes.look_up(full)).readable)
         if not queues:
             raise refused(ResponseCode.TOPIC_NOT_EXIST, "The topic has no queues.", topic=topic)
         return queues
 
     async def offsets(self, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
-        """What the brokers hold of a topic, without disturbing anybody.
+        """The offsets of a topic's queues at the brokers.
 
         Returns:
-            Broker name and queue number, to the oldest offset and the one behind the newest.
+            Broker name and queue number, to the oldest offset and one after the newest.
 
         Raises:
             RefusedError: the topic does not exist.
@@ -224,7 +228,7 @@ class Client(BaseClient):
 
         async def ends(queue: Queue) -> tuple[int, int]:
             oldest, end = await asyncio.gather(
-                self._door.place(queue, Edge.OLDEST), self._door.place(queue, Edge.END)
+                self._rpc.resolve(queue, Edge.OLDEST), self._rpc.resolve(queue, Edge.END)
             )
             return max(oldest, 0), max(end, oldest, 0)
 
@@ -232,15 +236,15 @@ class Client(BaseClient):
         return {(queue.broker, queue.id): pair for queue, pair in zip(queues, found, strict=True)}
 
     async def offsets_since(self, topic: str, time: datetime) -> dict[tuple[str, int], int]:
-        """Where the messages of a topic begin that were stored at a time or later.
+        """The offsets of the first messages that were stored at a time or later.
 
         Args:
             topic: the topic.
-            time: with a time zone, or of the machine's.
+            time: a naive time is local.
 
         Returns:
-            Broker name and queue number, to the offset; that behind the newest message where all
-            are older.
+            Broker name and queue number, to the offset; one after the newest if all messages are
+            older.
 
         Raises:
             RefusedError: the topic does not exist.
@@ -251,8 +255,8 @@ class Client(BaseClient):
         full = names.with_namespace(self._options.namespace, topic)
         found = await asyncio.gather(
             *(
-                first_since(self._door, Queue(full, *place), low, high, time_ms)
-                for place, (low, high) in bounds.items()
+                first_since(self._rpc, Queue(full, *key), low, high, time_ms)
+                for key, (low, high) in bounds.items()
             )
         )
         return dict(zip(bounds, found, strict=True))

@@ -1,67 +1,72 @@
-"""The consumer of RocketMQ: what Java calls a push consumer (8.8 to 8.15).
+"""The consumers of RocketMQ: `Consumer`, and `PullConsumer` (8.8 to 8.16).
 
-Theory: `holdings` finds out which queues are ours; each of them (`held`) is pulled from ahead of
-the application, and what comes waits in the inbox. Delivery is at least once, message by message:
-what was neither confirmed nor sent back comes again.
+A `Consumer` receives messages and acknowledges each of them or whole batches. Delivery is at least
+once, per message: a message that is neither acknowledged nor retried is delivered again. How
+batches get to the application is in `engine.consumer`, which queues are assigned is in
+`assignment`, and the pulls and offsets of each queue are in `assigned_queue`. Java calls it a push
+consumer.
 
-Ways to consume:
-
-| | a message is confirmed |
-|---|---|
-| `receive` and `confirm` | with its batch, by you |
-| `async for message in consumer` | when the loop asks for the next message |
-| `async for batch in consumer.batches()` | when the loop asks for the next batch |
-| `run(handler)` | when the handler returns |
-
-Each message can also be dealt with by itself: `message.ack()`, `await message.retry()`.
+A `PullConsumer` shares the queues of topics with its group (`topics`) or reads the queues that it
+is told to (`assign`). It can go to any offset (`seek`). Messages are not retried, so it has no dead
+letters. The next poll, or without `auto_commit` a `commit`, moves the offsets behind the messages
+of the polls before it. They are stored every few seconds, by `commit`, and by `close`. Java calls
+it a lite pull consumer.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from datetime import datetime
+from functools import partial
 from typing import ClassVar, Final
 
-from coherer._client.engine.handling import Stop, handle
-from coherer._client.engine.iteration import BatchIterator
+from coherer._client.engine.assignments import Assignments, PrefetchBuffer
+from coherer._client.engine.consumer import BaseConsumer, Progress
+from coherer._client.engine.lifecycle import Lifecycle
 from coherer._client.engine.tasks import every
-from coherer._client.rocketmq.claimed import Claim
-from coherer._client.rocketmq.claims import HeldClaim
-from coherer._client.rocketmq.consume_trace import ConsumerTrace
-from coherer._client.rocketmq.consumer_options import ConsumerOptions, Topics
+from coherer._client.rocketmq.assigned_queue import AssignedQueue
 from coherer._client.rocketmq.instance import Instance
-from coherer._client.rocketmq.iteration import messages
-from coherer._client.rocketmq.member import Member
-from coherer._client.rocketmq.received import ConsumedMessage, ReceivedBatch
+from coherer._client.rocketmq.membership import GroupMembership
+from coherer._client.rocketmq.options import ConsumerOptions, Selection, Topics, selector_of
+from coherer._client.rocketmq.producer import make_tracer
+from coherer._client.rocketmq.received import ReceivedBatch, ReceivedMessage
+from coherer._client.rocketmq.start_position import Edge
+from coherer._client.rocketmq.tracing import ConsumerTrace
 from coherer._common.clock import now_ms
 from coherer._common.logs import Log
-from coherer._wire.rocketmq.bodies import CONSUME_PASSIVELY
-from coherer._wire.rocketmq.pulling import SUSPEND
-from coherer.errors import RefusedError, UsageError
+from coherer._wire.rocketmq.bodies import CONSUME_ACTIVELY, CONSUME_PASSIVELY
+from coherer._wire.rocketmq.names import Queue, with_namespace
+from coherer._wire.rocketmq.pulling import LITE, SUBSCRIPTION, SUSPEND
+from coherer._wire.rocketmq.subscription import Subscription
+from coherer.errors import UsageError
 
 _log = Log(logging.getLogger(__name__))
 
-Handler = Callable[[ReceivedBatch], Awaitable[None] | None]
-"""Deals with a batch; an exception says that it could not."""
-
 OVERDUE_LEVEL: Final = 3
-"""The delay level at which messages are sent back that the application does not deal with."""
+"""The delay level of messages that are not acknowledged in time."""
 
 OVERDUE_CHECK_MS: Final = 60_000
 
+POLL_MS: Final = 5_000
 
-class Consumer(Member):
+
+class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, ReceivedMessage]):
     """Receives messages as a member of a group. Made by `Client.consumer`; use `async with`.
 
     Args:
-        instance: the way to the cluster.
+        instance: the connections and routes.
         group: the group; its members share the queues of its topics.
-        topics: what to receive.
-        options: how.
+        topics: the topics and filters.
+        options: see `ConsumerOptions`.
+
+    Attributes:
+        make: makes batches; facades have their own.
     """
 
-    consume_type: ClassVar[str] = CONSUME_PASSIVELY
-    flags: ClassVar[int] = SUSPEND
+    _RETRY: ClassVar[None] = None
 
     def __init__(
         self,
@@ -70,151 +75,433 @@ class Consumer(Member):
         topics: Topics,
         options: ConsumerOptions | None = None,
     ) -> None:
-        super().__init__(instance, group, topics, options or ConsumerOptions())
-        if not self._subscriptions:
-            raise UsageError("A consumer receives one topic at least.")
-        trace = self._options.trace
-        self._trace = ConsumerTrace(instance, self._group, trace) if trace else None
+        self._options = options = options or ConsumerOptions()
+        super().__init__(options.prefetch_bytes, count_in_hand=True)
+        self.make: Callable[..., ReceivedBatch] = ReceivedBatch
+        self._instance = instance
+        self._membership = GroupMembership(
+            instance,
+            group,
+            topics,
+            options,
+            self._assignments,
+            consume_type=CONSUME_PASSIVELY,
+            flags=SUSPEND,
+        )
+        if not self._membership.subscriptions:
+            raise UsageError("A consumer needs at least one topic.")
+        self._trace: ConsumerTrace | None = None
+        if options.trace:
+            tracer, topic = make_tracer(instance, f"{self.group}-CONSUME", options.trace)
+            self._trace = ConsumerTrace(tracer, self.group, topic)
+
+    def __repr__(self) -> str:
+        return self._membership.describe("Consumer", self._state)
+
+    @property
+    def group(self) -> str:
+        """The group."""
+        return self._membership.group
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The topics, including the group's retry topic."""
+        return self._membership.topics
+
+    @property
+    def assignment(self) -> frozenset[Queue]:
+        """The assigned queues."""
+        return self._membership.assignment
+
+    @property
+    def progress(self) -> dict[Queue, Progress]:
+        """How far each assigned queue has been processed."""
+        return self._membership.progress
+
+    async def start(self) -> None:
+        """Join the group; queues are assigned soon after (`wait_assigned`).
+
+        Raises:
+            UnavailableError: no name server could be reached.
+            RefusedError: a broker does not accept an SQL92 expression.
+        """
+        self._membership.make = self.make
+        services = {}
+        if self._options.consume_ms and not self._options.orderly:
+            services["overdue"] = partial(every, OVERDUE_CHECK_MS, self._retry_overdue)
+        join = partial(self._membership.join, retry_topic=True, services=services)
+        await self._start_with(join, self._membership.leave)
+
+    async def wait_assigned(self, timeout_ms: int | None = None) -> frozenset[Queue]:
+        """Wait until at least one queue of the topics is assigned; returns all that are.
+
+        Raises:
+            RequestTimeoutError: there was none in time. The group may have more members than
+                queues.
+        """
+        self.check()
+        return await self._membership.wait_assigned(timeout_ms)
 
     async def receive(self, timeout_ms: int | None = None) -> ReceivedBatch | None:
-        """The next batch, to be passed to `confirm` or `reject`.
+        """The next batch, to be acknowledged with `batch.ack()` or `commit`.
 
         Args:
             timeout_ms: how long to wait; None for ever, 0 not at all.
 
         Returns:
-            A batch; None when time is up.
+            A batch; None on timeout.
 
         Raises:
             ClosedError: the consumer was closed.
         """
-        batch = await self._receive(timeout_ms)
-        if self._trace is not None and batch is not None and batch.claim is not None:
-            batch.claim.watch = self._trace.begin(batch)
+        batch = await super().receive(timeout_ms)
+        if self._trace is not None and batch is not None:
+            batch.on_done = self._trace.begin(batch)
         return batch
 
-    async def confirm(self, batch: ReceivedBatch) -> int:
-        """Say that a batch is dealt with, and have that written down.
+    async def commit(self, *batches: ReceivedBatch) -> dict[Queue, int]:
+        """Acknowledge batches, and store the offsets of their queues now.
 
-        Returns:
-            The group's new offset in the queue: everything before it is dealt with.
-
-        Raises:
-            UsageError: it has been confirmed or rejected already.
-            RefusedError: the queue is not ours any more; the messages come again.
-            UnavailableError: no answer; the messages may come again.
-        """
-        claim = self._in_hand(batch)
-        claim.finish()
-        if not isinstance(claim, HeldClaim):
-            return batch.next_offset
-        offset = claim.process.commit_offset
-        await self._holdings.store.confirm(batch.queue)
-        return offset
-
-    async def reject(self, batch: ReceivedBatch) -> int:
-        """Say that a batch could not be dealt with: what is open of it comes again later.
-
-        Returns:
-            The offset before which everything is dealt with here, or sent back.
-
-        Raises:
-            UsageError: it has been confirmed or rejected already.
-            RefusedError: the queue is not ours any more; the messages come again anyway.
-        """
-        claim = self._in_hand(batch)
-        await claim.reject()
-        return claim.process.commit_offset if isinstance(claim, HeldClaim) else batch.next_offset
-
-    def done(self, batch: ReceivedBatch) -> None:
-        """Like `confirm`, but it is written down with the next pull: cheaper, and no answer."""
-        self.check()
-        if batch.claim is not None:
-            batch.claim.finish()
-
-    def put_back(self, batch: ReceivedBatch) -> None:
-        """Give a batch back unread: what is open of it is received again from here."""
-        self.check()
-        if batch.claim is not None:
-            batch.claim.put_back()
-
-    def batches(self) -> BatchIterator[ReceivedBatch]:
-        """Batches for `async for`; each is confirmed when the loop asks for the next.
-
-        A batch that a loop left early, by `break` or an error, is received again.
-        """
-        self.check()
-        return BatchIterator(self)
-
-    def __aiter__(self) -> AsyncGenerator[ConsumedMessage]:
-        """Messages for `async for`; each is confirmed when the loop asks for the next."""
-        self.check()
-        return messages(self)
-
-    async def run(self, handler: Handler, *, workers: int = 1, stop: Stop | None = None) -> None:
-        """Have every batch dealt with by `handler`, until the consumer is closed or SIGTERM.
-
-        On SIGTERM, unless the application handles it itself, the batches in hand are finished and
-        confirmed, and `run` returns; the end of the `async with` block leaves the group.
+        Without `commit`, offsets are stored with pulls and every `persist_ms`, which is cheaper.
 
         Args:
-            handler: gets a batch; a plain function runs in a thread. When it returns, the batch is
-                confirmed; when it raises, that is logged, and what it has not acknowledged comes
-                again.
-            workers: batches dealt with at a time; of one queue also, unless it is in order.
-            stop: ends it from outside, for facades.
+            batches: acknowledged first. Without any, all assigned queues are committed.
+
+        Returns:
+            The group's new offset in each of the queues: all messages before it are acknowledged or
+            sent back.
+
+        Raises:
+            UsageError: a batch was acknowledged or retried before.
+            RefusedError: a queue is not assigned any more; its messages are delivered again.
+            UnavailableError: a broker did not answer; the messages may be delivered again.
         """
         self.check()
-        await handle(self, handler, self._failed, workers, stop)
+        queues = {batch.queue for batch in batches} or set(self.assignment)
+        for batch in batches:
+            self._acknowledge(batch)
+        return await _commit(self._membership, queues)
+
+    async def seek(self, partition: Queue, offset: int | datetime | Edge) -> None:
+        """Continue at another position of an assigned queue.
+
+        Batches from before cannot be acknowledged any more.
+
+        Args:
+            partition: an assigned queue.
+            offset: an offset, a time, or `Edge.OLDEST` or `Edge.END`.
+
+        Raises:
+            UsageError: the queue is not assigned, or the offset is negative.
+            UnavailableError, RefusedError: the broker did not resolve the position.
+        """
+        self.check()
+        await _seek(self._membership, partition, offset)
 
     async def close(self) -> None:
-        """Give everything back and leave the group. What is not confirmed comes again.
+        """Leave the group. Messages that are not acknowledged are delivered again.
 
         Calling it again does nothing.
         """
-        await super().close()
+        if self._end():
+            self._prefetch.wake()
+            await self._membership.leave()
         if self._trace is not None:
             await self._trace.close()
 
-    # -- inside
+    def _check_client(self) -> None:
+        self._instance.pool.check()
 
-    def _services(self) -> dict[str, Coroutine[None, None, None]]:
-        services = super()._services()
-        services["offsets"] = every(self._options.persist_ms, self._holdings.persist)
-        if self._options.consume_ms and not self._options.orderly:
-            services["overdue"] = every(OVERDUE_CHECK_MS, self._send_back_overdue)
-        return services
+    def _key(self, partition: Queue) -> Queue:
+        return partition
 
-    def _in_hand(self, batch: ReceivedBatch) -> Claim:
-        self.check()
-        claim = batch.claim
-        if claim is None or claim.over:
-            raise UsageError(
-                "The batch has been confirmed, rejected or lost already.",
-                topic=batch.topic,
-                partition=batch.partition,
-            )
-        if isinstance(claim, HeldClaim) and not claim.valid:
-            raise RefusedError(
-                "The queue is not ours any more.",
-                topic=batch.topic,
-                partition=batch.partition,
-                hint="The messages will be delivered again, to whoever has the queue.",
-            )
-        return claim
-
-    @staticmethod
-    async def _failed(batch: ReceivedBatch) -> None:
-        if batch.claim is not None:
-            await batch.claim.reject()
-
-    async def _send_back_overdue(self) -> None:
-        """Batches that the application has had for too long are not waited for any more (8.11)."""
+    async def _retry_overdue(self) -> None:
+        """Retry batches that the application has not acknowledged in time (8.11)."""
         before_ms = now_ms() - self._options.consume_ms
-        for held in list(self._holdings.held.values()):
-            for package in held.process.overdue(before_ms):
-                _log.warning("%s: a batch is not dealt with in time", held.queue)
-                claim = package.batch.claim
-                if claim is not None:
-                    for number in package.open_numbers:
-                        await claim.retry(number, OVERDUE_LEVEL)
+        for queue in self._assignments:
+            for delivery in queue.state.overdue(before_ms):
+                _log.warning("%s: a batch was not acknowledged in time", queue.queue)
+                await delivery.retry(None, OVERDUE_LEVEL)
+
+
+class PullConsumer(Lifecycle):
+    """Receives messages on request. Made by `Client.pull_consumer`; use `async with`.
+
+    Args:
+        instance: the connections and routes.
+        group: the group whose offsets are used.
+        topics: the topics to share with the group; nothing if `assign` is used.
+        options: see `ConsumerOptions`; those about order, retries and attempts are ignored.
+        auto_commit: whether a poll commits the messages of the polls before it.
+
+    Attributes:
+        make: makes batches; facades have their own.
+    """
+
+    _KIND: ClassVar[str] = "consumer"
+
+    def __init__(
+        self,
+        instance: Instance,
+        group: str,
+        topics: Topics = (),
+        options: ConsumerOptions | None = None,
+        *,
+        auto_commit: bool = True,
+    ) -> None:
+        options = options or ConsumerOptions()
+        if options.orderly:
+            raise UsageError("A pull consumer has no option `orderly`: its polls are in order.")
+        self._buffer = PrefetchBuffer[ReceivedBatch](options.prefetch_bytes, count_in_hand=True)
+        self._assignments = Assignments[Queue, AssignedQueue](self._buffer)
+        self.make: Callable[..., ReceivedBatch] = ReceivedBatch
+        self._instance = instance
+        self._membership = GroupMembership(
+            instance,
+            group,
+            topics,
+            options,
+            self._assignments,
+            consume_type=CONSUME_ACTIVELY,
+            flags=SUSPEND | SUBSCRIPTION | LITE,
+        )
+        self._shares = bool(self._membership.subscriptions)
+        self._auto_commit = auto_commit
+        self._polled: dict[Queue, int] = {}  # one after the last message of the polls
+        self._state = "new"
+
+    def __repr__(self) -> str:
+        return self._membership.describe("PullConsumer", self._state)
+
+    @property
+    def group(self) -> str:
+        """The group."""
+        return self._membership.group
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The topics."""
+        return self._membership.topics
+
+    @property
+    def assignment(self) -> frozenset[Queue]:
+        """The assigned queues."""
+        return self._membership.assignment
+
+    @property
+    def progress(self) -> dict[Queue, Progress]:
+        """How far each assigned queue has been processed."""
+        return self._membership.progress
+
+    @property
+    def paused(self) -> frozenset[Queue]:
+        """The paused queues."""
+        return self._assignments.paused
+
+    async def start(self) -> None:
+        """Join the group; queues are assigned soon after (`wait_assigned`).
+
+        Raises:
+            UnavailableError: no name server could be reached.
+            RefusedError: a broker does not accept an SQL92 expression.
+        """
+        self._membership.make = self.make
+        join = partial(self._membership.join, retry_topic=False, services={})
+        await self._start_with(join, self._membership.leave)
+
+    async def wait_assigned(self, timeout_ms: int | None = None) -> frozenset[Queue]:
+        """Wait until at least one queue is assigned; returns all that are.
+
+        Raises:
+            RequestTimeoutError: there was none in time. The group may have more members than
+                queues.
+        """
+        self.check()
+        return await self._membership.wait_assigned(timeout_ms)
+
+    def pause(self, *queues: Queue) -> None:
+        """Stop pulling and delivering these queues until `resume`; without any, all of them."""
+        self.check()
+        chosen = frozenset(queues) or self.assignment
+        self._assignments.pause(self._assignments.paused | chosen)
+
+    def resume(self, *queues: Queue) -> None:
+        """Undo `pause` for these queues; without any, for all of them."""
+        self.check()
+        chosen = frozenset(queues) or self._assignments.paused
+        self._assignments.pause(self._assignments.paused - chosen)
+
+    async def poll(self, timeout_ms: int | None = POLL_MS) -> ReceivedBatch | None:
+        """The next messages; None on timeout.
+
+        Args:
+            timeout_ms: how long to wait; None for ever, 0 not at all.
+
+        Raises:
+            ClosedError: the consumer is closed.
+        """
+        self.check()
+        if self._auto_commit:
+            self._move_offsets()
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout_ms is None else loop.time() + timeout_ms / 1000
+        while (batch := self._buffer.take()) is None:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._buffer.changed()
+            except TimeoutError:
+                return None
+            self.check()
+        if batch.delivery is not None:
+            batch.ack()
+            self._polled[batch.queue] = batch.next_offset
+        return batch
+
+    async def commit(self) -> dict[Queue, int]:
+        """Store the offsets behind the messages of the polls.
+
+        Returns:
+            The offsets that are committed now.
+
+        Raises:
+            UnavailableError, RefusedError: a broker has not stored them.
+        """
+        self.check()
+        self._move_offsets()
+        return await _commit(self._membership, set(self.assignment))
+
+    async def committed(self, queue: Queue) -> int | None:
+        """The group's stored offset; None if there is none.
+
+        Raises:
+            UnavailableError, RefusedError: it cannot be read now.
+        """
+        self.check()
+        return await self._membership.manager.store.read(queue)
+
+    def position(self, queue: Queue) -> int:
+        """The offset of the next message of a queue that a poll returns.
+
+        Raises:
+            UsageError: the queue is not assigned.
+        """
+        self.check()
+        return _assigned(self._membership, queue).state.commit_offset
+
+    async def assign(self, queues: Collection[Queue], selection: Selection = None) -> None:
+        """Read exactly these queues, without rebalancing.
+
+        If the start of a queue cannot be determined because its broker is down, this is retried.
+
+        Args:
+            queues: all queues to read from now on.
+            selection: the filter: tags, or SQL92.
+
+        Raises:
+            UsageError: the consumer shares topics with its group.
+        """
+        self.check()
+        if self._shares:
+            raise UsageError("The consumer shares topics with its group.")
+        by_topic: defaultdict[str, list[Queue]] = defaultdict(list)
+        for queue in queues:
+            by_topic[queue.topic].append(queue)
+        membership = self._membership
+        for topic in by_topic.keys() - membership.subscriptions.keys():
+            selector = selector_of(selection)
+            subscription = Subscription.of(topic, selector, version_ms=now_ms())
+            membership.subscriptions[topic] = subscription
+        membership.manager.manual = by_topic
+        if not await membership.manager.rebalance():
+            membership.rebalance_soon()
+        for topic in membership.subscriptions.keys() - by_topic.keys():
+            del membership.subscriptions[topic]
+
+    async def seek(self, queue: Queue, to: int | datetime | Edge) -> int:
+        """Continue at another position of an assigned queue.
+
+        Args:
+            queue: an assigned queue.
+            to: an offset, a time, or `Edge.OLDEST` or `Edge.END`.
+
+        Returns:
+            The offset.
+
+        Raises:
+            UsageError: the queue is not assigned, or the offset is negative.
+            UnavailableError, RefusedError: the broker did not resolve the position.
+        """
+        self.check()
+        offset = await _seek(self._membership, queue, to)
+        self._polled.pop(queue, None)
+        return offset
+
+    async def offset_of(self, queue: Queue, to: int | datetime | Edge) -> int:
+        """The offset of a position in any queue; see `seek`."""
+        self.check()
+        return await _resolve(self._membership, queue, to)
+
+    async def queues(self, topic: str) -> list[Queue]:
+        """The readable queues of a topic.
+
+        Raises:
+            RefusedError: the topic does not exist.
+        """
+        self.check()
+        full = with_namespace(self._instance.options.namespace, topic)
+        return list((await self._instance.routes.look_up(full)).readable)
+
+    async def close(self) -> None:
+        """Store the offsets and leave the group. Calling it again does nothing."""
+        if self._end():
+            self._buffer.wake()
+            await self._membership.leave(self._move_offsets if self._auto_commit else lambda: None)
+
+    def _check_client(self) -> None:
+        self._instance.pool.check()
+
+    def _move_offsets(self) -> None:
+        """Move the offsets behind the polls, or to the next pull if nothing is buffered."""
+        table = self._membership.manager.store.table
+        for queue, assigned in self._assignments.fetchers.items():
+            polled = self._polled.pop(queue, None)
+            if assigned.state.empty:
+                table.move(queue, assigned.state.next_offset)
+            elif polled is not None:
+                table.move(queue, polled)
+
+
+def _assigned(membership: GroupMembership, queue: Queue) -> AssignedQueue:
+    assigned = membership.manager.queues.get(queue)
+    if assigned is None:
+        raise UsageError(f"{queue} is not assigned.", topic=queue.topic, partition=queue.id)
+    return assigned
+
+
+async def _resolve(membership: GroupMembership, queue: Queue, to: int | datetime | Edge) -> int:
+    rpc = membership.manager.rpc
+    if isinstance(to, datetime):
+        return await rpc.resolve(queue, Edge.TIME, int(to.timestamp() * 1000))
+    if isinstance(to, Edge):
+        return await rpc.resolve(queue, to)
+    return to
+
+
+async def _seek(membership: GroupMembership, queue: Queue, to: int | datetime | Edge) -> int:
+    _assigned(membership, queue)
+    offset = await _resolve(membership, queue, to)
+    if offset < 0:
+        raise UsageError(f"An offset is 0 or more, not {offset}.")
+    _assigned(membership, queue).seek(offset)
+    return offset
+
+
+async def _commit(membership: GroupMembership, queues: Collection[Queue]) -> dict[Queue, int]:
+    manager = membership.manager
+    for queue in queues:
+        assigned = manager.queues.get(queue)
+        if assigned is not None:
+            assigned.sync()
+    await asyncio.gather(*(manager.store.commit(queue) for queue in queues))
+    offsets = {queue: manager.store.table.get(queue) for queue in queues}
+    return {queue: offset for queue, offset in offsets.items() if offset is not None}

@@ -1,13 +1,11 @@
-"""What everything of one client shares: what Java calls a client instance (rocketmq 3.1 - 3.4).
+"""The shared state of one client: what Java calls a client instance (rocketmq 3.1 - 3.4).
 
-Rules:
-
-* One client id, one connection per address, one heartbeat that names every producer group and
-  consumer of the client. So a group has one consumer in an instance.
-* Routes of topics in use are looked up every `route_ms` (`Directory`).
-* Heartbeats go every `heartbeat_ms`: to the masters, or to all brokers when there is a consumer.
-  A new connection to a broker begins with one, so that a broker can call back at once. Brokers that
-  no route names any more are forgotten before.
+* An instance has one client id, one connection per address, and one heartbeat that contains every
+  producer group and every consumer of the client. A client has at most one consumer of a group.
+* Routes of topics in use are refreshed every `route_ms` (`RouteTable`).
+* Heartbeats are sent every `heartbeat_ms`: to the masters, or to all brokers if there is a
+  consumer. A new connection to a broker starts with a heartbeat, so that the broker can send
+  requests at once. Brokers that no route contains any more are dropped before.
 """
 
 from __future__ import annotations
@@ -17,61 +15,43 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Collection
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
 from coherer._client.engine.address import split
 from coherer._client.engine.tasks import cancel, every
-from coherer._client.rocketmq.directory import Directory
-from coherer._client.rocketmq.link import Desk, Handler, Link, Pool, Signer
-from coherer._client.rocketmq.nameservers import NameServers
+from coherer._client.rocketmq.link import Handler, Link, Pool, RequestHandlers, Signer
 from coherer._client.rocketmq.options import VIP_PORT_STEP, ClientOptions
-from coherer._client.rocketmq.requests import Replies
-from coherer._client.rocketmq.routes import MASTER
-from coherer._client.rocketmq.transactions import Checks
+from coherer._client.rocketmq.request_reply import PendingReplies
+from coherer._client.rocketmq.routing import MASTER, NameServers, RouteTable
+from coherer._client.rocketmq.transactions import TransactionChecks
 from coherer._common.logs import Log
 from coherer._net import running_loop
 from coherer._wire.rocketmq import acl
-from coherer._wire.rocketmq.bodies import ConsumerData, HeartbeatData, ProducerData
+from coherer._wire.rocketmq.bodies import HeartbeatData, ProducerData
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.names import FEATURE_TIMERS, FEATURES, INNER_PRODUCER_GROUP
 from coherer._wire.rocketmq.versions import V5_0_0
 from coherer.errors import ClosedError, CohererError, UsageError
 
+if TYPE_CHECKING:
+    from coherer._client.rocketmq.membership import GroupMembership
+
 _log = Log(logging.getLogger(__name__))
 
 HEARTBEAT_TIMEOUT_MS: Final = 3_000
-_ASKED: Final = {FEATURES: FEATURE_TIMERS}
-"""So our brokers tell what they can do. Java's look at no field of a heartbeat."""
+_FEATURE_QUERY: Final = {FEATURES: FEATURE_TIMERS}
+"""Asks Coherer's brokers for their features. Java's brokers ignore the fields of a heartbeat."""
 LEAVE_TIMEOUT_MS: Final = 1_000
-"""A broker that does not say goodbye in time forgets us when the connection ends."""
+"""A broker that does not answer in time forgets the client when its connection closes."""
 
 LOG_EVERY: Final = 20
-"""Heartbeats that went well are worth a line as often as this, as Java thinks."""
+"""One of this many successful rounds of heartbeats is logged, as in Java."""
 
 
-class ConsumerMember(Protocol):
-    """A consumer, as the instance sees it."""
-
-    @property
-    def group(self) -> str:
-        """The group's name, with the namespace."""
-        ...
-
-    @property
-    def topics(self) -> Collection[str]:
-        """The subscribed topics; their routes are kept fresh."""
-        ...
-
-    def heartbeat(self) -> ConsumerData:
-        """What a heartbeat says of this consumer."""
-        ...
-
-
-class Instance(Directory):
-    """The way to one RocketMQ cluster.
+class Instance:
+    """The connections, routes and registrations of one client.
 
     Args:
         options: the client's options.
@@ -80,27 +60,31 @@ class Instance(Directory):
         options: the client's options.
         pool: the connections.
         names: calls to the name servers.
-        client_id: how servers know us; set by `start`.
+        routes: routes of topics, and addresses of brokers.
+        client_id: how servers know the client; set by `start`.
         checks: answers brokers that ask about transactions.
-        replies: the requests that wait for replies.
-        versions: the release number of each broker, by its address, from its heartbeat answers.
-        timers: whether each broker keeps messages until any time, from the same.
+        replies: the requests that wait for a reply message.
+        versions: the release number of each broker by address, from its heartbeat answers.
+        timers: whether each broker supports arbitrary delivery times, from the same answers.
     """
 
     def __init__(self, options: ClientOptions) -> None:
         self.options = options
-        self._desk = Desk(_signer(options))
-        self.pool = Pool(self._desk, tls=options.tls, connect_timeout_ms=options.connect_timeout_ms)
-        super().__init__(NameServers(options.addresses, self.pool, options.timeout_ms))
+        self._handlers = RequestHandlers(_signer(options))
+        self.pool = Pool(
+            self._handlers, tls=options.tls, connect_timeout_ms=options.connect_timeout_ms
+        )
+        self.names = NameServers(options.addresses, self.pool, options.timeout_ms)
+        self.routes = RouteTable(self.names, self._subscribed_topics)
         self.client_id = ""
         self.local_host = ""
         self.versions: dict[str, int] = {}
         self.timers: dict[str, bool] = {}
-        self.checks = Checks(self.on, options.namespace)
-        self.replies = Replies(self.on)
+        self.checks = TransactionChecks(self.handle, options.namespace)
+        self.replies = PendingReplies(self.handle)
         self._producers: Counter[str] = Counter()
-        self._consumers: dict[str, ConsumerMember] = {}
-        self._greeted: WeakSet[Link] = WeakSet()
+        self._consumers: dict[str, GroupMembership] = {}
+        self._registered: WeakSet[Link] = WeakSet()
         self._starting: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._rounds = 0
@@ -110,7 +94,7 @@ class Instance(Directory):
         return f"<Instance {self.client_id or 'not started'} of {self.options.servers}>"
 
     async def start(self) -> None:
-        """Find a name server and begin to send heartbeats. Calling it again does nothing.
+        """Connect to a name server and start the heartbeats. Calling it again does nothing.
 
         Raises:
             UnavailableError: no name server can be reached.
@@ -122,32 +106,32 @@ class Instance(Directory):
         await asyncio.shield(self._starting)
 
     async def link(self, address: str, *, fast: bool = False) -> Link:
-        """The connection to a broker, made now if need be.
+        """The connection to a broker; it is opened if necessary.
 
         Args:
-            address: as routes name it.
-            fast: to its fast port, if the client is set to use that. Heartbeats go to the main
-                port only: a broker counts a consumer for each connection that has sent one, and the
-                others of its group would leave queues to one that is not there.
+            address: the address in the broker's route.
+            fast: connect to the VIP port, if the client is configured to use it. Heartbeats go to
+                the main port only: a broker counts one consumer for each connection that has sent
+                a heartbeat, and the group would leave queues to a consumer that does not exist.
 
         Raises:
-            ConnectError: it could not be made.
+            ConnectError: the connection could not be opened.
             ClosedError: the client is closed.
         """
         host, port = split(address)
         link = await self.pool.get(host, port)
-        if link not in self._greeted and (self._producers or self._consumers):
-            self._greeted.add(link)
-            self._say_hello(link)
+        if link not in self._registered and (self._producers or self._consumers):
+            self._registered.add(link)
+            self._send_heartbeat(link)
         if fast and self.options.vip:
             return await self.pool.get(host, port - VIP_PORT_STEP)
         return link
 
-    async def keeps_time(self, address: str) -> bool:
-        """Whether a broker keeps messages until any time: ours do, and those from 5.0 on.
+    async def has_timers(self, address: str) -> bool:
+        """Whether a broker supports arbitrary delivery times: Coherer's and RocketMQ's from 5.0 do.
 
         Args:
-            address: its main port's.
+            address: the address of its main port.
 
         Raises:
             UnavailableError: it cannot be reached, or does not answer.
@@ -156,71 +140,71 @@ class Instance(Directory):
         if link.server not in self.timers:
             body = self._heartbeat_body()
             answer = await link.ask(
-                RequestCode.HEART_BEAT, _ASKED, body, timeout_ms=HEARTBEAT_TIMEOUT_MS
+                RequestCode.HEART_BEAT, _FEATURE_QUERY, body, timeout_ms=HEARTBEAT_TIMEOUT_MS
             )
-            self._hear(link.server, answer)
+            self._record_features(link.server, answer)
         return self.timers[link.server]
 
-    # -- members
+    # -- registrations
 
-    def on(self, code: int, handler: Handler) -> None:
-        """Have `handler` called with each request of that code that a server sends us."""
-        self._desk.handlers[code] = handler
+    def handle(self, code: int, handler: Handler) -> None:
+        """Call `handler` with each request of this code that a server sends."""
+        self._handlers.by_code[code] = handler
 
     def register_producer(self, group: str) -> None:
-        """Name a producer group in heartbeats; a group may have several producers."""
+        """Add a producer to the heartbeats; a group may have several producers."""
         self._producers[group] += 1
         if self._producers[group] == 1:
             self.heartbeat_soon()
 
     async def unregister_producer(self, group: str) -> None:
-        """Undo one `register_producer`; with the last one, brokers are told."""
+        """Undo one `register_producer`; the last one of a group tells the brokers."""
         self._producers[group] -= 1
         if self._producers[group] <= 0:
             del self._producers[group]
-            await self._leave({"producerGroup": group})
+            await self._unregister({"producerGroup": group})
 
-    def consumer(self, group: str) -> ConsumerMember | None:
+    def consumer(self, group: str) -> GroupMembership | None:
         """The consumer of a group, if this client has one."""
         return self._consumers.get(group)
 
     @property
-    def consumers(self) -> list[ConsumerMember]:
+    def consumers(self) -> list[GroupMembership]:
         """All registered consumers."""
         return list(self._consumers.values())
 
-    def register_consumer(self, consumer: ConsumerMember) -> None:
-        """Name a consumer in heartbeats.
+    def register_consumer(self, consumer: GroupMembership) -> None:
+        """Add a consumer to the heartbeats.
 
         Raises:
-            UsageError: there is one of that group already.
+            UsageError: the client has a consumer of this group already.
         """
         if consumer.group in self._consumers:
             raise UsageError(
                 f"This client has a consumer of group {consumer.group} already.",
-                hint="Brokers tell consumers of a group apart by their clients.",
+                hint="Brokers identify the consumers of a group by their clients.",
             )
         self._consumers[consumer.group] = consumer
 
-    async def unregister_consumer(self, consumer: ConsumerMember) -> None:
-        """Undo `register_consumer`; brokers are told."""
+    async def unregister_consumer(self, consumer: GroupMembership) -> None:
+        """Undo `register_consumer`, and tell the brokers."""
         if self._consumers.get(consumer.group) is consumer:
             del self._consumers[consumer.group]
-            await self._leave({"consumerGroup": consumer.group})
+            await self._unregister({"consumerGroup": consumer.group})
 
     def heartbeat_soon(self) -> None:
-        """Send a heartbeat to the brokers that know us already, and do not wait."""
-        for link in list(self._greeted):
+        """Send a heartbeat to the brokers that had one before, and do not wait."""
+        for link in list(self._registered):
             if link.open:
-                self._say_hello(link)
+                self._send_heartbeat(link)
 
     async def heartbeat_now(self) -> None:
-        """Send a heartbeat to every broker that should get one; what fails is logged."""
-        self.forget_offline()
+        """Send a heartbeat to every broker that should get one; failures are logged."""
+        self.routes.forget_offline_brokers()
         only_masters = not self._consumers
         targets = [
             (broker, address)
-            for broker, addresses in self._brokers.items()
+            for broker, addresses in self.routes.brokers.items()
             for number, address in addresses.items()
             if number == MASTER or not only_masters
         ]
@@ -230,7 +214,7 @@ class Instance(Directory):
         self._rounds += 1
 
     async def close(self) -> None:
-        """Say goodbye, stop, and close all connections. Calling it again does nothing."""
+        """Unregister, and close all connections. Calling it again does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -239,13 +223,11 @@ class Instance(Directory):
         groups += [{"consumerGroup": group} for group in self._consumers]
         if self.client_id:
             await asyncio.gather(
-                *(self._leave(group) for group in groups),
-                self._leave({"producerGroup": INNER_PRODUCER_GROUP}),
+                *(self._unregister(group) for group in groups),
+                self._unregister({"producerGroup": INNER_PRODUCER_GROUP}),
             )
-        await cancel(*self._asking.values())
+        await self.routes.close()
         await self.pool.close()
-
-    # -- inside
 
     async def _start(self) -> None:
         link = await self.names.link()
@@ -255,13 +237,13 @@ class Instance(Directory):
         unit = f"@{self.options.unit}" if self.options.unit else ""
         self.client_id = f"{f'[{host}]' if ':' in host else host}@{instance}{unit}"
         self._tasks = [
-            asyncio.create_task(every(self.options.route_ms, self.refresh), name="routes"),
+            asyncio.create_task(every(self.options.route_ms, self.routes.refresh), name="routes"),
             asyncio.create_task(
                 every(self.options.heartbeat_ms, self.heartbeat_now), name="heartbeats"
             ),
         ]
 
-    def _subscribed(self) -> set[str]:
+    def _subscribed_topics(self) -> set[str]:
         return {topic for consumer in self._consumers.values() for topic in consumer.topics}
 
     def _heartbeat_body(self) -> bytes:
@@ -276,42 +258,46 @@ class Instance(Directory):
         try:
             host, port = split(address)
             link = await self.pool.get(host, port)
-            self._greeted.add(link)
+            self._registered.add(link)
             answer = await link.ask(
                 RequestCode.HEART_BEAT,
-                _ASKED,
+                _FEATURE_QUERY,
                 self._heartbeat_body(),
                 timeout_ms=HEARTBEAT_TIMEOUT_MS,
             )
         except ClosedError:
             return False
         except CohererError as error:
-            _log.warning("Heartbeat to %s: %s", broker, error, about=broker)
+            _log.warning("Heartbeat to %s failed: %s", broker, error, about=broker)
             return False
-        self._hear(address, answer)
-        self._hear(link.server, answer)
+        self._record_features(address, answer)
+        self._record_features(link.server, answer)
         return True
 
-    def _say_hello(self, link: Link) -> None:
-        body = self._heartbeat_body()
-        future = link.call(RequestCode.HEART_BEAT, _ASKED, body, timeout_ms=HEARTBEAT_TIMEOUT_MS)
+    def _send_heartbeat(self, link: Link) -> None:
+        future = link.call(
+            RequestCode.HEART_BEAT,
+            _FEATURE_QUERY,
+            self._heartbeat_body(),
+            timeout_ms=HEARTBEAT_TIMEOUT_MS,
+        )
 
         def answered(done: asyncio.Future[Command]) -> None:
             if done.cancelled() or done.exception() is not None:
-                _log.info("A heartbeat to %s got no answer", link.server)
+                _log.info("A heartbeat to %s was not answered", link.server)
             else:
-                self._hear(link.server, done.result())
+                self._record_features(link.server, done.result())
 
         future.add_done_callback(answered)
 
-    def _hear(self, server: str, answer: Command) -> None:
-        """Take what a heartbeat's answer says of a broker."""
+    def _record_features(self, server: str, answer: Command) -> None:
+        """Record the version and the features in a heartbeat's answer."""
         self.versions[server] = answer.version
         timers = FEATURE_TIMERS in answer.fields.get(FEATURES, "").split(",")
         self.timers[server] = timers or answer.version >= V5_0_0
 
-    async def _leave(self, group: dict[str, str]) -> None:
-        async def tell(link: Link) -> None:
+    async def _unregister(self, group: dict[str, str]) -> None:
+        async def unregister(link: Link) -> None:
             try:
                 await link.ask(
                     RequestCode.UNREGISTER_CLIENT,
@@ -319,9 +305,9 @@ class Instance(Directory):
                     timeout_ms=LEAVE_TIMEOUT_MS,
                 )
             except CohererError as error:
-                _log.info("Leaving %s: %s", link.server, error)
+                _log.info("Unregistering at %s failed: %s", link.server, error)
 
-        await asyncio.gather(*(tell(link) for link in list(self._greeted) if link.open))
+        await asyncio.gather(*(unregister(link) for link in list(self._registered) if link.open))
 
 
 def _signer(options: ClientOptions) -> Signer | None:

@@ -1,12 +1,12 @@
-"""Connections to RocketMQ's servers: requests of ours under way, and requests of theirs.
+"""Connections to RocketMQ's servers, with requests in both directions.
 
-Rules beside those of `coherer._client.engine.connections`:
+In addition to `coherer._client.engine.connections`:
 
-* A connection is full duplex. What the server asks (rocketmq 4) goes to the handler that is
-  registered for its code; numbers of requests are counted by each side for itself.
-* A request with the flag "one-way" is never answered. A code that nobody handles is answered as
-  Java answers it, an error of a handler too, and neither ends the connection.
-* A request is signed just before it is encoded, over what is sent (rocketmq 10.1).
+* A connection is full duplex. A request from the server (rocketmq 4) goes to the handler that is
+  registered for its code. Each side numbers its own requests.
+* A one-way request is never answered. A request whose code has no handler, and a handler that
+  fails, are answered as Java answers them; neither closes the connection.
+* A request is signed just before it is encoded (rocketmq 10.1).
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from coherer.errors import CohererError, DisconnectedError, ProtocolError
 
 _log = Log(logging.getLogger(__name__))
 
-NOTHING: Final[Mapping[str, str]] = {}
+NO_FIELDS: Final[Mapping[str, str]] = {}
 
 Fields = Mapping[str, str]
 Signer = Callable[[Fields, bytes], dict[str, str]]
-"""Gets the fields and the body of a request, and returns the fields with the signature."""
+"""Takes the fields and the body of a request, and returns the fields with a signature."""
 
 Handler = Callable[["Link", Command], Coroutine[None, None, None] | None]
-"""Deals with a request of the server's, and answers it by `Link.respond` where it wants one. What
-takes time is a coroutine."""
+"""Handles a request from a server, and answers it with `Link.respond`. Returns a coroutine if it
+takes time."""
 
 
 class Call:
-    """A single request whose answer, of whatever code, goes into a future."""
+    """A request whose answer resolves a future, whatever its code."""
 
     __slots__ = ("deadline", "future")
 
@@ -53,35 +53,35 @@ class Call:
             self.future.set_result(answer)
 
     def failed(self, error: CohererError) -> None:
-        """There will be no answer."""
+        """No answer will come."""
         if not self.future.done():
             self.future.set_exception(error)
 
 
-class Desk:
-    """What the links of one client share: handlers of the servers' requests, and the signer.
+class RequestHandlers:
+    """The handlers of servers' requests, and the signer, shared by all links of a client.
 
     Attributes:
-        handlers: by code.
+        by_code: the handlers.
         signer: signs requests; None without credentials.
     """
 
     def __init__(self, signer: Signer | None = None) -> None:
-        self.handlers: dict[int, Handler] = {}
+        self.by_code: dict[int, Handler] = {}
         self.signer = signer
         self._tasks: set[asyncio.Task[None]] = set()
 
     def handle(self, link: Link, request: Command) -> None:
-        """Have a request of a server's dealt with."""
-        handler = self.handlers.get(request.code)
+        """Handle a request from a server."""
+        handler = self.by_code.get(request.code)
         if handler is None:
-            _log.debug("%s asked for code %d, which nobody handles", link.server, request.code)
+            _log.debug("%s sent a request with the unknown code %d", link.server, request.code)
             text = f" request type {request.code} not supported"
             link.respond(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
             return
         try:
             work = handler(link, request)
-        except Exception as error:  # noqa: BLE001 - see _finish
+        except Exception as error:  # noqa: BLE001 - see `_finish`
             self._failed(link, request, error)
             return
         if work is not None:
@@ -90,7 +90,7 @@ class Desk:
             task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Cancel the handlers that are running."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -100,14 +100,14 @@ class Desk:
     ) -> None:
         try:
             await work
-        except Exception as error:  # noqa: BLE001 - theirs must not break the connection of others
+        except Exception as error:  # noqa: BLE001 - a handler must not break the connection
             self._failed(link, request, error)
 
     @staticmethod
     def _failed(link: Link, request: Command, error: Exception) -> None:
         if not link.open:
             _log.info(
-                "Request %d of %s is not answered: %s",
+                "Request %d of %s cannot be answered: %s",
                 request.code,
                 link.server,
                 error,
@@ -125,26 +125,26 @@ class Desk:
 
 
 class Link(ServerConnection[Command]):
-    """One connection, in both directions. A `Receiver`.
+    """One connection, with requests in both directions. A `Receiver`.
 
     Attributes:
-        session: gives numbers to requests and takes received bytes apart.
+        session: numbers requests, and parses received bytes.
     """
 
-    # Java's servers close at 120 s, and whoever closes first need not lose a request to it.
+    # Java's servers close at 120 s. Closing first avoids losing a request to that.
     idle_ms: ClassVar[int] = 110_000
 
-    def __init__(self, connection: Connection, server: str, desk: Desk) -> None:
+    def __init__(self, connection: Connection, server: str, handlers: RequestHandlers) -> None:
         super().__init__(connection, server)
         self.session = Session()
-        self._desk = desk
+        self._handlers = handlers
 
     def call(
-        self, code: int, fields: Fields = NOTHING, body: bytes = b"", *, timeout_ms: int
+        self, code: int, fields: Fields = NO_FIELDS, body: bytes = b"", *, timeout_ms: int
     ) -> asyncio.Future[Command]:
-        """Send a request now; the future gets the answer, of whatever code.
+        """Send a request now; the future gets the answer, whatever its code.
 
-        Requests leave in the order of the calls.
+        Requests are sent in the order of the calls.
 
         Raises:
             DisconnectedError: the connection is closed already; nothing was sent.
@@ -157,19 +157,19 @@ class Link(ServerConnection[Command]):
         return future
 
     def send(self, code: int, fields: Fields, body: bytes, waiter: PendingRequest[Command]) -> None:
-        """Send a request now whose answer goes to `waiter`. The connection has to be open."""
+        """Send a request now; `waiter` gets the answer. The connection must be open."""
         opaque, frame = self.session.request(code, self._signed(fields, body), body)
         self.expect(opaque, waiter)
         self.connection.write(frame)
 
     async def ask(
-        self, code: int, fields: Fields = NOTHING, body: bytes = b"", *, timeout_ms: int
+        self, code: int, fields: Fields = NO_FIELDS, body: bytes = b"", *, timeout_ms: int
     ) -> Command:
-        """Send a request and wait for an answer that says yes.
+        """Send a request and wait for a successful answer.
 
         Raises:
             UnavailableError: no answer.
-            RefusedError: the server said no.
+            RefusedError: the server refused.
         """
         answer = await self.call(code, fields, body, timeout_ms=timeout_ms)
         if answer.code != ResponseCode.SUCCESS:
@@ -178,9 +178,9 @@ class Link(ServerConnection[Command]):
         return answer
 
     def tell(
-        self, code: int, fields: Fields = NOTHING, body: bytes = b"", *, remark: str | None = None
+        self, code: int, fields: Fields = NO_FIELDS, body: bytes = b"", *, remark: str | None = None
     ) -> None:
-        """Send a request that nobody answers.
+        """Send a one-way request.
 
         Raises:
             DisconnectedError: the connection is closed already; nothing was sent.
@@ -195,10 +195,10 @@ class Link(ServerConnection[Command]):
         request: Command,
         code: int = ResponseCode.SUCCESS,
         remark: str | None = None,
-        fields: Fields = NOTHING,
+        fields: Fields = NO_FIELDS,
         body: bytes = b"",
     ) -> None:
-        """Answer a request of the server's, unless it wants no answer."""
+        """Answer a request from the server, unless it is one-way."""
         if not request.is_oneway and self.open:
             self.connection.write(self.session.response(request, code, remark, dict(fields), body))
 
@@ -216,7 +216,7 @@ class Link(ServerConnection[Command]):
         self._understood = self._understood or bool(commands)
         for command in commands:
             if not command.flag & 1:
-                self._desk.handle(self, command)
+                self._handlers.handle(self, command)
                 continue
             waiter = waiting.pop(command.opaque, None)
             if waiter is not None:
@@ -231,7 +231,7 @@ class Link(ServerConnection[Command]):
             )
 
     def _signed(self, fields: Fields, body: bytes) -> dict[str, str]:
-        signer = self._desk.signer
+        signer = self._handlers.signer
         return dict(fields) if signer is None else signer(fields, body)
 
 
@@ -239,22 +239,26 @@ class Pool(ConnectionPool[Link]):
     """The connections of one client, one per address.
 
     Args:
-        desk: what its links share.
-        tls: how connections are made secret; None for plain TCP.
-        connect_timeout_ms: for each new connection.
+        handlers: shared by the links.
+        tls: the TLS settings; None for plain TCP.
+        connect_timeout_ms: of each new connection.
     """
 
     def __init__(
-        self, desk: Desk, *, tls: TlsOptions | None = None, connect_timeout_ms: int = 3000
+        self,
+        handlers: RequestHandlers,
+        *,
+        tls: TlsOptions | None = None,
+        connect_timeout_ms: int = 3000,
     ) -> None:
         super().__init__(
-            lambda connection, server: Link(connection, server, desk),
+            lambda connection, server: Link(connection, server, handlers),
             tls=tls,
             connect_timeout_ms=connect_timeout_ms,
         )
-        self.desk = desk
+        self.handlers = handlers
 
     async def close(self) -> None:
-        """Close all connections, and end what their servers asked for."""
-        await self.desk.close()
+        """Close all connections, and cancel the handlers of servers' requests."""
+        await self.handlers.close()
         await super().close()

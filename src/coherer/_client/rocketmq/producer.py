@@ -1,10 +1,9 @@
 """The producer of RocketMQ.
 
-Theory: routes come from the instance, which keeps them fresh; each broker's master has a lane
-(`sends`), each topic a selector (`selection`) that takes its queues in turn; all of that is the
-`outbox`. A window bounds what is under way. A message that a broker refused or that could not
-leave is tried with another (`retries`). One whose answer was lost may be stored: it is an error,
-unless `retry_lost` asks for a duplicate rather than a loss, as Java's producer does.
+A producer checks the arguments of a send and the in-flight window; its `Sender` selects the queue
+and sends. A message that a broker refused, or that could not be sent, is sent again to another
+broker (`retries`). If the answer was lost, the message may be stored: the send raises an error,
+unless `retry_lost` prefers duplicates to losses, as Java's producer does.
 """
 
 from __future__ import annotations
@@ -13,32 +12,35 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Final, cast, overload
 
-from coherer._client.engine.misuse import message_topic
+from coherer._client.engine.misuse import check_body, message_topic, mistaken
 from coherer._client.engine.outcomes import CallbackSink, FutureSink, Outcome, Sink
 from coherer._client.engine.producing import BaseProducer
-from coherer._client.rocketmq.batching import item_of, joined, pack, topic_of
+from coherer._client.rocketmq.broker_sender import SINGLE
 from coherer._client.rocketmq.instance import Instance
-from coherer._client.rocketmq.link import NOTHING, Link
-from coherer._client.rocketmq.observers import Kind, observe
-from coherer._client.rocketmq.outbox import Outbox
-from coherer._client.rocketmq.producer_options import ProducerOptions, Verdict
-from coherer._client.rocketmq.requests import reply_message, reply_target, request_properties
-from coherer._client.rocketmq.selection import Key
-from coherer._client.rocketmq.sends import SINGLE
-from coherer._client.rocketmq.timing import When, when_of
-from coherer._client.rocketmq.tracing import ProducerTrace, Tracer
-from coherer._client.rocketmq.transactions import PREPARED, Transaction, end_header
-from coherer._wire.rocketmq.batches import ITEM_BYTES, split_by_size
+from coherer._client.rocketmq.link import NO_FIELDS, Link
+from coherer._client.rocketmq.options import ProducerOptions
+from coherer._client.rocketmq.queue_selection import Key
+from coherer._client.rocketmq.request_reply import (
+    reply_message,
+    reply_target,
+    request_properties,
+)
+from coherer._client.rocketmq.sender import DeliveryTime, Sender, delivery_time
+from coherer._client.rocketmq.tracing import Kind, ProducerTrace, Tracer, observe
+from coherer._client.rocketmq.transactions import PREPARED, Transaction, Verdict, end_header
+from coherer._record.ids import UniqueIds
+from coherer._wire.rocketmq.batches import ITEM_BYTES, item_parts, split_by_size
 from coherer._wire.rocketmq.codes import RequestCode
-from coherer._wire.rocketmq.messages import SendReceipt, StoredMessage
+from coherer._wire.rocketmq.messages import SendReceipt, StoredMessage, outgoing
 from coherer._wire.rocketmq.names import TRACE_TOPIC, Queue
 from coherer.errors import UsageError
 from coherer.message import Message, Receipt
 
 TRACE_TIMEOUT_MS: Final = 5_000
-"""How long Java lets a trace message take."""
+"""The timeout of a message with trace records, as in Java."""
 
 _tracers: Final = itertools.count(1)
 
@@ -47,8 +49,8 @@ class Producer(BaseProducer):
     """Sends messages. Made by `Client.producer`; use it with `async with`.
 
     Args:
-        instance: the way to the cluster.
-        topics: published at the start; others are at their first message.
+        instance: the connections and routes.
+        topics: published at the start; others are published with their first message.
         options: see `ProducerOptions`.
     """
 
@@ -57,9 +59,9 @@ class Producer(BaseProducer):
     ) -> None:
         self._instance = instance
         self._options = options or ProducerOptions()
-        self._outbox = Outbox(instance, self._options)
-        super().__init__(instance.pool.check, self._outbox.window, topics, self._outbox.published)
-        self._trace = self._traced(self._options.trace)
+        self._sender = Sender(instance, self._options)
+        super().__init__(instance.pool.check, self._sender.window, topics, self._sender.published)
+        self._trace = self._make_trace(self._options.trace)
 
     @property
     def group(self) -> str:
@@ -67,7 +69,7 @@ class Producer(BaseProducer):
         return self._options.group
 
     async def publish(self, *topics: str) -> None:
-        """Find out where topics are; returns when messages to them can be sent.
+        """Look up topics and connect to their brokers; returns when they can be sent to.
 
         Raises:
             RefusedError: a topic does not exist and no broker creates topics; code 17.
@@ -75,7 +77,7 @@ class Producer(BaseProducer):
         """
         self.check()
         for topic in topics:
-            await self._outbox.publish(topic)
+            await self._sender.publish(topic)
 
     async def send(
         self,
@@ -90,27 +92,26 @@ class Producer(BaseProducer):
         """Send one message and wait for its receipt.
 
         Args:
-            message: what to send.
-            order_by: messages of one key go to one queue, in order; sent once.
-            queue: this queue and no other; sent once.
-            delay_level: the broker keeps the message back: by default level 1 is 1 s, 3 is 10 s, 18
-                is 2 h.
-            deliver_at: the broker keeps the message until then; a naive time is local. Up to three
-                days ahead, exact to 0.1 s with Coherer's broker and to 1 s with RocketMQ 5.x. Sent
-                once.
+            message: the message.
+            order_by: messages with the same key go to the same queue, in order; no retries.
+            queue: send to this queue only; no retries.
+            delay_level: the broker delays the message: by default level 1 is 1 s, 3 is 10 s, 18 is
+                2 h.
+            deliver_at: the broker delays the message until then; a naive time is local. Up to three
+                days ahead, exact to 0.1 s with Coherer's broker and to 1 s with RocketMQ 5.x. No
+                retries.
             delay: the same, counted from the message's arrival at the broker. Brokers before 5.0
-                only have delay levels: there it has to be exactly the delay of one.
+                only have delay levels: there it has to equal the delay of one.
 
         Raises:
-            UsageError: the message cannot be sent as it is, or a broker before 5.0 has no such
-                delay.
+            UsageError: the message cannot be encoded, or a broker before 5.0 has no such delay.
             RefusedError: the brokers refused it.
             DisconnectedError, RequestTimeoutError: it may or may not be stored.
             UnavailableError: no broker could be reached; it was not sent.
         """
-        # What `_prepared` does; a coroutine less for each message is worth the lines.
+        # `_prepare` inlined, which saves a coroutine per message.
         if self._window.full or message_topic(message) not in self._published:
-            await self._prepared(message.topic)
+            await self._prepare(message.topic)
         return await self.submit(
             message,
             order_by=order_by,
@@ -156,11 +157,11 @@ class Producer(BaseProducer):
         deliver_at: datetime | None = None,
         delay: timedelta | None = None,
     ) -> asyncio.Future[SendReceipt] | None:
-        """Send one message and do not wait.
+        """Send one message without waiting.
 
         Args:
             message: of a topic that is published already.
-            callback: gets the receipt or the error, instead of the future.
+            callback: called with the receipt or the error, instead of the future.
             order_by: see `send`.
             queue: see `send`.
             delay_level: see `send`.
@@ -168,12 +169,12 @@ class Producer(BaseProducer):
             delay: see `send`.
 
         Returns:
-            A future of the receipt; None with a callback. A future that fails and is never
-            awaited is reported by asyncio's log.
+            A future of the receipt; None with a callback. asyncio logs a future that fails and is
+            never awaited.
 
         Raises:
-            WindowFullError: too many are under way; `await producer.ready()` before.
-            UsageError: the message cannot be sent as it is.
+            WindowFullError: the in-flight window is full; `await producer.ready()` first.
+            UsageError: the message cannot be encoded.
         """
         self.check()
         if self._window.full:
@@ -185,9 +186,9 @@ class Producer(BaseProducer):
         else:
             future = self._loop.create_future()
             sink = FutureSink(cast("asyncio.Future[Receipt]", future))
-        when = when_of(delay_level, deliver_at, delay)
-        if order_by is None and queue is None and when is NOTHING:
-            self._outbox.post(message, sink)
+        when = delivery_time(delay_level, deliver_at, delay)
+        if order_by is None and queue is None and when is NO_FIELDS:
+            self._sender.send(message, sink)
         else:
             self.post(message, sink, order_by=order_by, queue=queue, when=when)
         return future
@@ -199,70 +200,72 @@ class Producer(BaseProducer):
         order_by: Key | None = None,
         queue: Queue | None = None,
     ) -> list[SendReceipt]:
-        """Send messages of one topic together, the fastest way: all to one queue, in order.
+        """Send messages of one topic in one request, which is the fastest way to send.
+
+        All of them go to one queue, in order.
 
         Args:
-            messages: of one topic. More than fit into one request (`max_bytes`) are sent in
-                several, one after the other.
+            messages: of one topic. Messages that do not fit into one request (`max_bytes`) are sent
+                in several, one after the other.
             order_by: see `send`.
             queue: see `send`.
 
         Returns:
             A receipt for each request. Its ids are those of all its messages, joined by commas, and
-            its offset is the first's.
+            its offset is that of the first message.
 
         Raises:
-            UsageError: there is none, or they are of several topics.
-            CohererError: see `send`; what was sent before is sent.
+            UsageError: there are no messages, or they are of several topics.
+            CohererError: see `send`; the requests before it are stored.
         """
-        topic = topic_of(messages)
+        topic = _topic_of(messages)
         if topic not in self._published:
             await self.publish(topic)
-        ids, items = pack(messages, self._outbox.ids)
+        ids, items = _encode_batch(messages, self._sender.ids)
         receipts: list[SendReceipt] = []
         sizes = [ITEM_BYTES + len(body) + len(text) for _, body, _, text in items]
         for part in split_by_size(sizes, self._options.max_bytes):
             await self.ready()
-            place, tries = self._outbox.choose(topic, order_by, queue)
+            target, retries = self._sender.select(topic, order_by, queue)
             batch: Sequence[Message] = messages[part]
-            body = joined(items[part])
+            body = _join(items[part])
             future: asyncio.Future[Receipt] = self._loop.create_future()
             sink: Sink = FutureSink(future)
-            if self._outbox.observers:
-                group, observers = self._outbox.group, self._outbox.observers
+            if self._sender.observers:
+                group, observers = self._sender.group, self._sender.observers
                 batch, sink = observe(observers, batch, group, Kind.NORMAL, sink)
-                body = joined(map(item_of, batch, ids[part]))
-            self._outbox.post_batch(batch[0], body, ",".join(ids[part]), sink, place, tries)
+                body = _join(map(_encode_item, batch, ids[part]))
+            self._sender.send_batch(batch[0], body, ",".join(ids[part]), sink, target, retries)
             receipts.append(cast("SendReceipt", await future))
         return receipts
 
     async def send_oneway(
         self, message: Message, *, order_by: Key | None = None, queue: Queue | None = None
     ) -> None:
-        """Send one message and never learn what became of it.
+        """Send one message without asking for a receipt.
 
-        It waits while the connection cannot take more; a broker with too much to do drops such
-        messages without a word.
+        It waits while the connection's write buffer is full. An overloaded broker drops such
+        messages silently.
 
         Args:
-            message: what to send.
+            message: the message.
             order_by: see `send`.
             queue: see `send`.
 
         Raises:
-            UsageError: the message cannot be sent as it is.
+            UsageError: the message cannot be encoded.
             UnavailableError: no broker could be reached; it was not sent.
         """
         if message_topic(message) not in self._published:
             await self.publish(message.topic)
         self.check()
-        await self._outbox.tell(message, order_by, queue)
+        await self._sender.send_oneway(message, order_by, queue)
 
     def transaction(self, message: Message) -> Transaction:
-        """A message that consumers get when your own work is done; use it with `async with`.
+        """A message that becomes visible when your own work is done; use it with `async with`.
 
-        The producer needs a check function (`check=`), which is asked about transactions whose end
-        a broker has not heard of.
+        The producer needs a check function (`check=`), which is called when a broker does not know
+        how a transaction ended.
 
         Raises:
             UsageError: there is no check function.
@@ -276,47 +279,47 @@ class Producer(BaseProducer):
         return Transaction(self, message)
 
     async def request(self, message: Message, *, timeout_ms: int | None = None) -> StoredMessage:
-        """Send a message that somebody replies to, and wait for the reply.
+        """Send a message and wait for a consumer's reply.
 
         Args:
-            message: what to send.
+            message: the request.
             timeout_ms: how long to wait for the reply; the producer's timeout when None.
 
         Raises:
-            RequestTimeoutError: nobody replied in time.
+            RequestTimeoutError: no reply in time.
             CohererError: see `send`.
         """
-        await self._prepared(message_topic(message))
+        await self._prepare(message_topic(message))
         timeout_ms = timeout_ms or self._options.timeout_ms or self._instance.options.timeout_ms
         replies, client_id = self._instance.replies, self._instance.client_id
-        number, future = replies.expect()
+        number, future = replies.add()
         began = self._loop.time()
         try:
-            await self._post(message, request_properties(number, client_id, timeout_ms))
+            await self._send(message, request_properties(number, client_id, timeout_ms))
         except BaseException:
-            replies.forget(number)
+            replies.remove(number)
             raise
         left_ms = timeout_ms - (self._loop.time() - began) * 1000
         return await replies.wait(number, future, left_ms, message.topic)
 
     async def reply(self, request: StoredMessage, reply: Message | bytes) -> SendReceipt:
-        """Answer a message that was sent with `request`.
+        """Reply to a message that was sent with `request`.
 
         Args:
-            request: the message as a consumer got it.
-            reply: the answer; only its topic is not used.
+            request: the message as a consumer received it.
+            reply: the reply; its topic is ignored.
 
         Raises:
-            UsageError: the message is no request.
-            RefusedError: the one who asked is not connected to the broker any more.
+            UsageError: the message is not a request.
+            RefusedError: the requesting client is not connected to the broker any more.
             CohererError: see `send`.
         """
         self.check()
         topic, system = reply_target(request)
-        await self._prepared(topic)
+        await self._prepare(topic)
         message = reply_message(topic, reply)
         code = int(RequestCode.SEND_REPLY_MESSAGE_V2)
-        return await self._post(message, system, code=code, broker=request.broker)
+        return await self._send(message, system, code=code, broker=request.broker)
 
     def post(
         self,
@@ -325,78 +328,80 @@ class Producer(BaseProducer):
         *,
         order_by: Key | None = None,
         queue: Queue | None = None,
-        when: Mapping[str, str] | When = NOTHING,
+        when: Mapping[str, str] | DeliveryTime = NO_FIELDS,
     ) -> None:
-        """Send a message and have `sink` told; does not look at the window. For facades.
+        """Send a message; `sink` gets the outcome. Does not wait for the window. For facades.
 
         Raises:
             ClosedError: the producer is closed.
-            UsageError: the message cannot be sent as it is, or its topic is not published.
+            UsageError: the message cannot be encoded, or its topic is not published.
             UnavailableError: the topic has no queue any more.
         """
         if self._state != "open":
             self.check()
-        if isinstance(when, When):
-            self._outbox.post_timed(message, sink, when, order_by=order_by, queue=queue)
+        if isinstance(when, DeliveryTime):
+            self._sender.send_timed(message, sink, when, order_by=order_by, queue=queue)
         else:
-            self._outbox.post(message, sink, order_by=order_by, queue=queue, system=when)
+            self._sender.send(message, sink, order_by=order_by, queue=queue, system=when)
 
-    # -- what transactions call
+    # -- called by transactions
 
     async def send_half(self, message: Message) -> tuple[SendReceipt, Link]:
         """Send a half message; see `transaction`."""
-        await self._prepared(message_topic(message))
-        system = {"TRAN_MSG": "true", "PGROUP": self._outbox.group}
-        receipt = await self._post(message, system, sys_flag=PREPARED)
-        return receipt, await self._instance.link(self._instance.address(receipt.broker), fast=True)
+        await self._prepare(message_topic(message))
+        system = {"TRAN_MSG": "true", "PGROUP": self._sender.group}
+        receipt = await self._send(message, system, sys_flag=PREPARED)
+        return receipt, await self._link(receipt)
 
     async def end(self, receipt: SendReceipt, link: Link, verdict: Verdict) -> None:
-        """Tell the broker what becomes of a half message."""
+        """Tell the broker the outcome of a transaction."""
         self.check()
         if not link.open:
-            link = await self._instance.link(self._instance.address(receipt.broker), fast=True)
-        fields = end_header(self._outbox.group, receipt, verdict).fields()
+            link = await self._link(receipt)
+        fields = end_header(self._sender.group, receipt, verdict).fields()
         if self._trace is not None:
             self._trace.ended(receipt, verdict, link.server)
         if verdict is Verdict.UNKNOWN:
-            link.tell(RequestCode.END_TRANSACTION, fields)  # nobody answers this (2.9)
+            link.tell(RequestCode.END_TRANSACTION, fields)  # brokers do not answer this (2.9)
             return
         timeout_ms = self._instance.options.timeout_ms
         await link.ask(RequestCode.END_TRANSACTION, fields, timeout_ms=timeout_ms)
 
-    # -- inside
+    # -- overrides of the common part
 
     async def _register(self) -> None:
-        await self._outbox.open()
+        await self._sender.open()
 
     async def _leave(self) -> None:
-        await self._outbox.close()
+        await self._sender.close()
         if self._trace is not None:
             await self._trace.close()
 
     def _posting(self) -> Callable[[Message, Sink], object]:
-        return self._outbox.post
+        return self._sender.send
 
-    def _traced(self, trace: bool | str) -> ProducerTrace | None:
+    def _make_trace(self, trace: bool | str) -> ProducerTrace | None:
         if not trace:
             return None
-        topic = trace if isinstance(trace, str) else TRACE_TOPIC
-        group = f"_INNER_TRACE_PRODUCER-{self._options.group}-PRODUCE-{next(_tracers)}"
-        options = ProducerOptions(group=group, timeout_ms=TRACE_TIMEOUT_MS)
-        tracer = Tracer(Producer(self._instance, (), options), topic)
-        looks_on = ProducerTrace(tracer, self._outbox.group, topic)
-        self._outbox.observers.append(looks_on)
-        self._outbox.ended = looks_on.checked
-        return looks_on
+        tracer, topic = make_tracer(self._instance, f"{self._options.group}-PRODUCE", trace)
+        observer = ProducerTrace(tracer, self._sender.group, topic)
+        self._sender.observers.append(observer)
+        self._sender.check_observer = observer.checked
+        return observer
 
-    async def _prepared(self, topic: str) -> None:
+    async def _link(self, receipt: SendReceipt) -> Link:
+        address = self._instance.routes.address(receipt.broker)
+        return await self._instance.link(address, fast=True)
+
+    async def _prepare(self, topic: str) -> None:
+        """Publish a topic if necessary, and wait until the window has space."""
         if topic not in self._published:
             await self.publish(topic)
         self.check()
         if self._window.full:
             await self._window.room()
 
-    def _post(
+    def _send(
         self,
         message: Message,
         system: Mapping[str, str],
@@ -406,12 +411,79 @@ class Producer(BaseProducer):
         broker: str | None = None,
     ) -> asyncio.Future[SendReceipt]:
         future: asyncio.Future[Receipt] = self._loop.create_future()
-        self._outbox.post(
+        self._sender.send(
             message,
             FutureSink(future),
-            queue=None if broker is None else self._outbox.queue_of(message.topic, broker),
+            queue=None if broker is None else self._sender.any_queue(message.topic, broker),
             system=system,
             sys_flag=sys_flag,
             code=code,
         )
         return cast("asyncio.Future[SendReceipt]", future)
+
+
+def make_tracer(instance: Instance, name: str, trace: bool | str) -> tuple[Tracer, str]:
+    """A tracer with a producer of its own, and the topic of its records.
+
+    Args:
+        instance: the connections and routes.
+        name: makes the producer group unique.
+        trace: the topic; True for the default one.
+    """
+    topic = trace if isinstance(trace, str) else TRACE_TOPIC
+    group = f"_INNER_TRACE_PRODUCER-{name}-{next(_tracers)}"
+    options = ProducerOptions(group=group, timeout_ms=TRACE_TIMEOUT_MS)
+    return Tracer(Producer(instance, (), options), topic), topic
+
+
+# -- batches (rocketmq 5.9)
+
+IDS_PER_CALL: Final = 4_096
+"""Unique ids differ among 65,536 that are generated in one millisecond."""
+
+BatchItem = tuple[bytes, bytes, bytes, bytes]
+"""The parts of an encoded message of a batch."""
+
+
+def _topic_of(messages: Sequence[Message]) -> str:
+    """The topic of a batch."""
+    topics = {message_topic(message) for message in messages}
+    if len(topics) != 1:
+        raise UsageError(f"A batch has messages of one topic, not of {len(topics)}.")
+    topic = topics.pop()
+    if topic.startswith("%RETRY%"):
+        raise UsageError("Messages of a retry topic cannot be sent in batches.", topic=topic)
+    return topic
+
+
+def _encode_item(message: Message, unique_id: str) -> BatchItem:
+    """Encode a message of a batch; nothing is compressed."""
+    body = message.body
+    if type(body) is not bytes:
+        check_body(message)
+    plain = message.tag is None and message.time is None
+    try:
+        if not plain or message.keys or message.properties or not body:
+            body, properties, _ = outgoing(message, unique_id=unique_id, compress_from_bytes=0)
+            return item_parts(body, properties.encode())
+        return item_parts(body, b"UNIQ_KEY\x01" + unique_id.encode())
+    except (TypeError, AttributeError) as error:
+        raise mistaken(message, error) from error
+
+
+def _join(items: Iterable[BatchItem]) -> bytes:
+    """The body of a batch."""
+    return b"".join(chain.from_iterable(items))
+
+
+def _encode_batch(
+    messages: Sequence[Message], unique: UniqueIds
+) -> tuple[list[str], list[BatchItem]]:
+    """New unique ids for messages, and the encoded messages."""
+    ids: list[str] = []
+    items: list[BatchItem] = []
+    for start in range(0, len(messages), IDS_PER_CALL):
+        some = messages[start : start + IDS_PER_CALL]
+        ids += unique.take(len(some))
+        items += map(_encode_item, some, ids[start:])
+    return ids, items

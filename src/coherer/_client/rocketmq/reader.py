@@ -1,8 +1,8 @@
-"""Reads a range of one queue. No group notices.
+"""Reading a range of one queue without a group.
 
-The range is exact: no message before its start, none at or behind its end. While the application
-looks at one answer the next ones come, as much as `AHEAD_BYTES`. Messages that cannot be delivered
-leave a gap: they are counted and logged, and the range goes on behind them.
+The range is exact: no message before its start, and none at or after its end. While the application
+processes one batch the next ones are fetched, up to `PREFETCH_BYTES`. Messages that cannot be
+delivered leave a gap: they are counted and logged, and reading continues after them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import ClassVar, Final
 
 from coherer._client.engine.lifecycle import Lifecycle
 from coherer._client.engine.tasks import Waiters
-from coherer._client.rocketmq.door import Door
-from coherer._client.rocketmq.pulling import SLACK_MS, Puller, Wish
-from coherer._client.rocketmq.start import Edge
+from coherer._client.rocketmq.broker_rpc import BrokerRpc
+from coherer._client.rocketmq.fetch_loop import SLACK_MS, FetchLoop, FetchRequest
+from coherer._client.rocketmq.start_position import Edge
 from coherer._common.logs import Log
 from coherer._record.gaps import between, described
 from coherer._wire.rocketmq.codes import ResponseCode
@@ -27,44 +27,40 @@ from coherer._wire.rocketmq.pulling import SUBSCRIPTION, PullAnswer, PullEncoder
 from coherer.errors import CohererError, UnavailableError, UsageError
 
 _log = Log(logging.getLogger(__name__))
-
-AHEAD_BYTES: Final = 8 * 1024 * 1024
-"""No more is asked for while so much waits here."""
-
+PREFETCH_BYTES: Final = 8 * 1024 * 1024
+"""No pull is sent while this many bytes are buffered."""
 MAX_MESSAGES: Final = 1_000
-"""What one request asks for; Java's brokers give 32 unless they are set otherwise."""
-
-PASSING_CODES: Final = frozenset({ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY})
-"""Refusals that may pass."""
-
-REST_MS: Final = 200
-"""Before the next try."""
+"""The maximum number of messages of one pull; Java's brokers return at most 32 by default."""
+TEMPORARY_CODES: Final = frozenset({ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY})
+"""Refusals that may be temporary."""
+RETRY_PAUSE_MS: Final = 200
+"""The pause before a failed pull is sent again."""
 
 
 class Reader(Lifecycle):
-    """Reads one queue from an offset on. Made by `Client.reader`; use `async with`.
+    """Reads one queue, beginning at an offset. Made by `Client.reader`; use `async with`.
 
     Args:
-        door: the way to the brokers.
-        queue: what to read.
-        offset: where to begin; moved up by the broker where messages are gone.
-        end: the offset behind the last to read; the end of the queue at the start when None.
-        timeout_ms: how long to try when the broker does not answer.
-        max_messages: what to ask for at a time.
+        rpc: calls to brokers.
+        queue: the queue.
+        offset: where to begin; the broker moves it up if messages are deleted.
+        end: one after the last offset to read; the end of the queue at the start when None.
+        timeout_ms: how long to retry when the broker does not answer.
+        max_messages: the maximum number of messages of one pull.
 
     Attributes:
         partition: the queue that is read.
         exact: True: offsets count messages.
         position: the next offset to read.
-        end: the offset behind the last to read.
-        left_out: how many messages of the range could not be delivered, or are not there any more.
+        end: one after the last offset to read.
+        left_out: how many messages of the range could not be delivered, or are deleted.
     """
 
     _KIND: ClassVar[str] = "reader"
 
     def __init__(
         self,
-        door: Door,
+        rpc: BrokerRpc,
         queue: Queue,
         offset: int,
         end: int | None = None,
@@ -73,26 +69,26 @@ class Reader(Lifecycle):
         max_messages: int = MAX_MESSAGES,
     ) -> None:
         if offset < 0 or (end is not None and end < offset):
-            raise UsageError(f"There is no range from {offset} to {end}.")
+            raise UsageError(f"A range cannot go from {offset} to {end}.")
         if max_messages < 1:
-            raise UsageError("A reader asks for one message at least.")
+            raise UsageError("A reader requests at least one message at a time.")
         self.partition = queue
         self.exact = True
         self.position = offset
         self.end = end
         self.left_out = 0
-        self._door = door
+        self._rpc = rpc
         self._timeout_ms = timeout_ms
         self._max_messages = max_messages
         self._state = "new"
-        self._ahead = offset  # where the next pull begins
-        self._ready: deque[MessageBatch] = deque()
-        self._ready_bytes = 0
-        self._dry = False  # there was nothing more
+        self._next = offset  # where the next pull begins
+        self._buffer: deque[MessageBatch] = deque()
+        self._buffered_bytes = 0
+        self._exhausted = False  # the last pull returned nothing
         self._failure: CohererError | None = None
-        self._deadline: float | None = None  # of the tries since an answer came
-        self._takers = Waiters()
-        self._puller: Puller
+        self._deadline: float | None = None  # of the retries since the last answer
+        self._waiters = Waiters()
+        self._fetching: FetchLoop
         self._loop: asyncio.AbstractEventLoop
 
     def __repr__(self) -> str:
@@ -101,19 +97,19 @@ class Reader(Lifecycle):
         return f"<Reader of {where} at {self.position}, to {end}: {self._state}>"
 
     async def start(self) -> None:
-        """Find the broker, and begin to read.
+        """Connect to the broker, and begin to fetch.
 
         Raises:
-            RefusedError: there is no such topic or queue.
+            RefusedError: the topic or the queue does not exist.
             UnavailableError: its broker cannot be reached.
         """
         self._check_new()
         self._state = "closed"
         self._loop = asyncio.get_running_loop()
-        await self._door.instance.start()
-        await self._door.instance.route(self.partition.topic)
+        await self._rpc.instance.start()
+        await self._rpc.instance.routes.route(self.partition.topic)
         if self.end is None:
-            end = await self._door.place(self.partition, Edge.END)
+            end = await self._rpc.resolve(self.partition, Edge.END)
             self.end = max(end, self.position)
         encoder = PullEncoder(
             TOOLS_GROUP,
@@ -123,116 +119,155 @@ class Reader(Lifecycle):
             expression_type="TAG",
         )
         timeout_ms = min(self._timeout_ms, SLACK_MS)
-        self._puller = Puller(self._door, self.partition, encoder, self, timeout_ms)
+        self._fetching = FetchLoop(self._rpc, self.partition, encoder, self, timeout_ms)
         self._state = "open"
-        self._puller.kick()
+        self._fetching.kick()
 
     async def read(self) -> MessageBatch | None:
-        """The next messages; None when the end is reached or there are no more.
+        """The next messages; None at the end of the range or of the queue.
 
         Raises:
-            UnavailableError: the broker has not answered for as long as the timeout.
-            RefusedError: the broker does not let us read.
+            UnavailableError: the broker did not answer within the timeout.
+            RefusedError: the broker refused the pull.
         """
-        if self._state == "open" and self._dry and not self._ready:
-            self._dry = False  # something may have come since
-            self._puller.kick()
+        if self._state == "open" and self._exhausted and not self._buffer:
+            self._exhausted = False  # messages may have been stored since
+            self._fetching.kick()
         while True:
             self.check()
-            if self._ready:
+            if self._buffer:
                 return self._take()
             if self._failure is not None:
                 failure, self._failure = self._failure, None
                 self._deadline = None
                 raise failure
-            if self._dry or self._at_end:
-                end = self._ahead if self.end is None else min(self._ahead, self.end)
-                self._report(end, ())
-                self.position = max(self.position, self._ahead)
+            if self._exhausted or self._at_end:
+                end = self._next if self.end is None else min(self._next, self.end)
+                self._report_gaps(end, ())
+                self.position = max(self.position, self._next)
                 return None
-            self._puller.kick()
-            await self._takers.wait()
+            self._fetching.kick()
+            await self._waiters.wait()
 
     async def close(self) -> None:
-        """Read no more. Calling it again does nothing."""
+        """Stop fetching. Calling it again does nothing."""
         opened, self._state = self._state == "open", "closed"
         if opened:
-            self._puller.stop()
-            self._takers.wake()
+            self._fetching.stop()
+            self._waiters.wake()
 
-    # -- what the puller calls
+    # -- called by the fetch loop
 
-    def wants(self) -> Wish | None:
-        """See `pulling.Source`."""
-        if self._at_end or self._dry or self._failure or self._ready_bytes >= AHEAD_BYTES:
+    def next_fetch(self) -> FetchRequest | None:
+        """See `FetchHandler`."""
+        if (
+            self._at_end
+            or self._exhausted
+            or self._failure
+            or self._buffered_bytes >= PREFETCH_BYTES
+        ):
             return None
-        # Never more than the range holds, so that nothing has to be cut off.
-        left = self._max_messages if self.end is None else self.end - self._ahead
-        return Wish(self._ahead, SUBSCRIPTION, None, min(left, self._max_messages))
+        # Never more than the range contains, so that nothing has to be cut off.
+        left = self._max_messages if self.end is None else self.end - self._next
+        return FetchRequest(self._next, SUBSCRIPTION, None, min(left, self._max_messages))
 
     def arrived(self, answer: PullAnswer) -> None:
-        """See `pulling.Source`."""
+        """See `FetchHandler`."""
         self._deadline = None
         batch = MessageBatch(
             answer.body,
             self.partition,
-            offset=self._ahead,
+            offset=self._next,
             next_offset=answer.next_offset,
             min_offset=answer.min_offset,
             max_offset=answer.max_offset,
         )
         if self.end is not None and answer.next_offset > self.end:
             batch = batch.before(self.end)
-        self._ahead = answer.next_offset
-        self._ready.append(batch)
-        self._ready_bytes += batch.size_bytes
-        self._takers.wake()
+        self._next = answer.next_offset
+        self._buffer.append(batch)
+        self._buffered_bytes += batch.size_bytes
+        self._waiters.wake()
 
     def nothing(self, answer: PullAnswer) -> None:
-        """See `pulling.Source`."""
+        """See `FetchHandler`."""
         self._deadline = None
-        self._dry = answer.next_offset <= self._ahead
-        self._ahead = max(self._ahead, answer.next_offset)
-        self._takers.wake()
+        self._exhausted = answer.next_offset <= self._next
+        self._next = max(self._next, answer.next_offset)
+        self._waiters.wake()
 
     def moved(self, answer: PullAnswer) -> None:
-        """See `pulling.Source`."""
+        """See `FetchHandler`."""
         self.nothing(answer)
 
     def failed(self, error: CohererError) -> int | None:
-        """See `pulling.Source`."""
+        """See `FetchHandler`."""
         now = self._loop.time()
         if self._deadline is None:
             self._deadline = now + self._timeout_ms / 1000
-        passes = isinstance(error, UnavailableError) or error.code in PASSING_CODES
-        if not passes or now + REST_MS / 1000 > self._deadline:
+        temporary = isinstance(error, UnavailableError) or error.code in TEMPORARY_CODES
+        if not temporary or now + RETRY_PAUSE_MS / 1000 > self._deadline:
             self._failure = error
-            self._takers.wake()
-        return REST_MS
-
-    # -- inside
+            self._waiters.wake()
+        return RETRY_PAUSE_MS
 
     def _check_client(self) -> None:
-        self._door.instance.pool.check()
+        self._rpc.instance.pool.check()
 
-    def _report(self, end: int, offsets: Sequence[int]) -> None:
-        """Count and log what is missing from the position to an offset."""
+    def _report_gaps(self, end: int, offsets: Sequence[int]) -> None:
+        """Count and log the missing messages between the position and an offset."""
         gaps = between(self.position, end, offsets)
         if gaps:
             self.left_out += sum(map(len, gaps))
             queue = self.partition
-            _log.warning("%s: left out, because it cannot be delivered: %s", queue, described(gaps))
+            _log.warning(
+                "%s: left out messages that cannot be delivered: %s", queue, described(gaps)
+            )
 
     @property
     def _at_end(self) -> bool:
-        return self.end is not None and self._ahead >= self.end
+        return self.end is not None and self._next >= self.end
 
     def _take(self) -> MessageBatch:
-        batch = self._ready.popleft()
-        self._ready_bytes -= batch.size_bytes
+        batch = self._buffer.popleft()
+        self._buffered_bytes -= batch.size_bytes
         if len(batch) != batch.next_offset - self.position:
-            self._report(batch.next_offset, batch.offsets())
+            self._report_gaps(batch.next_offset, batch.offsets())
         self.position = batch.next_offset
-        if self._ready_bytes < AHEAD_BYTES:
-            self._puller.kick()
+        if self._buffered_bytes < PREFETCH_BYTES:
+            self._fetching.kick()
         return batch
+
+
+async def first_since(rpc: BrokerRpc, queue: Queue, low: int, high: int, time_ms: int) -> int:
+    """The offset of the first message that was stored at a time or later.
+
+    Brokers can search by time (29), but they return the *nearest* message, and select a file by its
+    modification time, which a copied directory has lost (rocketmq 6.3). A reader that begins at a
+    time must not miss a message, so this is a binary search with reads of single messages.
+
+    The store times in a queue do not decrease, unless the broker's clock does.
+
+    Args:
+        rpc: calls to brokers.
+        queue: the queue.
+        low: the first offset.
+        high: one after the last offset.
+        time_ms: since 1970.
+
+    Returns:
+        The offset; `high` if all messages are older.
+
+    Raises:
+        CohererError: the broker refused a pull, or does not answer.
+    """
+    while low < high:
+        middle = (low + high) // 2
+        async with Reader(rpc, queue, middle, middle + 1, max_messages=1) as reader:
+            batch = await reader.read()
+        # None: it was deleted, and later messages may exist.
+        if batch is None or next(iter(batch)).stored_ms < time_ms:
+            low = middle + 1
+        else:
+            high = middle
+    return low

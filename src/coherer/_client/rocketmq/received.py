@@ -1,58 +1,445 @@
-"""What a consumer hands out: batches and messages that know where they came from.
+"""Received messages and batches, and what the application can say about them.
 
-A message can be acknowledged or wanted again by itself (`ack`, `retry`); a batch is confirmed as a
-whole by the consumer.
+`ack`, `retry` and `dead_letter` work on a message and on a batch. After its queue was revoked, or
+after a `seek`, they have no effect: the messages are delivered again, to the owner of the queue.
+
+`Redelivery` has messages delivered again (8.13, 8.14, 6.8):
+
+| consumer | a message that is retried |
+|---|---|
+| concurrent | goes back to its broker (36), which delivers it later or makes it a dead letter |
+| | if that fails: is sent as a new message to the group's retry topic |
+| | if that fails too: is delivered again by this consumer |
+| orderly | is delivered again by this consumer, until it has failed too often |
+| broadcast | is dropped with a warning: other members have their own |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import count, repeat
-from typing import Final
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import count, pairwise, repeat
+from typing import Any, Final, Self
 
-from coherer._client.rocketmq.claimed import DEAD, ClaimedBatch, Later
-from coherer._client.rocketmq.views import View
+from msgspec.structs import replace
+
+from coherer._client.engine.assigned import Delivery, RetryAfter
+from coherer._client.engine.consumer import Acknowledgeable
+from coherer._client.rocketmq.broker_rpc import SEND_BACK_TIMEOUT_MS, BrokerRpc
+from coherer._client.rocketmq.options import ConsumerOptions
+from coherer._common.logs import Log
+from coherer._record import properties as text
+from coherer._record.schedule import DELAY_LEVELS_MS
+from coherer._wire.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.delivery import MessageBatch
+from coherer._wire.rocketmq.headers import SendHeader
+from coherer._wire.rocketmq.messages import StoredMessage
+from coherer._wire.rocketmq.names import (
+    AUTO_CREATE_TOPIC,
+    INNER_PRODUCER_GROUP,
+    Queue,
+    retry_topic,
+    with_namespace,
+    without_namespace,
+)
+from coherer._wire.rocketmq.versions import V4_9_1
+from coherer.errors import CohererError, UnavailableError, UsageError
+
+_log = Log(logging.getLogger(__name__))
+
+DEAD: Final = -1
+"""The delay level of a dead letter (8.13)."""
+
+ATTEMPTS_DEFAULT: Final = 16
+"""A group's maximum number of attempts, unless an administrator sets it."""
+
+RETRY_LEVEL_FIRST: Final = 3
+"""The delay level of the first retry; each further retry has the next one."""
+
+DoneCallback = Callable[[Collection[int]], None]
+"""Called when a batch is done, with the offsets of the messages that were retried."""
 
 
-class ConsumedMessage(View, frozen=True, eq=False, gc=False):
-    """A message that a consumer has handed out; see `views` for what it is.
+class ReceivedMessage:
+    """A message that a consumer has received.
 
-    Without `ack` or `retry` it is confirmed together with its batch, or when a loop asks for the
-    message after it.
+    The body is available at once. The other attributes are those of `StoredMessage`; the first
+    access to one of them decodes the message, because most of the time of receiving would go into
+    properties, times and ids that the application may not need. `detach` returns the message
+    without its batch, to keep it, to change it, or to serialize it.
+
+    A message that is neither acknowledged nor retried is acknowledged together with its batch, or
+    when a loop asks for the next message.
     """
 
+    __slots__ = ("_batch", "_number", "body")
+
+    def __init__(self, body: bytes, batch: ReceivedBatch, number: int) -> None:
+        self.body = body
+        self._batch = batch
+        self._number = number
+
     def ack(self) -> None:
-        """Say that the message is dealt with. Doing so again changes nothing."""
-        self.source.acknowledge(self.number)
+        """Acknowledge the message: it is not delivered again. Repeating it has no effect."""
+        self._batch.ack_message(self._number)
 
-    async def retry(self, *, later: Later = None) -> None:
-        """Say that the message could not be dealt with: it comes again, with a higher `attempt`.
+    async def retry(self, *, later: RetryAfter = None) -> None:
+        """Have the message delivered again later, with a higher `attempt`.
 
-        It waits at the broker meanwhile; after too many attempts it goes to the dead letters. A
-        consumer in order stops its queue instead, and reads on from this message. When no broker
-        takes it back, this consumer delivers it again after some seconds.
+        The broker keeps it meanwhile. After too many attempts it becomes a dead letter. An orderly
+        consumer pauses the queue instead, and continues with this message. If no broker accepts the
+        message, this consumer delivers it again after some seconds.
 
         Args:
-            later: when; brokers know some delays only (`_record.schedule`) and take the next
-                longer one. A number is one of those levels. None: the later the more often.
+            later: the delay. Brokers only have some delays (`_record.schedule`) and use the next
+                longer one. A number is one of these levels. None: longer with each attempt.
 
         Raises:
             UsageError: there is no such level.
         """
-        await self.source.retry(self.number, later)
+        await self._batch.retry_message(self._number, later)
 
     async def dead_letter(self) -> None:
-        """Say that the message will never be dealt with: it goes to the dead letters now."""
+        """Make the message a dead letter: it is not delivered to the group again."""
         await self.retry(later=DEAD)
 
+    def detach(self) -> StoredMessage:
+        """The decoded message, without its batch."""
+        return self._batch.message(self._number)
 
-_VIEW: Final[Callable[..., ConsumedMessage]] = ConsumedMessage
+    def __repr__(self) -> str:
+        return repr(self.detach())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, ReceivedMessage):
+            other = other.detach()
+        return self.detach() == other
+
+    __hash__ = None  # type: ignore[assignment]  # as StoredMessage
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        return self.detach().__reduce__()
+
+    @property
+    def topic(self) -> str:
+        """The topic it was sent to."""
+        return self.detach().topic
+
+    @property
+    def tag(self) -> str | None:
+        """The tag that consumers filter by."""
+        return self.detach().tag
+
+    @property
+    def time(self) -> datetime | None:
+        """The time that its sender set, or the time it was sent."""
+        return self.detach().time
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys to look it up by."""
+        return self.detach().keys
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The application's properties."""
+        return self.detach().properties
+
+    @property
+    def id(self) -> str:
+        """The offset message id."""
+        return self.detach().id
+
+    @property
+    def broker(self) -> str:
+        """The name of its broker."""
+        return self._batch.broker
+
+    @property
+    def partition(self) -> int:
+        """The number of its queue."""
+        return self.detach().partition
+
+    @property
+    def offset(self) -> int | None:
+        """The offset in its queue."""
+        return self.detach().offset
+
+    @property
+    def unique_id(self) -> str:
+        """The id that its sender generated."""
+        return self.detach().unique_id
+
+    @property
+    def born_ms(self) -> int:
+        """When it was sent by the sender's clock, ms since 1970."""
+        return self.detach().born_ms
+
+    @property
+    def stored_ms(self) -> int:
+        """When it was stored by the broker's clock, ms since 1970."""
+        return self.detach().stored_ms
+
+    @property
+    def attempt(self) -> int:
+        """How often it was retried before; 0 the first time."""
+        return self.detach().attempt
+
+    @property
+    def flag(self) -> int:
+        """The application's flag."""
+        return self.detach().flag
+
+    @property
+    def sys_flag(self) -> int:
+        """The system flag (5.3)."""
+        return self.detach().sys_flag
+
+    @property
+    def physical_offset(self) -> int:
+        """The offset in the broker's commit log."""
+        return self.detach().physical_offset
+
+    @property
+    def stored_properties(self) -> Mapping[str, str]:
+        """All properties as they are stored."""
+        return self.detach().stored_properties
 
 
-class ReceivedBatch(ClaimedBatch):
-    """Messages of one queue that a consumer has handed out. See `MessageBatch`."""
+class ReceivedBatch(MessageBatch, Acknowledgeable):
+    """Messages of one queue that a consumer has received. See `MessageBatch`.
 
-    __slots__ = ()
+    Attributes:
+        delivery: the state of the batch; None when it is done.
+        count: the number of messages, as far as it is known without decoding them.
+        filtered: whether the broker has filtered the messages.
+        namespace: removed from topics.
+        retries: redeliveries by this consumer, which the messages do not count.
+        on_done: called when the batch is done.
+    """
 
-    def __iter__(self) -> Iterator[ConsumedMessage]:
-        return map(_VIEW, self.bodies(), repeat(self), count())
+    __slots__ = ("_decoded", "count", "delivery", "filtered", "namespace", "on_done", "retries")
+
+    def __init__(
+        self,
+        body: bytes | bytearray | memoryview,
+        queue: Queue,
+        *,
+        tags: frozenset[str] | None = None,
+        offset: int | None = None,
+        next_offset: int = 0,
+        min_offset: int = 0,
+        max_offset: int = 0,
+        filtered: bool = False,
+        namespace: str = "",
+    ) -> None:
+        super().__init__(
+            body,
+            queue,
+            tags=tags,
+            offset=offset,
+            next_offset=next_offset,
+            min_offset=min_offset,
+            max_offset=max_offset,
+        )
+        # Counting without decoding: that would be most of the work of receiving.
+        self.count = len(self) if filtered else next_offset - self.offset
+        self.filtered = filtered
+        self.namespace = namespace
+        self.delivery: Delivery[ReceivedBatch] | None = None
+        self.on_done: DoneCallback | None = None
+        self.retries = 0
+        self._decoded: dict[int, StoredMessage] = {}
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:  # type: ignore[override]
+        return map(ReceivedMessage, self.bodies(), repeat(self), count())
+
+    @property
+    def left_out(self) -> list[range]:
+        """See `MessageBatch.left_out`; empty if the broker has filtered."""
+        return [] if self.filtered else super().left_out
+
+    async def dead_letter(self) -> None:
+        """Make the messages that are not acknowledged dead letters."""
+        await self.retry(later=DEAD)
+
+    def message(self, number: int) -> StoredMessage:
+        """The decoded message at a position in the batch."""
+        message = self._decoded.get(number)
+        if message is None:
+            [message] = super().pick((number,)).messages(StoredMessage)
+            if self.retries or self.namespace:
+                topic = without_namespace(self.namespace, message.topic)
+                message = replace(message, topic=topic, attempt=message.attempt + self.retries)
+            self._decoded[number] = message
+        return message
+
+    def ack_message(self, number: int) -> None:
+        """See `ReceivedMessage.ack`."""
+        if self.delivery is not None:
+            self.delivery.acknowledge(number)
+
+    async def retry_message(self, number: int, later: RetryAfter) -> None:
+        """See `ReceivedMessage.retry`."""
+        if self.delivery is not None:
+            await self.delivery.retry(number, later)
+
+    def pick(self, numbers: Sequence[int]) -> Self:
+        """A new batch of the messages at these positions; there must be at least one."""
+        part = super().pick(numbers)
+        part.count = len(numbers)
+        part.delivery = None
+        part._decoded = {}
+        return part
+
+    def split(self, size: int) -> list[Self]:
+        """The batch in parts of at most this many messages, without gaps between them."""
+        total = len(self)
+        if size < 1 or total <= size:
+            return [self]
+        parts = [self.pick(range(at, min(at + size, total))) for at in range(0, total, size)]
+        parts[0].offset = self.offset
+        for part, following in pairwise(parts):
+            part.next_offset = following.offset
+        return parts
+
+
+def delay_level(later: RetryAfter) -> int:
+    """The delay level of a retry: 0 lets the broker choose, -1 is a dead letter.
+
+    Raises:
+        UsageError: there is no such level.
+
+    >>> delay_level(timedelta(minutes=1)), delay_level(None), delay_level(timedelta(days=1))
+    (5, 0, 18)
+    """
+    if later is None:
+        return 0
+    if isinstance(later, timedelta):
+        wanted_ms = later.total_seconds() * 1000
+        levels = enumerate(DELAY_LEVELS_MS, 1)
+        return next((level for level, ms in levels if ms >= wanted_ms), len(DELAY_LEVELS_MS))
+    if not DEAD <= later <= 0x7FFFFFFF:
+        raise UsageError(f"{later} is not a delay level.", hint="Levels are 1, 2, and so on.")
+    return later
+
+
+class Redelivery:
+    """Has messages of one group delivered again; see the module.
+
+    Args:
+        rpc: calls to brokers.
+        group: the group.
+        options: the consumer's options.
+    """
+
+    def __init__(self, rpc: BrokerRpc, group: str, options: ConsumerOptions) -> None:
+        self._rpc = rpc
+        self._group = group
+        self._options = options
+
+    async def send_back(self, message: StoredMessage, later: RetryAfter) -> bool:
+        """Have a message delivered again.
+
+        Returns:
+            Whether the broker has it now; otherwise this consumer must deliver it again.
+        """
+        level = delay_level(later)
+        if self._options.model == "broadcast":
+            _log.warning(
+                "Message %s failed; a broadcast consumer does not deliver it again",
+                message.id,
+                about=message.topic,
+            )
+            return True
+        if not self._options.orderly:
+            return await self._send_back(message, level)
+        if level == DEAD or 0 <= self._options.max_attempts <= message.attempt:
+            return await self._send_to_retry_topic(message, DEAD)
+        return False
+
+    async def _send_back(self, message: StoredMessage, level: int) -> bool:
+        fields = {
+            "offset": str(message.physical_offset),
+            "group": self._group,
+            "delayLevel": str(level),
+            "originMsgId": message.unique_id or message.id,
+            "originTopic": self._full_topic(message),
+            "unitMode": "false",
+        }
+        try:
+            limit = await self._max_attempts(message)
+            if limit is not None:
+                fields["maxReconsumeTimes"] = str(limit)
+            await self._rpc.send_back(message.broker, self._full_topic(message), fields)
+        except CohererError as error:
+            _log.warning("Sending %s back failed: %s", message.id, error, about=message.topic)
+            return await self._send_to_retry_topic(message, level)
+        return True
+
+    async def _max_attempts(self, message: StoredMessage) -> int | None:
+        """The maximum number of attempts; None to use the group's setting."""
+        if self._options.max_attempts >= 0:
+            return self._options.max_attempts
+        version = await self._rpc.version(message.broker, self._full_topic(message))
+        return None if version >= V4_9_1 else ATTEMPTS_DEFAULT
+
+    def _full_topic(self, message: StoredMessage) -> str:
+        """The topic with the namespace."""
+        return with_namespace(self._rpc.instance.options.namespace, message.topic)
+
+    async def _send_to_retry_topic(self, message: StoredMessage, level: int) -> bool:
+        """Send a copy of the message to the retry topic."""
+        limit = self._options.max_attempts if self._options.max_attempts >= 0 else ATTEMPTS_DEFAULT
+        # The broker makes a message a dead letter if its attempts have reached the limit.
+        attempt = limit if level == DEAD else message.attempt + 1
+        properties = {
+            **message.stored_properties,
+            text.RETRY_TOPIC: self._full_topic(message),
+            "ORIGIN_MESSAGE_ID": message.stored_properties.get("ORIGIN_MESSAGE_ID", message.id),
+        }
+        for name in ("TRAN_MSG", "RECONSUME_TIME", "MAX_RECONSUME_TIMES", text.DELAY):
+            properties.pop(name, None)
+        if level != DEAD:
+            properties[text.DELAY] = str(level or RETRY_LEVEL_FIRST + message.attempt)
+        topic = retry_topic(self._group)
+        header = SendHeader(
+            producer_group=INNER_PRODUCER_GROUP,
+            topic=topic,
+            default_topic=AUTO_CREATE_TOPIC,
+            default_topic_queue_nums=1,
+            queue_id=-1,
+            sys_flag=0,
+            born_ms=int(time.time() * 1000),
+            flag=message.flag,
+            properties=text.encode(properties).decode(),
+            reconsume_times=attempt,
+            max_reconsume_times=limit,
+        )
+        try:
+            await self._send(topic, message, header)
+        except CohererError as error:
+            _log.warning("Sending %s to %s failed: %s", message.id, topic, error, about=topic)
+            return False
+        return True
+
+    async def _send(self, topic: str, message: StoredMessage, header: SendHeader) -> None:
+        """Send to the first broker of the topic that accepts the message."""
+        error: CohererError | None = None
+        route = await self._rpc.instance.routes.route(topic, create=True)
+        for broker in route.brokers:
+            try:
+                link = await self._rpc.master(broker)
+                await link.ask(
+                    RequestCode.SEND_MESSAGE_V2,
+                    header.fields(),
+                    message.body,
+                    timeout_ms=SEND_BACK_TIMEOUT_MS,
+                )
+            except CohererError as failure:
+                error = failure
+            else:
+                return
+        raise error or UnavailableError("No broker accepts messages.", topic=topic)

@@ -1,29 +1,27 @@
-"""Transactions: a message that others see only when the sender's own work is done (rocketmq 8.6).
+"""Transactions: messages that become visible when the sender's own work is done (rocketmq 8.6).
 
-Rules:
-
-* First the message is stored as a half message, which nobody sees; then the local work is done;
-  then the broker is told to commit or to roll back (37).
-* A broker that has not heard of the end asks any producer of the group (39); its check function
-  answers from what the local work left behind.
-* Work that ends with an exception leaves the end open, as Java does: the exception may have come
-  after the work took effect, and the check function knows.
-* The end of a transaction is answered here (Java sends it one-way), so that `commit` returns when
-  the broker has the message.
+* The message is stored as a half message, which consumers do not see. Then the local work is done,
+  and then the producer tells the broker to commit or to roll back (37).
+* A broker that was not told asks any producer of the group (39). Its check function answers from
+  the state that the local work left behind.
+* Work that raises an exception leaves the transaction open, as in Java: the work may have taken
+  effect before the exception, and the check function knows.
+* The producer waits for the answer to the end of a transaction (Java sends it one-way), so that
+  `commit` returns when the broker has the message.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from enum import Enum
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from msgspec import structs
 
 from coherer._client.rocketmq.link import Handler, Link
-from coherer._client.rocketmq.producer_options import Check, Verdict
 from coherer._common.logs import Log
 from coherer._record.ids import decode_offset_id
 from coherer._wire.rocketmq import names
@@ -35,33 +33,36 @@ from coherer._wire.rocketmq.messages import SendReceipt, StoredMessage
 from coherer.errors import CohererError, ProtocolError, RefusedError, UsageError
 from coherer.message import Message
 
+if TYPE_CHECKING:
+    from coherer._client.rocketmq.producer import Producer
+
 _log = Log(logging.getLogger(__name__))
 
 PREPARED: Final = 4
-"""The bits of the sys flag that make a message a half message."""
+"""The bit of the sys flag that makes a message a half message."""
 
 
-class Sender(Protocol):
-    """The producer, as a transaction sees it."""
+class Verdict(Enum):
+    """The outcome of a transaction; the value is the protocol's number."""
 
-    async def send_half(self, message: Message) -> tuple[SendReceipt, Link]:
-        """Send a half message."""
-        ...
-
-    async def end(self, receipt: SendReceipt, link: Link, verdict: Verdict) -> None:
-        """Tell the broker what becomes of it."""
-        ...
+    UNKNOWN = 0
+    COMMIT = 8
+    ROLLBACK = 12
 
 
-Ended = Callable[[StoredMessage, Verdict, str], None]
-"""Told how a transaction ended that a broker had asked about, and the broker's address."""
+Check = Callable[[StoredMessage], Verdict | Awaitable[Verdict]]
+"""Called with the half message when a broker asks how its transaction ended."""
+
+
+CheckObserver = Callable[[StoredMessage, Verdict, str], None]
+"""Called with the outcome of a check, and the address of the broker that asked."""
 
 
 class Transaction:
-    """A message and the work that it belongs to. Made by `Producer.transaction`; use `async with`.
+    """A message and the local work it belongs to. Made by `Producer.transaction`; use `async with`.
 
-    At the end of the block the message is committed; after an exception its end is left to the
-    check function. `commit` and `rollback` end it before.
+    The end of the block commits the message. If the block raises an exception, the check function
+    decides. `commit` and `rollback` end the transaction earlier.
 
     ```python
     async with producer.transaction(message) as transaction:
@@ -69,32 +70,32 @@ class Transaction:
     ```
 
     Args:
-        sender: the producer.
-        message: what to send.
+        producer: sends the half message and the outcome.
+        message: the message.
 
     Attributes:
-        message: what is sent.
-        receipt: of the half message, when it is stored.
-        verdict: how it ended; unknown until then.
+        message: the message.
+        receipt: the receipt of the half message, once it is stored.
+        verdict: the outcome; unknown until the end.
     """
 
-    def __init__(self, sender: Sender, message: Message) -> None:
+    def __init__(self, producer: Producer, message: Message) -> None:
         self.message = message
         self.receipt: SendReceipt | None = None
         self.verdict = Verdict.UNKNOWN
-        self._sender = sender
+        self._producer = producer
         self._link: Link | None = None
-        self._over = False
+        self._ended = False
 
     def __repr__(self) -> str:
         return f"<Transaction {self.receipt and self.id}: {self.verdict.name.lower()}>"
 
     @property
     def id(self) -> str:
-        """The message's unique id: the check function gets it as `message.unique_id`.
+        """The message's unique id; the check function gets it as `message.unique_id`.
 
         Raises:
-            UsageError: it has none before the half message is stored.
+            UsageError: the half message is not stored yet.
         """
         if self.receipt is None:
             raise UsageError(
@@ -106,43 +107,44 @@ class Transaction:
         """Store the half message.
 
         Raises:
-            RefusedError: the broker has the message, but not as safely as it is set to.
+            RefusedError: the broker stored the half message, but could not flush or replicate it.
+                It was rolled back.
             CohererError: see `Producer.send`. The transaction has not begun.
         """
         if self.receipt is not None:
-            raise UsageError("A transaction begins once.")
-        receipt, self._link = await self._sender.send_half(self.message)
+            raise UsageError("The transaction has begun already.")
+        receipt, self._link = await self._producer.send_half(self.message)
         self.receipt = receipt
         if receipt.status != "SEND_OK":
             await self.rollback()
             raise RefusedError(
-                f"The half message is not safe ({receipt.status}); it has been rolled back.",
+                f"The half message is not safely stored ({receipt.status}); it was rolled back.",
                 topic=self.message.topic,
-                hint="Is the broker's disk slow, or its slave away?",
+                hint="Is the broker's disk slow, or is its slave down?",
             )
 
     async def commit(self) -> None:
-        """Let consumers have the message.
+        """Make the message visible to consumers.
 
         Raises:
             UsageError: the transaction has ended.
-            UnavailableError: no answer; the check function will be asked.
+            UnavailableError: no answer; the check function decides.
             RefusedError: the broker does not know the half message.
         """
         await self._end(Verdict.COMMIT)
 
     async def rollback(self) -> None:
-        """Have the message thrown away.
+        """Discard the message.
 
         Raises:
             UsageError: the transaction has ended.
-            UnavailableError: no answer; the check function will be asked.
+            UnavailableError: no answer; the check function decides.
             RefusedError: the broker does not know the half message.
         """
         await self._end(Verdict.ROLLBACK)
 
     async def leave(self) -> None:
-        """Leave the end to the check function."""
+        """Leave the decision to the check function."""
         await self._end(Verdict.UNKNOWN)
 
     async def __aenter__(self) -> Self:
@@ -155,64 +157,66 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._over:
+        if self._ended:
             return
         if error is None:
             await self.commit()
             return
         try:
             await self.leave()
-        except CohererError as failure:  # the broker asks anyway; what went wrong before counts
-            _log.info("A transaction is left without a word: %s", failure)
+        except CohererError as failure:  # the broker asks anyway; the block's exception propagates
+            _log.info("The broker was not told to check a transaction: %s", failure)
 
     async def _end(self, verdict: Verdict) -> None:
-        if self.receipt is None or self._link is None or self._over:
-            raise UsageError("The transaction has ended, or not begun.")
-        self._over = True
+        if self.receipt is None or self._link is None or self._ended:
+            raise UsageError("The transaction has ended already, or has not begun.")
+        self._ended = True
         self.verdict = verdict
-        await self._sender.end(self.receipt, self._link, verdict)
+        await self._producer.end(self.receipt, self._link, verdict)
 
 
-class Checks:
-    """Answers brokers that ask about transactions.
+class TransactionChecks:
+    """Answers brokers that ask how a transaction ended.
 
     Args:
-        on: registers the handler.
-        namespace: is taken off the names that check functions see.
+        handle: registers a handler of servers' requests.
+        namespace: removed from the topics that check functions see.
     """
 
-    def __init__(self, on: Callable[[int, Handler], None], namespace: str) -> None:
-        self._checks: dict[str, list[tuple[Check, Ended | None]]] = {}
+    def __init__(self, handle: Callable[[int, Handler], None], namespace: str) -> None:
+        self._checks: dict[str, list[tuple[Check, CheckObserver | None]]] = {}
         self._namespace = namespace
-        on(RequestCode.CHECK_TRANSACTION_STATE, self._asked)
+        handle(RequestCode.CHECK_TRANSACTION_STATE, self._check)
 
-    def add(self, group: str, check: Check, ended: Ended | None = None) -> None:
-        """Have `check` asked about transactions of a group, and `ended` told what it says."""
-        self._checks.setdefault(group, []).append((check, ended))
+    def add(self, group: str, check: Check, observer: CheckObserver | None = None) -> None:
+        """Call `check` about transactions of a group, and `observer` with its answers."""
+        self._checks.setdefault(group, []).append((check, observer))
 
-    def remove(self, group: str, check: Check, ended: Ended | None = None) -> None:
+    def remove(self, group: str, check: Check, observer: CheckObserver | None = None) -> None:
         """Undo `add`."""
         found = self._checks.get(group, [])
-        if (check, ended) in found:
-            found.remove((check, ended))
+        if (check, observer) in found:
+            found.remove((check, observer))
         if not found:
             self._checks.pop(group, None)
 
-    async def _asked(self, link: Link, request: Command) -> None:
+    async def _check(self, link: Link, request: Command) -> None:
         header = parse(CheckTransactionHeader, request.fields)
         messages = decode_messages(request.body)
         if not messages:
-            raise ProtocolError("A broker asks about a message and does not send it.")
+            raise ProtocolError("A transaction check contains no message.")
         message = messages[0]
         group = message.stored_properties.get("PGROUP", "")
         checks = self._checks.get(group)
         if not checks:
             _log.warning(
-                "%s asks about a transaction of group %s, ours no more", link.server, group
+                "%s asks about a transaction of group %s, which has no producer here",
+                link.server,
+                group,
             )
             return
-        check, ended = checks[-1]
-        verdict, remark = await self._judge(check, message)
+        check, observer = checks[-1]
+        verdict, remark = await self._call(check, message)
         link.tell(
             RequestCode.END_TRANSACTION,
             EndTransactionHeader(
@@ -226,22 +230,22 @@ class Checks:
             ).fields(),
             remark=remark,
         )
-        if ended is not None:
-            ended(message, verdict, link.server)
+        if observer is not None:
+            observer(message, verdict, link.server)
 
-    async def _judge(self, check: Check, message: StoredMessage) -> tuple[Verdict, str | None]:
+    async def _call(self, check: Check, message: StoredMessage) -> tuple[Verdict, str | None]:
         try:
-            verdict = check(_named(message, self._namespace))
+            verdict = check(_without_namespace(message, self._namespace))
             if inspect.isawaitable(verdict):
                 verdict = await verdict
-        except Exception as error:  # noqa: BLE001 - it is theirs, and the broker asks again
+        except Exception as error:  # noqa: BLE001 - raised by the application; the broker asks again
             _log.exception("The check function of a transaction failed")
             return Verdict.UNKNOWN, f"checkLocalTransactionState Exception: {error}"
         return verdict, None
 
 
-def _named(message: StoredMessage, namespace: str) -> StoredMessage:
-    """The message with the topic that the user knows."""
+def _without_namespace(message: StoredMessage, namespace: str) -> StoredMessage:
+    """The message with its topic as the application knows it."""
     topic = names.without_namespace(namespace, message.topic)
     if topic == message.topic:
         return message
@@ -249,7 +253,7 @@ def _named(message: StoredMessage, namespace: str) -> StoredMessage:
 
 
 def end_header(group: str, receipt: SendReceipt, verdict: Verdict) -> EndTransactionHeader:
-    """What tells a broker how a transaction ends."""
+    """The header of the request that ends a transaction."""
     return EndTransactionHeader(
         group,
         receipt.offset,

@@ -1,4 +1,4 @@
-"""What consumers ask brokers for, besides messages: offsets, members, locks (2.5, 2.7, 2.10)."""
+"""A consumer's calls to brokers, except pulls: offsets, members, locks (2.5, 2.7, 2.10)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Final
 
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import Link
-from coherer._client.rocketmq.routes import MASTER
-from coherer._client.rocketmq.start import Edge
+from coherer._client.rocketmq.routing import MASTER
+from coherer._client.rocketmq.start_position import Edge
 from coherer._common.logs import Log
 from coherer._wire.rocketmq import codes
 from coherer._wire.rocketmq.bodies import (
@@ -28,18 +28,16 @@ from coherer._wire.rocketmq.names import Queue
 from coherer.errors import CohererError, ConnectError, ProtocolError, RefusedError, UnavailableError
 
 _log = Log(logging.getLogger(__name__))
-
 LOCK_TIMEOUT_MS: Final = 1_000
-"""How long Java's clients wait for a lock; the next round tries again."""
-
+"""Java's timeout of a lock; the next round tries again."""
 SEND_BACK_TIMEOUT_MS: Final = 5_000
 
 
-class Door:
-    """Calls to brokers, with the error of each saying what it was about.
+class BrokerRpc:
+    """Calls to brokers. Errors contain the server, topic and queue.
 
     Args:
-        instance: the way to the cluster.
+        instance: the connections and routes.
     """
 
     def __init__(self, instance: Instance) -> None:
@@ -47,33 +45,33 @@ class Door:
         self._timeout_ms = instance.options.timeout_ms
         self._tables: dict[Link, asyncio.Task[bytes]] = {}
 
-    # -- ways to brokers
+    # -- connections
 
     async def master(self, broker: str, topic: str = "") -> Link:
-        """The connection to a master; the topic's route is asked for when it is not known.
+        """The connection to a master; looks up the topic's route if the master is not known.
 
         Raises:
-            UnavailableError: there is none, or it cannot be reached.
+            UnavailableError: the master is not known, or cannot be reached.
         """
-        if MASTER not in self.instance.addresses(broker) and topic:
-            await self.instance.route(topic, fresh=True)
-        return await self.instance.link(self.instance.address(broker))
+        if MASTER not in self.instance.routes.addresses(broker) and topic:
+            await self.instance.routes.route(topic, fresh=True)
+        return await self.instance.link(self.instance.routes.address(broker))
 
-    async def reading(self, broker: str, number: int, topic: str) -> tuple[Link, int]:
-        """The connection to pull from, and the id of that broker (8.10).
+    async def link_for_reading(self, broker: str, number: int, topic: str) -> tuple[Link, int]:
+        """The connection to read from, and the id of that broker (8.10).
 
         Args:
-            broker: its name.
-            number: the id that it suggested itself.
-            topic: what is read.
+            broker: the name.
+            number: the preferred id, suggested by the broker.
+            topic: the topic to read.
 
         Raises:
             UnavailableError: no broker of that name is known, or it cannot be reached.
         """
-        addresses = self.instance.addresses(broker)
+        addresses = self.instance.routes.addresses(broker)
         if not addresses:
-            await self.instance.route(topic, fresh=True)
-            addresses = self.instance.addresses(broker)
+            await self.instance.routes.route(topic, fresh=True)
+            addresses = self.instance.routes.addresses(broker)
         failure: CohererError = UnavailableError(
             f"No address of broker {broker} is known.",
             topic=topic,
@@ -84,17 +82,17 @@ class Door:
                 continue
             try:
                 return await self.instance.link(addresses[choice]), choice
-            except ConnectError as error:  # a slave may serve while its master is away
+            except ConnectError as error:  # a slave may serve while its master is down
                 failure = error
         raise failure
 
     # -- offsets
 
-    async def stored(self, group: str, queue: Queue, *, exact: bool = True) -> int | None:
-        """Where a group is (14), from a slave if need be; None when it never was there.
+    async def stored_offset(self, group: str, queue: Queue, *, exact: bool = True) -> int | None:
+        """The stored offset of a group (14), from a slave if necessary; None if it has none.
 
-        RocketMQ 4's brokers say 0 also for a group that never was in a young queue. If that has to
-        be told apart, the table of all offsets is asked for (43).
+        RocketMQ 4's brokers return 0 also for a group that has never read a young queue. If the
+        caller needs to know, the table of all offsets is fetched (43).
 
         Args:
             group: the group.
@@ -107,7 +105,7 @@ class Door:
             "queueId": str(queue.id),
             ZERO_FIELD: "false",
         }
-        link, _ = await self.reading(queue.broker, MASTER, queue.topic)
+        link, _ = await self.link_for_reading(queue.broker, MASTER, queue.topic)
         try:
             answer = await self._ask(RequestCode.QUERY_CONSUMER_OFFSET, queue, fields, link)
         except RefusedError as error:
@@ -121,8 +119,8 @@ class Door:
             return offset_in(await self._table(link), group, queue.topic, queue.id)
         except (RefusedError, ProtocolError) as error:
             _log.warning(
-                "%s says that group %s is at 0 in %s, and does not tell whether it ever read from "
-                "it. Reading from 0 on: %s",
+                "%s returned the offset 0 of group %s in %s, and it is unknown whether the group "
+                "has ever read the queue. Reading from 0: %s",
                 link.server,
                 group,
                 queue,
@@ -131,7 +129,7 @@ class Door:
             return offset
 
     async def _table(self, link: Link) -> bytes:
-        """The offsets of all groups at a broker (43); those who ask at once share an answer."""
+        """The offsets of all groups at a broker (43); concurrent calls share one request."""
         asking = self._tables.get(link)
         if asking is None:
             asking = asyncio.create_task(self._read_table(link), name="offsets of all groups")
@@ -143,8 +141,8 @@ class Door:
         code = RequestCode.GET_ALL_CONSUMER_OFFSET
         return bytes((await link.ask(code, timeout_ms=self._timeout_ms)).body)
 
-    async def store(self, group: str, queue: Queue, offset: int) -> None:
-        """Say where a group is (15), and wait until the broker has heard it."""
+    async def store_offset(self, group: str, queue: Queue, offset: int) -> None:
+        """Store the offset of a group (15), and wait for the answer."""
         fields = {
             "consumerGroup": group,
             "topic": queue.topic,
@@ -153,28 +151,28 @@ class Door:
         }
         await self._ask(RequestCode.UPDATE_CONSUMER_OFFSET, queue, fields)
 
-    async def place(self, queue: Queue, edge: Edge, time_ms: int = 0) -> int:
-        """The offset of a place in a queue (30, 31, 29), from a slave if need be."""
+    async def resolve(self, queue: Queue, edge: Edge, time_ms: int = 0) -> int:
+        """The offset of a position in a queue (30, 31, 29), from a slave if necessary."""
         fields = {"topic": queue.topic, "queueId": str(queue.id)}
         if edge is Edge.TIME:
             fields["timestamp"] = str(time_ms)
-        link, _ = await self.reading(queue.broker, MASTER, queue.topic)
-        return _offset_of(await self._ask(_PLACES[edge], queue, fields, link), queue)
+        link, _ = await self.link_for_reading(queue.broker, MASTER, queue.topic)
+        return _offset_of(await self._ask(_EDGE_CODES[edge], queue, fields, link), queue)
 
     # -- groups
 
     async def members(self, group: str, topic: str) -> list[str] | None:
-        """The client ids of a group as a broker of the topic knows them (38).
+        """The client ids of a group, from any broker of the topic (38).
 
         Returns:
-            None when the broker does not say: then nothing may be concluded.
+            None if the broker does not know: the group may have members anyway.
         """
-        route = await self.instance.route(topic)
+        route = await self.instance.routes.route(topic)
         if not route.brokers:
             return None
-        broker = random.choice(list(route.brokers))  # noqa: S311 - any will do
+        broker = random.choice(list(route.brokers))  # noqa: S311 - not for security
         try:
-            link, _ = await self.reading(broker, MASTER, topic)
+            link, _ = await self.link_for_reading(broker, MASTER, topic)
             answer = await link.ask(
                 RequestCode.GET_CONSUMER_LIST_BY_GROUP,
                 {"consumerGroup": group},
@@ -184,18 +182,18 @@ class Door:
         except RefusedError:
             return None
 
-    async def check(self, group: str, subscription: SubscriptionData) -> None:
-        """Have a broker of the topic look at a subscription (46).
+    async def check_subscription(self, group: str, subscription: SubscriptionData) -> None:
+        """Let a broker of the topic validate a subscription (46).
 
         Raises:
-            RefusedError: it does not understand it, or does not do such.
+            RefusedError: the expression is invalid, or the broker does not support it.
         """
-        route = await self.instance.route(subscription.topic)
+        route = await self.instance.routes.route(subscription.topic)
         body = CheckClient(
             client_id=self.instance.client_id, group=group, subscription_data=subscription
         ).encode()
         for broker in list(route.brokers)[:1]:
-            link, _ = await self.reading(broker, MASTER, subscription.topic)
+            link, _ = await self.link_for_reading(broker, MASTER, subscription.topic)
             code = RequestCode.CHECK_CLIENT_CONFIG
             answer = await link.call(code, body=body, timeout_ms=self._timeout_ms)
             if answer.code != ResponseCode.SUCCESS:
@@ -204,21 +202,21 @@ class Door:
                 )
 
     async def lock(self, group: str, broker: str, queues: Collection[Queue]) -> list[Queue]:
-        """Lock queues of one broker for us (41); those that are locked now.
+        """Lock queues at a broker (41); returns the locked ones.
 
         Raises:
-            UnavailableError, RefusedError: none is known to be locked.
+            UnavailableError, RefusedError: the queues may not be locked.
         """
         link = await self.master(broker, next(iter(queues)).topic)
-        body = self._locks(group, queues)
+        body = self._lock_body(group, queues)
         answer = await link.ask(RequestCode.LOCK_BATCH_MQ, body=body, timeout_ms=LOCK_TIMEOUT_MS)
         return LockedBatch.decode(answer.body).queues
 
     async def unlock(
         self, group: str, broker: str, queues: Collection[Queue], *, wait: bool = False
     ) -> None:
-        """Unlock queues of one broker (42). A broker that is away forgets by itself."""
-        body = self._locks(group, queues)
+        """Unlock queues at a broker (42). If it is down, its locks expire."""
+        body = self._lock_body(group, queues)
         try:
             link = await self.master(broker)
             if wait:
@@ -231,7 +229,7 @@ class Door:
     # -- messages
 
     async def version(self, broker: str, topic: str) -> int:
-        """The release number of a broker's master; 0 until it has answered a heartbeat.
+        """The release number of a master; 0 until it has answered a heartbeat.
 
         Raises:
             UnavailableError: it cannot be reached.
@@ -240,17 +238,15 @@ class Door:
         return self.instance.versions.get(link.server, 0)
 
     async def send_back(self, broker: str, topic: str, fields: dict[str, str]) -> None:
-        """Have a message delivered again later (36).
+        """Send a message back to its broker for redelivery (36).
 
         Raises:
-            UnavailableError, RefusedError: the broker has not taken it back.
+            UnavailableError, RefusedError: the broker has not accepted it.
         """
         link = await self.master(broker, topic)
         await link.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields, timeout_ms=SEND_BACK_TIMEOUT_MS)
 
-    # -- inside
-
-    def _locks(self, group: str, queues: Iterable[Queue]) -> bytes:
+    def _lock_body(self, group: str, queues: Iterable[Queue]) -> bytes:
         return LockBatch(
             client_id=self.instance.client_id, consumer_group=group, queues=sorted(queues)
         ).encode()
@@ -275,10 +271,10 @@ def _offset_of(answer: Command, queue: Queue) -> int:
     try:
         return int(answer.fields["offset"])
     except (KeyError, ValueError) as error:
-        raise ProtocolError("The answer holds no offset.", topic=queue.topic) from error
+        raise ProtocolError("The answer contains no offset.", topic=queue.topic) from error
 
 
-_PLACES: Final = {
+_EDGE_CODES: Final = {
     Edge.OLDEST: RequestCode.GET_MIN_OFFSET,
     Edge.END: RequestCode.GET_MAX_OFFSET,
     Edge.TIME: RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,

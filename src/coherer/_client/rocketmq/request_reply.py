@@ -1,7 +1,7 @@
-"""Requests whose answer is a message, too (rocketmq 2.14, 8.7).
+"""Request-reply: messages that are answered with a message (rocketmq 2.14, 8.7).
 
-The request carries the id of our client and a number of its own; who answers sends a message with
-both to the cluster's reply topic, and the broker hands it to the connection of our client (326).
+A request carries the id of the client that sent it and a correlation id. The reply is a message
+with both, sent to the cluster's reply topic; the broker pushes it to the client's connection (326).
 """
 
 from __future__ import annotations
@@ -34,26 +34,25 @@ from coherer.errors import (
 from coherer.message import Message
 
 _log = Log(logging.getLogger(__name__))
-
 CORRELATION: Final = "CORRELATION_ID"
 REPLY_TO: Final = "REPLY_TO_CLIENT"
 TTL: Final = "TTL"
 CLUSTER: Final = "CLUSTER"
 
 
-class Replies:
+class PendingReplies:
     """The requests of a client that wait for their reply.
 
     Args:
-        on: registers the handler.
+        handle: registers a handler of servers' requests.
     """
 
-    def __init__(self, on: Callable[[int, Handler], None]) -> None:
+    def __init__(self, handle: Callable[[int, Handler], None]) -> None:
         self._waiting: dict[str, asyncio.Future[StoredMessage]] = {}
-        on(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._replied)
+        handle(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._received)
 
-    def expect(self) -> tuple[str, asyncio.Future[StoredMessage]]:
-        """The number of a new request, and the future of its reply."""
+    def add(self) -> tuple[str, asyncio.Future[StoredMessage]]:
+        """The correlation id of a new request, and the future of its reply."""
         number = str(uuid.uuid4())
         future: asyncio.Future[StoredMessage] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
@@ -65,23 +64,23 @@ class Replies:
         """The reply to a request.
 
         Raises:
-            RequestTimeoutError: it did not come in time.
+            RequestTimeoutError: no reply in time.
         """
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 return await future
         except TimeoutError:
             raise RequestTimeoutError(
-                "Nobody replied in time.", topic=topic, hint="Does somebody consume the requests?"
+                "No reply in time.", topic=topic, hint="Does a consumer reply to the requests?"
             ) from None
         finally:
             self._waiting.pop(number, None)
 
-    def forget(self, number: str) -> None:
-        """The request was not sent."""
+    def remove(self, number: str) -> None:
+        """Undo `add`: the request was not sent."""
         self._waiting.pop(number, None)
 
-    def _replied(self, link: Link, request: Command) -> None:
+    def _received(self, link: Link, request: Command) -> None:
         properties = text.decode(request.fields.get("properties", "").encode())
         future = self._waiting.pop(properties.get(CORRELATION, ""), None)
         if future is None or future.done():
@@ -89,7 +88,7 @@ class Replies:
             return
         try:
             message = reply_of(request)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the request must hear it now
+        except Exception as error:  # noqa: BLE001 - the waiting request must fail now
             failure = error if isinstance(error, CohererError) else _unreadable(error)
             future.set_exception(failure)
             link.respond(request, ResponseCode.SYSTEM_ERROR, failure.text)
@@ -105,19 +104,19 @@ def _unreadable(error: Exception) -> ProtocolError:
 
 
 def request_properties(number: str, client_id: str, timeout_ms: int) -> dict[str, str]:
-    """What makes a message a request."""
+    """The properties that make a message a request."""
     return {CORRELATION: number, REPLY_TO: client_id, TTL: str(timeout_ms)}
 
 
 def reply_target(request: StoredMessage) -> tuple[str, dict[str, str]]:
-    """Where the reply to a request goes, and what makes it one.
+    """The topic and the properties of the reply to a request.
 
     Raises:
-        UsageError: nobody waits for a reply to this message.
+        UsageError: the message is not a request.
     """
     stored = request.stored_properties
     if not stored.get(CLUSTER) or not stored.get(REPLY_TO):
-        raise UsageError("This message is no request.", topic=request.topic)
+        raise UsageError("This message is not a request.", topic=request.topic)
     carried = {name: stored[name] for name in (CORRELATION, REPLY_TO, TTL) if name in stored}
     return stored[CLUSTER] + REPLY_TOPIC_SUFFIX, {"MSG_TYPE": "reply", **carried}
 
@@ -125,11 +124,11 @@ def reply_target(request: StoredMessage) -> tuple[str, dict[str, str]]:
 def reply_of(request: Command) -> StoredMessage:
     """The message in a broker's request 326.
 
-    A body that is not compressed, though its flag says so, is taken as it is, as Java does: clients
-    in other languages copy the flag of the request.
+    As in Java, a body that is marked as compressed and is not is used unchanged: clients in other
+    languages copy the flag of the request.
 
     Raises:
-        ProtocolError, RefusedError: it holds none, or its body is too large when inflated.
+        ProtocolError, RefusedError: it contains no message, or its inflated body is too large.
     """
     header = parse(PushReplyHeader, request.fields)
     body = bytes(request.body)
@@ -137,11 +136,9 @@ def reply_of(request: Command) -> StoredMessage:
         try:
             body = compression.decompress(body, limit_bytes=limits.REMOTING_BYTES_MAX)
         except InflatedTooLargeError as error:
-            raise ProtocolError(
-                f"A reply is not taken: {error.text}", topic=header.topic
-            ) from error
+            raise ProtocolError(f"A reply is rejected: {error.text}", topic=header.topic) from error
         except DamagedStoreError:
-            _log.debug("A reply is not compressed, though its flag says so")
+            _log.debug("A reply is marked as compressed and is not")
     stored: Mapping[str, str] = text.decode((header.properties or "").encode())
     stored = {**stored, "ARRIVE_TIME": str(time.time_ns() // 1_000_000)}
     return StoredMessage(
@@ -163,7 +160,7 @@ def reply_of(request: Command) -> StoredMessage:
 
 
 def reply_message(topic: str, reply: Message | bytes) -> Message:
-    """What is sent as a reply."""
+    """The message to send as a reply."""
     if isinstance(reply, bytes):
         return Message(topic, reply)
     return Message(topic, reply.body, reply.tag, reply.time, reply.keys, reply.properties)

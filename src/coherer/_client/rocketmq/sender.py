@@ -1,0 +1,561 @@
+"""The send path of a producer: topics and their queues, brokers, and the in-flight window.
+
+`Sender.send` selects a queue (`queue_selection`), encodes the message, and hands it to the sender
+of the queue's broker (`broker_sender`). The broker's answer goes to the message's sink.
+
+Delivery times: brokers of RocketMQ 5.x and Coherer's brokers deliver a message at any time. Brokers
+of 4.x only know delay levels, and deliver a message with 5.x's properties at once. So a delay that
+equals a level is sent to them as that level, and any other time is refused before anything is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from ipaddress import ip_address
+from math import ceil
+from typing import Final
+
+import msgspec
+
+from coherer._client.engine.misuse import check_body, message_topic, mistaken
+from coherer._client.engine.outcomes import Sink
+from coherer._client.engine.tasks import cancel
+from coherer._client.engine.window import Window
+from coherer._client.rocketmq.broker_sender import (
+    BATCH,
+    SINGLE,
+    BrokerSender,
+    PendingSend,
+    TargetQueue,
+    now_ms,
+)
+from coherer._client.rocketmq.instance import Instance
+from coherer._client.rocketmq.link import NO_FIELDS
+from coherer._client.rocketmq.options import ProducerOptions
+from coherer._client.rocketmq.queue_selection import BrokerFaults, Key, QueueSelector
+from coherer._client.rocketmq.routing import MASTER, Route
+from coherer._client.rocketmq.tracing import Kind, Observer, observe
+from coherer._client.rocketmq.transactions import CheckObserver
+from coherer._record.ids import UniqueIds
+from coherer._record.properties import DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS
+from coherer._record.schedule import DELAY_LEVELS, DELAY_LEVELS_MS
+from coherer._wire.rocketmq import names
+from coherer._wire.rocketmq.codes import ResponseCode
+from coherer._wire.rocketmq.messages import Outgoing, outgoing
+from coherer._wire.rocketmq.names import Queue
+from coherer._wire.rocketmq.sending import SendEncoder
+from coherer.errors import ClosedError, CohererError, ConnectError, UnavailableError, UsageError
+from coherer.message import Message
+
+LOOPBACK: Final = "127.0.0.1"
+_DELAYS: Final = frozenset((DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS))
+
+
+class DeliveryTime(msgspec.Struct, frozen=True):
+    """When to deliver a message: after a delay, or at a time.
+
+    Args:
+        delay_ms: counted from the arrival at the broker.
+        deliver_ms: a time, ms since 1970.
+    """
+
+    delay_ms: int | None = None
+    deliver_ms: int | None = None
+
+    def as_timer(self) -> Mapping[str, str]:
+        """The properties for a broker that supports arbitrary delivery times.
+
+        >>> DeliveryTime(delay_ms=1500).as_timer()
+        {'TIMER_DELAY_MS': '1500'}
+        """
+        if self.delay_ms is not None:
+            return {TIMER_DELAY_MS: str(self.delay_ms)}
+        return {TIMER_DELIVER_MS: str(self.deliver_ms)}
+
+    def as_level(self, broker: str) -> Mapping[str, str]:
+        """The properties for a broker that only knows delay levels.
+
+        Args:
+            broker: its name, for the error.
+
+        Raises:
+            UsageError: the delay does not equal a level.
+
+        >>> DeliveryTime(delay_ms=60_000).as_level("a"), DeliveryTime(deliver_ms=0).as_level("a")
+        ({'DELAY': '5'}, {})
+        """
+        if self.delay_ms in DELAY_LEVELS_MS:
+            return {DELAY: str(DELAY_LEVELS_MS.index(self.delay_ms) + 1)}
+        if self.deliver_ms is not None and self.deliver_ms <= time.time_ns() // 1_000_000:
+            return NO_FIELDS
+        raise UsageError(
+            f"Broker {broker} is older than 5.0: it delays messages by levels only, and no level "
+            "equals the requested time.",
+            hint=f"Use a delay of {DELAY_LEVELS.replace(' ', ', ')}, or delay_level=.",
+        )
+
+
+def delivery_time(
+    delay_level: int, deliver_at: datetime | None, delay: timedelta | None
+) -> Mapping[str, str] | DeliveryTime:
+    """The delivery time in the arguments of a send, or the properties that express it.
+
+    Args:
+        delay_level: a level; 0 for none.
+        deliver_at: a time; a naive one is local.
+        delay: a delay.
+
+    Raises:
+        UsageError: several are given, or one is out of range.
+
+    >>> delivery_time(3, None, None), delivery_time(0, None, timedelta(0))
+    ({'DELAY': '3'}, {})
+    """
+    if not delay_level and deliver_at is None and delay is None:
+        return NO_FIELDS
+    if (delay_level != 0) + (deliver_at is not None) + (delay is not None) > 1:
+        raise UsageError("Give one of delay_level, deliver_at and delay.")
+    if delay_level < 0:
+        raise UsageError(f"A delay level is 1 or more, or 0 for none, not {delay_level}.")
+    if delay_level:
+        return {DELAY: str(delay_level)}
+    if delay is not None:
+        if delay < timedelta(0):
+            raise UsageError(f"A delay of {delay} is negative.")
+        delay_ms = -(-delay // timedelta(milliseconds=1))  # rounded up: never too early
+        return DeliveryTime(delay_ms=delay_ms) if delay_ms else NO_FIELDS
+    if deliver_at is not None:
+        return DeliveryTime(deliver_ms=ceil(deliver_at.timestamp() * 1000))
+    return NO_FIELDS
+
+
+class Sender:
+    """Sends the messages of one producer.
+
+    Args:
+        instance: the connections and routes.
+        options: the producer's options.
+
+    Attributes:
+        window: the in-flight window.
+        published: the topics that messages can be sent to; a live view.
+        group: the producer group as brokers know it.
+        ids: generates the unique ids of messages.
+        observers: called about each send.
+        check_observer: called about answers to transaction checks.
+    """
+
+    def __init__(self, instance: Instance, options: ProducerOptions) -> None:
+        self.window = Window(options.window, options.window_bytes)
+        self.group = names.with_namespace(instance.options.namespace, options.group)
+        self.ids = UniqueIds(b"\x7f\0\0\1")
+        self._instance = instance
+        self._options = options
+        self._timeout_s = (options.timeout_ms or instance.options.timeout_ms) / 1000
+        self._faults = None if options.rules is None else BrokerFaults(options.rules)
+        self.observers: list[Observer] = list(options.observers)
+        self.check_observer: CheckObserver | None = None
+        self._system = options.system_properties(instance.options.namespace)
+        self._selectors: dict[str, QueueSelector] = {}
+        self.published = self._selectors.keys()
+        self._brokers: dict[tuple[str, str], BrokerSender] = {}
+        self._publishing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._connection_change: asyncio.Future[None] | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._open = False
+
+    async def open(self) -> None:
+        """Register the producer.
+
+        Raises:
+            UnavailableError: no name server can be reached.
+        """
+        self._loop = asyncio.get_running_loop()
+        await self._instance.start()
+        self.ids = UniqueIds(_address(self._instance.local_host), loader=id(self))
+        self._instance.register_producer(self.group)
+        self._instance.routes.watch(self._route_changed)
+        if self._options.check is not None:
+            self._instance.checks.add(self.group, self._options.check, self.check_observer)
+        self._open = True
+
+    async def close(self) -> None:
+        """Wait for the messages in flight, then unregister."""
+        if not self._open:
+            return
+        self._open = False
+        await self.window.empty()
+        self._instance.routes.unwatch(self._route_changed)
+        if self._options.check is not None:
+            self._instance.checks.remove(self.group, self._options.check, self.check_observer)
+        await cancel(*self._tasks)
+        for broker in self._brokers.values():
+            await broker.close()
+        await self._instance.unregister_producer(self.group)
+
+    async def publish(self, topic: str) -> None:
+        """Look up a topic and connect to its brokers; returns when it can be sent to.
+
+        Raises:
+            RefusedError: it does not exist and no broker creates topics.
+            UnavailableError: no name server, or no broker, could be reached in time.
+        """
+        async with self._publishing[topic]:
+            if topic in self._selectors:
+                return
+            full = self.full_name(topic)
+            names.check_topic(full)
+            if full == names.SCHEDULE_TOPIC:
+                raise UsageError("Messages cannot be sent to the schedule topic.", topic=topic)
+            route = await self._instance.routes.route(full, create=True)
+            if not route.writable:
+                raise UnavailableError(
+                    "The topic has no writable queue.",
+                    topic=topic,
+                    code=ResponseCode.TOPIC_NOT_EXIST,
+                )
+            selector = QueueSelector(self._targets(route), self._faults, queues=route.writable)
+            await self._connected(topic, selector)
+            self._selectors[topic] = selector
+
+    def full_name(self, topic: str) -> str:
+        """A topic's name with the namespace; reply topics belong to the cluster and have none."""
+        if topic.endswith(names.REPLY_TOPIC_SUFFIX):
+            return topic
+        return names.with_namespace(self._instance.options.namespace, topic)
+
+    def any_queue(self, topic: str, broker: str) -> Queue | None:
+        """A random queue of a topic at a broker; None if there is none."""
+        selector = self._selectors.get(topic)
+        if selector is None:
+            return None
+        queues = [one.queue for one in selector.targets if one.queue.broker == broker]
+        return random.choice(queues) if queues else None  # noqa: S311 - not for security
+
+    def select(
+        self, topic: str, order_by: Key | None, queue: Queue | None
+    ) -> tuple[TargetQueue, int]:
+        """The queue for a message, and the number of retries.
+
+        Raises:
+            ClosedError: the producer is closed.
+            UsageError: the topic is not published, or does not have that queue.
+            UnavailableError: the topic has no queue any more, or the queue's master is down.
+        """
+        if not self._open:
+            self.check()
+        selector = self._selectors.get(topic)
+        if selector is None:
+            raise UsageError(
+                "The topic is not published.",
+                topic=topic,
+                hint="Call `producer.publish(topic)` first.",
+            )
+        if not selector.targets:
+            raise UnavailableError("The topic has no writable queue.", topic=topic)
+        if order_by is not None and queue is None:
+            queue = selector.queue_of_key(order_by)
+        if queue is not None:
+            target = selector.target_of(queue)
+            if target is not None:
+                return target, 0
+            if queue in selector.queues:
+                raise UnavailableError(f"The master of {queue} is down.", topic=topic)
+            raise UsageError(f"{queue} is not writable, or does not exist.", topic=topic)
+        now = 0 if self._faults is None else int(self._loop.time() * 1000)
+        return selector.next(now), self._options.retries
+
+    def send(
+        self,
+        message: Message,
+        sink: Sink,
+        *,
+        order_by: Key | None = None,
+        queue: Queue | None = None,
+        system: Mapping[str, str] = NO_FIELDS,
+        sys_flag: int = 0,
+        code: int = SINGLE,
+    ) -> None:
+        """Send a message; `sink` gets the outcome. Does not wait for the window.
+
+        Args:
+            message: the message.
+            sink: gets the outcome.
+            order_by: messages with the same key go to the same queue.
+            queue: send to this queue only.
+            system: properties that RocketMQ gives a meaning to.
+            sys_flag: bits beside the one for compression.
+            code: the code of the request.
+
+        Raises:
+            UsageError: the message cannot be encoded, or its topic is not published.
+            UnavailableError: the topic has no queue any more.
+        """
+        target, retries = self.select(message_topic(message), order_by, queue)
+        self._send_to(target, retries, message, sink, system, sys_flag, code)
+
+    def send_timed(
+        self,
+        message: Message,
+        sink: Sink,
+        when: DeliveryTime,
+        *,
+        order_by: Key | None = None,
+        queue: Queue | None = None,
+    ) -> None:
+        """Send a message with a delivery time; without retries.
+
+        Args:
+            message: the message.
+            sink: gets the outcome.
+            when: the delivery time.
+            order_by: see `send`.
+            queue: see `send`.
+
+        Raises:
+            UsageError: as `send`; or the broker does not support the delay.
+            UnavailableError: the topic has no queue any more.
+        """
+        target, _ = self.select(message_topic(message), order_by, queue)
+        has_timers = self._instance.timers.get(target.broker.server)
+        if has_timers is not None:
+            system = when.as_timer() if has_timers else when.as_level(target.queue.broker)
+            self._send_to(target, 0, message, sink, system, 0, SINGLE)
+            return
+        self.window.take(0)
+        task = asyncio.create_task(self._ask_and_send(target, message, sink, when))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _ask_and_send(
+        self, target: TargetQueue, message: Message, sink: Sink, when: DeliveryTime
+    ) -> None:
+        """Ask for the broker's features, which are unknown before its first heartbeat answer."""
+        try:
+            has_timers = await self._instance.has_timers(target.broker.server)
+            system = when.as_timer() if has_timers else when.as_level(target.queue.broker)
+            self._send_to(target, 0, message, sink, system, 0, SINGLE)
+        except CohererError as error:
+            sink.lost(message, error)
+        finally:
+            self.window.settle(0)
+
+    def _send_to(
+        self,
+        target: TargetQueue,
+        retries: int,
+        message: Message,
+        sink: Sink,
+        system: Mapping[str, str],
+        sys_flag: int,
+        code: int,
+    ) -> None:
+        if self.observers:
+            delayed = not _DELAYS.isdisjoint(system)
+            kind = Kind.HALF if sys_flag else Kind.DELAYED if delayed else Kind.NORMAL
+            (message,), sink = observe(self.observers, [message], self.group, kind, sink)
+        unique_id = self.ids.next()
+        payload = self._encode(message, unique_id, system)
+        if sys_flag:
+            payload = payload._replace(sys_flag=payload.sys_flag | sys_flag)
+        pending = PendingSend(
+            target,
+            message,
+            sink,
+            self._loop.time() + self._timeout_s,
+            payload,
+            unique_id,
+            now_ms(),
+            retries,
+            code,
+        )
+        self.window.take(len(payload.body))
+        target.broker.send(pending)
+
+    def send_batch(
+        self,
+        message: Message,
+        body: bytes,
+        ids: str,
+        sink: Sink,
+        target: TargetQueue,
+        retries: int,
+    ) -> None:
+        """Send a batch; `sink` gets the outcome. Does not wait for the window.
+
+        Args:
+            message: the first message of the batch.
+            body: all messages, encoded.
+            ids: their unique ids.
+            sink: gets the outcome.
+            target: the queue.
+            retries: the number of retries.
+        """
+        properties = "\x02".join(f"{name}\x01{value}" for name, value in self._system.items())
+        payload, deadline = Outgoing(body, properties, 0), self._loop.time() + self._timeout_s
+        pending = PendingSend(
+            target, message, sink, deadline, payload, ids, now_ms(), retries, BATCH
+        )
+        self.window.take(len(body))
+        target.broker.send(pending)
+
+    async def send_oneway(
+        self, message: Message, order_by: Key | None, queue: Queue | None
+    ) -> None:
+        """Send a message without an answer; returns when the write buffer has space again.
+
+        Raises:
+            UsageError: the message cannot be encoded.
+            UnavailableError: no broker can be reached.
+        """
+        target, _ = self.select(message.topic, order_by, queue)
+        payload = self._encode(message, self.ids.next(), NO_FIELDS)
+        await target.broker.send_oneway(target, payload, now_ms())
+
+    def check(self) -> None:
+        """Check that messages can be sent.
+
+        Raises:
+            ClosedError: the producer or its client is closed.
+            ForkedError: the client was made in another process.
+        """
+        self._instance.pool.check()
+        if not self._open:
+            raise ClosedError("The producer is closed.")
+
+    # -- called by the senders of brokers
+
+    def connections_changed(self) -> None:
+        """A connection was opened, could not be opened, or broke."""
+        for selector in self._selectors.values():
+            selector.stale = True
+        change, self._connection_change = self._connection_change, None
+        if change is not None and not change.done():
+            change.set_result(None)
+
+    def retry(self, pending: PendingSend) -> bool:
+        """Send a message again, avoiding its broker, if it has retries left."""
+        selector = self._selectors.get(pending.message.topic)
+        now = self._loop.time()
+        if (
+            pending.retries <= 0
+            or now >= pending.deadline
+            or selector is None
+            or not selector.targets
+        ):
+            return False
+        pending.retries -= 1
+        pending.target = selector.avoiding(pending.target.queue.broker, int(now * 1000))
+        pending.target.broker.send(pending)
+        return True
+
+    def send_elsewhere(self, pending: PendingSend) -> bool:
+        """Send a message that waits for a connection to another broker that is connected."""
+        selector = self._selectors.get(pending.message.topic)
+        # A message without retries may have to go to its queue.
+        if selector is None or pending.retries <= 0:
+            return False
+        now = int(self._loop.time() * 1000)
+        target = selector.avoiding(pending.target.queue.broker, now)
+        if not target.connected:
+            return False
+        pending.target = target
+        target.broker.send(pending)
+        return True
+
+    def settled(self, size_bytes: int) -> None:
+        """The outcome of a message is known."""
+        self.window.settle(size_bytes)
+
+    # -- encoding, routes
+
+    def _encode(self, message: Message, unique_id: str, system: Mapping[str, str]) -> Outgoing:
+        options = self._options
+        if self._system:
+            system = {**self._system, **system}
+        if type(message.body) is not bytes:
+            check_body(message)
+        if len(message.body) > options.max_bytes:
+            raise UsageError(
+                f"The message has {len(message.body)} bytes; the limit is {options.max_bytes}.",
+                topic=message.topic,
+                code=ResponseCode.MESSAGE_ILLEGAL,
+            )
+        try:
+            return outgoing(
+                message,
+                unique_id=unique_id,
+                system=system,
+                compress_from_bytes=options.compress_from_bytes,
+                level=options.compress_level,
+            )
+        except (TypeError, AttributeError) as error:
+            raise mistaken(message, error) from error
+
+    def _route_changed(self, route: Route) -> None:
+        for topic, selector in self._selectors.items():
+            if self.full_name(topic) == route.topic:
+                selector.update(self._targets(route), route.writable)
+                used = {
+                    id(target.broker)
+                    for each in self._selectors.values()
+                    for target in each.targets
+                }
+                for broker in self._brokers.values():
+                    broker.wanted = id(broker) in used
+        if self._faults is not None:
+            self._faults.keep_only({name for name, _ in self._brokers})
+
+    def _targets(self, route: Route) -> list[TargetQueue]:
+        targets: list[TargetQueue] = []
+        encoder = SendEncoder(self.group, route.topic)
+        for queue in route.writable:
+            address = route.brokers.get(queue.broker, {}).get(MASTER)
+            if address is not None:
+                broker = self._broker(queue.broker, address)
+                targets.append(TargetQueue(queue, broker, self.group, encoder))
+        return targets
+
+    def _broker(self, name: str, address: str) -> BrokerSender:
+        broker = self._brokers.get((name, address))
+        if broker is None:
+            broker = self._brokers[name, address] = BrokerSender(
+                name,
+                address,
+                self._instance,
+                self,
+                self._faults,
+                frozenset(self._options.retry_codes),
+                retry_lost=self._options.retry_lost,
+            )
+        broker.wanted = True
+        broker.connect()
+        return broker
+
+    async def _connected(self, topic: str, selector: QueueSelector) -> None:
+        deadline = self._loop.time() + self._timeout_s
+        while not any(target.connected for target in selector.targets):
+            if self._connection_change is None:
+                self._connection_change = self._loop.create_future()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await asyncio.shield(self._connection_change)
+            except TimeoutError:
+                errors = [target.broker.error for target in selector.targets]
+                raise next(
+                    (error for error in errors if error is not None),
+                    ConnectError("No broker of the topic could be reached.", topic=topic),
+                ) from None
+
+
+def _address(host: str) -> bytes:
+    try:
+        return ip_address(host or LOOPBACK).packed
+    except ValueError:
+        return ip_address(LOOPBACK).packed
