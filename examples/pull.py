@@ -1,4 +1,4 @@
-"""Take packages by hand: confirm what is done, reject what has to come again."""
+"""Take batches by hand: acknowledge those that are handled, retry the others."""
 
 import asyncio
 import sys
@@ -17,12 +17,13 @@ async def main() -> None:
             first = await consumer.receive(timeout_ms=10_000)
             assert first is not None
             print(f"took {first.bodies()}, and something went wrong")
-            await consumer.reject(first)
+            await first.retry()
 
             again = await consumer.receive(timeout_ms=10_000)
             assert again is not None
             print(f"took {again.bodies()} again, and did it")
-            print(f"the group goes on at {await consumer.confirm(again)}")
+            for partition, offset in (await consumer.commit(again)).items():
+                print(f"the group goes on at {offset} of partition {partition.id}")
 
 
 asyncio.run(main())

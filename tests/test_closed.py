@@ -26,8 +26,8 @@ STILL_ALLOWED = {"check_reports", "close", "publishes"}
 """Calls that mean something after `close`."""
 
 HOOKS = {
-    "arrived", "changed", "elsewhere", "failed", "heartbeat", "insert", "instructed",
-    "membership_ended", "moved", "nothing", "rebalance_soon", "reset", "running", "status",
+    "arrived", "changed", "elsewhere", "failed", "heartbeat", "insert",
+    "moved", "nothing", "rebalance_soon", "reset", "running", "status",
     "wants", "withdraw",
 }  # fmt: skip
 """What the parts of a client call on each other; users do not."""

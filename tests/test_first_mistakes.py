@@ -15,7 +15,7 @@ import trio
 
 import coherer
 import coherer.blocking
-from coherer._client.engine.outcomes import SendReport
+from coherer._client.engine.sender import SendReport
 from coherer._net import TlsOptions
 from coherer.errors import RefusedError, SendManyError, UsageError, WrongProtocolError
 from coherer.message import Message
@@ -237,7 +237,7 @@ def test_so_they_are_by_the_blocking_producer(node: EmbeddedNode, protocol: str)
 
 
 def test_showing_a_report_is_not_looking_at_its_failures() -> None:
-    from coherer._client.engine.outcomes import UnseenFailures
+    from coherer._client.engine.sender import UnseenFailures
 
     unseen = UnseenFailures()
     report = SendReport(1, failed(3), unseen=unseen)

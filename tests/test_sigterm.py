@@ -20,7 +20,8 @@ import asyncio, logging, sys, coherer, coherer.blocking
 
 logging.basicConfig(level="INFO", stream=sys.stdout, format="%(message)s")
 logging.getLogger("coherer").setLevel("WARNING")
-logging.getLogger("coherer._client.engine.consumer").setLevel("INFO")
+for name in ("consumer", "handling"):
+    logging.getLogger(f"coherer._client.engine.{name}").setLevel("INFO")
 
 def handle(batch):
     for message in batch:
@@ -90,7 +91,7 @@ def test_the_batch_in_hand_is_finished_and_confirmed(
         batch = consumer.receive(10_000)
         assert batch is not None
         assert batch.bodies() == [b"second"]
-        consumer.confirm(batch)
+        (consumer.commit if protocol == "tubemq" else consumer.confirm)(batch)
 
 
 def test_a_second_sigterm_ends_the_process(node: EmbeddedNode) -> None:

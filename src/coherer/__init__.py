@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         TopicState,
         connect,
     )
-    from coherer._client.engine.outcomes import SendReport
+    from coherer._client.engine.sender import SendReport
     from coherer._net import TlsOptions
     from coherer.errors import CohererError
     from coherer.message import Message, Receipt, ReceivedMessage
@@ -57,7 +57,7 @@ _HOMES = {
     "Message": "message",
     "Receipt": "message",
     "ReceivedMessage": "message",
-    "SendReport": "_client.engine.outcomes",
+    "SendReport": "_client.engine.sender",
     "TlsOptions": "_net",
 }
 """Where names are defined that are not in `_api`."""

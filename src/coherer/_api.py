@@ -34,8 +34,8 @@ from typing import (
 
 from coherer import limits
 from coherer._client.connecting import CommonKeywords
-from coherer._client.engine.address import parse, url_of
-from coherer._client.engine.outcomes import Outcome, SendReport
+from coherer._client.engine.options import parse, url_of
+from coherer._client.engine.sender import Outcome, SendReport
 from coherer.message import Message, Receipt
 
 if TYPE_CHECKING:

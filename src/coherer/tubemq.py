@@ -21,7 +21,7 @@ from typing import Unpack
 from coherer._client.connecting import CommonKeywords, client_options
 from coherer._client.engine.assigned import RetryAfter
 from coherer._client.engine.consumer import Progress
-from coherer._client.engine.outcomes import Outcome, SendReport
+from coherer._client.engine.sender import Outcome, SendReport
 from coherer._client.tubemq.admin import Admin
 from coherer._client.tubemq.admin_records import (
     BrokerState,

@@ -6,6 +6,7 @@ import sys
 import threading
 import weakref
 from collections import Counter
+from datetime import timedelta
 
 import pytest
 
@@ -85,29 +86,28 @@ def test_many_messages_from_many_threads(fake, client: Client) -> None:
     assert sum(map(len, fake.logs.values())) == 2_200
 
 
-def test_batches_confirm_reject_and_done(fake, client: Client) -> None:
+def test_batches_commit_retry_and_ack(fake, client: Client) -> None:
     fake.topics["demo"] = 1
     fake.put("demo", 0, *[b"%d" % n for n in range(20)])
     with client.consumer("readers", ["demo"], start="earliest") as consumer:
         assert len(consumer.wait_assigned(2_000)) == len(consumer.assignment) == 1
+        consumer.receive(2_000).retry()
         batch = consumer.receive(2_000)
-        assert consumer.reject(batch) == 0
-        batch = consumer.receive(2_000)
-        assert consumer.confirm(batch) == 5
-        consumer.put_back(consumer.receive(2_000))
-        consumer.done(consumer.receive(2_000))
+        assert list(consumer.commit(batch).values()) == [5]
+        consumer.receive(2_000).retry(later=timedelta(0))
+        consumer.receive(2_000).ack()
         offsets = []
         for batch in consumer.batches():
             offsets.append(batch.offset)
             if len(offsets) == 2:
                 break
         assert offsets == [10, 15]
-        assert consumer.receive(2_000).offset == 15  # left early
+        assert next(consumer.batches()).offset == 15  # the loop before left it
         assert next(iter(consumer.progress.values())).offset == 15
         consumer.pause()
         assert consumer.paused
         consumer.resume()
-        assert "1 of them to be confirmed" in repr(consumer)
+        assert "1 with a batch to be acknowledged" in repr(consumer)
         assert consumer.group == "readers"
         assert consumer.receive(0) is None
     assert fake.stored["readers", "demo", 0] == 15

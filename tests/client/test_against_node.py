@@ -122,7 +122,7 @@ async def test_nothing_is_lost_when_members_come_and_go(tmp_path: Path) -> None:
                 batch = await visitor.receive(100)
                 if batch is not None:
                     ledger.came(batch.bodies())
-                    await visitor.confirm(batch)
+                    await visitor.commit(batch)
 
         await produce(client, ledger, range(3_000), 1_000, visit)
         await ledger.all_came()
@@ -169,7 +169,7 @@ async def test_a_group_goes_on_where_it_was(tmp_path: Path) -> None:
                     batch = await consumer.receive(5_000)
                     assert batch is not None
                     seen += batch.bodies()
-                    await consumer.confirm(batch)
+                    await consumer.commit(batch)
                     if len(seen) % 10 == 0:
                         break
     assert Counter(seen) == Counter({b"%d" % n: 2 for n in range(10)})

@@ -9,8 +9,8 @@ import pytest
 
 import coherer
 import coherer.blocking
-from coherer._client.engine.address import Address, parse
-from coherer._client.tubemq.cluster import ClientOptions, Passport, Signer, address_number
+from coherer._client.engine.options import Address, parse
+from coherer._client.tubemq.cluster import ClientOptions, Credentials, Signer, address_number
 from coherer._net import TlsOptions
 from coherer._wire.tubemq import codes, methods
 from coherer._wire.tubemq import messages as pb
@@ -389,10 +389,10 @@ def test_options_that_make_no_sense(options) -> None:
 
 
 def test_what_is_shown_to_servers() -> None:
-    nobody = Passport(None)
+    nobody = Credentials(None)
     assert nobody.for_master() is None
     assert nobody.for_broker() == pb.AuthorizedInfo(visitAuthorizedToken=-2)
-    ann = Passport(Signer("ann", "secret"))
+    ann = Credentials(Signer("ann", "secret"))
     assert ann.signs
     ann.renew(pb.MasterAuthorizedInfo(visitAuthorizedToken=5, authAuthorizedToken="granted"))
     ann.renew(pb.MasterAuthorizedInfo(visitAuthorizedToken=6))

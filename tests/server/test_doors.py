@@ -56,7 +56,7 @@ async def consumed(client: TubeClient, count: int) -> list[ReceivedMessage]:
             batch = await consumer.receive()
             assert batch is not None
             found += batch
-            await consumer.confirm(batch)
+            await consumer.commit(batch)
     return found
 
 

@@ -64,7 +64,7 @@ async def test_a_consumer_comes_back_after_the_broker_was_away(between: Between)
         async with client.consumer("g", "t", start="earliest") as consumer:
             package = await consumer.receive(timeout_ms=10_000)
             assert package is not None
-            await consumer.confirm(package)
+            await consumer.commit(package)
             await between.to_broker.refuse()
             await between.to_broker.heal()
             after = coherer.Message("t", b"after")

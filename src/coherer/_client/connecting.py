@@ -7,8 +7,7 @@ from typing import TypedDict, TypeVar
 
 import msgspec
 
-from coherer._client.engine.address import parse, url_of
-from coherer._client.engine.keywords import options_of
+from coherer._client.engine.options import options_of, parse, url_of
 from coherer._common.masking import masked_url
 from coherer._net import TlsOptions
 from coherer.errors import UsageError

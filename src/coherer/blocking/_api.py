@@ -35,8 +35,8 @@ from coherer._api import (
     Topics,
     TopicState,
 )
-from coherer._client.engine.address import parse, url_of
-from coherer._client.engine.outcomes import Outcome, SendReport
+from coherer._client.engine.options import parse, url_of
+from coherer._client.engine.sender import Outcome, SendReport
 from coherer.blocking._portal import FutureReceipt
 from coherer.message import Message, Receipt
 

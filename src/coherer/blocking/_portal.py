@@ -43,9 +43,8 @@ from coherer import _net as net
 from coherer._client.engine.assigned import Delivery, DeliveryState
 from coherer._client.engine.consumer import Stop, on_sigterm
 from coherer._client.engine.lifecycle import warn_unclosed
-from coherer._client.engine.misuse import message_topic
-from coherer._client.engine.outcomes import Bulk, Outcome, SendReport, Sink, Stored
-from coherer._client.engine.producing import BaseProducer
+from coherer._client.engine.producer import BaseProducer, message_topic
+from coherer._client.engine.sender import Bulk, Outcome, SendReport, Sink, Stored
 from coherer.errors import ClosedError, CohererError, ForkedError, UsageError
 from coherer.message import Message, Receipt
 

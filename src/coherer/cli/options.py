@@ -15,7 +15,7 @@ DEFAULT_URL = "tubemq://127.0.0.1:8715"
 
 def _url(given: str) -> str:
     """The URL that is meant: given, that of the environment, or that of `coherer serve`."""
-    from coherer._client.engine.address import usual
+    from coherer._client.engine.options import usual
 
     return given or usual() or DEFAULT_URL
 

@@ -23,7 +23,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from coherer._client.engine.address import parse
+from coherer._client.engine.options import parse
 from coherer._common.masking import masked_url
 from coherer.errors import UsageError
 from coherer.spark.offsets import EARLIEST, LATEST, Offsets, from_json

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from coherer._client.engine.keywords import options_of
+from coherer._client.engine.options import options_of
 from coherer._server.node.node import Node, NodeOptions
 from coherer.blocking._portal import Portal
 from coherer.errors import UsageError

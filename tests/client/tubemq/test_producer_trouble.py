@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from coherer._client.engine.outcomes import FutureSink
+from coherer._client.engine.sender import FutureSink
 from coherer._client.tubemq.cluster import ClientOptions, Cluster
 from coherer._client.tubemq.producer import Producer, pack
 from coherer._client.tubemq.sender import Sent

@@ -12,6 +12,7 @@ from functools import partial
 import coherer
 from coherer import CohererError, Message, Receipt
 from coherer._client.tubemq.consumer import Consumer
+from coherer._client.tubemq.fetching import ReceivedBatch
 from coherer._client.tubemq.producer import Producer as CohererProducer
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.delivery import MessageBatch
@@ -143,10 +144,13 @@ class OurPuller:
 
     async def confirm(self, package: Package, consumed: bool = True) -> int:
         """The offset after it."""
-        assert isinstance(package.token, MessageBatch)
+        batch = package.token
+        assert isinstance(batch, ReceivedBatch)
         if consumed:
-            return await self._consumer.confirm(package.token)
-        return await self._consumer.reject(package.token)
+            [offset] = (await self._consumer.commit(batch)).values()
+            return offset
+        await batch.retry()
+        return batch.offset
 
     async def partitions(self) -> set[str]:
         """What it holds."""

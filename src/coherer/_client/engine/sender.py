@@ -1,11 +1,17 @@
-"""The way of sends to one broker, whatever the protocol: a connection, and what waits for it.
+"""The send pipeline: what is under way to each broker, and what becomes of it.
+
+A producer posts messages. The `Window` bounds what is under way; a `BrokerSender` per broker has
+the connection; a `Sink` is told the outcome, and `Bulk` collects the outcomes of many messages in a
+`SendReport`.
 
 Rules:
 
-* What is posted while there is no connection waits for one, not longer than its own deadline. It
-  was not sent, so to send it later, or elsewhere, is no resend.
-* A connection that cannot be made is tried again, after pauses that grow, while somebody wants it.
-* When a try fails, what waits goes to other brokers where that is possible.
+* A message that is posted while there is no connection waits for one until its deadline. It was not
+  sent, so sending it later, or to another broker, is not a resend.
+* A connection that cannot be made is tried again after growing pauses, while it is wanted.
+* When an attempt fails, waiting messages go to other brokers if possible.
+* There is no task, future or timer per message: a message under way is one entry in the table of
+  its connection.
 """
 
 from __future__ import annotations
@@ -13,14 +19,348 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from coherer._client.engine.connections import ServerConnection
 from coherer._client.engine.tasks import cancel, waits
 from coherer._common.logs import Log
-from coherer.errors import CohererError, ConnectError
+from coherer.errors import CohererError, ConnectError, SendManyError, UsageError
+from coherer.message import Message, Receipt
 
 _log = Log(logging.getLogger(__name__))
+
+WINDOW_MAX: Final = 300_000
+"""Java's producers begin to leave brokers out at so many messages under way; we stop there."""
+
+
+def check_window(messages: int, size_bytes: int) -> None:
+    """See that a window makes sense.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if not 1 <= messages <= WINDOW_MAX:
+        raise UsageError(f"A window is 1 to {WINDOW_MAX} messages, not {messages}.")
+    if size_bytes < 1:
+        raise UsageError(f"A window of {size_bytes} bytes?")
+
+
+class Window:
+    """Counts messages without an outcome, and their bytes.
+
+    Who waits for room is woken when an eighth of the window is free, not for each free place: so
+    messages leave in groups, and a group costs one write.
+
+    Args:
+        limit: so many messages at a time.
+        limit_bytes: and so many bytes; one message more may be under way.
+
+    Attributes:
+        limit: so many messages at a time.
+        used: so many now.
+        used_bytes: their bytes.
+    """
+
+    __slots__ = (
+        "_empty",
+        "_limit_bytes",
+        "_low",
+        "_low_bytes",
+        "_room",
+        "limit",
+        "used",
+        "used_bytes",
+    )
+
+    def __init__(self, limit: int, limit_bytes: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self.used_bytes = 0
+        self._limit_bytes = limit_bytes
+        self._low = limit - max(1, limit // 8)
+        self._low_bytes = limit_bytes - max(1, limit_bytes // 8)
+        self._room: asyncio.Future[None] | None = None
+        self._empty: asyncio.Future[None] | None = None
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room."""
+        return self.used >= self.limit or self.used_bytes >= self._limit_bytes
+
+    def take(self, size_bytes: int) -> None:
+        """A message is on its way."""
+        self.used += 1
+        self.used_bytes += size_bytes
+
+    def settle(self, size_bytes: int) -> None:
+        """The outcome of one is known."""
+        self.used -= 1
+        self.used_bytes -= size_bytes
+        if self._room is not None and self.used <= self._low and self.used_bytes <= self._low_bytes:
+            room, self._room = self._room, None
+            if not room.done():
+                room.set_result(None)
+        if self.used == 0 and self._empty is not None:
+            empty, self._empty = self._empty, None
+            if not empty.done():
+                empty.set_result(None)
+
+    async def room(self) -> None:
+        """Wait until there is room."""
+        while self.full:
+            if self._room is None:
+                self._room = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._room)
+
+    async def empty(self) -> None:
+        """Wait until every outcome is known."""
+        while self.used:
+            if self._empty is None:
+                self._empty = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._empty)
+
+
+Outcome = Receipt | CohererError
+
+
+class Stored(Protocol):
+    """A message that a broker has taken."""
+
+    def receipt(self) -> Receipt:
+        """Its receipt, worked out only when asked for: not everybody wants one.
+
+        Raises:
+            ProtocolError: the broker's answer makes no sense.
+        """
+        ...
+
+
+class Sink(Protocol):
+    """Who wants to know what became of a message."""
+
+    def stored(self, sent: Stored) -> None:
+        """The broker has it.
+
+        Raises:
+            ProtocolError: the answer makes no sense. Nothing has changed then.
+        """
+        ...
+
+    def lost(self, message: Message, error: CohererError) -> None:
+        """It was refused, or nobody knows."""
+        ...
+
+
+class SendReport:
+    """What became of many messages.
+
+    A report with failures has to be looked at: reading `failed` or calling `check` does that.
+    Otherwise the producer's `with` block raises `SendManyError` at its end.
+
+    Args:
+        sent: how many are stored.
+        failed: the other messages, each with the reason.
+        receipts: of the stored messages, in the order of the answers, if they were asked for.
+        unseen: where failures are counted until somebody looks at them.
+
+    >>> report = SendReport(2, [(Message("orders", b"x"), CohererError("The disk is full."))])
+    >>> report
+    <SendReport: 2 sent, 1 failed, first: The disk is full.>
+    >>> [str(error) for _, error in report.failed]
+    ['The disk is full.']
+    """
+
+    __slots__ = ("_failed", "_unseen", "receipts", "sent")
+
+    def __init__(
+        self,
+        sent: int,
+        failed: Iterable[tuple[Message, CohererError]] = (),
+        receipts: Iterable[Receipt] = (),
+        unseen: UnseenFailures | None = None,
+    ) -> None:
+        self.sent = sent
+        self.receipts = list(receipts)
+        self._failed = list(failed)
+        self._unseen = unseen
+        if unseen is not None and self._failed:
+            unseen.add(len(self._failed), self._failed[0][1])
+
+    @property
+    def failed(self) -> list[tuple[Message, CohererError]]:
+        """The messages that are not known to be stored, each with the reason."""
+        unseen, self._unseen = self._unseen, None
+        if unseen is not None:
+            unseen.remove(len(self._failed))
+        return self._failed
+
+    def check(self) -> None:
+        """Check that all messages were stored.
+
+        Raises:
+            CohererError: the error of the first message that was not.
+        """
+        if self.failed:
+            raise self.failed[0][1]
+
+    def __repr__(self) -> str:
+        text = f"<SendReport: {self.sent} sent, {len(self._failed)} failed"
+        return f"{text}, first: {self._failed[0][1]}>" if self._failed else f"{text}>"
+
+
+class UnseenFailures:
+    """Counts the failed messages of reports that nobody has looked at yet."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._first: CohererError | None = None
+
+    def add(self, count: int, first: CohererError) -> None:
+        """Some messages failed, the first of them with this error."""
+        self._count += count
+        self._first = self._first or first
+
+    def remove(self, count: int) -> None:
+        """The program has looked at so many failed messages."""
+        self._count -= count
+        if self._count <= 0:
+            self._first = None
+
+    def check(self) -> None:
+        """Check that there are none.
+
+        Raises:
+            SendManyError: there are.
+        """
+        count, first = self._count, self._first
+        if first is not None:
+            self._count, self._first = 0, None
+            noun = "message" if count == 1 else "messages"
+            raise SendManyError(
+                f"{count} {noun} given to send_many() failed; the first: {first}",
+                hint="Look at `failed` of the report that send_many() returns, or call check().",
+            ) from first
+
+
+class FutureSink:
+    """Puts an outcome into a future."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: asyncio.Future[Receipt]) -> None:
+        self.future = future
+
+    def stored(self, sent: Stored) -> None:
+        """The broker has it."""
+        receipt = sent.receipt()
+        if not self.future.done():
+            self.future.set_result(receipt)
+
+    def lost(self, message: Message, error: CohererError) -> None:
+        """It was refused, or nobody knows."""
+        del message
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class CallbackSink:
+    """Gives an outcome to a function of the user's."""
+
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Callable[[Outcome], object]) -> None:
+        self.callback = callback
+
+    def stored(self, sent: Stored) -> None:
+        """The broker has it."""
+        self._call(sent.receipt())
+
+    def lost(self, message: Message, error: CohererError) -> None:
+        """It was refused, or nobody knows."""
+        del message
+        self._call(error)
+
+    def _call(self, outcome: Outcome) -> None:
+        try:
+            self.callback(outcome)
+        except Exception as error:  # noqa: BLE001 - theirs must not break the connection of others
+            _log.exception("The callback of a send failed", about=repr(error))
+
+
+class Poster(Protocol):
+    """The producer, as a bulk sees it."""
+
+    async def post_many(self, messages: Iterable[Message], bulk: Bulk) -> None:
+        """Post messages as there is room in the window."""
+        ...
+
+
+class Bulk:
+    """Many messages with one report. Made by `Producer.bulk`; a `Sink`.
+
+    ```python
+    bulk = producer.bulk()
+    await bulk.add(messages)
+    await bulk.add(more)
+    report = await bulk.finish()
+    ```
+    """
+
+    def __init__(
+        self, producer: Poster, *, receipts: bool, unseen: UnseenFailures | None = None
+    ) -> None:
+        self._producer = producer
+        self._unseen = unseen
+        self._receipts: list[Receipt] | None = [] if receipts else None
+        self._failed: list[tuple[Message, CohererError]] = []
+        self._sent = 0
+        self._left = 0  # posted, and no outcome yet
+        self._finished: asyncio.Future[None] | None = None
+
+    async def add(self, messages: Iterable[Message]) -> None:
+        """Post messages as there is room in the window.
+
+        Raises:
+            CohererError: a topic could not be published. What was posted before is sent.
+        """
+        await self._producer.post_many(messages, self)
+
+    async def finish(self) -> SendReport:
+        """What became of all of them, when that is known of each."""
+        while self._left > 0:
+            self._finished = asyncio.get_running_loop().create_future()
+            await self._finished
+        return SendReport(self._sent, self._failed, self._receipts or [], self._unseen)
+
+    def posted(self, count: int) -> None:
+        """So many messages are on their way; told before any of their outcomes."""
+        self._left += count
+
+    def refused(self, message: Message, error: CohererError) -> None:
+        """A message could not be posted."""
+        self._failed.append((message, error))
+
+    def stored(self, sent: Stored) -> None:
+        """The broker has a message."""
+        if self._receipts is not None:
+            self._receipts.append(sent.receipt())
+        self._sent += 1
+        self._left -= 1
+        if self._left == 0:
+            self._finish()
+
+    def lost(self, message: Message, error: CohererError) -> None:
+        """A message was refused, or nobody knows."""
+        self._failed.append((message, error))
+        self._left -= 1
+        if self._left == 0:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._finished is not None and not self._finished.done():
+            self._finished.set_result(None)
+
 
 L = TypeVar("L", bound=ServerConnection[Any])
 I = TypeVar("I")  # noqa: E741 - an item, as in queues

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from coherer import limits
-from coherer._client.engine.address import split
-from coherer._client.engine.outcomes import Sink
+from coherer._client.engine.options import split
 from coherer._client.engine.sender import BrokerSender as BaseSender
+from coherer._client.engine.sender import Sink
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import Link
 from coherer._client.rocketmq.queue_selection import BrokerFaults

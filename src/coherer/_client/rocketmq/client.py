@@ -8,8 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
-from coherer._client.engine.keywords import options_of
 from coherer._client.engine.lifecycle import BaseClient
+from coherer._client.engine.options import options_of
 from coherer._client.rocketmq.broker_rpc import BrokerRpc
 from coherer._client.rocketmq.consumer import Consumer, PullConsumer
 from coherer._client.rocketmq.instance import Instance

@@ -18,7 +18,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
-from coherer._client.engine.address import split
+from coherer._client.engine.options import split
 from coherer._client.engine.tasks import cancel, every
 from coherer._client.rocketmq.link import Handler, Link, Pool, RequestHandlers, Signer
 from coherer._client.rocketmq.options import VIP_PORT_STEP, ClientOptions

@@ -10,7 +10,7 @@ import msgspec
 
 from coherer import limits
 from coherer._client.engine.assigned import FetchLimits
-from coherer._client.engine.window import check_window
+from coherer._client.engine.sender import check_window
 from coherer._client.rocketmq.queue_selection import FaultRules
 from coherer._client.rocketmq.start_position import Start
 from coherer._client.rocketmq.tracing import Observer

@@ -15,9 +15,8 @@ from datetime import datetime, timedelta
 from itertools import chain
 from typing import Final, cast, overload
 
-from coherer._client.engine.misuse import check_body, message_topic, mistaken
-from coherer._client.engine.outcomes import CallbackSink, FutureSink, Outcome, Sink
-from coherer._client.engine.producing import BaseProducer
+from coherer._client.engine.producer import BaseProducer, check_body, message_topic, mistaken
+from coherer._client.engine.sender import CallbackSink, FutureSink, Outcome, Sink
 from coherer._client.rocketmq.broker_sender import SINGLE
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import NO_FIELDS, Link

@@ -22,10 +22,9 @@ from typing import Final
 
 import msgspec
 
-from coherer._client.engine.misuse import check_body, message_topic, mistaken
-from coherer._client.engine.outcomes import Sink
+from coherer._client.engine.producer import check_body, message_topic, mistaken
+from coherer._client.engine.sender import Sink, Window
 from coherer._client.engine.tasks import cancel
-from coherer._client.engine.window import Window
 from coherer._client.rocketmq.broker_sender import (
     BATCH,
     SINGLE,

@@ -23,7 +23,7 @@ from uuid import uuid4
 
 from msgspec import structs
 
-from coherer._client.engine.outcomes import Sink, Stored
+from coherer._client.engine.sender import Sink, Stored
 from coherer._client.engine.tasks import cancel
 from coherer._client.rocketmq.transactions import Verdict
 from coherer._common.logs import Log

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from coherer import limits
-from coherer._client.engine.keywords import options_of
 from coherer._client.engine.lifecycle import BaseClient
+from coherer._client.engine.options import options_of
 from coherer._client.tubemq.cluster import ClientOptions, Cluster
 from coherer._client.tubemq.consumer import Consumer
 from coherer._client.tubemq.options import ConsumerOptions, Listener, Start, Topics

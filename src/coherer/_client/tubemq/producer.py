@@ -14,11 +14,16 @@ from collections.abc import Callable, Iterable
 from typing import Final, overload
 
 from coherer import limits
-from coherer._client.engine.misuse import check_body, message_topic, mistaken
-from coherer._client.engine.outcomes import CallbackSink, FutureSink, Outcome, Sink
-from coherer._client.engine.producing import BaseProducer
+from coherer._client.engine.producer import BaseProducer, check_body, message_topic, mistaken
+from coherer._client.engine.sender import (
+    CallbackSink,
+    FutureSink,
+    Outcome,
+    Sink,
+    Window,
+    check_window,
+)
 from coherer._client.engine.tasks import cancel
-from coherer._client.engine.window import Window, check_window
 from coherer._client.tubemq.cluster import Cluster, address_number
 from coherer._client.tubemq.partitions import partition_ids
 from coherer._client.tubemq.publisher import Publisher

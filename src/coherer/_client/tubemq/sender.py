@@ -15,8 +15,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from coherer._client.engine.outcomes import Sink
-from coherer._client.engine.sender import BrokerSender
+from coherer._client.engine.sender import BrokerSender, Sink
 from coherer._client.tubemq.link import Pool, TubeConnection
 from coherer._client.tubemq.partitions import Rest
 from coherer._client.tubemq.quality import Quality

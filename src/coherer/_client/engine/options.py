@@ -1,24 +1,23 @@
-"""URLs of clusters: `tubemq://host:port,host:port`, `rocketmq://host:port;host:port`.
+"""URLs of clusters, and options that come as keywords.
 
-| scheme | protocol | TLS | usual port |
+| scheme | protocol | TLS | default port |
 |---|---|---|---|
 | `tubemq` | TubeMQ, the addresses of the masters | if the option `tls` is given | 8715 |
 | `tubemqs` | TubeMQ | yes | 8716 |
 | `rocketmq` | RocketMQ, the addresses of the name servers | if the option `tls` is given | 9876 |
 | `rocketmqs` | RocketMQ | yes | 9876 |
 
-Addresses are separated by commas, or by semicolons as RocketMQ's tools do it.
+Addresses are `host:port`, separated by commas, or by semicolons as in RocketMQ's tools.
 
-Where no URL is given, the environment is asked (`usual`): `COHERER_URL`, a URL, and then
-`NAMESRV_ADDR`, which RocketMQ's clients and tools of every language read: name servers without
-`rocketmq://`.
+Without a URL, the environment counts (`usual`): `COHERER_URL`, a URL, then `NAMESRV_ADDR`, which
+RocketMQ's clients and tools of every language read: name servers without `rocketmq://`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
@@ -133,3 +132,35 @@ def _server(text: str, usual_port: int, url: str) -> tuple[str, int]:
             hint="Give user and password as options: connect(url, user=..., password=...).",
         )
     return host, int(port)
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def options_of(kind: type[S], given: Mapping[str, object]) -> S:
+    """Options as a struct.
+
+    Args:
+        kind: the struct of the options.
+        given: some of its fields.
+
+    Raises:
+        UsageError: there is no such option, or a value makes no sense.
+
+    >>> class Options(msgspec.Struct):
+    ...     start: str = "latest"
+    >>> options_of(Options, {"start": "earliest"})
+    Options(start='earliest')
+    >>> options_of(Options, {"strt": "earliest"})
+    Traceback (most recent call last):
+    coherer.errors.UsageError: There is no option 'strt'. Did you mean start?
+    """
+    known = kind.__struct_fields__
+    for name in given:
+        if name not in known:
+            from difflib import get_close_matches
+
+            close = get_close_matches(name, known, n=1)
+            hint = f"Did you mean {close[0]}?" if close else f"There are {', '.join(known)}."
+            raise UsageError(f"There is no option {name!r}.", hint=hint)
+    return kind(**cast("Mapping[str, Any]", given))
