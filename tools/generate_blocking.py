@@ -306,6 +306,10 @@ class Generator:
             if isinstance(tree, ast.AsyncFunctionDef):
                 ignore = "  # type: ignore[override]"
                 given = ", ".join(arguments(tree, set()))
+            if member == "dead_letter":
+                body = "self.retry(later=DEAD)"  # asyncio's would call our `retry` in the loop
+                self.imports.setdefault("coherer._client.rocketmq.received", set()).add("DEAD")
+            elif isinstance(tree, ast.AsyncFunctionDef):
                 body = f"work = super().{member}\n        {portal}.call(lambda: work({given}))"
             parts.append(
                 f"\n    def {member}({self.signature(tree, module)}) -> None:{ignore}\n"

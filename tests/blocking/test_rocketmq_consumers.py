@@ -42,7 +42,7 @@ def group_of(topic: str) -> str:
     return topic.replace("T", "g", 1)
 
 
-def test_messages_are_confirmed_when_the_next_is_asked_for(
+def test_a_loop_acknowledges_a_message_when_it_takes_the_next(
     client: RocketClient, topic: str
 ) -> None:
     send(client, topic, *[b"%d" % number for number in range(10)])
@@ -54,11 +54,10 @@ def test_messages_are_confirmed_when_the_next_is_asked_for(
             assert isinstance(message, RocketReceived)
             if message.body == b"6":
                 break
-        batch = consumer.receive(10_000)
-        assert batch is not None
+        batch = next(consumer.batches())
         assert batch.bodies() == [b"6", b"7", b"8", b"9"]
         [queue] = [queue for queue in consumer.assignment if queue.topic == topic]
-        assert consumer.confirm(batch) == consumer.progress[queue].offset == 10
+        assert consumer.commit(batch)[queue] == consumer.progress[queue].offset == 10
         consumer.pause()
         assert queue in consumer.paused
         consumer.resume()
@@ -66,7 +65,7 @@ def test_messages_are_confirmed_when_the_next_is_asked_for(
     assert "closed" in repr(consumer)
 
 
-def test_a_message_comes_again_or_never(client: RocketClient, topic: str) -> None:
+def test_messages_are_retried_or_become_dead_letters(client: RocketClient, topic: str) -> None:
     send(client, topic, b"again", b"dead", b"fine")
     seen: list[tuple[bytes, int]] = []
     with client.consumer(group_of(topic), topic, start="earliest") as consumer:
@@ -78,7 +77,7 @@ def test_a_message_comes_again_or_never(client: RocketClient, topic: str) -> Non
                 elif message.body == b"again" and not message.attempt:
                     message.retry(later=1)
                 else:
-                    with pytest.raises(UsageError, match="no delay level"):
+                    with pytest.raises(UsageError, match="not a delay level"):
                         message.retry(later=-7)
                     message.ack()
             if len(seen) == 4:
@@ -116,18 +115,34 @@ def test_handlers_run_in_threads(client: RocketClient, topic: str) -> None:
     assert threading.get_ident() not in threads
 
 
-def test_rejected_and_put_back(client: RocketClient, topic: str) -> None:
+def test_a_batch_that_is_retried_too_often_becomes_a_dead_letter(
+    client: RocketClient, topic: str
+) -> None:
     send(client, topic, b"a")
     with client.consumer(group_of(topic), topic, start="earliest", max_attempts=0) as consumer:
-        first = consumer.receive(10_000)
-        assert first is not None
-        consumer.put_back(first)
-        second = consumer.receive(10_000)
-        assert second is not None
-        assert consumer.reject(second) == 1
-        consumer.done(second)
+        batch = consumer.receive(10_000)
+        assert batch is not None
+        batch.retry()
+        batch.ack()  # no effect any more
+        [queue] = client.partitions(topic)
+        assert consumer.commit()[queue] == 1
         assert consumer.receive(50) is None
+        with pytest.raises(UsageError, match="acknowledged or retried before"):
+            consumer.commit(batch)
     assert client.exists(f"%DLQ%{group_of(topic)}")
+
+
+def test_seek(client: RocketClient, topic: str) -> None:
+    send(client, topic, b"a", b"b", b"c")
+    with client.consumer(group_of(topic), topic, start="earliest") as consumer:
+        batch = consumer.receive(10_000)
+        assert batch is not None
+        assert batch.bodies() == [b"a", b"b", b"c"]
+        [queue] = client.partitions(topic)
+        consumer.seek(queue, 1)
+        again = consumer.receive(10_000)
+        assert again is not None
+        assert again.bodies() == [b"b", b"c"]
 
 
 def test_pulling(client: RocketClient, topic: str) -> None:

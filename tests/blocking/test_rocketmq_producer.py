@@ -125,7 +125,7 @@ def test_a_request_and_its_reply(client: RocketClient, topic: str) -> None:
             assert batch is not None
             for message in batch:
                 replier.reply(message, b"re:" + message.body)
-            consumer.confirm(batch)
+            consumer.commit(batch)
 
     thread = threading.Thread(target=answer)
     thread.start()

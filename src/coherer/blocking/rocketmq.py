@@ -23,6 +23,7 @@ from typing import Any, Final, Literal, Self, Unpack, cast, overload
 
 from coherer import rocketmq as aio
 from coherer._client.rocketmq.consumer import POLL_MS
+from coherer._client.rocketmq.received import DEAD
 from coherer._client.rocketmq.routing import READ, WRITE
 from coherer._client.rocketmq.sender import delivery_time
 from coherer.blocking._portal import (
@@ -220,8 +221,7 @@ class ReceivedMessage(aio.ReceivedMessage):
 
     def dead_letter(self) -> None:  # type: ignore[override]
         """Make the message a dead letter: it is not delivered to the group again."""
-        work = super().dead_letter
-        cast("ReceivedBatch", self._batch).portal.call(lambda: work())
+        self.retry(later=DEAD)
 
 
 _MESSAGE: Final[Callable[..., ReceivedMessage]] = ReceivedMessage
@@ -258,8 +258,7 @@ class ReceivedBatch(aio.ReceivedBatch):
 
     def dead_letter(self) -> None:  # type: ignore[override]
         """Make the messages that are not acknowledged dead letters."""
-        work = super().dead_letter
-        self.portal.call(lambda: work())
+        self.retry(later=DEAD)
 
 
 class Client(ClientFacade[aio.Client]):
