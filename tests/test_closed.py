@@ -25,12 +25,8 @@ MESSAGE_ID = "7F00000100002A9F0000000000000000"
 STILL_ALLOWED = {"check_reports", "close", "publishes"}
 """Calls that mean something after `close`."""
 
-HOOKS = {
-    "arrived", "changed", "elsewhere", "failed", "heartbeat", "insert",
-    "moved", "nothing", "rebalance_soon", "reset", "running", "status",
-    "wants", "withdraw",
-}  # fmt: skip
-"""What the parts of a client call on each other; users do not."""
+HOOKS = {"arrived", "changed", "elsewhere", "failed", "moved", "next_fetch", "nothing"}
+"""Methods that the parts of a client call on each other; users do not."""
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +140,7 @@ def call(thing: Any, name: str, values: dict[str, Any]) -> Any:
 
 
 async def finished(answer: Any) -> Any:
-    """What an asyncio call comes to: of an iterator, its first step."""
+    """The result of an asyncio call; of an iterator, its first step."""
     if inspect.isawaitable(answer):
         return await answer
     if hasattr(answer, "__aiter__"):
@@ -155,7 +151,7 @@ async def finished(answer: Any) -> Any:
 
 
 def begun(answer: Any) -> Any:
-    """What a blocking call comes to: of an iterator, its first step."""
+    """The result of a blocking call; of an iterator, its first step."""
     return next(iter(answer), None) if hasattr(answer, "__next__") else answer
 
 
@@ -195,7 +191,7 @@ async def some_partition(client: Any) -> Any:
 
 
 @pytest.mark.parametrize(("protocol", "kind"), PAIRS)
-async def test_what_was_closed_refuses_every_call(
+async def test_a_closed_object_refuses_every_call(
     node: EmbeddedNode, protocol: str, kind: str
 ) -> None:
     async with connect(node, protocol, blocking=False) as client:
@@ -207,7 +203,7 @@ async def test_what_was_closed_refuses_every_call(
 
 
 @pytest.mark.parametrize(("protocol", "kind"), PAIRS)
-async def test_so_does_what_a_closed_client_made(
+async def test_objects_of_a_closed_client_refuse_every_call(
     node: EmbeddedNode, protocol: str, kind: str
 ) -> None:
     async with connect(node, protocol, blocking=False) as client:
@@ -231,7 +227,7 @@ async def test_a_closed_client_and_its_administration_refuse_every_call(
 
 
 @pytest.mark.parametrize(("protocol", "kind"), PAIRS)
-def test_blocking_ones_refuse_every_call(node: EmbeddedNode, protocol: str, kind: str) -> None:
+def test_closed_blocking_objects_refuse_every_call(node: EmbeddedNode, protocol: str, kind: str) -> None:
     async def find() -> Any:
         async with connect(node, protocol, blocking=False) as client:
             return await some_partition(client)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,14 @@ import pytest
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+NAMES = {
+    "spark.md": (
+        "from pyspark.sql import DataFrame, SparkSession\n"
+        "spark: SparkSession\nrows: DataFrame\nurl: str\nplace: str\n"
+    )
+}
+"""Names that the fragments of a document use, as a stub."""
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +35,10 @@ def snippets(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for block in BLOCK.finditer(text):
             line = text.count("\n", 0, block.start(1)) + 1
             name = f"{document.stem.lower()}_line_{line}.py"
-            (directory / name).write_text(block.group(1), "utf-8")
+            start = f"from {document.stem}_names import *\n" if document.name in NAMES else ""
+            (directory / name).write_text(start + block.group(1), "utf-8")
+        if document.name in NAMES:
+            (directory / f"{document.stem}_names.pyi").write_text(NAMES[document.name], "utf-8")
     for example in sorted((ROOT / "examples").glob("*.py")):
         (directory / f"example_{example.name}").write_text(example.read_text("utf-8"), "utf-8")
     return directory
@@ -44,6 +56,7 @@ def test_mypy_accepts_them(snippets: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mypy", *config, *files],
         cwd=ROOT,
+        env={**os.environ, "MYPYPATH": str(snippets)},
         capture_output=True,
         text=True,
         check=False,
@@ -53,7 +66,7 @@ def test_mypy_accepts_them(snippets: Path) -> None:
 
 def test_pyright_accepts_them(snippets: Path) -> None:
     settings = {
-        "include": [str(snippets)],
+        "include": ["."],
         "typeCheckingMode": "strict",
         "pythonVersion": "3.11",
         "stubPath": str(ROOT / "typings"),
