@@ -20,8 +20,7 @@ import asyncio, logging, sys, coherer, coherer.blocking
 
 logging.basicConfig(level="INFO", stream=sys.stdout, format="%(message)s")
 logging.getLogger("coherer").setLevel("WARNING")
-for name in ("consumer", "handling"):
-    logging.getLogger(f"coherer._client.engine.{name}").setLevel("INFO")
+logging.getLogger("coherer._client.engine.consumer").setLevel("INFO")
 
 def handle(batch):
     for message in batch:

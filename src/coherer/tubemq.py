@@ -36,8 +36,8 @@ from coherer._client.tubemq.consumer import Consumer
 from coherer._client.tubemq.fetching import ReceivedBatch
 from coherer._client.tubemq.options import Bound, ConsumerOptions, Listener, Start, Topics
 from coherer._client.tubemq.producer import Producer
-from coherer._client.tubemq.quality import QualityRules
 from coherer._client.tubemq.reader import Reader
+from coherer._client.tubemq.routing import QualityRules
 from coherer._net import TlsOptions
 from coherer._wire.tubemq.delivery import MessageBatch
 from coherer._wire.tubemq.names import BrokerInfo, Partition

@@ -145,6 +145,13 @@ def test_seek(client: RocketClient, topic: str) -> None:
         assert again.bodies() == [b"b", b"c"]
 
 
+def test_a_new_loop_continues_after_an_abandoned_one(client: RocketClient, topic: str) -> None:
+    send(client, topic, b"dead", b"fine")
+    with client.consumer(group_of(topic), topic, start="earliest") as consumer:
+        next(iter(consumer)).dead_letter()
+        assert next(iter(consumer)).body == b"fine"
+
+
 def test_pulling(client: RocketClient, topic: str) -> None:
     send(client, topic, b"a", b"b", b"c")
     [queue] = client.partitions(topic)

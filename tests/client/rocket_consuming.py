@@ -52,24 +52,20 @@ async def a_batch_is_confirmed_or_rejected(place: Place) -> None:
         assert first is not None
         assert second is not None
         assert (first.bodies(), second.bodies()) == ([b"a", b"b"], [b"c"])
-        assert await consumer.confirm(second) == 0
-        assert await consumer.confirm(first) == 3
-        for again in (consumer.confirm, consumer.reject):
-            with pytest.raises(UsageError, match="already"):
-                await again(first)
         queue = Queue(place.topic, "broker-a", 0)
+        assert await consumer.commit(second) == {queue: 0}
+        assert await consumer.commit(first) == {queue: 3}
+        with pytest.raises(UsageError, match="before"):
+            await consumer.commit(first)
         assert await consumer._membership.manager.rpc.stored_offset(place.group, queue) == 3
         await place.send(client, "d")
         async with asyncio.timeout(WAIT_S):
-            third = await consumer.receive()
-        assert third is not None
-        consumer.put_back(third)
-        async with asyncio.timeout(WAIT_S):
-            again_ = await consumer.receive()
-        assert again_ is not None
-        [message] = again_
+            async for _ in consumer.batches():
+                break
+            again = await anext(consumer.batches())
+        [message] = again
         assert (message.body, message.attempt) == (b"d", 0)
-        assert await consumer.confirm(again_) == 4
+        assert await consumer.commit(again) == {queue: 4}
 
 
 async def a_message_comes_again_later(place: Place) -> None:

@@ -100,7 +100,7 @@ async def it_begins_where_it_is_told(place: Place) -> None:
     moment = datetime.fromtimestamp(message.stored_ms / 1000 - 0.001, UTC)  # just before "new"
     # A 4.x broker says of a group that it has never heard of that it stands at 0 (2.7).
     await begins(moment, "new")
-    assert await client._door.stored(f"{place.group}n", queue) is None
+    assert await client._rpc.stored_offset(f"{place.group}n", queue) is None
     async with client.pull_consumer(f"{place.group}p", start=moment) as puller:
         await puller.assign([queue])
         assert await puller.offset_of(queue, moment) == await puller.seek(queue, moment) == 1

@@ -586,7 +586,9 @@ class Producer(ProducerFacade[aio.Producer, SendReceipt]):
         """
         return self._portal.call(lambda: self._inner.request(message, timeout_ms=timeout_ms))
 
-    def reply(self, request: StoredMessage, reply: Message | bytes) -> SendReceipt:
+    def reply(
+        self, request: StoredMessage | ReceivedMessage, reply: Message | bytes
+    ) -> SendReceipt:
         """Reply to a message that was sent with `request`.
 
         Args:
@@ -964,13 +966,13 @@ class PullConsumer(ManagedFacade[aio.PullConsumer]):
         """
         return self._portal.call(lambda: self._inner.wait_assigned(timeout_ms))
 
-    def pause(self, *queues: Queue) -> None:
+    def pause(self, *partitions: Queue) -> None:
         """Stop pulling and delivering these queues until `resume`; without any, all of them."""
-        self._portal.do(lambda: self._inner.pause(*queues))
+        self._portal.do(lambda: self._inner.pause(*partitions))
 
-    def resume(self, *queues: Queue) -> None:
+    def resume(self, *partitions: Queue) -> None:
         """Undo `pause` for these queues; without any, for all of them."""
-        self._portal.do(lambda: self._inner.resume(*queues))
+        self._portal.do(lambda: self._inner.resume(*partitions))
 
     def poll(self, timeout_ms: int | None = POLL_MS) -> ReceivedBatch | None:
         """The next messages; None on timeout.

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from coherer._client.rocketmq import assigned_queue, membership, received
+from coherer._client.rocketmq import assigned_queue, membership
 from coherer._client.rocketmq.client import Client
 from coherer._net import Listener, listen
 from coherer._server.rocketmq.remoting import Channel, Remoting
@@ -219,7 +219,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Consumers that try again within milliseconds."""
     monkeypatch.setattr(assigned_queue, "PAUSE_MS", 10)
     monkeypatch.setattr(assigned_queue, "UNKNOWN_MS", 1)
-    monkeypatch.setattr(received, "AGAIN_MS", 20)
+    monkeypatch.setattr(assigned_queue, "AGAIN_MS", 20)
     monkeypatch.setattr(membership, "ROUND_MS_MIN", 20)
 
 

@@ -12,7 +12,7 @@ from coherer._client.rocketmq import offsets
 from coherer._wire.rocketmq.bodies import ResetOffset
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.names import Queue
-from coherer.errors import RefusedError
+from coherer.errors import RefusedError, UsageError
 from tests.client.consuming_place import until
 from tests.client.rocket_shelf import BACK, PULL, STORE, ZERO, one, reading
 
@@ -27,7 +27,7 @@ async def test_what_the_broker_is_told(cluster, shelf, client) -> None:
     async with client.consumer("readers", wanted, start="earliest") as consumer:
         batch = await one(consumer)
         assert batch.bodies() == [b"d"]
-        consumer.done(batch)
+        batch.ack()
         await cluster.until(lambda: "4" in [pull.fields["queueOffset"] for pull in shelf.pulls()])
         beat = cluster.heartbeat().consumer_data_set[0]
         assert (beat.group_name, beat.consume_type) == ("readers", "CONSUME_PASSIVELY")
@@ -135,8 +135,8 @@ async def test_an_offset_outside_of_the_queue(cluster, shelf, client) -> None:
     async with reading(client) as consumer:
         batch = await one(consumer)
         assert batch.bodies() == [b"c"]
-        assert await consumer.confirm(batch) == 3
-    assert [asked.fields["commitOffset"] for asked in cluster.asked(STORE)] == ["3"]
+        assert await consumer.commit(batch) == {ZERO: 3}
+    assert told_of_demo(cluster) == ["3"]
 
 
 async def test_nothing_that_matches_moves_the_offset(cluster, shelf, client) -> None:
@@ -166,10 +166,11 @@ async def test_nothing_is_stored_beside_a_pull_that_tells(
     shelf.package = 1
     shelf.put(b"a")
     async with reading(client) as consumer:
-        assert await consumer.confirm(await one(consumer)) == 1  # the first word does not ride
+        # The first update is not sent with a pull.
+        assert await consumer.commit(await one(consumer)) == {ZERO: 1}
         for body in (b"b", b"c"):
             shelf.put(body)
-            consumer.done(await one(consumer))
+            (await one(consumer)).ack()
         await cluster.until(lambda: shelf.pulls()[-1].fields["queueOffset"] == "3")
         telling = shelf.pulls()[-1]
         assert telling.fields["commitOffset"] == "2"
@@ -189,10 +190,10 @@ async def test_a_held_pull_delays_a_close_no_longer_than_it_must(
     shelf.package = 1
     shelf.put(b"a")
     async with reading(client) as consumer:
-        assert await consumer.confirm(await one(consumer)) == 1
+        assert await consumer.commit(await one(consumer)) == {ZERO: 1}
         for body in (b"b", b"c"):
             shelf.put(body)
-            consumer.done(await one(consumer))
+            (await one(consumer)).ack()
         await cluster.until(lambda: shelf.pulls()[-1].fields["commitOffset"] == "2")
     assert told_of_demo(cluster) == ["1", "3"]
 
@@ -202,13 +203,12 @@ async def test_a_queue_that_is_gone_is_not_confirmed(cluster, shelf, client) -> 
     async with reading(client) as consumer:
         batch = await one(consumer)
         shelf.others = ["0"]
-        consumer.rebalance_soon()
+        consumer._membership.rebalance_soon()
         await until(lambda: ZERO not in consumer.assignment)
-        with pytest.raises(RefusedError, match="not ours any more"):
-            await consumer.confirm(batch)
+        with pytest.raises(RefusedError, match="not assigned to this consumer any more"):
+            await consumer.commit(batch)
         [message] = batch
         await message.retry()
-        consumer.put_back(batch)
     assert not cluster.asked(BACK)
 
 
@@ -217,15 +217,15 @@ async def test_offsets_are_reset(cluster, shelf, client, java) -> None:
     shelf.put(b"a", b"b", b"c")
     async with reading(client) as consumer:
         first, second = await one(consumer), await one(consumer)
-        await consumer.confirm(first)
+        await consumer.commit(first)
         table = ResetOffset(offset_table={ZERO: 1, Queue("demo", "broker-a", 5): 0})
         body = table.encode() if java else table.encode_for_c()
         fields = {"topic": "demo", "group": "readers", "timestamp": "0", "isForce": "false"}
         cluster.channel().notify(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body)
         again = await one(consumer)
         assert again.offsets() == [1, 2]
-        with pytest.raises(RefusedError):
-            await consumer.confirm(second)
+        with pytest.raises(UsageError, match="another offset"):
+            await consumer.commit(second)
         anew = [pull for pull in shelf.pulls() if pull.fields["queueOffset"] == "1"]
         assert [(pull.fields["commitOffset"], pull.fields["sysFlag"]) for pull in anew] == [
             ("1", "3")

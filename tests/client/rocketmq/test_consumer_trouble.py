@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import pickle
 from typing import Any
 
 import pytest
 
-from coherer._client.rocketmq import fetcher
+from coherer._client.rocketmq.received import ReceivedMessage
+from coherer._client.rocketmq.start_position import Edge
 from coherer._wire.rocketmq.bodies import ConsumerStatus
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.messages import StoredMessage
+from coherer._wire.rocketmq.names import Queue
 from coherer.errors import ClosedError, UsageError
-from coherer.message import Message
 from coherer.rocketmq import connect as connect_rocketmq
-from tests.client.rocket_shelf import PULL, STORE, ZERO, one, reading
+from tests.client.rocket_shelf import BACK, PULL, STORE, ZERO, one, reading
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -79,42 +81,75 @@ async def test_loops_end_with_their_consumer(cluster, shelf, client) -> None:
         assert (await looping, await batches) == ([b"a"], None)
 
 
-async def test_views_are_messages(cluster, shelf, client) -> None:
+async def test_messages_are_decoded_when_they_are_looked_at(cluster, shelf, client) -> None:
     shelf.put(b"a", TAGS="UA", KEYS="k1 k2", note="x")
     async with reading(client) as consumer:
-        [view] = await one(consumer)
-        message = view.detached()
-        assert isinstance(view, StoredMessage)
-        assert not isinstance(view, Message)
+        [received] = await one(consumer)
+        message = received.detach()
+        assert type(received) is ReceivedMessage
         assert type(message) is StoredMessage
-        match view:
-            case StoredMessage(topic="demo", body=body):
-                assert body == b"a"
-            case _:
-                pytest.fail("a view is a message")
-        assert (view, message) == (message, view)
-        assert repr(view) == repr(message)
-        assert pickle.loads(pickle.dumps(view)) == message
-        assert (view.tag, view.keys, dict(view.properties)) == ("UA", ("k1", "k2"), {"note": "x"})
-        assert (view.offset, view.partition, view.broker, view.unique_id) == (0, 0, "broker-a", "a")
-        assert view.physical_offset == 1000
-        with pytest.raises(AttributeError):
-            _ = view.nonsense
+        assert (received, message) == (message, received)
+        assert repr(received) == repr(message)
+        assert pickle.loads(pickle.dumps(received)) == message
+        assert (received.tag, received.keys) == ("UA", ("k1", "k2"))
+        assert {name: getattr(received, name) for name in message.__struct_fields__} == {
+            name: getattr(message, name) for name in message.__struct_fields__
+        }
         shelf.put(b"b")
         [other] = await one(consumer)
-        assert other != view
+        assert other != received
+
+
+async def test_a_message_of_a_dropped_iterator_can_be_a_dead_letter(cluster, shelf, client) -> None:
+    """Garbage collection of an iterator gives nothing back."""
+    shelf.put(b"a", b"b")
+    async with reading(client) as consumer:
+        message = await anext(aiter(consumer))
+        gc.collect()
+        await message.dead_letter()
+        [asked] = cluster.asked(BACK)
+        assert asked.fields["delayLevel"] == "-1"
+        assert (await anext(aiter(consumer))).body == b"b"
+
+
+async def test_a_batch_is_retried_and_acknowledged(cluster, shelf, client) -> None:
+    shelf.package = 1
+    shelf.put(b"a", b"b", b"c")
+    async with reading(client) as consumer:
+        await (await one(consumer)).retry(later=2)
+        await (await one(consumer)).dead_letter()
+        (await one(consumer)).ack()
+        assert (await consumer.commit())[ZERO] == 3
+        assert [asked.fields["delayLevel"] for asked in cluster.asked(BACK)] == ["2", "-1"]
+
+
+async def test_a_consumer_seeks(cluster, shelf, client) -> None:
+    shelf.package = 1
+    shelf.put(b"a", b"b", b"c")
+    async with reading(client) as consumer:
+        before = await one(consumer)
+        await consumer.seek(ZERO, 2)
+        assert (await one(consumer)).bodies() == [b"c"]
+        with pytest.raises(UsageError, match="another offset"):
+            await consumer.commit(before)
+        await consumer.seek(ZERO, Edge.OLDEST)
+        assert (await one(consumer)).bodies() == [b"a"]
+        with pytest.raises(UsageError, match="0 or more"):
+            await consumer.seek(ZERO, -1)
+        with pytest.raises(UsageError, match="not assigned"):
+            await consumer.seek(Queue("demo", "broker-a", 9), 0)
 
 
 async def test_misuse(cluster, shelf, client) -> None:
     with pytest.raises(UsageError, match="one topic"):
         client.consumer("readers", [])
-    with pytest.raises(UsageError, match="no model"):
+    with pytest.raises(UsageError, match="model"):
         reading(client, model="all")
     with pytest.raises(UsageError, match="poll_ms is 1 or more, not 0"):
         reading(client, poll_ms=0)
-    with pytest.raises(UsageError, match="no start position"):
+    with pytest.raises(UsageError, match="not a valid start position"):
         reading(client, start="soon")
-    with pytest.raises(UsageError, match="in order by itself"):
+    with pytest.raises(UsageError, match="orderly"):
         client.pull_consumer("readers", "demo", orderly=True)
     consumer = reading(client)
     assert repr(consumer) == "<Consumer of demo in readers: new>"
@@ -154,7 +189,7 @@ async def test_who_is_cancelled_while_it_leaves_has_left(cluster, shelf, client,
     async with reading(client) as consumer:
         batch = await one(consumer)
         shelf.held.clear()
-        consumer.done(batch)
+        batch.ack()
         closing = asyncio.ensure_future(consumer.close())
         await cluster.until(lambda: cluster.asked(STORE))
         closing.cancel()
@@ -174,4 +209,3 @@ async def test_pulls_are_signed_where_they_have_to_be(cluster, shelf) -> None:
     fields = shelf.pulls()[0].fields
     assert fields["AccessKey"] == "key"
     assert fields["Signature"]
-    assert fetcher.SLACK_MS > 0

@@ -58,8 +58,8 @@ async def instance(cluster):
 
 @pytest.fixture
 async def link(cluster, instance: Instance) -> Link:
-    await instance.route("demo")
-    return await instance.link(instance.address("broker-a"))
+    await instance.routes.route("demo")
+    return await instance.link(instance.routes.address("broker-a"))
 
 
 async def test_the_client_id(cluster) -> None:
@@ -76,34 +76,36 @@ async def test_the_client_id(cluster) -> None:
 
 
 async def test_a_route(cluster, instance: Instance) -> None:
-    route = await instance.route("demo")
+    route = await instance.routes.route("demo")
     assert [queue.id for queue in route.writable] == [0, 1, 2, 3]
     assert route.brokers == {"broker-a": {0: cluster.brokers["broker-a"].address}}
-    assert await instance.route("demo") is route
+    assert await instance.routes.route("demo") is route
     assert len(cluster.asked(ROUTE)) == 1
-    await asyncio.gather(instance.route("demo", fresh=True), instance.route("demo", fresh=True))
+    await asyncio.gather(
+        instance.routes.route("demo", fresh=True), instance.routes.route("demo", fresh=True)
+    )
     assert len(cluster.asked(ROUTE)) == 2
 
 
 async def test_what_watchers_are_told(cluster, instance: Instance) -> None:
     told = []
-    instance.watch(told.append)
-    await instance.route("demo")
-    await instance.refresh()
+    instance.routes.watch(told.append)
+    await instance.routes.route("demo")
+    await instance.routes.refresh()
     assert len(told) == 1
     cluster.topics["demo"] = 6
-    await instance.refresh()
+    await instance.routes.refresh()
     assert [len(route.readable) for route in told] == [4, 6]
     del cluster.topics["demo"]  # a look-up that fails changes nothing
-    await instance.refresh()
-    assert instance.known("demo") is told[-1]
-    instance.unwatch(told.append)
+    await instance.routes.refresh()
+    assert instance.routes.known("demo") is told[-1]
+    instance.routes.unwatch(told.append)
 
 
 async def test_routes_are_looked_up_again_and_again(cluster) -> None:
     one = instance_of(cluster, route_ms=10)
     await one.start()
-    await one.route("demo")
+    await one.routes.route("demo")
     await cluster.until(lambda: len(cluster.asked(ROUTE)) >= 3)
     await one.close()
 
@@ -113,12 +115,12 @@ async def test_without_a_name_server_nobody_asks_for_every_topic(cluster) -> Non
     one = instance_of(cluster)
     await one.start()
     for topic in ("one", "two", "three"):
-        await one.route(topic)
+        await one.routes.route(topic)
     asked = len(cluster.asked(ROUTE))
     cluster.always(ROUTE, lambda asked: asked.channel.close())
-    await one.refresh()
+    await one.routes.refresh()
     assert len(cluster.asked(ROUTE)) == asked + 1
-    assert one.known("three") is not None
+    assert one.routes.known("three") is not None
     await one.close()
 
 
@@ -129,15 +131,15 @@ async def test_topics_that_were_only_looked_up_are_not_kept_fresh(cluster) -> No
             assert await client.exists(topic)
         async with client.producer("topic7"):
             asked = len(cluster.asked(ROUTE))
-            await client._instance.refresh()
+            await client._instance.routes.refresh()
             again = cluster.asked(ROUTE)[asked:]
             assert [one.fields["topic"] for one in again] == ["topic7"]
 
 
 async def test_a_new_connection_begins_with_a_heartbeat(cluster, instance: Instance) -> None:
     instance.register_producer("planes")
-    await instance.route("demo")
-    link = await instance.link(instance.address("broker-a"))
+    await instance.routes.route("demo")
+    link = await instance.link(instance.routes.address("broker-a"))
     await link.ask(RequestCode.GET_MAX_OFFSET, timeout_ms=1_000)
     first, second = [asked for asked in cluster.log if asked.broker == "broker-a"]
     assert (first.request.code, second.request.code) == (BEAT, RequestCode.GET_MAX_OFFSET)
@@ -156,7 +158,7 @@ async def test_heartbeats_of_a_consumer(cluster, instance: Instance) -> None:
     instance.register_consumer(member)
     with pytest.raises(UsageError, match="readers already"):
         instance.register_consumer(GroupMembership())
-    await instance.route("demo")
+    await instance.routes.route("demo")
     await instance.heartbeat_now()
     assert cluster.heartbeat().consumer_data_set == [member.heartbeat()]
     await instance.unregister_consumer(member)
@@ -176,7 +178,7 @@ async def test_who_gets_a_heartbeat(cluster, instance: Instance) -> None:
 
     cluster.route = with_slave
     instance.register_producer("planes")
-    await instance.route("demo")
+    await instance.routes.route("demo")
     await instance.heartbeat_now()
     assert {asked.broker for asked in cluster.asked(BEAT)} == {"broker-a"}
     instance.register_consumer(GroupMembership())
@@ -187,7 +189,7 @@ async def test_who_gets_a_heartbeat(cluster, instance: Instance) -> None:
 
 async def test_one_round_of_twenty_is_logged(cluster, instance: Instance, caplog) -> None:
     caplog.set_level(logging.INFO, "coherer._client.rocketmq.instance")
-    await instance.route("demo")
+    await instance.routes.route("demo")
     start = instance._rounds
     for _ in range(41):
         await instance.heartbeat_now()
@@ -198,24 +200,24 @@ async def test_one_round_of_twenty_is_logged(cluster, instance: Instance, caplog
 
 async def test_heartbeats_that_fail_are_logged(cluster, kit, instance: Instance, caplog) -> None:
     cluster.script(BEAT, kit.refuse(1, "not today"))
-    await instance.route("demo")
+    await instance.routes.route("demo")
     await instance.heartbeat_now()
     assert "not today" in caplog.text
     assert not instance.versions
 
 
 async def test_brokers_that_no_route_names_are_forgotten(cluster, instance: Instance) -> None:
-    await instance.route("demo")
+    await instance.routes.route("demo")
     await cluster.add("broker-b")
-    await instance.route("demo", fresh=True)
-    assert set(instance.masters) == {"broker-a", "broker-b"}
+    await instance.routes.route("demo", fresh=True)
+    assert set(instance.routes.masters) == {"broker-a", "broker-b"}
     gone = cluster.brokers.pop("broker-b")
-    await instance.route("demo", fresh=True)
+    await instance.routes.route("demo", fresh=True)
     await instance.heartbeat_now()
-    assert set(instance.masters) == {"broker-a"}
-    assert instance.addresses("broker-b") == {}
+    assert set(instance.routes.masters) == {"broker-a"}
+    assert instance.routes.addresses("broker-b") == {}
     with pytest.raises(UnavailableError, match="broker-b"):
-        instance.address("broker-b")
+        instance.routes.address("broker-b")
     await gone.listener.close()
 
 
@@ -223,8 +225,8 @@ async def test_leaving_tells_the_brokers(cluster) -> None:
     one = instance_of(cluster)
     await one.start()
     one.register_producer("planes")
-    await one.route("demo")
-    await one.link(one.address("broker-a"))
+    await one.routes.route("demo")
+    await one.link(one.routes.address("broker-a"))
     await one.close()
     await one.close()
     groups = {asked.fields["producerGroup"] for asked in cluster.asked(LEAVE)}
@@ -238,15 +240,15 @@ async def test_the_next_name_server(cluster) -> None:
     for _ in range(4):  # the order is any
         one = instance_of(cluster, addresses=dead)
         await one.start()
-        assert (await one.route("demo")).writable
+        assert (await one.routes.route("demo")).writable
         await one.close()
 
 
 async def test_a_name_server_that_is_silent(cluster, kit, instance: Instance) -> None:
     cluster.script(ROUTE, kit.hang_up)
     with pytest.raises(DisconnectedError):
-        await instance.route("demo")
-    assert (await instance.route("demo")).writable
+        await instance.routes.route("demo")
+    assert (await instance.routes.route("demo")).writable
 
 
 async def test_no_name_server() -> None:
@@ -270,10 +272,10 @@ async def test_a_server_asks(cluster, instance: Instance, link: Link) -> None:
     async def failing_late(link: Link, request: Command) -> None:
         raise RuntimeError("no idea later")
 
-    instance.on(1001, lambda link, request: link.respond(request, remark="at once"))
-    instance.on(1002, slow)
-    instance.on(1003, failing)
-    instance.on(1004, failing_late)
+    instance.handle(1001, lambda link, request: link.respond(request, remark="at once"))
+    instance.handle(1002, slow)
+    instance.handle(1003, failing)
+    instance.handle(1004, failing_late)
     await link.ask(RequestCode.GET_MAX_OFFSET, timeout_ms=1_000)
     channel = cluster.channel()
     answers = [await channel.call(code) for code in (1001, 1002, 1003, 1004, 1005)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coherer._client.rocketmq.offsets import LocalOffsets, BrokerOffsets
+from coherer._client.rocketmq.offsets import BrokerOffsets, LocalOffsets
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import CohererError, DisconnectedError
 
@@ -20,12 +20,12 @@ class Brokers:
         self.away = False
         self.slow: asyncio.Event | None = None
 
-    async def stored(self, group: str, queue: Queue, *, exact: bool = True) -> int | None:
+    async def stored_offset(self, group: str, queue: Queue, *, exact: bool = True) -> int | None:
         del exact
         assert group == "g"
         return self.stored_.get(queue)
 
-    async def store(self, group: str, queue: Queue, offset: int) -> None:
+    async def store_offset(self, group: str, queue: Queue, offset: int) -> None:
         if self.away:
             raise DisconnectedError("away")
         self.told.append((queue, offset))
@@ -55,7 +55,7 @@ async def test_brokers_are_told_what_changed() -> None:
     store.table.move(A, 4)
     brokers.away = True
     with pytest.raises(DisconnectedError):
-        await store.confirm(A)
+        await store.commit(A)
     store.forget(A)
     assert store.table.get(A) is None
     assert store.table.of_topic("T") == {B: 1}
@@ -67,49 +67,49 @@ async def test_about_a_queue_one_word_is_under_way_at_a_time() -> None:
     store = BrokerOffsets("g", brokers)
     brokers.slow = asyncio.Event()
     store.table.move(A, 1)
-    first = asyncio.create_task(store.confirm(A))
+    first = asyncio.create_task(store.commit(A))
     for _ in range(5):
         await asyncio.sleep(0)
     store.table.move(A, 2)
-    more = [asyncio.create_task(work) for work in (store.confirm(A), store.persist())]
+    more = [asyncio.create_task(work) for work in (store.commit(A), store.persist())]
     first.cancel()  # who gave up waiting has still said it
     for _ in range(5):
         await asyncio.sleep(0)
     assert brokers.told == [(A, 1)]
-    assert store.ride(A) is None
+    assert store.offset_for_pull(A) is None
     brokers.slow.set()
     await asyncio.gather(*more)
     assert brokers.told == [(A, 1), (A, 2)]
-    assert store.ride(A) is None  # no news
+    assert store.offset_for_pull(A) is None  # no news
 
 
 async def test_what_rides_is_not_overtaken() -> None:
     brokers = Brokers()
     store = BrokerOffsets("g", brokers)
     store.table.move(A, 1)
-    assert store.ride(A) is None  # the broker has no table yet
+    assert store.offset_for_pull(A) is None  # the broker has no table yet
     await store.persist()
     brokers.told.clear()
     store.table.move(A, 2)
-    assert store.ride(A) == 2
+    assert store.offset_for_pull(A) == 2
     store.table.move(A, 3)
-    storing = asyncio.create_task(store.confirm(A))
+    storing = asyncio.create_task(store.commit(A))
     for _ in range(5):
         await asyncio.sleep(0)
     assert brokers.told == []
-    store.landed(A)
+    store.pull_answered(A)
     await storing
     assert brokers.told == [(A, 3)]
     store.table.move(A, 4)
-    assert store.ride(A) == 4
-    store.lost(A, died=False)  # refused: nothing was booked
+    assert store.offset_for_pull(A) == 4
+    store.pull_failed(A, lost=False)  # refused: nothing was booked
     await store.persist()
     store.table.move(A, 5)
-    assert store.ride(A) == 5
-    store.landed(A)
-    assert store.ride(A) is None
-    store.lost(A, died=True)
-    assert store.ride(A) is None  # its table may be gone
+    assert store.offset_for_pull(A) == 5
+    store.pull_answered(A)
+    assert store.offset_for_pull(A) is None
+    store.pull_failed(A, lost=True)
+    assert store.offset_for_pull(A) is None  # its table may be gone
     await store.persist()
     assert brokers.told == [(A, 3), (A, 4), (A, 5)]
 
@@ -142,7 +142,7 @@ async def test_a_file_in_javas_form(tmp_path: Path) -> None:
         '{\n\t"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:5\n\t}\n}'
     )
     store.table.move(B, 2**40)
-    await store.confirm(B)
+    await store.commit(B)
     await store.persist()
     again = LocalOffsets(path.parent)
     await again.load()
@@ -153,7 +153,7 @@ async def test_a_file_in_javas_form(tmp_path: Path) -> None:
     await older.load()
     assert (await older.read(A), await older.read(B)) == (5, None)
     path.with_name("offsets.json.bak").write_bytes(b"[")
-    with pytest.raises(CohererError, match="offsets"):
+    with pytest.raises(CohererError, match="offset file"):
         await LocalOffsets(path.parent).load()
 
 

@@ -7,9 +7,9 @@ import zlib
 from typing import Any
 
 import pytest
-from coherer._client.rocketmq.process_queue import FetchLimits
 
 from coherer import _net as net
+from coherer._client.engine.assigned import FetchLimits
 from coherer._client.rocketmq.client import Client
 from coherer._client.rocketmq.options import ConsumerOptions, ProducerOptions
 from coherer._server.rocketmq.remoting import Channel, Remoting
@@ -44,8 +44,8 @@ def test_what_cannot_be_of_a_client_is_named() -> None:
 
 def test_when_a_queue_is_full() -> None:
     options: dict[str, Any] = {"queue_messages": 1, "queue_bytes": 2, "queue_span": 3}
-    assert ConsumerOptions(**options).thresholds == FetchLimits(messages=1, size_bytes=2, span=3)
-    assert ConsumerOptions(**options, orderly=True).thresholds.span == 0
+    assert ConsumerOptions(**options).fetch_limits == FetchLimits(messages=1, size_bytes=2, span=3)
+    assert ConsumerOptions(**options, orderly=True).fetch_limits.span == 0
 
 
 async def test_how_hard_to_compress(cluster, client: Client) -> None:

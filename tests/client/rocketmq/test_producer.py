@@ -89,7 +89,7 @@ async def test_messages_of_a_key_go_to_one_queue(cluster, client: Client) -> Non
         ]
         number = await producer.send(Message("demo", b"x"), order_by=6)
         exact = await producer.send(Message("demo", b"x"), queue=Queue("demo", "broker-a", 1))
-        with pytest.raises(UsageError, match="takes no messages"):
+        with pytest.raises(UsageError, match="not writable"):
             await producer.send(Message("demo", b"x"), queue=Queue("demo", "broker-a", 4))
     assert len({receipt.partition for receipt in receipts}) == 1
     assert (number.partition, exact.partition) == (2, 1)
@@ -108,8 +108,8 @@ async def test_keys_of_an_order_topic_wait_for_their_master(cluster2, client2) -
         assert brokers == ["broker-a", "broker-a", "broker-b", "broker-b"]
         gone = cluster2.brokers.pop("broker-a")
         await gone.listener.close()
-        await client2._instance.refresh()
-        with pytest.raises(UnavailableError, match=r"master of .*broker-a.* is away"):
+        await client2._instance.routes.refresh()
+        with pytest.raises(UnavailableError, match=r"master of .*broker-a.* is down"):
             await producer.send(Message("demo", b"x"), order_by=1)
         receipt = await producer.send(Message("demo", b"x"), order_by=2)
         assert (receipt.broker, receipt.partition) == ("broker-b", 0)
@@ -139,7 +139,7 @@ async def test_a_topic_without_its_broker_does_not_hold_up_others(cluster, clien
 async def test_a_delayed_message(cluster, client: Client) -> None:
     async with client.producer("demo") as producer:
         await producer.send(Message("demo", b"x"), delay_level=3)
-        with pytest.raises(UsageError, match="level of delay"):
+        with pytest.raises(UsageError, match="delay level"):
             await producer.send(Message("demo", b"x"), delay_level=-1)
     [asked] = cluster.asked(SEND)
     assert properties(asked)["DELAY"] == "3"
@@ -233,7 +233,7 @@ async def test_a_lost_answer_that_is_not_tried_again_any_more(
 ) -> None:
     cluster2.always(SEND, kit.hang_up)
     async with client2.producer("demo", retry_lost=True) as producer:
-        with pytest.raises(DisconnectedError, match="may or may not be stored, once or more"):
+        with pytest.raises(DisconnectedError, match="never, once or several times"):
             await producer.send(Message("demo", b"x"), **chosen)
         assert producer.in_flight == 0
     assert len(cluster2.asked(SEND)) == (1 if chosen else 3)
@@ -250,7 +250,7 @@ async def test_no_answer_in_time(cluster, kit, client: Client) -> None:
 async def test_an_answer_without_its_fields(cluster, client: Client) -> None:
     cluster.script(SEND, lambda asked: asked.answer(0))
     async with client.producer("demo") as producer:
-        with pytest.raises(Exception, match="where the message is"):
+        with pytest.raises(Exception, match="offset of the message"):
             await producer.send(Message("demo", b"x"))
         assert producer.in_flight == 0
 
@@ -387,14 +387,14 @@ async def test_a_topic_that_the_send_creates(cluster, client: Client) -> None:
         assert {receipt.partition for receipt in receipts} == {0, 1, 2, 3}
         await client._instance.heartbeat_now()  # does not forget the broker
         cluster.topics["young"] = 8  # by now it exists
-        await client._instance.refresh()
+        await client._instance.routes.refresh()
         receipts = [await producer.send(Message("young", b"x")) for _ in range(8)]
         assert {receipt.partition for receipt in receipts} == set(range(8))
 
 
 async def test_a_topic_that_nobody_may_write_to(cluster, client: Client) -> None:
     cluster.writable = False
-    with pytest.raises(Exception, match="no queue"):
+    with pytest.raises(Exception, match="no writable queue"):
         async with client.producer("demo"):
             pass
 

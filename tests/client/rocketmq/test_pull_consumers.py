@@ -20,10 +20,10 @@ async def test_a_pull_consumer_that_shares_cannot_be_assigned(cluster, shelf, cl
     async with client.pull_consumer("readers", "demo") as puller:
         with pytest.raises(UsageError, match="shares topics"):
             await puller.assign([ZERO])
-        with pytest.raises(UsageError, match="is not ours"):
+        with pytest.raises(UsageError, match="is not assigned"):
             await puller.seek(Queue("demo", "broker-a", 9), 0)
         await puller.wait_assigned(5_000)
-        with pytest.raises(UsageError, match="no offset"):
+        with pytest.raises(UsageError, match="0 or more"):
             await puller.seek(ZERO, -1)
     pulled = shelf.pulls()[0].fields
     assert (pulled["sysFlag"], pulled["subscription"], pulled["subVersion"]) == ("22", "*", "0")
@@ -85,7 +85,7 @@ async def test_a_reader_tries_again_as_long_as_it_may(cluster, shelf, kit) -> No
             with pytest.raises(RefusedError, match="busy"):
                 await reader.read()
         for start, end in ((-1, None), (5, 4)):
-            with pytest.raises(UsageError, match="no range"):
+            with pytest.raises(UsageError, match="range"):
                 client.reader(ZERO, start, end=end)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coherer._client.rocketmq import assignment, broker_rpc, fetcher, membership
+from coherer._client.rocketmq import assignment, broker_rpc, fetch_loop, membership
 from coherer._wire.rocketmq.bodies import LockBatch, LockedBatch
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer.errors import RequestTimeoutError
@@ -72,7 +72,7 @@ async def test_other_queues_make_a_newer_version(cluster, shelf, client) -> None
         await cluster.until(lambda: len(cluster.asked(MEMBERS)) > asked + 4)
         assert beats() == 3  # nothing has changed
         cluster.topics["demo"] = 2
-        await client._instance.refresh()
+        await client._instance.routes.refresh()
         await cluster.until(lambda: beats() == 4)
         assert version() > before
         pull = await shelf_pull(cluster, queue=1)
@@ -90,7 +90,7 @@ async def shelf_pull(cluster: Any, queue: int) -> Any:
 async def test_a_topic_that_comes_later(cluster, shelf, client, caplog) -> None:
     del cluster.topics["demo"]
     async with reading(client, rebalance_ms=30) as consumer:
-        assert "Topic demo is not there yet" in caplog.text
+        assert "Topic demo does not exist yet" in caplog.text
         assert repr(consumer).startswith("<Consumer of demo in ")
         with pytest.raises(RequestTimeoutError):
             async with asyncio.timeout(0.05):
@@ -123,7 +123,7 @@ async def test_in_order_only_what_is_locked_is_read(cluster, shelf, client, monk
         refuse[0] = True
         locks = len(cluster.asked(RequestCode.LOCK_BATCH_MQ))
         await cluster.until(lambda: len(cluster.asked(RequestCode.LOCK_BATCH_MQ)) > locks + 1)
-        consumer.done(batch)
+        batch.ack()
         assert await consumer.receive(20) is None  # it is not ours at the moment
         refuse[0] = False
         assert (await one(consumer)).bodies() == [b"c", b"d"]
@@ -137,7 +137,7 @@ async def test_no_more_is_pulled_than_may_wait_here(cluster, shelf, client) -> N
         await cluster.until(lambda: len(shelf.pulls()) == 3)
         batch = await one(consumer)
         assert len(shelf.pulls()) == 3
-        consumer.done(batch)
+        batch.ack()
         await cluster.until(lambda: len(shelf.pulls()) == 4)
 
 
@@ -150,7 +150,7 @@ async def test_no_more_bytes_are_pulled_than_may_wait_here(cluster, client) -> N
         batches = [await one(consumer), await one(consumer)]
         assert len(shelf.pulls()) == 2
         for batch in batches:
-            consumer.done(batch)
+            batch.ack()
         await cluster.until(lambda: len(shelf.pulls()) > 2)
 
 
@@ -180,7 +180,7 @@ async def test_a_pull_that_brings_us_nowhere_rests(
     cluster, shelf, client, monkeypatch, rest_ms: int
 ) -> None:
     """A slave that is behind, or may not be read, says "again" at once, and again."""
-    monkeypatch.setattr(fetcher, "STUCK_MS", rest_ms)
+    monkeypatch.setattr(fetch_loop, "STUCK_MS", rest_ms)
 
     def again(asked: Any) -> None:
         asked.answer(20, "", shelf.head(int(asked.fields["queueOffset"]), 5))
@@ -204,7 +204,7 @@ async def test_what_a_paused_queue_has_keeps_no_other_from_being_read(cluster, k
         connect_rocketmq(cluster.url) as client,
         reading(client, prefetch_bytes=1_000) as consumer,
     ):
-        await until(lambda: consumer._membership.manager.inbox.size_bytes > 5_000)
+        await until(lambda: consumer._membership.manager.buffer.size_bytes > 5_000)
         consumer.pause(ZERO)
         shelf.put(b"1", b"2", queue=1)
         assert (await one(consumer)).bodies() == [b"1", b"2"]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coherer._client.rocketmq.assignment import change, share
+from coherer._client.rocketmq.assignment import allocate, change_of
 from coherer._wire.rocketmq.names import Queue
 
 QUEUES = [Queue("flights", broker, number) for broker in ("a", "b") for number in range(2)]
@@ -19,20 +19,20 @@ def test_lists_are_sorted_and_doubles_removed() -> None:
         seen.append((list(queues), list(clients)))
         return nth(queues, clients, own)
 
-    ours = share(look, "y", [*reversed(QUEUES), QUEUES[0]], ["y", "x", "y"])
+    ours = allocate(look, "y", [*reversed(QUEUES), QUEUES[0]], ["y", "x", "y"])
     assert seen == [(QUEUES, ["x", "y"])]
     assert ours == [QUEUES[1], QUEUES[3]]
 
 
 def test_who_is_not_in_the_group_gets_nothing() -> None:
-    assert share(nth, "z", QUEUES, ["x"]) == []
-    assert share(nth, "x", [], ["x"]) == []
+    assert allocate(nth, "z", QUEUES, ["x"]) == []
+    assert allocate(nth, "x", [], ["x"]) == []
 
 
 def test_what_changes() -> None:
     first, second, third, fourth = QUEUES
-    moved = change([third, first], [first, second])
-    assert (moved.dropped, moved.added) == ([third], [second])
-    idle = change([first, second], [first, second], [first])
-    assert (idle.dropped, idle.added) == ([first], [])
-    assert not change([fourth], [fourth])
+    moved = change_of([third, first], [first, second])
+    assert (moved.revoked, moved.added) == ([third], [second])
+    idle = change_of([first, second], [first, second], [first])
+    assert (idle.revoked, idle.added) == ([first], [])
+    assert not change_of([fourth], [fourth])

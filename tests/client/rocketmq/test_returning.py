@@ -89,8 +89,8 @@ async def test_what_takes_too_long_is_sent_back(cluster, shelf, client, monkeypa
         await cluster.until(lambda: len(cluster.asked(BACK)) == 2)
         assert {asked.fields["delayLevel"] for asked in cluster.asked(BACK)} == {"3"}
         await until(lambda: reader.progress[ZERO].offset == 2)
-        with pytest.raises(UsageError, match="already"):
-            await reader.confirm(batch)
+        with pytest.raises(UsageError, match="before"):
+            await reader.commit(batch)
 
 
 async def test_what_a_cancelled_worker_had_is_received_again(cluster, shelf, client) -> None:
@@ -118,7 +118,7 @@ async def test_a_loop_that_is_left_gives_the_rest_back(cluster, shelf, client) -
         async for message in consumer:
             if message.body == b"c":
                 break
-        assert (await one(consumer)).bodies() == [b"c", b"d"]
+        assert (await anext(consumer.batches())).bodies() == [b"c", b"d"]
 
 
 async def test_a_message_for_which_nobody_has_time(cluster, shelf, client, monkeypatch) -> None:

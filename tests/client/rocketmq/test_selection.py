@@ -8,54 +8,61 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer._client.rocketmq.queue_selection import FaultRules, BrokerFaults, QueueSelector, hash_of
+from coherer._client.rocketmq.queue_selection import (
+    BrokerFaults,
+    FaultRules,
+    QueueSelector,
+    hash_of,
+)
 from coherer._client.rocketmq.routing import route_of, template_route
 from coherer._wire.rocketmq.bodies import BrokerData, QueueData, TopicRoute
 from coherer._wire.rocketmq.names import Queue
 
 
 @dataclass
-class TargetQueue:
+class FakeTarget:
     queue: Queue
-    open: bool = True
+    connected: bool = True
 
 
-def places(*brokers: str, queues: int = 2) -> list[TargetQueue]:
-    return [TargetQueue(Queue("t", broker, number)) for broker in brokers for number in range(queues)]
+def targets(*brokers: str, queues: int = 2) -> list[FakeTarget]:
+    return [
+        FakeTarget(Queue("t", broker, number)) for broker in brokers for number in range(queues)
+    ]
 
 
-def brokers(selector: QueueSelector[TargetQueue], count: int, now_ms: int = 0) -> list[str]:
+def brokers(selector: QueueSelector, count: int, now_ms: int = 0) -> list[str]:
     return [selector.next(now_ms).queue.broker for _ in range(count)]
 
 
 def test_in_turn() -> None:
-    selector = QueueSelector(places("a", "b"), counter=3)
+    selector = QueueSelector(targets("a", "b"), counter=3)
     assert brokers(selector, 5) == ["a", "a", "b", "b", "a"]
 
 
 def test_only_brokers_with_a_connection_if_there_are_any() -> None:
-    one, two, three, four = places("a", "b")
+    one, two, three, four = targets("a", "b")
     selector = QueueSelector([one, two, three, four], counter=0)
-    one.open = two.open = False
+    one.connected = two.connected = False
     assert set(brokers(selector, 4)) == {"b"}
-    three.open = four.open = False
+    three.connected = four.connected = False
     assert set(brokers(selector, 4)) == {"b"}  # nobody has told it yet
     selector.stale = True
     assert set(brokers(selector, 4)) == {"a", "b"}
-    selector.update(places("c"))
+    selector.update(targets("c"))
     assert set(brokers(selector, 4)) == {"c"}
 
 
 def test_a_second_try_goes_elsewhere() -> None:
-    selector = QueueSelector(places("a", "b", "c"), counter=0)
+    selector = QueueSelector(targets("a", "b", "c"), counter=0)
     assert {selector.avoiding("a").queue.broker for _ in range(9)} == {"b", "c"}
-    alone = QueueSelector(places("a"), counter=0)
+    alone = QueueSelector(targets("a"), counter=0)
     assert alone.avoiding("a").queue.broker == "a"
 
 
 def test_a_second_try_goes_to_a_broker_without_a_connection_rather_than_back() -> None:
-    one, two = places("a", "b", queues=1)
-    two.open = False
+    one, two = targets("a", "b", queues=1)
+    two.connected = False
     selector = QueueSelector([one, two], counter=0)
     assert selector.avoiding("a") is two
 
@@ -71,13 +78,13 @@ def test_hashes_of_keys(key, number: int) -> None:
 
 @given(st.one_of(st.text(), st.integers(-(2**63), 2**63 - 1)))
 def test_a_key_has_one_queue(key) -> None:
-    selector = QueueSelector(places("a", "b", queues=3))
+    selector = QueueSelector(targets("a", "b", queues=3))
     assert selector.queue_of_key(key) == selector.queue_of_key(key)
     assert selector.target_of(selector.queue_of_key(key)) in selector.targets
 
 
 def test_an_exact_queue() -> None:
-    selector = QueueSelector(places("a"))
+    selector = QueueSelector(targets("a"))
     found = selector.target_of(Queue("t", "a", 1))
     assert found is not None
     assert found.queue.id == 1
@@ -89,31 +96,31 @@ def test_an_exact_queue() -> None:
 
 def test_slow_brokers_are_avoided_for_a_while() -> None:
     faults = BrokerFaults()
-    selector = QueueSelector(places("a", "b"), faults, counter=0)
+    selector = QueueSelector(targets("a", "b"), faults, counter=0)
     faults.record("a", 549, now_ms=0)
     assert set(brokers(selector, 8)) == {"a", "b"}
     faults.record("a", 550, now_ms=0)
     assert set(brokers(selector, 8, now_ms=29_999)) == {"b"}
     assert set(brokers(selector, 8, now_ms=30_000)) == {"a", "b"}
-    faults.failed("b", now_ms=30_000)
+    faults.record_failure("b", now_ms=30_000)
     assert set(brokers(selector, 8, now_ms=629_999)) == {"a"}
     assert set(brokers(selector, 8, now_ms=630_000)) == {"a", "b"}
 
 
 def test_when_all_are_bad_the_better_half_is_taken() -> None:
     faults = BrokerFaults()
-    selector = QueueSelector(places("a", "b", "c", "d"), faults, counter=0)
+    selector = QueueSelector(targets("a", "b", "c", "d"), faults, counter=0)
     for number, broker in enumerate("abcd"):
         faults.record(broker, 600 + number, now_ms=0)
     assert set(brokers(selector, 40)) == {"a", "b"}
-    faults.forget({"c", "d"})
+    faults.keep_only({"c", "d"})
     assert faults.is_available("a", 0)
     assert not faults.is_available("c", 0)
 
 
 def test_a_single_bad_broker_is_taken() -> None:
     faults = BrokerFaults(FaultRules(latency_ms=(10,), avoid_ms=(1_000,)))
-    selector = QueueSelector(places("a"), faults, counter=0)
+    selector = QueueSelector(targets("a"), faults, counter=0)
     assert faults.least_bad(0, 0, list.sort) is None
     faults.record("a", 10, now_ms=0)
     assert brokers(selector, 2) == ["a", "a"]
@@ -171,12 +178,12 @@ def test_an_order_topic() -> None:
 
 
 def test_keys_stay_with_their_queues_while_a_master_is_away() -> None:
-    every = places("a", "b")
-    selector = QueueSelector(every, queues=[place.queue for place in every])
+    every = targets("a", "b")
+    selector = QueueSelector(every, queues=[target.queue for target in every])
     before = {key: selector.queue_of_key(key) for key in range(8)}
-    selector.update(every[:2], [place.queue for place in every])
+    selector.update(every[:2], [target.queue for target in every])
     assert {key: selector.queue_of_key(key) for key in range(8)} == before
-    assert [selector.target_of(place.queue) for place in every] == [*every[:2], None, None]
+    assert [selector.target_of(target.queue) for target in every] == [*every[:2], None, None]
 
 
 def test_a_topic_that_will_be_created() -> None:

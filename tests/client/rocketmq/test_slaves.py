@@ -36,7 +36,7 @@ async def test_a_slave_is_asked_when_the_master_says_so(cluster2, pair) -> None:
     )
     async with connect_rocketmq(cluster2.url) as client, reading(client) as consumer:
         for _ in range(3):
-            consumer.done(await one(consumer))
+            (await one(consumer)).ack()
         await cluster2.until(lambda: len(pair.pulls()) >= 4)
     asked = [(pull.broker, int(pull.fields["sysFlag"]) & 1) for pull in pair.pulls()[:4]]
     assert [broker for broker, _ in asked] == ["broker-a", "broker-b", "broker-a", "broker-a"]
@@ -64,7 +64,7 @@ async def test_what_a_slave_hears_is_not_written_down(cluster2, pair) -> None:
     )
     async with connect_rocketmq(cluster2.url) as client, reading(client) as consumer:
         for _ in range(2):
-            consumer.done(await one(consumer))
+            (await one(consumer)).ack()
         for count in (3, 4):
             await cluster2.until(lambda count=count: len(pair.pulls()) == count)
             pair.pulls()[-1].answer(19, "NO_NEW_MESSAGE", pair.head(4, 4))

@@ -25,41 +25,49 @@ MOMENT = datetime(2026, 11, 21, tzinfo=UTC)
 )
 def test_of_a_new_group(start: object, of_new: Edge, of_retry: Edge, name: str) -> None:
     starts = StartPositions(start)  # type: ignore[arg-type]
-    assert (starts.of(QUEUE, None), starts.of(RETRY, None)) == (of_new, of_retry)
+    assert (starts.position(QUEUE, None), starts.position(RETRY, None)) == (of_new, of_retry)
     assert starts.wire_name == name
 
 
 @pytest.mark.parametrize("start", ["latest", "earliest", MOMENT])
 def test_a_group_carries_on(start: object) -> None:
-    assert StartPositions(start).of(QUEUE, 7) == 7  # type: ignore[arg-type]
+    assert StartPositions(start).position(QUEUE, 7) == 7  # type: ignore[arg-type]
 
 
 def test_always_latest_is_for_the_first_time() -> None:
     starts = StartPositions("always-latest")
     assert not starts.needs_stored_offset(QUEUE)
-    assert starts.of(QUEUE, 7) is Edge.END
-    starts.taken(QUEUE)
+    assert starts.position(QUEUE, 7) is Edge.END
+    starts.begun(QUEUE)
     assert starts.needs_stored_offset(QUEUE)
-    assert (starts.of(QUEUE, 7), starts.of(RETRY, 3)) == (7, 3)
+    assert (starts.position(QUEUE, 7), starts.position(RETRY, 3)) == (7, 3)
 
 
 def test_always_latest_does_not_go_behind_what_the_group_has_read() -> None:
     starts = StartPositions("always-latest")
     starts.set_ends("flights", {QUEUE: 5, OTHER: None}, 1_000)
     assert starts.needs_stored_offset(QUEUE)
-    assert (starts.of(QUEUE, 3), starts.of(QUEUE, 7), starts.of(QUEUE, None)) == (5, 7, 5)
+    assert (starts.position(QUEUE, 3), starts.position(QUEUE, 7), starts.position(QUEUE, None)) == (
+        5,
+        7,
+        5,
+    )
     assert not starts.needs_stored_offset(OTHER)
-    assert starts.of(OTHER, 3) is Edge.END
-    starts.taken(QUEUE)
-    assert (starts.of(QUEUE, 3), starts.of(RETRY, 3)) == (3, 3)
+    assert starts.position(OTHER, 3) is Edge.END
+    starts.begun(QUEUE)
+    assert (starts.position(QUEUE, 3), starts.position(RETRY, 3)) == (3, 3)
 
 
 def test_given_offsets_are_for_the_first_time() -> None:
     starts = StartPositions({QUEUE: 3})
-    assert (starts.of(QUEUE, 7), starts.of(OTHER, 7), starts.of(OTHER, None)) == (3, 7, Edge.END)
+    assert (starts.position(QUEUE, 7), starts.position(OTHER, 7), starts.position(OTHER, None)) == (
+        3,
+        7,
+        Edge.END,
+    )
     assert (starts.needs_stored_offset(QUEUE), starts.needs_stored_offset(OTHER)) == (False, True)
-    starts.taken(QUEUE)
-    assert starts.of(QUEUE, 7) == 7
+    starts.begun(QUEUE)
+    assert starts.position(QUEUE, 7) == 7
 
 
 @pytest.mark.parametrize("start", ["latest", "always-latest", {Queue("other", "b", 0): 1}])
@@ -67,14 +75,14 @@ def test_the_end_is_that_of_the_start_of_the_consumer(start: Start) -> None:
     starts = StartPositions(start)
     assert starts.needs_ends
     starts.set_ends("flights", {QUEUE: 5, OTHER: None}, 1_000)
-    assert starts.of(QUEUE, None) == 5
-    assert starts.of(OTHER, None) is Edge.END, "its broker did not tell"
+    assert starts.position(QUEUE, None) == 5
+    assert starts.position(OTHER, None) is Edge.END, "its broker did not tell"
     added = Queue("flights", "broker-a", 2)
-    assert (starts.of(added, None), starts.time_ms) == (Edge.TIME, 1_000)
+    assert (starts.position(added, None), starts.time_ms) == (Edge.TIME, 1_000)
     starts.set_ends("trains", None, 2_000)
-    assert starts.of(Queue("trains", "broker-a", 0), None) is Edge.OLDEST
-    starts.taken(QUEUE)
-    assert starts.of(QUEUE, None) is Edge.END, "somebody has removed the group's offset"
+    assert starts.position(Queue("trains", "broker-a", 0), None) is Edge.OLDEST
+    starts.begun(QUEUE)
+    assert starts.position(QUEUE, None) is Edge.END, "somebody has removed the group's offset"
 
 
 def test_the_place_of_a_new_group_is_written_down_where_it_is_another_later() -> None:
@@ -95,5 +103,5 @@ def test_the_time() -> None:
 
 @pytest.mark.parametrize("start", ["soon", {QUEUE: -1}])
 def test_nonsense(start: object) -> None:
-    with pytest.raises(UsageError, match="no start position"):
+    with pytest.raises(UsageError, match="start"):
         StartPositions(start)  # type: ignore[arg-type]

@@ -6,8 +6,7 @@ import time
 import pytest
 
 from coherer._client.engine import connections
-from coherer._client.tubemq.cluster import Cluster
-from coherer._client.tubemq.link import Pool, TubeConnection
+from coherer._client.tubemq.cluster import Cluster, Pool, TubeConnection
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer.errors import (

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from coherer._client.tubemq import master
-from coherer._client.tubemq.cluster import ClientOptions, Cluster
-from coherer._client.tubemq.master import Masters, persist
+from coherer._client.tubemq import cluster
+from coherer._client.tubemq.cluster import ClientOptions, Cluster, Masters, persist
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer.errors import (
@@ -85,7 +84,7 @@ async def test_a_master_that_is_down(fake) -> None:
 async def test_persistence(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(master, "SAY_S", 0.01)
+    monkeypatch.setattr(cluster, "SAY_S", 0.01)
     attempts: list[int] = []
 
     async def attempt() -> int:

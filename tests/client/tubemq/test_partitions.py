@@ -2,16 +2,18 @@ from __future__ import annotations
 
 import pytest
 
-from coherer._client.tubemq.partitions import FAILURES_MAX, REST_MS, Rest, RoundRobin, partition_ids
+from coherer._client.tubemq.routing import FAILURES_MAX, REST_MS, Rest, RoundRobin, partition_ids
 
 
-class Place:
+class TargetPartition:
     def __init__(self, name: int) -> None:
         self.name = name
         self.rest = Rest()
 
 
-def choices(robin: RoundRobin, places: list[Place], count: int, now_ms: int = 0) -> list[int]:
+def choices(
+    robin: RoundRobin, places: list[TargetPartition], count: int, now_ms: int = 0
+) -> list[int]:
     return [robin.choose(places, now_ms).name for _ in range(count)]
 
 
@@ -26,18 +28,18 @@ def test_ids_of_the_partitions_of_a_topic(
 
 
 def test_all_partitions_in_turn() -> None:
-    places = [Place(number) for number in range(3)]
+    places = [TargetPartition(number) for number in range(3)]
     assert choices(RoundRobin(-1), places, 7) == [0, 1, 2, 0, 1, 2, 0]
 
 
 def test_the_counter_may_wrap() -> None:
-    places = [Place(number) for number in range(4)]
+    places = [TargetPartition(number) for number in range(4)]
     taken = choices(RoundRobin(2**31 - 3), places, 8)
     assert sorted(taken) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
 def test_a_partition_that_fails_rests_for_three_seconds() -> None:
-    places = [Place(0), Place(1)]
+    places = [TargetPartition(0), TargetPartition(1)]
     for _ in range(FAILURES_MAX + 1):
         places[0].rest.failed(now_ms=100)
     robin = RoundRobin(0)
@@ -61,7 +63,7 @@ def test_few_failures_are_forgiven_and_a_success_forgives_all() -> None:
 
 
 def test_when_all_rest_they_are_taken_in_turn_all_the_same() -> None:
-    places = [Place(0), Place(1), Place(2)]
+    places = [TargetPartition(0), TargetPartition(1), TargetPartition(2)]
     for place in places:
         for _ in range(FAILURES_MAX + 1):
             place.rest.failed(0)

@@ -9,7 +9,7 @@ import pytest
 from coherer._client.engine.sender import FutureSink
 from coherer._client.tubemq.cluster import ClientOptions, Cluster
 from coherer._client.tubemq.producer import Producer, pack
-from coherer._client.tubemq.sender import Sent
+from coherer._client.tubemq.sender import PendingSend
 from coherer._wire.tubemq import codes, methods
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
@@ -296,16 +296,16 @@ async def test_messages_that_cannot_leave_go_elsewhere(fake, kit, way: Cluster) 
     fake.brokers.append(BrokerInfo(2, "127.0.0.1", second.port))
     async with Producer(way, ["demo"]) as producer:
         await asyncio.gather(*(producer.send(message()) for _ in range(6)))
-        lanes = {lane.broker.id: lane for lane in producer._lanes.values()}
+        senders = {sender.broker.id: sender for sender in producer._senders.values()}
         await second.close(timeout_ms=0)
         await asyncio.sleep(0)
-        place = next(one for one in producer._places.values() if one.lane is lanes[2])
+        target = next(one for one in producer._targets.values() if one.sender is senders[2])
         parcel = pack(message(), 100)
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        lanes[2]._link = None  # it does not know yet that nobody is there
+        senders[2]._link = None  # the sender does not know yet that it is gone
         producer._window.take(1)
         deadline = asyncio.get_running_loop().time() + 10
-        lanes[2].post(Sent(place, message(), FutureSink(future), deadline, 1), parcel)
+        senders[2].post(PendingSend(target, message(), FutureSink(future), deadline, 1), parcel)
         assert (await future).broker == "1"
     assert producer.in_flight == 0
 

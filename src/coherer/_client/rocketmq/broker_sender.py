@@ -23,8 +23,7 @@ import msgspec
 
 from coherer import limits
 from coherer._client.engine.options import split
-from coherer._client.engine.sender import BrokerSender as BaseSender
-from coherer._client.engine.sender import Sink
+from coherer._client.engine.sender import BrokerSender, Sink
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import Link
 from coherer._client.rocketmq.queue_selection import BrokerFaults
@@ -78,7 +77,7 @@ class TargetQueue:
     __slots__ = ("broker", "encoder", "group", "queue")
 
     def __init__(
-        self, queue: Queue, broker: BrokerSender, group: str, encoder: SendEncoder
+        self, queue: Queue, broker: MasterSender, group: str, encoder: SendEncoder
     ) -> None:
         self.queue = queue
         self.broker = broker
@@ -187,7 +186,7 @@ class PendingSend(msgspec.Struct, gc=False):
             ) from error
 
 
-class BrokerSender(BaseSender[Link, PendingSend]):
+class MasterSender(BrokerSender[Link, PendingSend]):
     """Sends to the master of one broker.
 
     Args:
@@ -223,7 +222,7 @@ class BrokerSender(BaseSender[Link, PendingSend]):
         self._signs = instance.options.user is not None
 
     def __repr__(self) -> str:
-        return f"<BrokerSender of {self.name} at {self.server}>"
+        return f"<MasterSender of {self.name} at {self.server}>"
 
     def send(self, pending: PendingSend) -> None:
         """Send a message, now or as soon as the broker is connected."""

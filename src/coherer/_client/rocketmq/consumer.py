@@ -319,16 +319,16 @@ class PullConsumer(Lifecycle):
         self.check()
         return await self._membership.wait_assigned(timeout_ms)
 
-    def pause(self, *queues: Queue) -> None:
+    def pause(self, *partitions: Queue) -> None:
         """Stop pulling and delivering these queues until `resume`; without any, all of them."""
         self.check()
-        chosen = frozenset(queues) or self.assignment
+        chosen = frozenset(partitions) or self.assignment
         self._assignments.pause(self._assignments.paused | chosen)
 
-    def resume(self, *queues: Queue) -> None:
+    def resume(self, *partitions: Queue) -> None:
         """Undo `pause` for these queues; without any, for all of them."""
         self.check()
-        chosen = frozenset(queues) or self._assignments.paused
+        chosen = frozenset(partitions) or self._assignments.paused
         self._assignments.pause(self._assignments.paused - chosen)
 
     async def poll(self, timeout_ms: int | None = POLL_MS) -> ReceivedBatch | None:

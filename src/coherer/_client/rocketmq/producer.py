@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
-from typing import Final, cast, overload
+from typing import TYPE_CHECKING, Final, cast, overload
 
 from coherer._client.engine.producer import BaseProducer, check_body, message_topic, mistaken
 from coherer._client.engine.sender import CallbackSink, FutureSink, Outcome, Sink
@@ -37,6 +37,9 @@ from coherer._wire.rocketmq.messages import SendReceipt, StoredMessage, outgoing
 from coherer._wire.rocketmq.names import TRACE_TOPIC, Queue
 from coherer.errors import UsageError
 from coherer.message import Message, Receipt
+
+if TYPE_CHECKING:
+    from coherer._client.rocketmq.received import ReceivedMessage
 
 TRACE_TIMEOUT_MS: Final = 5_000
 """The timeout of a message with trace records, as in Java."""
@@ -301,7 +304,9 @@ class Producer(BaseProducer):
         left_ms = timeout_ms - (self._loop.time() - began) * 1000
         return await replies.wait(number, future, left_ms, message.topic)
 
-    async def reply(self, request: StoredMessage, reply: Message | bytes) -> SendReceipt:
+    async def reply(
+        self, request: StoredMessage | ReceivedMessage, reply: Message | bytes
+    ) -> SendReceipt:
         """Reply to a message that was sent with `request`.
 
         Args:

@@ -278,8 +278,10 @@ class ReceivedBatch(MessageBatch, Acknowledgeable):
 
     def ack_message(self, number: int) -> None:
         """See `ReceivedMessage.ack`."""
-        if self.delivery is not None:
-            self.delivery.acknowledge(number)
+        delivery = self.delivery
+        if delivery is not None:
+            delivery.acknowledge(number)
+            delivery.count_seen()  # the messages before it that a loop has passed
 
     async def retry_message(self, number: int, later: RetryAfter) -> None:
         """See `ReceivedMessage.retry`."""

@@ -11,7 +11,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from coherer import limits
 from coherer._client.rocketmq.link import Handler, Link
@@ -32,6 +32,9 @@ from coherer.errors import (
     UsageError,
 )
 from coherer.message import Message
+
+if TYPE_CHECKING:
+    from coherer._client.rocketmq.received import ReceivedMessage
 
 _log = Log(logging.getLogger(__name__))
 CORRELATION: Final = "CORRELATION_ID"
@@ -108,7 +111,7 @@ def request_properties(number: str, client_id: str, timeout_ms: int) -> dict[str
     return {CORRELATION: number, REPLY_TO: client_id, TTL: str(timeout_ms)}
 
 
-def reply_target(request: StoredMessage) -> tuple[str, dict[str, str]]:
+def reply_target(request: StoredMessage | ReceivedMessage) -> tuple[str, dict[str, str]]:
     """The topic and the properties of the reply to a request.
 
     Raises:

@@ -28,7 +28,7 @@ from coherer._client.engine.tasks import cancel
 from coherer._client.rocketmq.broker_sender import (
     BATCH,
     SINGLE,
-    BrokerSender,
+    MasterSender,
     PendingSend,
     TargetQueue,
     now_ms,
@@ -162,7 +162,7 @@ class Sender:
         self._system = options.system_properties(instance.options.namespace)
         self._selectors: dict[str, QueueSelector] = {}
         self.published = self._selectors.keys()
-        self._brokers: dict[tuple[str, str], BrokerSender] = {}
+        self._brokers: dict[tuple[str, str], MasterSender] = {}
         self._publishing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._connection_change: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop
@@ -521,10 +521,10 @@ class Sender:
                 targets.append(TargetQueue(queue, broker, self.group, encoder))
         return targets
 
-    def _broker(self, name: str, address: str) -> BrokerSender:
+    def _broker(self, name: str, address: str) -> MasterSender:
         broker = self._brokers.get((name, address))
         if broker is None:
-            broker = self._brokers[name, address] = BrokerSender(
+            broker = self._brokers[name, address] = MasterSender(
                 name,
                 address,
                 self._instance,

@@ -17,7 +17,14 @@ import msgspec
 from coherer import _net as net
 from coherer import limits
 from coherer._client.tubemq import admin_records as records
-from coherer._client.tubemq.admin_calls import AUTHOR, EXISTED, ILLEGAL_STATUS, NO_GROUP, AdminCalls
+from coherer._client.tubemq.admin_calls import (
+    AUTHOR,
+    EXISTED,
+    ILLEGAL_STATUS,
+    NO_GROUP,
+    AdminCalls,
+    Introduction,
+)
 from coherer._client.tubemq.admin_records import (
     BrokerState,
     GroupState,
@@ -25,7 +32,6 @@ from coherer._client.tubemq.admin_records import (
     PartitionState,
     TopicState,
 )
-from coherer._client.tubemq.introduction import Introduction
 from coherer._common.logs import Log
 from coherer.errors import (
     CohererError,

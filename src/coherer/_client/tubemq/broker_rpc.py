@@ -12,9 +12,7 @@ from typing import Final
 
 import msgspec
 
-from coherer._client.tubemq.cluster import UNDEFINED, Cluster, Credentials
-from coherer._client.tubemq.link import TubeConnection
-from coherer._client.tubemq.master import checked
+from coherer._client.tubemq.cluster import UNDEFINED, Cluster, Credentials, TubeConnection, checked
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.names import BrokerInfo, FailureInfo, Partition

@@ -11,8 +11,8 @@ from coherer._client.tubemq.cluster import ClientOptions, Cluster
 from coherer._client.tubemq.consumer import Consumer
 from coherer._client.tubemq.options import ConsumerOptions, Listener, Start, Topics
 from coherer._client.tubemq.producer import Producer
-from coherer._client.tubemq.quality import QualityRules
 from coherer._client.tubemq.reader import Reader
+from coherer._client.tubemq.routing import QualityRules
 from coherer._client.tubemq.topics import TopicCatalog
 from coherer._wire.tubemq.names import BrokerInfo, Partition
 
@@ -186,8 +186,7 @@ class Client(BaseClient):
                 client's account instead.
         """
         from coherer._client.tubemq.admin import Admin
-        from coherer._client.tubemq.admin_calls import AUTHOR
-        from coherer._client.tubemq.introduction import introduce
+        from coherer._client.tubemq.admin_calls import AUTHOR, introduce
 
         self._cluster.pool.check()
         options = self._options

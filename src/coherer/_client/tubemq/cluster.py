@@ -1,23 +1,286 @@
-"""What everything of one client shares: its options, connections, masters and credentials."""
+"""The connections of a client to a TubeMQ cluster: servers, the active master, and credentials.
+
+`engine.connections` says what every connection does. Calls to the master follow Java's rules:
+
+* The addresses are used in sorted order, one of them at a time.
+* Any failure, not only a standby's refusal, closes the connection and moves on to the next address,
+  once round for each call. The last failure is raised.
+* An answer that refuses by its own fields is an answer, not a reason to move on.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import secrets
 import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from ipaddress import AddressValueError, IPv4Address
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 import msgspec
+from google.protobuf.message import Message as PbMessage
 
 from coherer import __version__
-from coherer._client.tubemq.link import Pool
-from coherer._client.tubemq.master import Masters
-from coherer._net import TlsOptions
-from coherer._wire.tubemq import credentials
+from coherer._client.engine.connections import ConnectionPool, ServerConnection
+from coherer._client.engine.tasks import waits
+from coherer._common.logs import Log
+from coherer._net import Connection, TlsOptions, running_loop
+from coherer._wire.tubemq import codes, credentials
 from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq.methods import parse
 from coherer._wire.tubemq.names import OWN_CLIENT
-from coherer.errors import UsageError
+from coherer._wire.tubemq.session import ClientSession, Failure, Response
+from coherer.errors import (
+    CohererError,
+    DisconnectedError,
+    ProtocolError,
+    RefusedError,
+    UnavailableError,
+    UsageError,
+    WrongProtocolError,
+)
+
+_log = Log(logging.getLogger(__name__))
+
+M = TypeVar("M", bound=PbMessage)
+
+
+class Call:
+    """A single request whose answer goes into a future."""
+
+    __slots__ = ("deadline", "future", "server")
+
+    def __init__(self, future: asyncio.Future[bytes], deadline: float, server: str) -> None:
+        self.future = future
+        self.deadline = deadline
+        self.server = server
+
+    def answered(self, answer: Response | Failure) -> None:
+        """The server answered."""
+        if self.future.done():
+            return
+        if isinstance(answer, Failure):
+            self.future.set_exception(answer.error(self.server))
+        else:
+            self.future.set_result(answer.body)
+
+    def failed(self, error: CohererError) -> None:
+        """There will be no answer."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class TubeConnection(ServerConnection[Response | Failure]):
+    """One connection and the requests that are under way on it. A `Receiver`.
+
+    Java's clients, too, close a connection that has been silent for five minutes.
+
+    Attributes:
+        session: gives serial numbers and takes answers apart.
+    """
+
+    def __init__(self, connection: Connection, server: str) -> None:
+        super().__init__(connection, server)
+        self.session = ClientSession()
+
+    def call(self, method: int, request: PbMessage, timeout_ms: int) -> asyncio.Future[bytes]:
+        """Send a request now; the future gets the answer's body.
+
+        Requests leave in the order of the calls.
+
+        Raises:
+            DisconnectedError: the connection is closed already; nothing was sent.
+        """
+        if self.connection.closed:
+            raise DisconnectedError(
+                "The connection is closed; nothing was sent.", server=self.server
+            )
+        future: asyncio.Future[bytes] = self._loop.create_future()
+        serial, frame = self.session.request(method, request, timeout_ms)
+        self.expect(serial, Call(future, self._loop.time() + timeout_ms / 1000, self.server))
+        self.connection.write(frame)
+        return future
+
+    async def ask(self, method: int, request: PbMessage, answer: type[M], timeout_ms: int) -> M:
+        """Send a request and wait for its answer.
+
+        Raises:
+            UnavailableError: no answer.
+            RefusedError: the server could not handle the request at all. What the answer itself
+                says about success is the caller's to check.
+            ProtocolError: the answer makes no sense.
+        """
+        return parse(answer, await self.call(method, request, timeout_ms))
+
+    def received(self, data: bytes) -> None:
+        """Called by the connection with each socket read."""
+        self._heard = self._loop.time()
+        waiting = self._waiting
+        try:
+            answers = self.session.receive(data)
+        except ProtocolError as error:
+            self._misread(error)
+            return
+        self._understood = self._understood or bool(answers)
+        for answer in answers:
+            waiter = waiting.pop(answer.serial, None)
+            if waiter is not None:
+                waiter.answered(answer)
+
+
+class Pool(ConnectionPool[TubeConnection]):
+    """The connections of one client, one per address.
+
+    Args:
+        tls: how connections are made secret; None for plain TCP.
+        connect_timeout_ms: for each new connection.
+    """
+
+    def __init__(self, *, tls: TlsOptions | None = None, connect_timeout_ms: int = 3000) -> None:
+        super().__init__(TubeConnection, tls=tls, connect_timeout_ms=connect_timeout_ms)
+
+
+SAY_S: Final = 0.3
+"""Who waits longer than this between tries is told for what."""
+
+T = TypeVar("T")
+
+
+class Masters:
+    """The masters of a cluster.
+
+    Args:
+        addresses: host and port of each.
+        pool: where connections come from.
+        timeout_ms: for each try.
+    """
+
+    def __init__(self, addresses: Sequence[tuple[str, int]], pool: Pool, timeout_ms: int) -> None:
+        self.addresses = sorted(addresses, key=lambda address: f"{address[0]}:{address[1]}")
+        self._pool = pool
+        self._timeout_ms = timeout_ms
+        self._current = 0
+
+    def __repr__(self) -> str:
+        names = ",".join(f"{host}:{port}" for host, port in self.addresses)
+        return f"<Masters {names}>"
+
+    @property
+    def server(self) -> str:
+        """The address that the next call goes to."""
+        host, port = self.addresses[self._current]
+        return f"{host}:{port}"
+
+    async def link(self) -> TubeConnection:
+        """The connection to the current master, or to the next that can be reached.
+
+        Raises:
+            UnavailableError: none can be reached.
+        """
+        return await self._round(_itself)
+
+    async def ask(self, method: int, request: PbMessage, answer: type[M]) -> M:
+        """Send a request to the active master and wait for its answer.
+
+        Raises:
+            UnavailableError: none is reachable, active, or answers in time.
+            RefusedError: the last one could not handle the request at all.
+            ProtocolError: the last one's answer makes no sense.
+        """
+        return await self._round(lambda link: link.ask(method, request, answer, self._timeout_ms))
+
+    async def _round(self, use: Callable[[TubeConnection], Awaitable[T]]) -> T:
+        error: CohererError | None = None
+        for _ in self.addresses:
+            tried = self._current
+            link: TubeConnection | None = None
+            try:
+                link = await self._pool.get(*self.addresses[tried])
+                return await use(link)
+            except UsageError:
+                raise
+            except CohererError as failure:
+                error = failure
+                _log.info(
+                    "Master %s:%d: %s", *self.addresses[tried], failure, about=self.addresses[tried]
+                )
+                if link is not None:
+                    link.connection.close()
+                if self._current == tried:  # otherwise somebody else has moved on already
+                    self._current = (tried + 1) % len(self.addresses)
+        assert error is not None  # noqa: S101 - there is at least one address
+        raise error
+
+
+async def _itself(link: TubeConnection) -> TubeConnection:
+    return link
+
+
+class Verdict(Protocol):
+    """What every answer of a master or broker begins with."""
+
+    @property
+    def success(self) -> bool:
+        """Whether it was done."""
+        ...
+
+    @property
+    def errCode(self) -> int:  # noqa: N802 - the protocol's name
+        """Why not."""
+        ...
+
+    @property
+    def errMsg(self) -> str:  # noqa: N802 - the protocol's name
+        """Why not, in words."""
+        ...
+
+
+def checked(
+    answer: Verdict, *, server: str, topic: str | None = None, partition: int | None = None
+) -> None:
+    """See that an answer says yes.
+
+    Raises:
+        RefusedError: of the class that belongs to its code.
+    """
+    if not answer.success:
+        raise codes.refused(
+            answer.errCode, answer.errMsg, server=server, topic=topic, partition=partition
+        )
+
+
+async def persist(
+    attempt: Callable[[], Awaitable[T]], *, timeout_ms: int, final: Collection[int]
+) -> T:
+    """Try until it succeeds, time is up, or there is no sense in trying again.
+
+    Args:
+        attempt: what to try.
+        timeout_ms: no further try is begun after this time.
+        final: codes of refusals that another try would not change.
+
+    Raises:
+        CohererError: the last attempt's.
+    """
+    loop = running_loop()
+    deadline = loop.time() + timeout_ms / 1000
+    wait = waits()
+    said = False
+    while True:
+        try:
+            return await attempt()
+        except (UnavailableError, RefusedError) as error:
+            pause = wait()
+            hopeless = error.code in final or isinstance(error, WrongProtocolError)
+            if hopeless or loop.time() + pause > deadline:
+                raise
+            if pause >= SAY_S and not said:
+                _log.warning("Trying again for up to %d s: %s", timeout_ms // 1000, error)
+                said = True
+        await asyncio.sleep(pause)
+
 
 UNDEFINED: Final = -2
 """What TubeMQ writes for "none yet" in number fields."""

@@ -37,8 +37,7 @@ import msgspec
 
 from coherer import limits
 from coherer._client.engine.tasks import cancel, waits
-from coherer._client.tubemq.cluster import UNDEFINED, Cluster, client_id
-from coherer._client.tubemq.master import checked, persist
+from coherer._client.tubemq.cluster import UNDEFINED, Cluster, checked, client_id, persist
 from coherer._client.tubemq.options import Bound
 from coherer._common.logs import Log
 from coherer._wire.tubemq import codes, methods

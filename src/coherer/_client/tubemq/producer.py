@@ -1,10 +1,10 @@
 """The producer of TubeMQ.
 
-Theory: one registration with the master (`publisher`) tells where topics can be written to. Each
-broker has a lane (`lanes`), each topic a route (`routes`) that takes its partitions in turn. A
-window bounds what is under way. Nothing is sent twice by itself: a send that ends in
-`DisconnectedError` or `RequestTimeoutError` may or may not be stored, and who sends again has to
-live with a duplicate.
+A registration with the master (`publisher`) brings the partitions that topics can be written to.
+Each broker has a sender (`sender`), each topic a route (`routing`) that takes its partitions in
+turn. A window bounds what is under way. Nothing is sent twice by itself: a send that ends in
+`DisconnectedError` or `RequestTimeoutError` may or may not be stored, and an application that sends
+it again may store it twice.
 """
 
 from __future__ import annotations
@@ -25,11 +25,15 @@ from coherer._client.engine.sender import (
 )
 from coherer._client.engine.tasks import cancel
 from coherer._client.tubemq.cluster import Cluster, address_number
-from coherer._client.tubemq.partitions import partition_ids
 from coherer._client.tubemq.publisher import Publisher
-from coherer._client.tubemq.quality import Quality, QualityRules
-from coherer._client.tubemq.routes import Route
-from coherer._client.tubemq.sender import Lane, Parcel, Place, Sent
+from coherer._client.tubemq.routing import (
+    Quality,
+    QualityRules,
+    Route,
+    TargetPartition,
+    partition_ids,
+)
+from coherer._client.tubemq.sender import EncodedPayload, PendingSend, TubeSender
 from coherer._wire.tubemq import payload
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.names import Partition, TopicInfo, check_topic
@@ -37,7 +41,7 @@ from coherer.errors import ConnectError, UnavailableError, UsageError
 from coherer.message import Message, Receipt
 
 TICK_MS: Final = 1_000
-"""How often brokers are judged and signatures renewed."""
+"""How often brokers are compared and signatures renewed."""
 
 
 class Producer(BaseProducer):
@@ -70,8 +74,10 @@ class Producer(BaseProducer):
         self._timeout_ms = timeout_ms or cluster.options.timeout_ms
         self._publisher = Publisher(cluster, self._learn)
         self._quality = Quality(rules)
-        self._places: dict[tuple[str, str], Place] = {}  # (broker's address, partition) -> place
-        self._lanes: dict[tuple[int, str], Lane] = {}
+        self._targets: dict[
+            tuple[str, str], TargetPartition
+        ] = {}  # (broker's address, partition) -> target
+        self._senders: dict[tuple[int, str], TubeSender] = {}
         self._publishing = asyncio.Lock()
         self._changes: asyncio.Future[None] | None = None
         self._ticking: asyncio.Task[None] | None = None
@@ -159,40 +165,40 @@ class Producer(BaseProducer):
                 code=ResultCode.PARAMETER_MSG_TOPIC_UNPUBLISHED,
                 hint="Call `producer.publish(topic)` first.",
             )
-        if not route.places:
+        if not route.targets:
             raise UnavailableError(
                 "The topic has no partition that takes messages any more.",
                 topic=message.topic,
                 code=ResultCode.PARAMETER_MSG_TOPIC_NO_PARTITION,
             )
-        parcel = pack(message, route.max_bytes)
+        encoded = pack(message, route.max_bytes)
         now = self._loop.time()
-        place = route.next(self._quality, now)
-        size_bytes = len(parcel.data)
+        target = route.next(self._quality, now)
+        size_bytes = len(encoded.data)
         self._window.take(size_bytes)
-        sent = Sent(place, message, sink, now + self._timeout_ms / 1000, size_bytes)
-        place.lane.post(sent, parcel)
+        send = PendingSend(target, message, sink, now + self._timeout_ms / 1000, size_bytes)
+        target.sender.post(send, encoded)
 
-    # -- what lanes call
+    # -- what senders call
 
-    def changed(self) -> None:
-        """A lane opened or closed, or its broker refused service."""
+    def _changed(self) -> None:
+        """A connection was made, could not be made or broke, or a broker refused service."""
         for route in self._routes.values():
             route.stale = True
         changes, self._changes = self._changes, None
         if changes is not None and not changes.done():
             changes.set_result(None)
 
-    def elsewhere(self, sent: Sent, parcel: Parcel) -> bool:
-        """Post a message that could not leave by another lane, if there is an open one."""
-        route = self._routes.get(sent.message.topic)
+    def _reroute(self, send: PendingSend, encoded: EncodedPayload) -> bool:
+        """Post a waiting message to another broker, if one has an open connection."""
+        route = self._routes.get(send.message.topic)
         if route is None or not route.open:
             return False
-        place = route.next(self._quality, self._loop.time())
-        if not place.lane.open:
+        target = route.next(self._quality, self._loop.time())
+        if not target.sender.open:
             return False
-        place.lane.post(
-            Sent(place, sent.message, sent.sink, sent.deadline, sent.size_bytes), parcel
+        target.sender.post(
+            PendingSend(target, send.message, send.sink, send.deadline, send.size_bytes), encoded
         )
         return True
 
@@ -206,68 +212,69 @@ class Producer(BaseProducer):
         await self._window.empty()
         await cancel(self._ticking)
         await self._publisher.stop()
-        for lane in self._lanes.values():
-            await lane.close()
+        for sender in self._senders.values():
+            await sender.close()
 
     def _learn(self) -> None:
         """The master told about topics and brokers."""
         publisher = self._publisher
-        wanted: dict[tuple[str, str], Place] = {}
+        wanted: dict[tuple[str, str], TargetPartition] = {}
         for topic in publisher.topics | self._routes.keys():
             info = publisher.infos.get(topic)
-            places = {} if info is None else self._places_of(info)
-            wanted.update(places)
+            targets = {} if info is None else self._targets_of(info)
+            wanted.update(targets)
             max_bytes = (info and info.max_bytes) or publisher.max_bytes
             route = self._routes.get(topic)
             if route is not None:
-                route.renew(max_bytes, places.values())
-            elif places:
-                self._routes[topic] = Route(topic, max_bytes, places.values())
-        self._places = wanted
+                route.renew(max_bytes, targets.values())
+            elif targets:
+                self._routes[topic] = Route(topic, max_bytes, targets.values())
+        self._targets = wanted
         self._quality.forget(publisher.brokers)
         self._authorize()
-        used = {id(place.lane) for place in wanted.values()}
-        for lane in self._lanes.values():
-            lane.wanted = id(lane) in used
-            if lane.wanted:
-                lane.connect()
+        used = {id(target.sender) for target in wanted.values()}
+        for sender in self._senders.values():
+            sender.wanted = id(sender) in used
+            if sender.wanted:
+                sender.connect()
 
-    def _places_of(self, info: TopicInfo) -> dict[tuple[str, str], Place]:
+    def _targets_of(self, info: TopicInfo) -> dict[tuple[str, str], TargetPartition]:
         publisher = self._publisher
         number = address_number(publisher.local_host)
-        places: dict[tuple[str, str], Place] = {}
+        targets: dict[tuple[str, str], TargetPartition] = {}
         for broker_id, (partitions, stores) in info.brokers.items():
             broker = publisher.brokers.get(broker_id)
             if broker is None:
                 continue
-            lane = self._lane(broker_id)
+            sender = self._sender(broker_id)
             for partition_id in partition_ids(partitions, stores):
                 partition = Partition(broker, info.topic, partition_id)
-                key = (lane.server, partition.key)
-                places[key] = self._places.get(key) or Place(
-                    partition, lane, publisher.client_id, number
+                key = (sender.server, partition.key)
+                targets[key] = self._targets.get(key) or TargetPartition(
+                    partition, sender, publisher.client_id, number
                 )
-        return places
+        return targets
 
-    def _lane(self, broker_id: int) -> Lane:
+    def _sender(self, broker_id: int) -> TubeSender:
         broker = self._publisher.brokers[broker_id]
         key = (broker_id, f"{broker.host}:{broker.port}")
-        lane = self._lanes.get(key)
-        if lane is None:
-            lane = self._lanes[key] = Lane(
+        sender = self._senders.get(key)
+        if sender is None:
+            sender = self._senders[key] = TubeSender(
                 broker,
                 self._cluster.pool,
                 self._quality,
-                self,
-                self._window.settle,
-                self._timeout_ms,
+                changed=self._changed,
+                reroute=self._reroute,
+                settled=self._window.settle,
+                timeout_ms=self._timeout_ms,
             )
-        return lane
+        return sender
 
     def _authorize(self) -> None:
         text = self._publisher.credentials.for_broker(prefer_token=True).SerializeToString()
-        for lane in self._lanes.values():
-            lane.authorized = text
+        for sender in self._senders.values():
+            sender.authorized = text
 
     async def _connected(self, route: Route) -> None:
         deadline = self._loop.time() + self._timeout_ms / 1000
@@ -278,8 +285,8 @@ class Producer(BaseProducer):
                 async with asyncio.timeout_at(deadline):
                     await asyncio.shield(self._changes)
             except TimeoutError:
-                lanes = [place.lane for place in route.places]
-                errors = [lane.error for lane in lanes if lane.error is not None]
+                senders = [target.sender for target in route.targets]
+                errors = [sender.error for sender in senders if sender.error is not None]
                 raise (
                     errors[0]
                     if errors
@@ -298,15 +305,15 @@ class Producer(BaseProducer):
             brokers = list(self._publisher.brokers)
             all_usable = len(self._quality.usable(brokers, now_ms)) == len(brokers)
             for route in self._routes.values():
-                # Of thousands of topics most get a message a second or less: while nothing is wrong
-                # each of those would be worked out anew.
+                # Of thousands of topics most get a message a second or less: while nothing is
+                # wrong, their routes need not be made again.
                 if not (all_usable and route.complete):
                     route.stale = True
             if self._publisher.credentials.signs:
                 self._authorize()
 
 
-def pack(message: Message, max_bytes: int) -> Parcel:
+def pack(message: Message, max_bytes: int) -> EncodedPayload:
     """Check and encode a message.
 
     Raises:
@@ -346,4 +353,4 @@ def pack(message: Message, max_bytes: int) -> Parcel:
             code=ResultCode.PARAMETER_MSG_OVER_MAX_LENGTH,
             hint="The cluster sets it: `coherer serve --max-message-bytes`.",
         )
-    return Parcel(data, flag, message.tag, time)
+    return EncodedPayload(data, flag, message.tag, time)

@@ -20,8 +20,7 @@ from typing import Final
 
 from coherer import limits
 from coherer._client.engine.tasks import cancel
-from coherer._client.tubemq.cluster import UNDEFINED, Cluster, client_id
-from coherer._client.tubemq.master import checked, persist
+from coherer._client.tubemq.cluster import UNDEFINED, Cluster, checked, client_id, persist
 from coherer._common.logs import Log
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods

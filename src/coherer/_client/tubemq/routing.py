@@ -1,8 +1,19 @@
-"""Which brokers are bad at the moment, from what earlier sends taught (Java's rules).
+"""Which partition of a topic takes the next message (Java's rules).
 
-A broker is left out for one of four reasons:
+Three things are taken into account:
 
-| reason | learnt from | for how long |
+* `Route` knows the writable partitions of a topic, and chooses those that are usable now: on a
+  broker that is not left out, and with an open connection. If there is none, an open connection is
+  enough, then anything. (Java fails the send when every broker is suspect; a cluster of one broker
+  that was busy once would be unusable for 50 s.) The list is made only when something changed, not
+  for each message.
+* `RoundRobin` takes partitions in turn, from a random start, so that many producers spread evenly.
+  A partition whose sends fail more than `FAILURES_MAX` times in a row rests for `REST_MS`; a send
+  that succeeds resets the count. When every partition rests, they are taken in turn anyway: the
+  network here may be the cause.
+* `Quality` leaves brokers out, from the outcomes of earlier sends:
+
+| reason | learned from | for how long |
 |---|---|---|
 | unavailable | an answer with code 503 | `unavailable_ms` |
 | unreachable | too many failed connects within `connect_window_ms` | `unreachable_ms` |
@@ -10,18 +21,140 @@ A broker is left out for one of four reasons:
 | poor | far fewer successes than its peers within `poor_check_ms` | `poor_check_ms` |
 
 The last two never take away so many brokers that the others could not carry the load: at most
-`unreachable_share` of the addresses, and `poor_share` of the brokers, are out at a time. A
-cluster of fewer than four brokers has no "poor" ones.
+`unreachable_share` of the addresses and `poor_share` of the brokers are out at a time. A cluster of
+fewer than four brokers has no "poor" ones.
 
-Pure: the caller tells the time.
+Pure: the caller passes the time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import msgspec
+
+from coherer._wire.tubemq.names import STORE_STRIDE, Partition
+from coherer._wire.tubemq.sending import SendEncoder
+
+if TYPE_CHECKING:
+    from coherer._client.tubemq.sender import TubeSender
+
+FAILURES_MAX: Final = 3
+"""Failures in a row after which a partition rests."""
+
+REST_MS: Final = 3000
+"""How long it rests."""
+
+_MASK: Final = 0x7FFF_FFFF  # Java's counter is a signed int whose sign is cut off
+
+
+def partition_ids(partitions: int, stores: int) -> list[int]:
+    """The ids of a topic's partitions on one broker.
+
+    Args:
+        partitions: partitions in each store.
+        stores: stores of the topic on that broker.
+
+    >>> partition_ids(2, 2)
+    [0, 1, 10000, 10001]
+    """
+    return [
+        store * STORE_STRIDE + number for store in range(stores) for number in range(partitions)
+    ]
+
+
+class Rest:
+    """How sends to one partition went lately."""
+
+    __slots__ = ("failures", "until_ms")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.until_ms = 0
+
+    def succeeded(self) -> None:
+        """A broker answered with success."""
+        self.failures = 0
+        self.until_ms = 0
+
+    def failed(self, now_ms: int) -> None:
+        """A send got no answer: the connection broke, or it took too long."""
+        self.failures += 1
+        if self.failures > FAILURES_MAX:
+            self.failures = 0
+            self.until_ms = now_ms + REST_MS
+
+
+class TargetPartition:
+    """A partition that messages can be sent to.
+
+    Attributes:
+        partition: the partition.
+        sender: the sender of its broker.
+        rest: how sends to it went.
+        broker: the broker's id as text, for receipts.
+        number: the partition's id, for receipts.
+        encode: makes the request for a message.
+    """
+
+    __slots__ = ("broker", "encode", "number", "partition", "rest", "sender")
+
+    def __init__(
+        self, partition: Partition, sender: TubeSender, client_id: str, sent_addr: int
+    ) -> None:
+        self.partition = partition
+        self.sender = sender
+        self.rest = Rest()
+        self.broker = str(partition.broker.id)
+        self.number = partition.id
+        self.encode = SendEncoder(client_id, partition.topic, partition.id, sent_addr).encode
+
+
+class Resting(Protocol):
+    """Something that can be chosen, and rests at times."""
+
+    @property
+    def rest(self) -> Rest:
+        """How sends to it went."""
+        ...
+
+
+R = TypeVar("R", bound=Resting)
+
+
+class RoundRobin:
+    """Takes partitions in turn.
+
+    Args:
+        counter: where to start; a random number.
+
+    >>> class TargetPartition:
+    ...     def __init__(self, name: str) -> None:
+    ...         self.name, self.rest = name, Rest()
+    >>> robin, targets = RoundRobin(5), [TargetPartition("a"), TargetPartition("b")]
+    >>> [robin.choose(targets, 0).name for _ in range(3)]
+    ['a', 'b', 'a']
+    """
+
+    __slots__ = ("_counter", "_stepped")
+
+    def __init__(self, counter: int) -> None:
+        self._counter = counter
+        self._stepped = counter
+
+    def choose(self, targets: Sequence[R], now_ms: int) -> R:
+        """The next of `targets`, which has at least one."""
+        count = len(targets)
+        for _ in range(count):
+            self._counter += 1
+            target = targets[(self._counter & _MASK) % count]
+            if target.rest.until_ms <= now_ms:
+                return target
+        self._stepped += 1
+        return targets[(self._stepped & _MASK) % count]
+
 
 UNREACHABLE_COUNT_MAX: Final = 30
 """However many brokers there are, no more than this are unreachable at a time."""
@@ -200,3 +333,62 @@ def _threshold(successes: list[int]) -> int:
 def _expire(table: dict[int, int], now_ms: int) -> None:
     for broker in [broker for broker, until_ms in table.items() if until_ms <= now_ms]:
         del table[broker]
+
+
+class Route:
+    """The partitions of one topic.
+
+    Attributes:
+        topic: the topic.
+        max_bytes: how long a message of this topic may be.
+        stale: set it when something changed that `next` should know.
+        complete: whether all partitions were usable when that was worked out last.
+    """
+
+    def __init__(self, topic: str, max_bytes: int, targets: Iterable[TargetPartition]) -> None:
+        self.topic = topic
+        self.max_bytes = max_bytes
+        self.stale = True
+        self.complete = False
+        self.targets = list(targets)
+        self._usable = self.targets
+        self._robin = RoundRobin(secrets.randbits(32))
+
+    def __repr__(self) -> str:
+        return f"<Route to {self.topic}: {len(self._usable)} of {len(self.targets)} partitions>"
+
+    @property
+    def open(self) -> bool:
+        """Whether a connection to one of the brokers is there."""
+        return any(target.sender.open for target in self.targets)
+
+    def renew(self, max_bytes: int, targets: Iterable[TargetPartition]) -> None:
+        """Take over what the master tells now."""
+        self.max_bytes = max_bytes
+        self.targets = list(targets)
+        self.stale = True
+
+    def next(self, quality: Quality, now: float) -> TargetPartition:
+        """The partition for the next message.
+
+        Args:
+            quality: knows which brokers to leave out.
+            now: the loop's clock in seconds.
+        """
+        now_ms = int(now * 1000)
+        if self.stale:
+            self.stale = False
+            self._usable = self._choose(quality, now_ms)
+            self.complete = len(self._usable) == len(self.targets)
+        return self._robin.choose(self._usable, now_ms)
+
+    def _choose(self, quality: Quality, now_ms: int) -> list[TargetPartition]:
+        brokers = dict.fromkeys(target.partition.broker.id for target in self.targets)
+        good = set(quality.usable(brokers, now_ms))
+        fit = [target for target in self.targets if target.partition.broker.id in good]
+        ready = [target for target in fit if target.sender.open]
+        if len(ready) < len(fit):
+            for target in fit:
+                target.sender.connect()  # a connection that was idle is only made when asked for
+        connected = [target for target in self.targets if target.sender.open]
+        return ready or connected or fit or self.targets
