@@ -227,7 +227,9 @@ async def test_a_closed_client_and_its_administration_refuse_every_call(
 
 
 @pytest.mark.parametrize(("protocol", "kind"), PAIRS)
-def test_closed_blocking_objects_refuse_every_call(node: EmbeddedNode, protocol: str, kind: str) -> None:
+def test_closed_blocking_objects_refuse_every_call(
+    node: EmbeddedNode, protocol: str, kind: str
+) -> None:
     async def find() -> Any:
         async with connect(node, protocol, blocking=False) as client:
             return await some_partition(client)

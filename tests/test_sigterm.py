@@ -90,7 +90,7 @@ def test_the_batch_in_hand_is_finished_and_confirmed(
         batch = consumer.receive(10_000)
         assert batch is not None
         assert batch.bodies() == [b"second"]
-        (consumer.commit if protocol == "tubemq" else consumer.confirm)(batch)
+        consumer.commit(batch)
 
 
 def test_a_second_sigterm_ends_the_process(node: EmbeddedNode) -> None:

@@ -426,7 +426,7 @@ class Generator:
         text = ast.unparse(node).replace("asyncio.Future", "Future")
         for name in dict.fromkeys(re.findall(r"(?<![\w.'\"])[A-Za-z_]\w*", text)):
             text = re.sub(rf"(?<![\w.'\"]){name}(?!\w)", self.resolve(name, module), text)
-        return text
+        return re.sub(r"\b(\w+) \| \1\b", r"\1", text)  # of two type variables
 
     def resolve(self, name: str, module: ModuleType) -> str:
         """A name of an asyncio module as the blocking module calls it."""

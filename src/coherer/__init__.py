@@ -8,18 +8,15 @@ if TYPE_CHECKING:
     from coherer import blocking, rocketmq, spark, testing, tubemq
     from coherer._api import (
         Admin,
-        AnyMessage,
         Batch,
         Client,
         Consumer,
-        GroupState,
-        PartitionState,
         Producer,
-        TopicState,
         connect,
     )
     from coherer._client.engine.sender import SendReport
     from coherer._net import TlsOptions
+    from coherer._views import AnyMessage, GroupState, PartitionState, TopicState
     from coherer.errors import CohererError
     from coherer.message import Message, Receipt, ReceivedMessage
 
@@ -53,12 +50,16 @@ _MODULES = ("blocking", "errors", "rocketmq", "spark", "testing", "tubemq")
 """Modules that `import coherer` makes available."""
 
 _HOMES = {
+    "AnyMessage": "_views",
     "CohererError": "errors",
+    "GroupState": "_views",
     "Message": "message",
+    "PartitionState": "_views",
     "Receipt": "message",
     "ReceivedMessage": "message",
     "SendReport": "_client.engine.sender",
     "TlsOptions": "_net",
+    "TopicState": "_views",
 }
 """Where names are defined that are not in `_api`."""
 

@@ -26,17 +26,10 @@ from typing import (
 )
 
 from coherer import limits
-from coherer._api import (
-    AnyMessage,
-    ConnectKeywords,
-    GroupState,
-    PartitionState,
-    Start,
-    Topics,
-    TopicState,
-)
+from coherer._api import ConnectKeywords, Start, Topics
 from coherer._client.engine.options import parse, url_of
 from coherer._client.engine.sender import Outcome, SendReport
+from coherer._views import AnyMessage, GroupState, PartitionState, TopicState
 from coherer.blocking._portal import FutureReceipt
 from coherer.message import Message, Receipt
 

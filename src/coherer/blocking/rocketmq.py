@@ -869,11 +869,11 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
         """The paused partitions."""
         return self._inner.paused
 
-    def pause(self, *partitions: Queue | Queue) -> None:
+    def pause(self, *partitions: Queue) -> None:
         """Fetch and hand out nothing of these partitions until `resume`; without any, of none."""
         self._portal.do(lambda: self._inner.pause(*partitions))
 
-    def resume(self, *partitions: Queue | Queue) -> None:
+    def resume(self, *partitions: Queue) -> None:
         """Undo `pause` for these partitions; without any, for all."""
         self._portal.do(lambda: self._inner.resume(*partitions))
 
