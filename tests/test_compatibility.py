@@ -39,7 +39,7 @@ async def test_who_answers() -> None:
         assert name_server is not None
         assert _said("broker") == broker.codes
         assert _said("name server") == set(name_server.handlers)
-        assert _said("client") == set(client._instance._desk.handlers)
+        assert _said("client") == set(client._instance.pool.handlers.by_code)
 
 
 def _said(who: str) -> set[int]:

@@ -156,7 +156,7 @@ def test_a_group_is_deleted(
     ):
         batch = consumer.receive(10_000)
         assert batch is not None
-        (consumer.commit if protocol == "tubemq" else consumer.confirm)(batch)
+        consumer.commit(batch)
         refused = run(coherer_node, protocol, "groups", "delete", group, "--yes")
         assert refused.exit_code == 2
         assert "has 1 member" in refused.stderr

@@ -169,7 +169,7 @@ async def test_a_consumer_that_runs(client: RocketClient, word: str) -> None:
         receipt = await producer.send(Message(topic, b"x"))
         batch = await consumer.receive(20_000)
         assert batch is not None
-        await consumer.confirm(batch)
+        await consumer.commit(batch)
         states = await eventually(
             lambda: admin.groups(group),
             lambda found: found[0].members and found[0].partitions and not found[0].lag,

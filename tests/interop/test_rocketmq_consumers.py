@@ -88,8 +88,8 @@ async def test_of_two_confirmations_at_once_the_later_stays(
                 one, two = await consumer.receive(), await consumer.receive()
                 assert one is not None
                 assert two is not None
-                await asyncio.gather(consumer.confirm(one), consumer.confirm(two))
-                assert await consumer._holdings.store.read(two.queue) == two.next_offset
+                await asyncio.gather(consumer.commit(one), consumer.commit(two))
+                assert await consumer._membership.manager.store.read(two.queue) == two.next_offset
 
 
 async def test_retries_go_to_whoever_has_the_queue(rocket: RocketSite, cluster: Cluster) -> None:
@@ -172,7 +172,7 @@ async def test_javas_tools_ask_our_consumer(rocket: RocketSite, cluster: Cluster
             connected = await run("consumerConnection", "-g", place.group)
             assert own_id in connected
             assert "PYTHON" in connected
-            await consumer._holdings.persist()
+            await consumer._membership.manager.persist()
             progress = await run("consumerProgress", "-g", place.group)
             assert place.topic in progress
             directly = asyncio.create_task(

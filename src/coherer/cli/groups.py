@@ -14,7 +14,7 @@ from coherer.cli.output import FAILED, amount, say_json, say_table
 from coherer.errors import UsageError
 
 if TYPE_CHECKING:
-    from coherer._client.rocketmq.admin import GroupState as RocketGroupState
+    from coherer._client.rocketmq.admin_records import GroupState as RocketGroupState
     from coherer._client.tubemq.admin import GroupState
     from coherer._wire.rocketmq.names import Queue
 

@@ -14,8 +14,8 @@ from coherer.cli.output import FAILED, say_json, say_table
 from coherer.errors import UsageError
 
 if TYPE_CHECKING:
-    from coherer._client.rocketmq.admin import PartitionState as RocketPartitionState
-    from coherer._client.rocketmq.admin import TopicState as RocketTopicState
+    from coherer._client.rocketmq.admin_records import PartitionState as RocketPartitionState
+    from coherer._client.rocketmq.admin_records import TopicState as RocketTopicState
     from coherer._client.tubemq.admin import PartitionState, TopicState
 
 app = typer.Typer(

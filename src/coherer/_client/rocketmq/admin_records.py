@@ -1,4 +1,4 @@
-"""What administration tells of a RocketMQ cluster."""
+"""The records that administration of a RocketMQ cluster returns."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class TopicState(msgspec.Struct, frozen=True):
 
     Args:
         name: its name.
-        partitions: how many queues can be read, on all brokers.
-        brokers: names of the brokers that have it, to their queues that can be read.
-        writable: whether a broker takes messages.
-        readable: whether a broker gives messages.
+        partitions: the number of readable queues on all brokers.
+        brokers: names of its brokers, to their number of readable queues.
+        writable: whether any broker accepts messages.
+        readable: whether it can be read from any broker.
     """
 
     name: str
@@ -36,10 +36,10 @@ class BrokerState(msgspec.Struct, frozen=True):
         id: 0 is the master.
         address: `host:port`.
         cluster: its cluster.
-        version: the release's name; "" when it did not answer.
-        put_per_s: messages that come, over the last ten seconds.
-        get_per_s: messages that go.
-        runtime: all that it tells of itself, by Java's names.
+        version: the name of the release; "" if it did not answer.
+        put_per_s: stored messages per second, over the last ten seconds.
+        get_per_s: delivered messages per second.
+        runtime: its runtime information, by Java's names.
     """
 
     name: str
@@ -57,8 +57,8 @@ class MemberState(msgspec.Struct, frozen=True):
 
     Args:
         id: its client id.
-        address: where its broker sees it.
-        language: what it is written in.
+        address: its address as seen by the broker.
+        language: the language of the client.
         version: the number of its release.
     """
 
@@ -69,18 +69,18 @@ class MemberState(msgspec.Struct, frozen=True):
 
 
 class PartitionState(msgspec.Struct, frozen=True):
-    """A queue, and where a group is in it when it is one of a group's.
+    """A queue, and the position of a group in it if it belongs to a group's state.
 
     Args:
         topic: its topic.
         broker: its broker's name.
         partition: its number.
-        min_offset: the oldest message; None where that is not told.
-        max_offset: where the next message will be.
-        committed: where the group goes on.
+        min_offset: the oldest offset; None if unknown.
+        max_offset: the offset of the next message.
+        committed: the group's offset.
         lag: how many messages the group is behind.
-        last_ms: when the newest message was stored, or with a group the last one that it has dealt
-            with; 0 for none.
+        last_ms: when the newest message was stored, or with a group the last message that it has
+            consumed; 0 for none.
     """
 
     topic: str
@@ -94,24 +94,24 @@ class PartitionState(msgspec.Struct, frozen=True):
 
     @property
     def queue(self) -> Queue:
-        """As readers want it."""
+        """The queue, for a reader."""
         return Queue(self.topic, self.broker, self.partition)
 
     @property
     def key(self) -> str:
-        """As the command line writes it: `broker:topic:partition`."""
+        """The text form of the command line: `broker:topic:partition`."""
         return f"{self.broker}:{self.topic}:{self.partition}"
 
 
 class GroupState(msgspec.Struct, frozen=True):
-    """A group of consumers.
+    """A consumer group.
 
     Args:
         name: its name.
-        topics: what it has offsets of, or consumes now.
-        members: who is there now.
-        partitions: where it is.
-        model: `CLUSTERING` or `BROADCASTING`, as its members say; None without any.
+        topics: the topics that it has offsets in, or consumes now.
+        members: the connected members.
+        partitions: its position in each queue.
+        model: `CLUSTERING` or `BROADCASTING`, as its members report it; None without members.
         silent: brokers that did not answer.
     """
 
@@ -124,7 +124,7 @@ class GroupState(msgspec.Struct, frozen=True):
 
     @property
     def lag(self) -> int | None:
-        """How many messages it is behind on all queues; None if that is not known (`no_lag`).
+        """How many messages it is behind in all queues; None if unknown (see `no_lag`).
 
         >>> GroupState("g", ("t",), (), (PartitionState("t", "a", 0, lag=3),)).lag
         3
@@ -135,7 +135,7 @@ class GroupState(msgspec.Struct, frozen=True):
 
     @property
     def no_lag(self) -> str | None:
-        """Why the lag is not known; None when it is.
+        """Why the lag is unknown; None if it is known.
 
         >>> GroupState("g", ("t",), (), ()).no_lag
         'it has not confirmed anything yet'

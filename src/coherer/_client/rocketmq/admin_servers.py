@@ -1,18 +1,26 @@
-"""Seeing to brokers and name servers: settings, accounts, statistics, connections (rocketmq 12)."""
+"""Administration of brokers and name servers (rocketmq 12).
+
+Settings, accounts, statistics and connections, and how the administration calls servers: each
+master of the cluster, or a broker by its name.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 
-from coherer._client.rocketmq.admin_asking import Asking, unknown_broker
 from coherer._client.rocketmq.admin_records import BrokerState, MemberState
+from coherer._client.rocketmq.instance import Instance
+from coherer._client.rocketmq.link import NO_FIELDS, Fields
+from coherer._client.rocketmq.routing import MASTER
 from coherer._common.logs import Log
 from coherer._wire.rocketmq import settings
 from coherer._wire.rocketmq.bodies import (
     AclConfig,
     BrokerStats,
+    ClusterInfo,
     ConsumerStatus,
     ConsumeTimeSpan,
     GroupList,
@@ -22,7 +30,8 @@ from coherer._wire.rocketmq.bodies import (
     QueueTimeSpan,
     RunningInfo,
 )
-from coherer._wire.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.codes import RequestCode, ResponseCode, refused
+from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import (
     AccessKeyHeader,
     AccountHeader,
@@ -40,19 +49,95 @@ from coherer._wire.rocketmq.headers import (
     WhiteAddressesHeader,
 )
 from coherer._wire.rocketmq.versions import version_name
-from coherer.errors import CohererError, ProtocolError
+from coherer.errors import CohererError, ProtocolError, UnavailableError
 
 _log = Log(logging.getLogger(__name__))
 
 
-class Servers(Asking):
-    """The part of administration about the servers."""
+class ServerAdmin:
+    """Administration of the servers; `Admin` adds topics, groups and messages.
+
+    Args:
+        instance: the connections and routes.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+        self._timeout_ms = instance.options.timeout_ms
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._instance.options.servers!r})"
+
+    async def cluster(self) -> ClusterInfo:
+        """All registered brokers and clusters."""
+        await self._instance.start()
+        answer = await self._instance.names.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+        return ClusterInfo.decode(answer.body)
+
+    async def _masters(self, brokers: Iterable[str] | None = None) -> dict[str, str]:
+        """The addresses of masters by broker name; of these brokers, or of all.
+
+        Raises:
+            UnavailableError: one of these brokers is not registered, or none is.
+        """
+        table = (await self.cluster()).broker_addr_table
+        masters = {
+            name: broker.broker_addrs[MASTER]
+            for name, broker in table.items()
+            if MASTER in broker.broker_addrs
+        }
+        if brokers is None:
+            if not masters:
+                raise UnavailableError("No broker is registered.", hint="Is one up?")
+            return masters
+        missing = sorted(set(brokers) - masters.keys())
+        if missing:
+            raise unknown_broker(self._instance, ", ".join(missing))
+        return {name: masters[name] for name in brokers}
+
+    async def _ask(
+        self, address: str, code: int, fields: Fields = NO_FIELDS, body: bytes = b""
+    ) -> Command:
+        link = await self._instance.link(address, fast=True)
+        answer = await link.call(code, fields, body, timeout_ms=self._timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            topic = fields.get("topic")
+            raise refused(answer.code, answer.remark, server=link.server, topic=topic)
+        return answer
+
+    async def _ask_broker(
+        self, broker: str, code: int, fields: Fields = NO_FIELDS, body: bytes = b""
+    ) -> Command:
+        """Send a request to the master of this name."""
+        address = self._instance.routes.masters.get(broker)
+        if address is None:
+            address = (await self._masters([broker]))[broker]
+        return await self._ask(address, code, fields, body)
+
+    async def _ask_each(
+        self, addresses: Iterable[str], code: int, fields: Fields = NO_FIELDS, body: bytes = b""
+    ) -> list[Command]:
+        asked = (self._ask(address, code, fields, body) for address in addresses)
+        return list(await asyncio.gather(*asked))
+
+    async def _ask_masters(
+        self,
+        code: int,
+        fields: Fields = NO_FIELDS,
+        body: bytes = b"",
+        *,
+        brokers: Iterable[str] | None = None,
+    ) -> list[Command]:
+        masters = await self._masters(brokers)
+        return await self._ask_each(masters.values(), code, fields, body)
+
+    # -- brokers
 
     async def brokers(self, *, runtime: bool = True) -> list[BrokerState]:
-        """The brokers that the name servers know, in order of their names and ids.
+        """The registered brokers, sorted by name and id.
 
         Args:
-            runtime: ask each how it does; who does not answer has no version.
+            runtime: ask each broker for its state; one that does not answer has no version.
         """
         table = (await self.cluster()).broker_addr_table
         states = [
@@ -69,7 +154,7 @@ class Servers(Asking):
             answer = await self._ask(state.address, RequestCode.GET_BROKER_RUNTIME_INFO)
             table = KVTable.decode(answer.body).table
         except CohererError as error:
-            _log.warning("Broker %s does not tell how it does: %s", state.name, error)
+            _log.warning("Cannot read the state of broker %s: %s", state.name, error)
             return state
         return BrokerState(
             state.name,
@@ -91,7 +176,7 @@ class Servers(Asking):
         return settings.parse(_text(answer.body))
 
     async def set_broker_config(self, broker: str, changes: Mapping[str, str]) -> None:
-        """Change settings of a master that runs."""
+        """Change settings of a running master."""
         await self._instance.start()
         body = settings.compose(changes).encode()
         await self._ask_broker(broker, RequestCode.UPDATE_BROKER_CONFIG, body=body)
@@ -109,10 +194,10 @@ class Servers(Asking):
         await self._instance.names.ask_all(RequestCode.UPDATE_NAMESRV_CONFIG, body=body)
 
     async def values(self, namespace: str) -> dict[str, str]:
-        """Keys and values that a name server keeps for others.
+        """The configuration values in a namespace of the name servers.
 
         Raises:
-            RefusedError: it has none of that namespace; code 22.
+            RefusedError: the namespace does not exist; code 22.
         """
         await self._instance.start()
         fields = NamespaceHeader(namespace).fields()
@@ -120,7 +205,7 @@ class Servers(Asking):
         return dict(KVTable.decode(answer.body).table)
 
     async def set_value(self, namespace: str, key: str, value: str | None) -> None:
-        """Have all name servers keep a value, or with None no longer."""
+        """Set a configuration value at all name servers, or delete it with None."""
         await self._instance.start()
         names = self._instance.names
         if value is None:
@@ -130,10 +215,10 @@ class Servers(Asking):
             await names.ask_all(RequestCode.PUT_KV_CONFIG, fields)
 
     async def set_writable(self, broker: str, *, writable: bool) -> None:
-        """Take a broker's permission to be written to, or give it back, at all name servers.
+        """Revoke or restore a broker's write permission at all name servers.
 
         Raises:
-            UnavailableError: no name server knows that broker, or one is away.
+            UnavailableError: the broker is not registered, or a name server is down.
         """
         await self._instance.start()
         code = RequestCode.WIPE_WRITE_PERM_OF_BROKER
@@ -149,7 +234,7 @@ class Servers(Asking):
         """The accounts of a master, secrets included.
 
         Raises:
-            RequestTimeoutError: access control is off there: then it does not answer.
+            RequestTimeoutError: the broker does not answer, because its access control is off.
         """
         await self._instance.start()
         answer = await self._ask_broker(broker, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
@@ -168,15 +253,15 @@ class Servers(Asking):
         group_perms: Sequence[str] = (),
         brokers: Iterable[str] | None = None,
     ) -> None:
-        """Make or change an account.
+        """Create or change an account.
 
         Args:
-            access_key: its name, more than 6 characters.
-            secret_key: its secret, more than 6 characters.
+            access_key: the name, more than 6 characters.
+            secret_key: the secret, more than 6 characters.
             admin: whether it may change the cluster.
             address: addresses from which it needs no signature.
             default_topic_perm: `DENY`, `PUB`, `SUB` or `PUB|SUB`, for topics that are not listed.
-            default_group_perm: likewise.
+            default_group_perm: the same for groups.
             topic_perms: as `topic=PUB|SUB`.
             group_perms: as `group=SUB`.
             brokers: names of brokers; all masters when None.
@@ -210,13 +295,13 @@ class Servers(Asking):
         code = RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG
         await self._ask_masters(code, fields, brokers=brokers)
 
-    # -- who is connected, and what they do
+    # -- connected clients
 
     async def producers(self, group: str) -> list[MemberState]:
         """The connected producers of a group.
 
         Raises:
-            RefusedError: a broker knows no such group.
+            RefusedError: a broker does not know the group.
         """
         await self._instance.start()
         fields = ProducerGroupHeader(group).fields()
@@ -229,22 +314,22 @@ class Servers(Asking):
         return [found[key] for key in sorted(found)]
 
     async def groups_of(self, topic: str) -> list[str]:
-        """The groups that consume a topic, or have offsets of it."""
+        """The groups that consume a topic, or have offsets in it."""
         await self._instance.start()
         fields = TopicHeader(topic).fields()
         answers = await self._ask_masters(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, fields)
         return sorted({name for one in answers for name in GroupList.decode(one.body).group_list})
 
     async def running(self, group: str, client_id: str, *, stacks: bool = False) -> RunningInfo:
-        """What a consumer that runs tells of itself.
+        """The state of a running consumer, as it reports it.
 
         Args:
             group: its group.
-            client_id: which member.
-            stacks: where its threads are, too.
+            client_id: the member.
+            stacks: whether to include the stacks of its threads.
 
         Raises:
-            RefusedError: it is not there, or did not answer in time.
+            RefusedError: it is not connected, or did not answer in time.
         """
         await self._instance.start()
         fields = RunningInfoHeader(group, client_id, stacks).fields()
@@ -252,7 +337,7 @@ class Servers(Asking):
         return RunningInfo.decode(answers[0].body)
 
     async def consumer_offsets(self, group: str, topic: str) -> dict[str, Offsets]:
-        """Where the members of a group are, as they say themselves: client id to offsets."""
+        """The offsets of a group's members, as they report them: client id to offsets."""
         await self._instance.start()
         fields = ConsumerStatusHeader(topic=topic, group=group).fields()
         code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
@@ -264,7 +349,7 @@ class Servers(Asking):
         return found
 
     async def time_spans(self, group: str, topic: str) -> list[QueueTimeSpan]:
-        """From when to when there are messages in each queue, and where a group is in it."""
+        """The time span of the messages in each queue, and the group's position in it."""
         await self._instance.start()
         fields = ConsumeTimeSpanHeader(topic, group).fields()
         answers = await self._ask_masters(RequestCode.QUERY_CONSUME_TIME_SPAN, fields)
@@ -272,7 +357,7 @@ class Servers(Asking):
         return [span for one in decoded for span in one.consume_time_span_set]
 
     async def clone_offsets(self, source: str, target: str, topic: str) -> None:
-        """Have one group stand where another does."""
+        """Copy the offsets of one group to another."""
         await self._instance.start()
         fields = CloneOffsetHeader(source, target, topic).fields()
         await self._ask_masters(RequestCode.CLONE_GROUP_OFFSET, fields)
@@ -281,7 +366,7 @@ class Servers(Asking):
         """A counter of a master, `TOPIC_PUT_NUMS` of a topic for example.
 
         Raises:
-            RefusedError: it does not count that.
+            RefusedError: there is no such counter.
         """
         await self._instance.start()
         fields = ViewStatsHeader(name, key).fields()
@@ -289,14 +374,33 @@ class Servers(Asking):
         return BrokerStats.decode(answer.body)
 
     async def clean(self, broker: str) -> None:
-        """Have a master delete index files that nobody needs, and topics that are gone."""
+        """Have a master delete expired index files and unused topics."""
         await self._instance.start()
         for code in (RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.CLEAN_UNUSED_TOPIC):
             await self._ask_broker(broker, code)
 
 
+def unknown_broker(instance: Instance, name: str) -> UnavailableError:
+    """The error for a broker without a registered master."""
+    return UnavailableError(
+        f"No master of {name} is registered.",
+        server=instance.options.servers,
+        hint="Is the name right, and is it up?",
+    )
+
+
+def to_ms(time: datetime) -> int:
+    """A time as ms since 1970; a naive one is local.
+
+    >>> from datetime import UTC
+    >>> to_ms(datetime(2024, 1, 1, tzinfo=UTC))
+    1704067200000
+    """
+    return int(time.timestamp() * 1000)
+
+
 def _first(numbers: str) -> float:
-    """The first of several numbers; 0 when there is none.
+    """The first of several numbers; 0 if there are none.
 
     >>> _first("12.5 3.0 1.0"), _first("")
     (12.5, 0.0)
@@ -311,4 +415,4 @@ def _text(body: bytes | memoryview) -> str:
     try:
         return str(body, "utf-8")
     except UnicodeDecodeError as error:
-        raise ProtocolError("The settings of a server are no UTF-8.") from error
+        raise ProtocolError("The settings of a server are not valid UTF-8.") from error
