@@ -144,7 +144,7 @@ async def test_a_web_server_that_answers_is_named(web_port: int) -> None:
 
 
 async def test_a_web_server_that_waits_for_more_is_suspected(web_port: int) -> None:
-    with pytest.raises(coherer.CohererError, match="does this port speak this protocol"):
+    with pytest.raises(coherer.CohererError, match="does the port speak this protocol"):
         async with coherer.connect(f"rocketmq://127.0.0.1:{web_port}", timeout_ms=200) as client:
             await client.partitions("orders")
 

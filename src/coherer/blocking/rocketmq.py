@@ -640,7 +640,7 @@ class Producer(ProducerFacade[aio.Producer, SendReceipt]):
         self._portal.call(self._inner.flush)
 
     def send_many(self, messages: Iterable[Message], *, receipts: bool = False) -> SendReport:
-        """Send many messages, each for itself, with many under way at a time.
+        """Send many messages one by one, with many under way at a time.
 
         Args:
             messages: taken one by one as there is room in the window; topics that are not
@@ -648,8 +648,8 @@ class Producer(ProducerFacade[aio.Producer, SendReceipt]):
             receipts: keep them all, for the report.
 
         Returns:
-            What became of them, when that is known of each. Failures that nobody looks at are
-            raised as `SendManyError` at the end of the producer's `with` block.
+            The report, when every outcome is known. Failures that the application does not look at
+            are raised as `SendManyError` at the end of the producer's `with` block.
 
         Raises:
             CohererError: a topic could not be published. What was sent before is sent.
@@ -657,15 +657,15 @@ class Producer(ProducerFacade[aio.Producer, SendReceipt]):
         return self._send_many(messages, receipts=receipts)
 
     def check_reports(self) -> None:
-        """Check that every failure of `send_many` was looked at; `with` blocks end with it.
+        """Check that the application looked at every failure of `send_many`; `with` blocks call it.
 
         Raises:
-            SendManyError: a report has failures, and nobody read `failed` or called `check`.
+            SendManyError: a report has failures, and neither `failed` nor `check` was used.
         """
         self._inner.check_reports()
 
     def close(self) -> None:
-        """Wait for what is under way, then leave. Calling it again does nothing."""
+        """Wait for the messages under way, then leave. Calling it again does nothing."""
         self._close()
 
     def check(self) -> None:
@@ -1140,15 +1140,16 @@ class Admin(Facade[aio.Admin]):
         print(group.name, group.lag)
     ```
 
-    Methods raise `UnavailableError` when no server answers, and `RefusedError` when one says no.
+    Methods raise `UnavailableError` when a server does not answer, and `RefusedError` when it
+    refuses.
     """
 
     def topics(self, *names_wanted: str, system: bool = False) -> list[TopicState]:
-        """The topics in order of their names; only those named, if any are.
+        """The topics, sorted by name.
 
         Args:
-            names_wanted: names; all topics when there are none.
-            system: with all topics, also RocketMQ's own: retry topics, dead letters and others.
+            names_wanted: names of topics; all topics if there are none.
+            system: include RocketMQ's own topics: retry topics, dead letters and others.
         """
         return self._portal.call(lambda: self._inner.topics(*names_wanted, system=system))
 
@@ -1166,17 +1167,17 @@ class Admin(Facade[aio.Admin]):
 
         Args:
             name: letters, digits, `_`, `-`, `%` and `|`.
-            partitions: how many queues on each broker.
+            partitions: the number of queues on each broker.
             brokers: names of brokers; all masters when None.
-            exist_ok: it is no error that it is there already; then it gets as many queues.
-            wait_ms: wait so long until the name servers tell of it.
+            exist_ok: change the topic if it exists.
+            wait_ms: how long to wait until the name servers have its route; 0 to not wait.
             perm: 6 for reading and writing, 4 for reading, 2 for writing.
 
         Raises:
-            UsageError: the arguments cannot be right.
-            RefusedError: the name is refused, or the topic is there.
+            UsageError: an argument is out of range.
+            RefusedError: the name is invalid, or the topic exists.
             UnavailableError: a broker is unknown, or does not answer.
-            RequestTimeoutError: it is created, but nobody can use it yet.
+            RequestTimeoutError: the topic is created, but cannot be used yet.
         """
         self._portal.call(
             lambda: self._inner.create_topic(
@@ -1185,10 +1186,10 @@ class Admin(Facade[aio.Admin]):
         )
 
     def wait_usable(self, name: str, *, timeout_ms: int) -> TopicState:
-        """Wait until the name servers tell of a topic; what it is then.
+        """Wait until the name servers have the route of a topic.
 
         Raises:
-            RequestTimeoutError: not within `timeout_ms`.
+            RequestTimeoutError: they do not have it in time.
         """
         return self._portal.call(lambda: self._inner.wait_usable(name, timeout_ms=timeout_ms))
 
@@ -1196,23 +1197,160 @@ class Admin(Facade[aio.Admin]):
         """Delete a topic with its messages from all brokers and name servers.
 
         Raises:
-            RefusedError: there is no such topic.
+            RefusedError: the topic does not exist.
         """
         self._portal.call(lambda: self._inner.delete_topic(name))
 
     def partitions(self, topic: str) -> list[PartitionState]:
-        """The queues of a topic and what they hold.
+        """The queues of a topic and their offsets.
 
         Raises:
-            RefusedError: there is no such topic.
+            RefusedError: the topic does not exist.
         """
         return self._portal.call(lambda: self._inner.partitions(topic))
 
-    def brokers(self, *, runtime: bool = True) -> list[BrokerState]:
-        """The brokers that the name servers know, in order of their names and ids.
+    def groups(self, *names_wanted: str) -> list[GroupState]:
+        """The consumer groups, sorted by name.
+
+        A group exists if a broker has a configuration of it.
 
         Args:
-            runtime: ask each how it does; who does not answer has no version.
+            names_wanted: names of groups; all groups except RocketMQ's own if there are none.
+        """
+        return self._portal.call(lambda: self._inner.groups(*names_wanted))
+
+    def create_group(
+        self, name: str, brokers: Iterable[str] | None = None, *, max_retries: int = 16
+    ) -> None:
+        """Create a consumer group, or change one. Most brokers create groups automatically.
+
+        Args:
+            name: the group.
+            brokers: names of brokers; all masters when None.
+            max_retries: the number of redeliveries before a message becomes a dead letter.
+        """
+        self._portal.call(lambda: self._inner.create_group(name, brokers, max_retries=max_retries))
+
+    def delete_group(self, name: str, *, remove_offsets: bool = True) -> None:
+        """Delete a group from all brokers.
+
+        If its consumers are running, their next heartbeat creates it again.
+
+        Args:
+            name: the group.
+            remove_offsets: whether to delete its offsets, too.
+
+        Raises:
+            RefusedError: the group does not exist.
+        """
+        self._portal.call(lambda: self._inner.delete_group(name, remove_offsets=remove_offsets))
+
+    def set_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
+        """Set the offsets of a group. Running consumers overwrite them with their own.
+
+        Args:
+            group: the group; it need not exist.
+            offsets: new offsets by queue.
+        """
+        self._portal.call(lambda: self._inner.set_offsets(group, offsets))
+
+    def reset_offsets(
+        self, group: str, topic: str, to: Literal["earliest", "latest"] | datetime | int
+    ) -> dict[Queue, int]:
+        """Reset a group's offsets of a whole topic, also while it is consuming.
+
+        Args:
+            group: the group.
+            topic: the topic.
+            to: an end of the queues, a store time, or an offset for every queue. Running consumers
+                follow, except to an offset.
+
+        Returns:
+            The offsets by queue.
+
+        Raises:
+            UsageError: the position is invalid.
+            RefusedError: the topic does not exist.
+        """
+        return self._portal.call(lambda: self._inner.reset_offsets(group, topic, to))
+
+    def message(self, message_id: str) -> StoredMessage:
+        """A message by its offset message id: the `id` of receipts and received messages.
+
+        Raises:
+            UsageError: the id is invalid.
+            RefusedError: the broker does not have it any more.
+            UnavailableError: the broker in the id cannot be reached.
+        """
+        return self._portal.call(lambda: self._inner.message(message_id))
+
+    def messages(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin: datetime | None = None,
+        end: datetime | None = None,
+        limit: int = 64,
+    ) -> list[StoredMessage]:
+        """Messages by one of their keys, in the order they were stored.
+
+        Args:
+            topic: the topic.
+            key: one of `keys`.
+            begin: stored at this time or later.
+            end: stored at this time or earlier.
+            limit: the maximum number per broker; brokers return at most 64.
+
+        Raises:
+            RefusedError: the topic does not exist.
+        """
+        return self._portal.call(
+            lambda: self._inner.messages(topic, key, begin=begin, end=end, limit=limit)
+        )
+
+    def message_by_unique_id(self, topic: str, unique_id: str) -> StoredMessage | None:
+        """A message by the id that its sender generated; of several copies the first one.
+
+        Raises:
+            RefusedError: the topic does not exist.
+        """
+        return self._portal.call(lambda: self._inner.message_by_unique_id(topic, unique_id))
+
+    def consume_directly(
+        self, group: str, message: StoredMessage, *, client_id: str = ""
+    ) -> ConsumeDirectlyResult:
+        """Have a running consumer process one message now, whatever its offsets.
+
+        Args:
+            group: its group.
+            message: as returned by `message`.
+            client_id: the member; any when empty.
+
+        Raises:
+            RefusedError: there is no such member, or it did not answer in time.
+        """
+        return self._portal.call(
+            lambda: self._inner.consume_directly(group, message, client_id=client_id)
+        )
+
+    def check_transaction_again(self, message: StoredMessage) -> None:
+        """Have a broker check a transaction again that it has given up.
+
+        Args:
+            message: of the topic `TRANS_CHECK_MAX_TIME_TOPIC`.
+        """
+        self._portal.call(lambda: self._inner.check_transaction_again(message))
+
+    def cluster(self) -> ClusterInfo:
+        """All registered brokers and clusters."""
+        return self._portal.call(self._inner.cluster)
+
+    def brokers(self, *, runtime: bool = True) -> list[BrokerState]:
+        """The registered brokers, sorted by name and id.
+
+        Args:
+            runtime: ask each broker for its state; one that does not answer has no version.
         """
         return self._portal.call(lambda: self._inner.brokers(runtime=runtime))
 
@@ -1221,7 +1359,7 @@ class Admin(Facade[aio.Admin]):
         return self._portal.call(lambda: self._inner.broker_config(broker))
 
     def set_broker_config(self, broker: str, changes: Mapping[str, str]) -> None:
-        """Change settings of a master that runs."""
+        """Change settings of a running master."""
         self._portal.call(lambda: self._inner.set_broker_config(broker, changes))
 
     def names_config(self) -> dict[str, str]:
@@ -1233,22 +1371,22 @@ class Admin(Facade[aio.Admin]):
         self._portal.call(lambda: self._inner.set_names_config(changes))
 
     def values(self, namespace: str) -> dict[str, str]:
-        """Keys and values that a name server keeps for others.
+        """The configuration values in a namespace of the name servers.
 
         Raises:
-            RefusedError: it has none of that namespace; code 22.
+            RefusedError: the namespace does not exist; code 22.
         """
         return self._portal.call(lambda: self._inner.values(namespace))
 
     def set_value(self, namespace: str, key: str, value: str | None) -> None:
-        """Have all name servers keep a value, or with None no longer."""
+        """Set a configuration value at all name servers, or delete it with None."""
         self._portal.call(lambda: self._inner.set_value(namespace, key, value))
 
     def set_writable(self, broker: str, *, writable: bool) -> None:
-        """Take a broker's permission to be written to, or give it back, at all name servers.
+        """Revoke or restore a broker's write permission at all name servers.
 
         Raises:
-            UnavailableError: no name server knows that broker, or one is away.
+            UnavailableError: the broker is not registered, or a name server is down.
         """
         self._portal.call(lambda: self._inner.set_writable(broker, writable=writable))
 
@@ -1256,7 +1394,7 @@ class Admin(Facade[aio.Admin]):
         """The accounts of a master, secrets included.
 
         Raises:
-            RequestTimeoutError: access control is off there: then it does not answer.
+            RequestTimeoutError: the broker does not answer, because its access control is off.
         """
         return self._portal.call(lambda: self._inner.accounts(broker))
 
@@ -1273,15 +1411,15 @@ class Admin(Facade[aio.Admin]):
         group_perms: Sequence[str] = (),
         brokers: Iterable[str] | None = None,
     ) -> None:
-        """Make or change an account.
+        """Create or change an account.
 
         Args:
-            access_key: its name, more than 6 characters.
-            secret_key: its secret, more than 6 characters.
+            access_key: the name, more than 6 characters.
+            secret_key: the secret, more than 6 characters.
             admin: whether it may change the cluster.
             address: addresses from which it needs no signature.
             default_topic_perm: `DENY`, `PUB`, `SUB` or `PUB|SUB`, for topics that are not listed.
-            default_group_perm: likewise.
+            default_group_perm: the same for groups.
             topic_perms: as `topic=PUB|SUB`.
             group_perms: as `group=SUB`.
             brokers: names of brokers; all masters when None.
@@ -1314,182 +1452,47 @@ class Admin(Facade[aio.Admin]):
         """The connected producers of a group.
 
         Raises:
-            RefusedError: a broker knows no such group.
+            RefusedError: a broker does not know the group.
         """
         return self._portal.call(lambda: self._inner.producers(group))
 
     def groups_of(self, topic: str) -> list[str]:
-        """The groups that consume a topic, or have offsets of it."""
+        """The groups that consume a topic, or have offsets in it."""
         return self._portal.call(lambda: self._inner.groups_of(topic))
 
     def running(self, group: str, client_id: str, *, stacks: bool = False) -> RunningInfo:
-        """What a consumer that runs tells of itself.
+        """The state of a running consumer, as it reports it.
 
         Args:
             group: its group.
-            client_id: which member.
-            stacks: where its threads are, too.
+            client_id: the member.
+            stacks: whether to include the stacks of its threads.
 
         Raises:
-            RefusedError: it is not there, or did not answer in time.
+            RefusedError: it is not connected, or did not answer in time.
         """
         return self._portal.call(lambda: self._inner.running(group, client_id, stacks=stacks))
 
     def consumer_offsets(self, group: str, topic: str) -> dict[str, Offsets]:
-        """Where the members of a group are, as they say themselves: client id to offsets."""
+        """The offsets of a group's members, as they report them: client id to offsets."""
         return self._portal.call(lambda: self._inner.consumer_offsets(group, topic))
 
     def time_spans(self, group: str, topic: str) -> list[QueueTimeSpan]:
-        """From when to when there are messages in each queue, and where a group is in it."""
+        """The time span of the messages in each queue, and the group's position in it."""
         return self._portal.call(lambda: self._inner.time_spans(group, topic))
 
     def clone_offsets(self, source: str, target: str, topic: str) -> None:
-        """Have one group stand where another does."""
+        """Copy the offsets of one group to another."""
         self._portal.call(lambda: self._inner.clone_offsets(source, target, topic))
 
     def counter(self, broker: str, name: str, key: str) -> BrokerStats:
         """A counter of a master, `TOPIC_PUT_NUMS` of a topic for example.
 
         Raises:
-            RefusedError: it does not count that.
+            RefusedError: there is no such counter.
         """
         return self._portal.call(lambda: self._inner.counter(broker, name, key))
 
     def clean(self, broker: str) -> None:
-        """Have a master delete index files that nobody needs, and topics that are gone."""
+        """Have a master delete expired index files and unused topics."""
         self._portal.call(lambda: self._inner.clean(broker))
-
-    def groups(self, *names_wanted: str) -> list[GroupState]:
-        """The groups of consumers in order of their names; only those named, if any are.
-
-        A group is there when a broker is configured for it. Without names, the system's are left
-        out.
-        """
-        return self._portal.call(lambda: self._inner.groups(*names_wanted))
-
-    def create_group(
-        self, name: str, brokers: Iterable[str] | None = None, *, max_retries: int = 16
-    ) -> None:
-        """Create a group of consumers, or change one. Most brokers create them by themselves.
-
-        Args:
-            name: the group.
-            brokers: names of brokers; all masters when None.
-            max_retries: how often a message is delivered again before it is given up.
-        """
-        self._portal.call(lambda: self._inner.create_group(name, brokers, max_retries=max_retries))
-
-    def delete_group(self, name: str, *, remove_offsets: bool = True) -> None:
-        """Delete a group from all brokers.
-
-        A group whose consumers are running comes back with their next heartbeat.
-
-        Args:
-            name: the group.
-            remove_offsets: forget where it stood, too.
-
-        Raises:
-            RefusedError: there is no such group.
-        """
-        self._portal.call(lambda: self._inner.delete_group(name, remove_offsets=remove_offsets))
-
-    def set_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
-        """Set where a group goes on. Consumers that are running put their own offsets over it.
-
-        Args:
-            group: it need not exist.
-            offsets: new offsets by queue.
-        """
-        self._portal.call(lambda: self._inner.set_offsets(group, offsets))
-
-    def reset_offsets(
-        self, group: str, topic: str, to: Literal["earliest", "latest"] | datetime | int
-    ) -> dict[Queue, int]:
-        """Set a group's offsets of a whole topic, also while it consumes.
-
-        Args:
-            group: the group.
-            topic: the topic.
-            to: an end of the queues, a time of storing, or an offset for every queue. Consumers
-                that run follow, except to an offset.
-
-        Returns:
-            The offsets by queue.
-
-        Raises:
-            UsageError: there is no such place.
-            RefusedError: there is no such topic.
-        """
-        return self._portal.call(lambda: self._inner.reset_offsets(group, topic, to))
-
-    def message(self, message_id: str) -> StoredMessage:
-        """A message by its offset message id: the `id` of receipts and received messages.
-
-        Raises:
-            UsageError: that is no id.
-            RefusedError: the broker has it no more.
-            UnavailableError: the broker in the id cannot be reached.
-        """
-        return self._portal.call(lambda: self._inner.message(message_id))
-
-    def messages(
-        self,
-        topic: str,
-        key: str,
-        *,
-        begin: datetime | None = None,
-        end: datetime | None = None,
-        limit: int = 64,
-    ) -> list[StoredMessage]:
-        """Messages by one of their keys, in the order of storing.
-
-        Args:
-            topic: their topic.
-            key: one of `keys`.
-            begin: stored at this time or later.
-            end: stored at this time or before.
-            limit: so many of each broker; 64 is what brokers give at most.
-
-        Raises:
-            RefusedError: the topic does not exist.
-        """
-        return self._portal.call(
-            lambda: self._inner.messages(topic, key, begin=begin, end=end, limit=limit)
-        )
-
-    def message_by_unique_id(self, topic: str, unique_id: str) -> StoredMessage | None:
-        """A message by the id that its sender made; of several copies the one stored first.
-
-        Raises:
-            RefusedError: the topic does not exist.
-        """
-        return self._portal.call(lambda: self._inner.message_by_unique_id(topic, unique_id))
-
-    def consume_directly(
-        self, group: str, message: StoredMessage, *, client_id: str = ""
-    ) -> ConsumeDirectlyResult:
-        """Have a consumer that runs deal with one message now, whatever its offsets.
-
-        Args:
-            group: its group.
-            message: as `message` gives it.
-            client_id: which member; the broker chooses when empty.
-
-        Raises:
-            RefusedError: nobody of that name is there, or it did not answer in time.
-        """
-        return self._portal.call(
-            lambda: self._inner.consume_directly(group, message, client_id=client_id)
-        )
-
-    def check_transaction_again(self, message: StoredMessage) -> None:
-        """Have a transaction asked about again that the broker has given up.
-
-        Args:
-            message: of the topic `TRANS_CHECK_MAX_TIME_TOPIC`.
-        """
-        self._portal.call(lambda: self._inner.check_transaction_again(message))
-
-    def cluster(self) -> ClusterInfo:
-        """All brokers and clusters that the name servers know."""
-        return self._portal.call(self._inner.cluster)

@@ -165,9 +165,9 @@ class Client(ClientFacade[aio.Client]):
         """A producer.
 
         Args:
-            topics: published at the start; others are at their first message.
-            window: how many messages may be under way.
-            window_bytes: and how many bytes.
+            topics: published at the start; others are published at their first message.
+            window: how many messages may be under way at a time.
+            window_bytes: how many bytes may be under way.
             timeout_ms: how long a message waits for its receipt; the client's timeout when None.
             rules: when brokers are left out.
 
@@ -192,13 +192,13 @@ class Client(ClientFacade[aio.Client]):
         """A consumer.
 
         Args:
-            group: the group; its members share the partitions of its topics, and all of them name
-                the same topics and filters.
+            group: the group; its members share the partitions of its topics, and all of them have
+                to name the same topics and filters.
             topics: a topic, several, or a mapping of topics to the tags that are wanted of each.
             options: see `ConsumerOptions`.
 
         Raises:
-            UsageError: an option makes no sense.
+            UsageError: an option is out of range.
             ClosedError, ForkedError: the client cannot be used here.
         """
         return Consumer(
@@ -206,7 +206,7 @@ class Client(ClientFacade[aio.Client]):
         )
 
     def reader(self, partition: Partition, offset: int, *, end: int | None = None) -> Reader:
-        """A reader of a range of one partition, which no group notices.
+        """A reader of a range of one partition. It belongs to no group.
 
         Args:
             partition: one of `partitions`.
@@ -215,7 +215,7 @@ class Client(ClientFacade[aio.Client]):
                 None.
 
         Raises:
-            UsageError: the range makes no sense.
+            UsageError: the range is invalid.
             ClosedError, ForkedError: the client cannot be used here.
         """
         return Reader(
@@ -226,19 +226,19 @@ class Client(ClientFacade[aio.Client]):
         """The partitions of a topic that can be read, sorted.
 
         Raises:
-            RefusedError: there are none, or the topic does not exist.
+            RefusedError: no partition can be read, or the topic does not exist.
             UnavailableError: no master could be reached.
         """
         return self._portal.call(lambda: self._inner.partitions(topic))
 
     def offsets(self, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
-        """What the brokers hold of a topic, without disturbing anybody.
+        """The offsets of a topic's partitions; no group is disturbed.
 
         Brokers that cannot be read now are left out; `away` names them.
 
         Returns:
             Broker id and partition number, to the oldest offset and the one behind the newest.
-            Java's brokers count in index bytes, ours in messages.
+            Java's brokers count in index bytes, Coherer's in messages.
 
         Raises:
             RefusedError: the topic does not exist.
@@ -249,7 +249,7 @@ class Client(ClientFacade[aio.Client]):
     def away(self, topic: str) -> list[BrokerInfo]:
         """The brokers that hold a part of a topic which cannot be read now.
 
-        They are down, or closed for readers.
+        They are down, or do not accept readers.
 
         Raises:
             RefusedError: the topic does not exist.
@@ -260,9 +260,9 @@ class Client(ClientFacade[aio.Client]):
     def admin(self, token: str | None = None) -> Admin:
         """Administration of the cluster over HTTP.
 
-        It is where the option `admin` of `connect` says, or else where the master says; that of
-        Java's masters, which do not say, is looked for at their port 8080. Before a change, what
-        answers there has to prove to be of this cluster.
+        Its address is the option `admin` of `connect`, or what the master says. Java's masters do
+        not say; theirs is expected at port 8080. Before a change, the server that answers there has
+        to prove that it belongs to this cluster.
 
         Args:
             token: the master's confModAuthToken (`coherer serve --admin-token`); only changes
@@ -276,7 +276,7 @@ class Producer(ProducerFacade[aio.Producer, Receipt]):
     """Sends messages. Made by `Client.producer`; use it with `with`."""
 
     def publish(self, *topics: str) -> None:
-        """Announce topics; returns when messages to them can be sent.
+        """Publish topics; returns when messages to them can be sent.
 
         Raises:
             RefusedError: a topic has no partition that takes messages; code 444.
@@ -288,7 +288,7 @@ class Producer(ProducerFacade[aio.Producer, Receipt]):
         """Send one message and wait for its receipt.
 
         Raises:
-            UsageError: the message cannot be sent as it is.
+            UsageError: the message is invalid.
             RefusedError: the broker refused it.
             DisconnectedError, RequestTimeoutError: it may or may not be stored.
             UnavailableError: no broker could be reached; it was not sent.
@@ -353,7 +353,7 @@ class Producer(ProducerFacade[aio.Producer, Receipt]):
         self._portal.call(self._inner.flush)
 
     def send_many(self, messages: Iterable[Message], *, receipts: bool = False) -> SendReport:
-        """Send many messages, each for itself, with many under way at a time.
+        """Send many messages one by one, with many under way at a time.
 
         Args:
             messages: taken one by one as there is room in the window; topics that are not
@@ -361,8 +361,8 @@ class Producer(ProducerFacade[aio.Producer, Receipt]):
             receipts: keep them all, for the report.
 
         Returns:
-            What became of them, when that is known of each. Failures that nobody looks at are
-            raised as `SendManyError` at the end of the producer's `with` block.
+            The report, when every outcome is known. Failures that the application does not look at
+            are raised as `SendManyError` at the end of the producer's `with` block.
 
         Raises:
             CohererError: a topic could not be published. What was sent before is sent.
@@ -370,15 +370,15 @@ class Producer(ProducerFacade[aio.Producer, Receipt]):
         return self._send_many(messages, receipts=receipts)
 
     def check_reports(self) -> None:
-        """Check that every failure of `send_many` was looked at; `with` blocks end with it.
+        """Check that the application looked at every failure of `send_many`; `with` blocks call it.
 
         Raises:
-            SendManyError: a report has failures, and nobody read `failed` or called `check`.
+            SendManyError: a report has failures, and neither `failed` nor `check` was used.
         """
         self._inner.check_reports()
 
     def close(self) -> None:
-        """Wait for what is under way, then leave. Calling it again does nothing."""
+        """Wait for the messages under way, then leave. Calling it again does nothing."""
         self._close()
 
     def check(self) -> None:
@@ -584,7 +584,7 @@ class Reader(ReaderFacade[aio.Reader, MessageBatch]):
         """Take the partition.
 
         Raises:
-            RefusedError: there is no such partition.
+            RefusedError: the partition does not exist.
             UnavailableError: its broker cannot be reached.
         """
         self._portal.call(self._inner.start)
@@ -594,7 +594,7 @@ class Reader(ReaderFacade[aio.Reader, MessageBatch]):
 
         Raises:
             UnavailableError: the broker has not answered for as long as the timeout.
-            RefusedError: the broker does not let us read.
+            RefusedError: the broker refuses reads.
         """
         return self._portal.call(self._inner.read)
 
@@ -650,14 +650,14 @@ class Admin(Facade[aio.Admin]):
             name: a letter, then letters, digits, `_` and `-`.
             partitions: how many on each broker.
             brokers: their numbers; all that are online when None.
-            exist_ok: it is no error that a broker has the topic already.
-            wait_ms: wait so long until producers are given it. Our nodes need milliseconds, Java's
-                brokers 41 seconds.
+            exist_ok: accept that a broker has the topic already.
+            wait_ms: how long to wait until producers can use it. Coherer's nodes need milliseconds,
+                Java's brokers 41 seconds.
 
         Raises:
             UsageError: the arguments cannot be right.
             RefusedError: the name is refused, a broker is unknown, or the topic is there (402).
-            RequestTimeoutError: it is created, but nobody can use it yet.
+            RequestTimeoutError: it is created, but cannot be used yet.
         """
         self._portal.call(
             lambda: self._inner.create_topic(
@@ -666,7 +666,7 @@ class Admin(Facade[aio.Admin]):
         )
 
     def wait_usable(self, name: str, *, timeout_ms: int) -> TopicState:
-        """Wait until the master gives a topic to producers and consumers; what it is then.
+        """Wait until producers and consumers can use a topic; returns its state.
 
         Raises:
             RequestTimeoutError: not within `timeout_ms`.
@@ -677,7 +677,7 @@ class Admin(Facade[aio.Admin]):
         """Delete a topic with its messages from all brokers.
 
         Raises:
-            RefusedError: there is no such topic.
+            RefusedError: the topic does not exist.
         """
         self._portal.call(lambda: self._inner.delete_topic(name))
 
@@ -689,7 +689,7 @@ class Admin(Facade[aio.Admin]):
         """The partitions of a topic and what they hold.
 
         Raises:
-            RefusedError: there is no such topic.
+            RefusedError: the topic does not exist.
         """
         return self._portal.call(lambda: self._inner.partitions(topic))
 
@@ -701,18 +701,18 @@ class Admin(Facade[aio.Admin]):
         return self._portal.call(lambda: self._inner.groups(*names))
 
     def delete_group(self, name: str) -> None:
-        """Forget where a group stands in all topics.
+        """Delete the offsets of a group in all topics.
 
-        A group whose consumers are running comes back with their next confirmation.
+        A group with running consumers reappears at their next commit.
 
         Raises:
-            RefusedError: there is no such group.
+            RefusedError: the group does not exist.
             UnavailableError: a broker does not answer; the others have forgotten the group.
         """
         self._portal.call(lambda: self._inner.delete_group(name))
 
     def set_offsets(self, group: str, offsets: Mapping[str, int]) -> None:
-        """Set where a group goes on, also while it consumes.
+        """Set the offsets of a group, also while it consumes.
 
         Args:
             group: it need not exist.
@@ -720,7 +720,7 @@ class Admin(Facade[aio.Admin]):
                 outside of what it holds to the nearest offset that it holds.
 
         Raises:
-            UsageError: a key is none, or of an unknown broker.
+            UsageError: a key is invalid, or of an unknown broker.
         """
         self._portal.call(lambda: self._inner.set_offsets(group, offsets))
 
@@ -739,8 +739,8 @@ class Admin(Facade[aio.Admin]):
             The offsets by partition key, `broker:topic:partition`.
 
         Raises:
-            UsageError: there is no such place, or a broker cannot search by time.
-            RefusedError: there is no such topic.
+            UsageError: `to` is invalid, or a broker cannot search by time.
+            RefusedError: the topic does not exist.
             UnavailableError: a broker does not tell what it holds. Nothing was changed then.
         """
         return self._portal.call(lambda: self._inner.reset_offsets(group, topic, to))

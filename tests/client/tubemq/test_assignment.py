@@ -16,10 +16,10 @@ BROKER = BrokerInfo(1, "h", 8123)
 A, B = Partition(BROKER, "demo", 0), Partition(BROKER, "demo", 1)
 
 
-def beat(assignment: ReportedAssignment) -> Report:
-    told = assignment.beat()
-    assignment.accepted(told)
-    return told
+def report(assignment: ReportedAssignment) -> Report:
+    content = assignment.next_report()
+    assignment.accepted(content)
+    return content
 
 
 def test_kinds_of_instructions() -> None:
@@ -40,40 +40,40 @@ def test_what_is_held() -> None:
 
 def test_a_report_every_sixth_time() -> None:
     assignment = ReportedAssignment()
-    reports = [beat(assignment).report is not None for _ in range(2 * REPORT_EVERY)]
+    reports = [report(assignment).partitions is not None for _ in range(2 * REPORT_EVERY)]
     assert reports == [*[False] * 5, True] * 2
 
 
 def test_a_change_is_reported_at_once() -> None:
     assignment = ReportedAssignment()
     assignment.hold(A)
-    assert beat(assignment) == Report((A,), None)
-    assert beat(assignment) == Report(None, None)
+    assert report(assignment) == Report((A,), None)
+    assert report(assignment) == Report(None, None)
     assignment.drop(A.key)
-    assert beat(assignment) == Report((), None)
+    assert report(assignment) == Report((), None)
 
 
 def test_an_acknowledgement_is_repeated_until_it_gets_through() -> None:
     assignment = ReportedAssignment()
-    event = Instruction(3, ONLY_CONNECT, (A,))
+    instruction = Instruction(3, ONLY_CONNECT, (A,))
     assignment.hold(A)
-    assignment.finished(event)
-    assert assignment.beat() == assignment.beat() == Report((A,), event)
-    assert beat(assignment) == Report((A,), event)
-    assert beat(assignment) == Report(None, None)
+    assignment.finished(instruction)
+    assert assignment.next_report() == assignment.next_report() == Report((A,), instruction)
+    assert report(assignment) == Report((A,), instruction)
+    assert report(assignment) == Report(None, None)
     assert assignment.settled
 
 
 def test_what_happens_during_a_heartbeat_is_told_by_the_next() -> None:
     assignment = ReportedAssignment()
     assignment.hold(A)
-    told = assignment.beat()
+    content = assignment.next_report()
     assignment.hold(B)
-    event = Instruction(3, ONLY_CONNECT, (B,))
-    assignment.finished(event)
-    assignment.accepted(told)
+    instruction = Instruction(3, ONLY_CONNECT, (B,))
+    assignment.finished(instruction)
+    assignment.accepted(content)
     assert not assignment.settled
-    assert beat(assignment) == Report((A, B), event)
+    assert report(assignment) == Report((A, B), instruction)
 
 
 def test_a_registration_tells_everything() -> None:
@@ -82,4 +82,4 @@ def test_a_registration_tells_everything() -> None:
     assignment.finished(Instruction(3, ONLY_CONNECT, (A,)))
     assignment.registered()
     assert assignment.settled
-    assert beat(assignment) == Report(None, None)
+    assert report(assignment) == Report(None, None)

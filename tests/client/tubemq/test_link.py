@@ -96,7 +96,7 @@ async def test_a_broken_connection_fails_what_is_under_way(fake, kit, link: Tube
     results = await asyncio.gather(ask(link), ask(link), return_exceptions=True)
     assert [type(result) for result in results] == [DisconnectedError] * 2
     assert "may or may not" in str(results[0])
-    assert "does this port speak this protocol" in str(results[0])
+    assert "does the port speak this protocol" in str(results[0])
     assert not link.open
     with pytest.raises(DisconnectedError, match="nothing was sent"):
         await ask(link)

@@ -1,16 +1,18 @@
-"""What every link shares: requests under way on one connection, and the pool of connections.
+"""Connections to servers: the requests under way on each, and the pool that makes them.
 
 Rules:
 
-* There is one connection per server address in a client; everybody shares it.
-* Requests are pipelined. Each waits in a table under its serial number; an answer that nobody
-  waits for (any more) is dropped.
-* No timer per request: each link has one, set for the earliest deadline.
-* When a connection ends, everything that waits on it fails with `DisconnectedError`.
-* A connection over which nothing has been received for `idle_ms` is closed when nobody waits.
-* A connection over which nothing has come for `SILENT_MS` since a request was not answered in time,
-  and another one is not answered either, is dead: the system would take a quarter of an hour to
-  notice. What waits is told that it broke, and the next request dials again.
+* A client has one connection per server address; everything that it makes shares it.
+* Requests are pipelined. Each waits in a table under its serial number; an answer to a request that
+  is not in the table (any more) is dropped.
+* There is no timer per request: each connection has one, set for the earliest deadline.
+* When a connection ends, its pending requests fail with `DisconnectedError`.
+* A connection without pending requests is closed when nothing was received for `idle_ms`.
+* A lost connection is made again by the next request. `sender.BrokerSender` makes its own again at
+  once, while messages are sent there.
+* A connection is dead if a request was not answered in time, nothing was received for `SILENT_MS`
+  after that, and another request is not answered either: the system would need a quarter of an hour
+  to notice. It is cut, and the next request dials again.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ from coherer.errors import (
 _log = Log(logging.getLogger(__name__))
 
 BLIND_MS: Final = 50
-"""A sweep that comes so much too late gives the answers that lie in the socket this time to come:
-the event loop was kept busy by somebody, and it is not the server who was late."""
+"""A sweep that is this late waits as long again for the answers that are in the socket already: the
+event loop was busy, and the server was not late."""
 
 SILENT_MS: Final = 5_000
 """See above. Java's clients close after one answer that does not come in time."""
@@ -49,10 +51,10 @@ WRONG_PORT: Final = (
     "Is the port right? Usual ones are 8715 for tubemq://, 8716 for tubemqs:// and 9876 for "
     "rocketmq://; 8080 is the HTTP administration."
 )
-UNKNOWN: Final = "What was asked for may or may not have happened."
+UNKNOWN: Final = "The request may or may not have been carried out."
 STRANGER: Final = (
-    "Nothing was ever heard from this server: does this port speak this protocol, and is it one "
-    "for TLS where TLS is used, and only there?"
+    "Nothing was ever received from this server: does the port speak this protocol, and does it "
+    "use TLS exactly if the client does?"
 )
 
 A = TypeVar("A")
@@ -60,7 +62,7 @@ A_contra = TypeVar("A_contra", contravariant=True)
 
 
 class PendingRequest(Protocol[A_contra]):
-    """Something that waits for an answer."""
+    """A request that waits for its answer."""
 
     @property
     def deadline(self) -> float:
@@ -72,21 +74,21 @@ class PendingRequest(Protocol[A_contra]):
         ...
 
     def failed(self, error: CohererError) -> None:
-        """There will be no answer."""
+        """No answer will come."""
         ...
 
 
 class ServerConnection(Generic[A]):
-    """One connection and the requests that are under way on it.
+    """One connection, and the requests that are under way on it.
 
-    A protocol's link adds the session that gives serial numbers and takes answers apart, and
-    `received`, which looks waiters up in `_waiting` and notes in `_heard` when it was.
+    A protocol adds the session, which gives serial numbers and parses answers, and `received`,
+    which finds requests in `_waiting` and notes the time in `_heard`.
 
     Attributes:
         connection: the connection.
         server: the address that was dialled, for error messages.
-        retired: whether it was closed because nobody used it.
-        idle_ms: a connection that has been silent for so long is closed.
+        retired: whether it was closed because it was idle.
+        idle_ms: a connection without requests that has been silent for this long is closed.
     """
 
     idle_ms: ClassVar[int] = 300_000
@@ -118,11 +120,11 @@ class ServerConnection(Generic[A]):
 
     @property
     def local_host(self) -> str:
-        """Our own address as the server sees it, unless something between translates."""
+        """The client's address as the server sees it, unless something between translates it."""
         return self.connection.local_host
 
     def expect(self, serial: int, waiter: PendingRequest[A]) -> None:
-        """Deliver the answer number `serial` to `waiter`."""
+        """Deliver the answer with number `serial` to `waiter`."""
         self._waiting[serial] = waiter
         timer = self._timer
         if timer is None or waiter.deadline < self._timer_at:
@@ -163,14 +165,14 @@ class ServerConnection(Generic[A]):
     # -- inside
 
     def _misread(self, error: ProtocolError) -> None:
-        """Close the connection, because what came over it makes no sense."""
+        """Close the connection, because an answer makes no sense."""
         self._broken = error
         if self._understood:
             _log.warning("Closing the connection with %s: %s", self.server, error)
         self.connection.close()
 
     def _lost(self, error: Exception | None) -> CohererError:
-        """What becomes of the requests under way."""
+        """The error of the requests under way."""
         if self._broken is not None and not self._understood:
             return WrongProtocolError(str(self._broken), server=self.server, hint=WRONG_PORT)
         return DisconnectedError(
@@ -196,7 +198,7 @@ class ServerConnection(Generic[A]):
                 )
             )
         if late and self._dead():
-            _log.warning("%s has fallen silent; the connection is given up", self.server)
+            _log.warning("%s does not answer any more; cutting the connection", self.server)
             self.connection.abort()
         elif waiting:
             earliest = min(waiter.deadline for waiter in waiting.values())
@@ -207,7 +209,7 @@ class ServerConnection(Generic[A]):
         self._timer = self._loop.call_at(when, self._sweep)
 
     def _dead(self) -> bool:
-        """Whether a request that is late was one too many."""
+        """Whether the connection is dead; see the module."""
         now = self._loop.time()
         if self._late is None or self._heard >= self._late:
             self._late = now
@@ -225,7 +227,7 @@ class ServerConnection(Generic[A]):
 
 
 class AnyLink(Protocol):
-    """What a pool knows of a link."""
+    """A connection, as the pool sees it."""
 
     @property
     def open(self) -> bool:
@@ -252,8 +254,8 @@ class ConnectionPool(Generic[L]):
     """The connections of one client, one per address.
 
     Args:
-        make: makes the link of a connection and the address that was dialled.
-        tls: how connections are made secret; None for plain TCP.
+        make: wraps a connection; gets it and the address that was dialled.
+        tls: the options of TLS; None for plain TCP.
         connect_timeout_ms: for each new connection.
     """
 
@@ -276,7 +278,7 @@ class ConnectionPool(Generic[L]):
         return f"<Pool of {len(self._links)} connections>"
 
     def check(self) -> None:
-        """See that the pool may be used here and now.
+        """Check that the client can be used here and now.
 
         Raises:
             ClosedError: the client is closed.

@@ -1,8 +1,8 @@
-"""How far a group is behind, by the same rule for both protocols.
+"""The lag of a group, by the same rule for both protocols.
 
-A group is behind by the messages that are kept and that it has not confirmed. Where it has begun a
-topic but not each of its partitions, all that is kept of the others counts, as in RocketMQ's tools.
-Where it has not confirmed anything, the lag depends on where its consumers will begin: unknown.
+The lag counts the messages that the brokers keep and the group has not acknowledged. If the group
+has offsets in some partitions of a topic only, all messages of the others count, as in RocketMQ's
+tools. If it has no offsets, the lag depends on where its consumers will begin: it is unknown.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Protocol
 
 
 class Lagging(Protocol):
-    """A partition, and how far a group is behind in it."""
+    """A partition, and a group's lag in it."""
 
     @property
     def lag(self) -> int | None:
-        """In messages; None where it is not known."""
+        """In messages; None if it is unknown."""
         ...
 
 
 def no_lag(silent: Collection[object], partitions: Iterable[Lagging]) -> str | None:
-    """Why the lag of a group is not known; None when it is.
+    """Why the lag of a group is unknown; None if it is known.
 
     Args:
         silent: brokers that did not answer.
-        partitions: what the group reads.
+        partitions: those that the group reads.
 
     >>> no_lag([2], []), no_lag([], [])
     ('broker 2 did not answer', 'it has not confirmed anything yet')

@@ -34,7 +34,7 @@ PORT_MAX: Final = 65_535
 
 
 class Address(msgspec.Struct, frozen=True):
-    """A URL taken apart.
+    """A parsed URL.
 
     Args:
         scheme: which protocol.
@@ -48,10 +48,10 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def parse(url: str) -> Address:
-    """Take a URL apart.
+    """Parse a URL.
 
     Raises:
-        UsageError: it is no URL of a cluster.
+        UsageError: it is not a valid URL of a cluster.
 
     >>> parse("tubemq://10.0.0.1:8715,10.0.0.2").servers
     (('10.0.0.1', 8715), ('10.0.0.2', 8715))
@@ -63,7 +63,7 @@ def parse(url: str) -> Address:
     scheme, sign, rest = url.partition("://")
     if not sign or scheme not in _PORTS:
         raise UsageError(
-            f"{masked_url(url)!r} is no URL of a cluster.",
+            f"{masked_url(url)!r} is not a valid URL of a cluster.",
             hint="Write rocketmq://host:9876 or tubemq://host:8715; with TLS, rocketmqs, tubemqs.",
         )
     parts = rest.rstrip("/").removesuffix(";").replace(";", ",").split(",")
@@ -72,10 +72,10 @@ def parse(url: str) -> Address:
 
 
 def usual(protocol: str = "") -> str | None:
-    """The URL of the environment; None if it says nothing.
+    """The URL of the environment; None if it has none.
 
     Args:
-        protocol: `tubemq` or `rocketmq`; another one's URL does not count.
+        protocol: `tubemq` or `rocketmq`; URLs of the other are ignored.
 
     >>> import os
     >>> from unittest.mock import patch
@@ -90,25 +90,25 @@ def usual(protocol: str = "") -> str | None:
 
 
 def url_of(url: str | None, protocol: str = "") -> str:
-    """A URL that was given, or that of the environment.
+    """The given URL, or that of the environment.
 
     Raises:
-        UsageError: there is none.
+        UsageError: neither is set.
     """
     url = url or usual(protocol)
     if url is None:
         raise UsageError(
-            "No URL is given.",
+            "No URL was given.",
             hint='Say where the cluster is: connect("rocketmq://host:9876"), or set COHERER_URL.',
         )
     return url
 
 
 def split(address: str) -> tuple[str, int]:
-    """Take a server's `host:port` apart.
+    """Parse a server's `host:port`.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a valid address.
 
     >>> split("127.0.0.1:10911"), split("[::1]:10911")
     (('127.0.0.1', 10911), ('::1', 10911))
@@ -123,12 +123,12 @@ def _server(text: str, usual_port: int, url: str) -> tuple[str, int]:
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
         raise UsageError(
-            f"{masked_url(f'//{text}')[2:]!r} in {masked_url(url)!r} is no host:port.",
+            f"{masked_url(f'//{text}')[2:]!r} in {masked_url(url)!r} is not a valid host:port.",
             hint="It looks like 10.0.0.1:9876.",
         )
     if "@" in host:
         raise UsageError(
-            f"{masked_url(url)!r} holds an account, which does not belong into a URL.",
+            f"{masked_url(url)!r} holds an account, which does not belong in a URL.",
             hint="Give user and password as options: connect(url, user=..., password=...).",
         )
     return host, int(port)
@@ -145,7 +145,7 @@ def options_of(kind: type[S], given: Mapping[str, object]) -> S:
         given: some of its fields.
 
     Raises:
-        UsageError: there is no such option, or a value makes no sense.
+        UsageError: an option does not exist, or a value is invalid.
 
     >>> class Options(msgspec.Struct):
     ...     start: str = "latest"

@@ -21,10 +21,10 @@ from coherer.message import Message
 
 
 def message_topic(message: Message) -> str:
-    """The topic of what a program wants to send.
+    """The topic of a message.
 
     Raises:
-        UsageError: that is not a message.
+        UsageError: it is not a message.
 
     >>> message_topic("hello")  # type: ignore[arg-type]
     Traceback (most recent call last):
@@ -40,7 +40,7 @@ def message_topic(message: Message) -> str:
 
 
 def check_body(message: Message) -> None:
-    """See that a body is bytes.
+    """Check that a body is bytes.
 
     Raises:
         UsageError: it is not.
@@ -52,7 +52,9 @@ def check_body(message: Message) -> None:
     body = cast("object", message.body)
     if isinstance(body, bytes | bytearray | memoryview):
         return
-    hint = "Encode it: body.encode()." if isinstance(body, str) else "Make bytes of it, say JSON."
+    hint = (
+        "Encode it: body.encode()." if isinstance(body, str) else "Encode it, for example as JSON."
+    )
     raise UsageError(
         f"A body is bytes, not {type(body).__name__}.", topic=str(message.topic), hint=hint
     )
@@ -62,11 +64,11 @@ def mistaken(message: Message, error: Exception) -> UsageError:
     """The exception for a message whose encoding ended in a `TypeError` or the like.
 
     Args:
-        message: what was to be sent.
-        error: how that ended.
+        message: the message.
+        error: the error of its encoding.
 
     Raises:
-        UsageError: the body is no bytes.
+        UsageError: the body is not bytes.
 
     >>> message = Message("greetings", b"hello", properties={"age": 7})  # type: ignore[dict-item]
     >>> print(mistaken(message, TypeError()))
@@ -89,7 +91,7 @@ def mistaken(message: Message, error: Exception) -> UsageError:
 
 
 def _texts(message: Message) -> Iterator[tuple[str, object]]:
-    """What has to be text in a message, with names for it."""
+    """The parts of a message that have to be text, with their names."""
     yield "The topic", message.topic
     if message.tag is not None:
         yield "The tag", message.tag
@@ -101,11 +103,11 @@ def _texts(message: Message) -> Iterator[tuple[str, object]]:
 
 
 YIELD_EVERY: Final = 256
-"""Messages encoded before others get a turn and what is encoded leaves."""
+"""Messages that are encoded before other tasks get a turn and the messages leave."""
 
 
 class BaseProducer(Lifecycle):
-    """What producers of both protocols have in common.
+    """The producer of both protocols.
 
     Args:
         check: raises when the client cannot be used here and now.
@@ -181,11 +183,11 @@ class BaseProducer(Lifecycle):
 
     @abstractmethod
     async def publish(self, *topics: str) -> None:
-        """Announce topics; returns when messages to them can be sent."""
+        """Publish topics; returns when messages to them can be sent."""
 
     @abstractmethod
     def post(self, message: Message, sink: Sink) -> None:
-        """Send a message and have `sink` told; does not look at the window. For facades."""
+        """Send a message and report to `sink`, regardless of the window. For facades."""
 
     async def ready(self) -> None:
         """Wait until there is room in the window."""
@@ -202,7 +204,7 @@ class BaseProducer(Lifecycle):
         await self._window.empty()
 
     async def send_many(self, messages: Iterable[Message], *, receipts: bool = False) -> SendReport:
-        """Send many messages, each for itself, with many under way at a time.
+        """Send many messages one by one, with many under way at a time.
 
         Args:
             messages: taken one by one as there is room in the window; topics that are not
@@ -210,8 +212,8 @@ class BaseProducer(Lifecycle):
             receipts: keep them all, for the report.
 
         Returns:
-            What became of them, when that is known of each. Failures that nobody looks at are
-            raised as `SendManyError` at the end of the producer's `async with` block.
+            The report, when every outcome is known. Failures that the application does not look at
+            are raised as `SendManyError` at the end of the producer's `async with` block.
 
         Raises:
             CohererError: a topic could not be published. What was sent before is sent.
@@ -221,7 +223,7 @@ class BaseProducer(Lifecycle):
         return await bulk.finish()
 
     def bulk(self, *, receipts: bool = False) -> Bulk:
-        """Begin to send many messages that come bit by bit, with one report in the end.
+        """Send many messages in several steps, with one report at the end.
 
         Args:
             receipts: keep them all, for the report.
@@ -264,15 +266,15 @@ class BaseProducer(Lifecycle):
             self.check_reports()
 
     def check_reports(self) -> None:
-        """Check that every failure of `send_many` was looked at; `with` blocks end with it.
+        """Check that the application looked at every failure of `send_many`; `with` blocks call it.
 
         Raises:
-            SendManyError: a report has failures, and nobody read `failed` or called `check`.
+            SendManyError: a report has failures, and neither `failed` nor `check` was used.
         """
         self._unseen.check()
 
     async def close(self) -> None:
-        """Wait for what is under way, then leave. Calling it again does nothing."""
+        """Wait for the messages under way, then leave. Calling it again does nothing."""
         was, self._state = self._state, "closed"
         if was not in {"new", "closed"}:
             await self._leave()
@@ -281,14 +283,14 @@ class BaseProducer(Lifecycle):
 
     @abstractmethod
     async def _register(self) -> None:
-        """Make it known to the cluster."""
+        """Register with the cluster."""
 
     @abstractmethod
     async def _leave(self) -> None:
-        """Wait for what is under way, then undo `_register`."""
+        """Wait for the messages under way, then undo `_register`."""
 
     def _posting(self) -> Callable[[Message, Sink], object]:
-        """What posts each of many messages."""
+        """The function that posts each of many messages."""
         return self.post
 
     # -- inside

@@ -31,34 +31,34 @@ from coherer.message import Message, Receipt
 _log = Log(logging.getLogger(__name__))
 
 WINDOW_MAX: Final = 300_000
-"""Java's producers begin to leave brokers out at so many messages under way; we stop there."""
+"""Java's producers begin to leave brokers out at this many messages under way."""
 
 
 def check_window(messages: int, size_bytes: int) -> None:
-    """See that a window makes sense.
+    """Check the limits of a window.
 
     Raises:
-        UsageError: it does not.
+        UsageError: one is out of range.
     """
     if not 1 <= messages <= WINDOW_MAX:
-        raise UsageError(f"A window is 1 to {WINDOW_MAX} messages, not {messages}.")
+        raise UsageError(f"A window has 1 to {WINDOW_MAX} messages, not {messages}.")
     if size_bytes < 1:
-        raise UsageError(f"A window of {size_bytes} bytes?")
+        raise UsageError(f"A window has at least 1 byte, not {size_bytes}.")
 
 
 class Window:
     """Counts messages without an outcome, and their bytes.
 
-    Who waits for room is woken when an eighth of the window is free, not for each free place: so
-    messages leave in groups, and a group costs one write.
+    Tasks that wait for room are woken when an eighth of the window is free, not for every message:
+    so messages leave in groups, and a group costs one write.
 
     Args:
-        limit: so many messages at a time.
-        limit_bytes: and so many bytes; one message more may be under way.
+        limit: how many messages may be under way.
+        limit_bytes: how many bytes; the last message may exceed it.
 
     Attributes:
-        limit: so many messages at a time.
-        used: so many now.
+        limit: as given.
+        used: how many messages are under way.
         used_bytes: their bytes.
     """
 
@@ -85,7 +85,7 @@ class Window:
 
     @property
     def full(self) -> bool:
-        """Whether there is no room."""
+        """Whether the window is full."""
         return self.used >= self.limit or self.used_bytes >= self._limit_bytes
 
     def take(self, size_bytes: int) -> None:
@@ -125,10 +125,10 @@ Outcome = Receipt | CohererError
 
 
 class Stored(Protocol):
-    """A message that a broker has taken."""
+    """A message that a broker has stored."""
 
     def receipt(self) -> Receipt:
-        """Its receipt, worked out only when asked for: not everybody wants one.
+        """Its receipt, decoded only when it is used.
 
         Raises:
             ProtocolError: the broker's answer makes no sense.
@@ -137,7 +137,7 @@ class Stored(Protocol):
 
 
 class Sink(Protocol):
-    """Who wants to know what became of a message."""
+    """Receives the outcome of a message."""
 
     def stored(self, sent: Stored) -> None:
         """The broker has it.
@@ -148,21 +148,21 @@ class Sink(Protocol):
         ...
 
     def lost(self, message: Message, error: CohererError) -> None:
-        """It was refused, or nobody knows."""
+        """It was refused, or its outcome is unknown."""
         ...
 
 
 class SendReport:
-    """What became of many messages.
+    """The outcomes of many messages.
 
-    A report with failures has to be looked at: reading `failed` or calling `check` does that.
-    Otherwise the producer's `with` block raises `SendManyError` at its end.
+    The application has to look at failures, by reading `failed` or calling `check`. Otherwise the
+    producer's `with` block raises `SendManyError` at its end.
 
     Args:
         sent: how many are stored.
         failed: the other messages, each with the reason.
         receipts: of the stored messages, in the order of the answers, if they were asked for.
-        unseen: where failures are counted until somebody looks at them.
+        unseen: counts the failures until the application looks at them.
 
     >>> report = SendReport(2, [(Message("orders", b"x"), CohererError("The disk is full."))])
     >>> report
@@ -210,7 +210,7 @@ class SendReport:
 
 
 class UnseenFailures:
-    """Counts the failed messages of reports that nobody has looked at yet."""
+    """Counts the failed messages of reports that the application has not looked at."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -222,16 +222,16 @@ class UnseenFailures:
         self._first = self._first or first
 
     def remove(self, count: int) -> None:
-        """The program has looked at so many failed messages."""
+        """The application has looked at this many failed messages."""
         self._count -= count
         if self._count <= 0:
             self._first = None
 
     def check(self) -> None:
-        """Check that there are none.
+        """Check that all failures were looked at.
 
         Raises:
-            SendManyError: there are.
+            SendManyError: some were not.
         """
         count, first = self._count, self._first
         if first is not None:
@@ -258,14 +258,14 @@ class FutureSink:
             self.future.set_result(receipt)
 
     def lost(self, message: Message, error: CohererError) -> None:
-        """It was refused, or nobody knows."""
+        """It was refused, or its outcome is unknown."""
         del message
         if not self.future.done():
             self.future.set_exception(error)
 
 
 class CallbackSink:
-    """Gives an outcome to a function of the user's."""
+    """Passes an outcome to a function of the application."""
 
     __slots__ = ("callback",)
 
@@ -277,19 +277,19 @@ class CallbackSink:
         self._call(sent.receipt())
 
     def lost(self, message: Message, error: CohererError) -> None:
-        """It was refused, or nobody knows."""
+        """It was refused, or its outcome is unknown."""
         del message
         self._call(error)
 
     def _call(self, outcome: Outcome) -> None:
         try:
             self.callback(outcome)
-        except Exception as error:  # noqa: BLE001 - theirs must not break the connection of others
+        except Exception as error:  # noqa: BLE001 - the application's; it must not break a connection
             _log.exception("The callback of a send failed", about=repr(error))
 
 
 class Poster(Protocol):
-    """The producer, as a bulk sees it."""
+    """A producer, as a bulk sees it."""
 
     async def post_many(self, messages: Iterable[Message], bulk: Bulk) -> None:
         """Post messages as there is room in the window."""
@@ -327,14 +327,14 @@ class Bulk:
         await self._producer.post_many(messages, self)
 
     async def finish(self) -> SendReport:
-        """What became of all of them, when that is known of each."""
+        """The report, when the outcome of every message is known."""
         while self._left > 0:
             self._finished = asyncio.get_running_loop().create_future()
             await self._finished
         return SendReport(self._sent, self._failed, self._receipts or [], self._unseen)
 
     def posted(self, count: int) -> None:
-        """So many messages are on their way; told before any of their outcomes."""
+        """This many messages are under way; called before any of their outcomes."""
         self._left += count
 
     def refused(self, message: Message, error: CohererError) -> None:
@@ -351,7 +351,7 @@ class Bulk:
             self._finish()
 
     def lost(self, message: Message, error: CohererError) -> None:
-        """A message was refused, or nobody knows."""
+        """A message was refused, or its outcome is unknown."""
         self._failed.append((message, error))
         self._left -= 1
         if self._left == 0:
@@ -367,13 +367,13 @@ I = TypeVar("I")  # noqa: E741 - an item, as in queues
 
 
 class BrokerSender(ABC, Generic[L, I]):
-    """The way to one broker; a protocol says how an item leaves.
+    """Sends to one broker; a protocol says how an item leaves.
 
     Args:
         server: the broker's address, for error messages.
 
     Attributes:
-        wanted: whether somebody sends there; otherwise a lost connection is not made again.
+        wanted: whether messages are sent there; otherwise a lost connection is not made again.
         error: why there is no connection.
     """
 
@@ -392,9 +392,11 @@ class BrokerSender(ABC, Generic[L, I]):
         return self._link is not None and self._link.open
 
     def connect(self) -> None:
-        """See that there is, or will be, a connection."""
+        """Make a connection, unless there is one."""
         if not self.open and self._connecting is None:
-            self._connecting = asyncio.create_task(self._connect(), name=f"lane to {self.server}")
+            self._connecting = asyncio.create_task(
+                self._connect(), name=f"connect to {self.server}"
+            )
 
     async def close(self) -> None:
         """Fail what still waits for a connection. The connection itself belongs to the pool."""
@@ -424,7 +426,7 @@ class BrokerSender(ABC, Generic[L, I]):
 
     @abstractmethod
     def _elsewhere(self, item: I) -> bool:
-        """Give an item to another lane, if there is one that is open."""
+        """Give an item to another sender, if one has a connection."""
 
     @abstractmethod
     def _unsent(self, item: I) -> None:
@@ -478,7 +480,7 @@ class BrokerSender(ABC, Generic[L, I]):
             self.connect()
 
     def _clear_out(self, late: float) -> None:
-        """Send what is parked by other lanes; fail what is `late`; keep the rest."""
+        """Reroute waiting items, fail those that are `late`, and keep the others."""
         parked, self._parked = self._parked, []
         for item in parked:
             if self._deadline(item) <= late:

@@ -1,4 +1,4 @@
-"""Ending tasks, doing things again and again, and waiting between tries."""
+"""Cancelling tasks, periodic work, pauses between tries, and waiting for changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = Log(logging.getLogger(__name__))
 
 RETRY_MS_FIRST: Final = 10
 RETRY_MS_MAX: Final = 1000
-"""Waiting between tries of something that may succeed later: doubled from the first to the last."""
+"""Pauses between tries of something that may succeed later: doubled from the first to the last."""
 
 
 async def cancel(*tasks: asyncio.Task[Any] | None) -> None:
@@ -26,7 +26,7 @@ async def cancel(*tasks: asyncio.Task[Any] | None) -> None:
 
 
 async def every(period_ms: int, work: Callable[[], Awaitable[None]]) -> None:
-    """Do some work again and again, for ever. What fails is logged; the next time it may work.
+    """Do some work periodically, for ever. Failures are logged.
 
     Args:
         period_ms: how long to wait before each time.
@@ -38,12 +38,12 @@ async def every(period_ms: int, work: Callable[[], Awaitable[None]]) -> None:
             await work()
         except CohererError as error:
             _log.warning("%s", error)
-        except Exception:  # noqa: BLE001 - a mistake of ours; everything else has to go on
-            _log.exception("A service of the client failed")
+        except Exception:  # noqa: BLE001 - a bug; the other services have to go on
+            _log.exception("Unhandled error in a background task of the client")
 
 
 def waits(limit_ms: int = RETRY_MS_MAX) -> Callable[[], float]:
-    """Gives the seconds to wait before each next try.
+    """Returns a function that returns the seconds to wait before the next try.
 
     >>> wait = waits()
     >>> [wait() for _ in range(7)]

@@ -1,4 +1,4 @@
-"""OpenTelemetry spans of what is sent and dealt with (`pip install opentelemetry-api`).
+"""OpenTelemetry spans of sent and processed messages (`pip install opentelemetry-api`).
 
 ```python
 telemetry = Telemetry()
@@ -8,8 +8,8 @@ async for message in consumer:
         ...
 ```
 
-The context goes with the message as properties (`traceparent`), as the W3C has it, so that spans of
-the receiver are children of the sender's, whatever it is written in. Names and attributes follow
+The context goes with the message as properties (`traceparent`), as the W3C specifies, so that
+spans of the receiver are children of the sender's, in any language. Names and attributes follow
 OpenTelemetry's conventions for messaging.
 """
 
@@ -86,11 +86,11 @@ class Telemetry:
     def processing(
         self, message: ReceivedMessage | ConsumedMessage, group: str = ""
     ) -> Generator[Span]:
-        """A span while a message is dealt with; a child of the sender's.
+        """A span while a message is processed; a child of the sender's.
 
         Args:
-            message: what is dealt with.
-            group: who does.
+            message: the message.
+            group: the group that processes it.
         """
         from opentelemetry import propagate, trace
 
@@ -119,10 +119,10 @@ class Sending:
 
     Args:
         span: the span.
-        carrier: the context, as it goes with the message.
+        carrier: the context.
 
     Attributes:
-        properties: what goes with the message.
+        properties: the context as properties of the message.
     """
 
     __slots__ = ("_span", "properties")
@@ -132,7 +132,7 @@ class Sending:
         self.properties = carrier
 
     def stored(self, outcome: StoredSend) -> None:
-        """A broker has it."""
+        """A broker stored it."""
         receipt = outcome.receipt()
         self._span.set_attributes(
             {
@@ -144,7 +144,7 @@ class Sending:
         self._span.end()
 
     def failed(self, error: CohererError) -> None:
-        """It was refused, or nobody knows."""
+        """It was refused, or its outcome is unknown."""
         from opentelemetry.trace import StatusCode
 
         self._span.record_exception(error)

@@ -19,7 +19,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import ClassVar, Final
 
@@ -66,7 +66,7 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Received
         make: makes batches; facades have their own.
     """
 
-    _RETRY: ClassVar[None] = None
+    _RETRY: ClassVar[timedelta | None] = None
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""Administration of a TubeMQ cluster, ours or Java's, over HTTP.
+"""Administration of a TubeMQ cluster, Coherer's or Java's, over HTTP.
 
-The master knows topics, brokers and who is in a group; offsets are asked of each broker, whose web
-port the master tells. What a broker did not tell is None, never 0.
+The master knows topics, brokers and the members of groups. Each broker knows its offsets; the
+master knows the brokers' web ports. A value that a broker did not send is None, never 0.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Admin:
         token: the confModAuthToken of masters and brokers; only changes need it. None for the one
             that Java ships.
         tls: for https.
-        user: who is written down as the author of changes, and, with a password, the account.
+        user: recorded as the author of changes, and, with a password, the account.
         password: of the account, where the cluster has accounts. It is never sent, only used to
             sign.
         timeout_ms: for each call.
@@ -127,14 +127,14 @@ class Admin:
             name: a letter, then letters, digits, `_` and `-`.
             partitions: how many on each broker.
             brokers: their numbers; all that are online when None.
-            exist_ok: it is no error that a broker has the topic already.
-            wait_ms: wait so long until producers are given it. Our nodes need milliseconds, Java's
-                brokers 41 seconds.
+            exist_ok: accept that a broker has the topic already.
+            wait_ms: how long to wait until producers can use it. Coherer's nodes need milliseconds,
+                Java's brokers 41 seconds.
 
         Raises:
             UsageError: the arguments cannot be right.
             RefusedError: the name is refused, a broker is unknown, or the topic is there (402).
-            RequestTimeoutError: it is created, but nobody can use it yet.
+            RequestTimeoutError: it is created, but cannot be used yet.
         """
         if not 0 < partitions <= limits.TOPIC_PARTITIONS_MAX:
             raise UsageError(
@@ -158,7 +158,7 @@ class Admin:
             await self.wait_usable(name, timeout_ms=wait_ms)
 
     async def wait_usable(self, name: str, *, timeout_ms: int) -> TopicState:
-        """Wait until the master gives a topic to producers and consumers; what it is then.
+        """Wait until producers and consumers can use a topic; returns its state.
 
         Raises:
             RequestTimeoutError: not within `timeout_ms`.
@@ -183,7 +183,7 @@ class Admin:
         """Delete a topic with its messages from all brokers.
 
         Raises:
-            RefusedError: there is no such topic.
+            RefusedError: the topic does not exist.
         """
         await self._calls.prepare(changes=True)
         found = await self._calls.ask(
@@ -216,7 +216,7 @@ class Admin:
         """The partitions of a topic and what they hold.
 
         Raises:
-            RefusedError: there is no such topic.
+            RefusedError: the topic does not exist.
         """
         state = await self._topic(topic)
         if state is None:
@@ -244,19 +244,19 @@ class Admin:
         ]
 
     async def delete_group(self, name: str) -> None:
-        """Forget where a group stands in all topics.
+        """Delete the offsets of a group in all topics.
 
-        A group whose consumers are running comes back with their next confirmation.
+        A group with running consumers reappears at their next commit.
 
         Raises:
-            RefusedError: there is no such group.
+            RefusedError: the group does not exist.
             UnavailableError: a broker does not answer; the others have forgotten the group.
         """
         await self._calls.prepare(changes=True)
         found = await self.groups(name)
         if not found:
             raise RefusedError(
-                f"There is no group {name}.", server=self._calls.server, code=NO_GROUP
+                f"Group {name} does not exist.", server=self._calls.server, code=NO_GROUP
             )
         topic = next(iter(found[0].topics), name)
         brokers = [broker for broker in await self.brokers() if broker.web_port]
@@ -274,7 +274,7 @@ class Admin:
             )
 
     async def set_offsets(self, group: str, offsets: Mapping[str, int]) -> None:
-        """Set where a group goes on, also while it consumes.
+        """Set the offsets of a group, also while it consumes.
 
         Args:
             group: it need not exist.
@@ -282,7 +282,7 @@ class Admin:
                 outside of what it holds to the nearest offset that it holds.
 
         Raises:
-            UsageError: a key is none, or of an unknown broker.
+            UsageError: a key is invalid, or of an unknown broker.
         """
         by_broker: dict[int, dict[str, int]] = {}
         for key, offset in offsets.items():
@@ -290,7 +290,7 @@ class Admin:
         await self._calls.prepare(changes=True)
         brokers = {broker.id: broker for broker in await self.brokers()}
         if unknown := by_broker.keys() - brokers.keys():
-            raise UsageError(f"There is no broker {_numbers(unknown)}.")
+            raise UsageError(f"The cluster has no broker {_numbers(unknown)}.")
         for number, wanted in by_broker.items():
             await self._calls.check_broker(brokers[number], next(iter(wanted)).split(":")[1])
         for number, wanted in by_broker.items():
@@ -321,13 +321,13 @@ class Admin:
             The offsets by partition key, `broker:topic:partition`.
 
         Raises:
-            UsageError: there is no such place, or a broker cannot search by time.
-            RefusedError: there is no such topic.
+            UsageError: `to` is invalid, or a broker cannot search by time.
+            RefusedError: the topic does not exist.
             UnavailableError: a broker does not tell what it holds. Nothing was changed then.
         """
         if isinstance(to, str) and to not in {"earliest", "latest"}:
             hint = "Say 'earliest', 'latest', a time, or an offset."
-            raise UsageError(f"There is no place {to!r} to begin at.", hint=hint)
+            raise UsageError(f"{to!r} is not a valid position.", hint=hint)
         await self._calls.prepare(changes=True)
         new: dict[str, int] = {}
         at_time = await self._at_time(topic, to) if isinstance(to, datetime) else {}
@@ -335,7 +335,7 @@ class Admin:
             low, high = partition.min_offset, partition.max_offset
             if low is None or high is None:
                 raise UnavailableError(
-                    f"Broker {partition.broker} does not tell its offsets.",
+                    f"Broker {partition.broker} does not send its offsets.",
                     topic=topic,
                     partition=partition.partition,
                     hint="Is it running? Nothing was changed.",
@@ -380,7 +380,7 @@ class Admin:
             server=self._calls.server,
             topic=name,
             code=404,
-            hint="`coherer topics list` tells which there are.",
+            hint="`coherer topics list` shows the existing ones.",
         )
 
     async def _topic(self, name: str) -> TopicState | None:

@@ -1,7 +1,7 @@
-"""What a consumer says to brokers: take and give up a partition, get, confirm, stay alive.
+"""The calls of a consumer to brokers: register a partition, get, commit, heartbeat.
 
-One object per member of a group; it keeps no state about partitions. Requests about a partition
-leave in the order of the calls, because all of them take the same connection.
+There is one object per member of a group. It keeps no state about partitions. Requests about a
+partition leave in the order of the calls, because all of them use the same connection.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ ROLL_BACK: Final = 1
 
 
 class StartPosition(msgspec.Struct, frozen=True):
-    """What a broker says when it gives us a partition.
+    """A broker's answer to the registration of a partition.
 
     Args:
         offset: where reading begins.
-        max_offset: the offset behind the last message, -1 where the broker is silent.
+        max_offset: the offset behind the last message, -1 if the broker does not say.
         step: by how much the offset grows with each message; None with Java's broker, whose
             offsets are byte positions in an index that partitions share.
     """
@@ -38,17 +38,17 @@ class StartPosition(msgspec.Struct, frozen=True):
 
 
 class BrokerRpc:
-    """Requests of one member of a group to brokers.
+    """The calls of one member of a group to brokers.
 
     Args:
-        cluster: the way to the cluster.
+        cluster: the connections to the cluster.
         member: the consumer id.
         group: the group.
-        credentials: what to show.
-        filters: topic to the words that messages are wanted of.
+        credentials: proves who the member is.
+        filters: topic to the tags that are wanted.
 
     Attributes:
-        priority: the id of the group's read priority, as the master told it.
+        priority: the id of the group's read priority, from the master.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class BrokerRpc:
         """The connection to a broker.
 
         Raises:
-            ConnectError: there is none.
+            ConnectError: it could not be made.
         """
         return await self._pool.get(broker.host, broker.port)
 
@@ -81,12 +81,12 @@ class BrokerRpc:
         """Register a partition with its broker.
 
         Args:
-            partition: which one.
-            read_status: where to begin, see `positions`.
-            offset: where exactly to begin.
+            partition: the partition.
+            read_status: where to begin, see `options`.
+            offset: the exact offset to begin at.
 
         Raises:
-            RefusedError: somebody else holds it (410), or another reason.
+            RefusedError: another member has it (410), or another reason.
             UnavailableError: no answer.
         """
         link = await self.link(partition.broker)
@@ -105,12 +105,11 @@ class BrokerRpc:
         """Unregister a partition.
 
         Args:
-            partition: which one.
-            consumed: whether the package that was read last is confirmed; otherwise it will be
-                read again.
+            partition: the partition.
+            consumed: whether the last batch is acknowledged; otherwise it will be read again.
 
         Raises:
-            RefusedError: it is not ours.
+            RefusedError: this member does not have it.
             UnavailableError: no answer.
         """
         link = await self.link(partition.broker)
@@ -124,10 +123,11 @@ class BrokerRpc:
     async def heartbeat(
         self, broker: BrokerInfo, partitions: Iterable[Partition]
     ) -> list[FailureInfo]:
-        """Tell a broker that we are alive.
+        """Keep partitions registered.
 
         Returns:
-            The partitions that it does not hold for us, each with the reason (411 or 412).
+            The partitions that are not registered for this member, each with the reason (411 or
+            412).
 
         Raises:
             RefusedError: authentication failed.
@@ -157,14 +157,14 @@ class BrokerRpc:
         escapes: bool,
         timeout_ms: int,
     ) -> asyncio.Future[bytes]:
-        """Ask for the next package of a partition.
+        """Ask for the next batch of a partition.
 
         Args:
             link: the connection to its broker.
-            partition: which one.
+            partition: the partition.
             acknowledged: whether the batch before it is acknowledged.
-            escapes: we do the limiting of the group's flow rules ourselves.
-            timeout_ms: how long the broker may wait for messages, more or less.
+            escapes: whether this consumer applies the group's flow rules itself.
+            timeout_ms: about how long the broker may wait for messages.
 
         Returns:
             A future of the serialized answer.
@@ -186,7 +186,7 @@ class BrokerRpc:
     def commit(
         self, link: TubeConnection, partition: Partition, *, consumed: bool
     ) -> asyncio.Future[bytes]:
-        """Confirm the package that was read last, or ask for it to be read again.
+        """Commit the batch that was read last, or ask for it to be read again.
 
         Returns:
             A future of the serialized answer, for `committed`.
@@ -206,10 +206,10 @@ class BrokerRpc:
     def committed(
         self, link: TubeConnection, partition: Partition, body: bytes
     ) -> pb.CommitOffsetResponseB2C:
-        """Take the answer to `commit` apart.
+        """Parse the answer to `commit`.
 
         Raises:
-            RefusedError: the partition is not ours (any more).
+            RefusedError: this member does not have the partition (any more).
         """
         answer = methods.parse(pb.CommitOffsetResponseB2C, body)
         checked(answer, server=link.server, topic=partition.topic, partition=partition.id)

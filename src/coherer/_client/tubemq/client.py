@@ -81,9 +81,9 @@ class Client(BaseClient):
         """A producer.
 
         Args:
-            topics: published at the start; others are at their first message.
-            window: how many messages may be under way.
-            window_bytes: and how many bytes.
+            topics: published at the start; others are published at their first message.
+            window: how many messages may be under way at a time.
+            window_bytes: how many bytes may be under way.
             timeout_ms: how long a message waits for its receipt; the client's timeout when None.
             rules: when brokers are left out.
 
@@ -107,13 +107,13 @@ class Client(BaseClient):
         """A consumer.
 
         Args:
-            group: the group; its members share the partitions of its topics, and all of them name
-                the same topics and filters.
+            group: the group; its members share the partitions of its topics, and all of them have
+                to name the same topics and filters.
             topics: a topic, several, or a mapping of topics to the tags that are wanted of each.
             options: see `ConsumerOptions`.
 
         Raises:
-            UsageError: an option makes no sense.
+            UsageError: an option is out of range.
             ClosedError, ForkedError: the client cannot be used here.
         """
         self._cluster.pool.check()
@@ -122,7 +122,7 @@ class Client(BaseClient):
         return consumer
 
     def reader(self, partition: Partition, offset: int, *, end: int | None = None) -> Reader:
-        """A reader of a range of one partition, which no group notices.
+        """A reader of a range of one partition. It belongs to no group.
 
         Args:
             partition: one of `partitions`.
@@ -131,7 +131,7 @@ class Client(BaseClient):
                 None.
 
         Raises:
-            UsageError: the range makes no sense.
+            UsageError: the range is invalid.
             ClosedError, ForkedError: the client cannot be used here.
         """
         reader = Reader(self._plans(), partition, offset, end, self._options.timeout_ms)
@@ -142,19 +142,19 @@ class Client(BaseClient):
         """The partitions of a topic that can be read, sorted.
 
         Raises:
-            RefusedError: there are none, or the topic does not exist.
+            RefusedError: no partition can be read, or the topic does not exist.
             UnavailableError: no master could be reached.
         """
         return await self._plans().partitions(topic)
 
     async def offsets(self, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
-        """What the brokers hold of a topic, without disturbing anybody.
+        """The offsets of a topic's partitions; no group is disturbed.
 
         Brokers that cannot be read now are left out; `away` names them.
 
         Returns:
             Broker id and partition number, to the oldest offset and the one behind the newest.
-            Java's brokers count in index bytes, ours in messages.
+            Java's brokers count in index bytes, Coherer's in messages.
 
         Raises:
             RefusedError: the topic does not exist.
@@ -165,7 +165,7 @@ class Client(BaseClient):
     async def away(self, topic: str) -> list[BrokerInfo]:
         """The brokers that hold a part of a topic which cannot be read now.
 
-        They are down, or closed for readers.
+        They are down, or do not accept readers.
 
         Raises:
             RefusedError: the topic does not exist.
@@ -176,9 +176,9 @@ class Client(BaseClient):
     def admin(self, token: str | None = None) -> Admin:
         """Administration of the cluster over HTTP.
 
-        It is where the option `admin` of `connect` says, or else where the master says; that of
-        Java's masters, which do not say, is looked for at their port 8080. Before a change, what
-        answers there has to prove to be of this cluster.
+        Its address is the option `admin` of `connect`, or what the master says. Java's masters do
+        not say; theirs is expected at port 8080. Before a change, the server that answers there has
+        to prove that it belongs to this cluster.
 
         Args:
             token: the master's confModAuthToken (`coherer serve --admin-token`); only changes

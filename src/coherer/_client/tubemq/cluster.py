@@ -67,7 +67,7 @@ class Call:
             self.future.set_result(answer.body)
 
     def failed(self, error: CohererError) -> None:
-        """There will be no answer."""
+        """No answer will come."""
         if not self.future.done():
             self.future.set_exception(error)
 
@@ -143,7 +143,7 @@ class Pool(ConnectionPool[TubeConnection]):
 
 
 SAY_S: Final = 0.3
-"""Who waits longer than this between tries is told for what."""
+"""A wait between tries that is longer than this is logged."""
 
 T = TypeVar("T")
 
@@ -177,7 +177,7 @@ class Masters:
         """The connection to the current master, or to the next that can be reached.
 
         Raises:
-            UnavailableError: none can be reached.
+            UnavailableError: no master can be reached.
         """
         return await self._round(_itself)
 
@@ -185,7 +185,7 @@ class Masters:
         """Send a request to the active master and wait for its answer.
 
         Raises:
-            UnavailableError: none is reachable, active, or answers in time.
+            UnavailableError: no master is reachable, active, or answers in time.
             RefusedError: the last one could not handle the request at all.
             ProtocolError: the last one's answer makes no sense.
         """
@@ -208,7 +208,7 @@ class Masters:
                 )
                 if link is not None:
                     link.connection.close()
-                if self._current == tried:  # otherwise somebody else has moved on already
+                if self._current == tried:  # otherwise another call has moved on already
                     self._current = (tried + 1) % len(self.addresses)
         assert error is not None  # noqa: S101 - there is at least one address
         raise error
@@ -219,7 +219,7 @@ async def _itself(link: TubeConnection) -> TubeConnection:
 
 
 class Verdict(Protocol):
-    """What every answer of a master or broker begins with."""
+    """The first fields of every answer of a master or broker."""
 
     @property
     def success(self) -> bool:
@@ -240,10 +240,10 @@ class Verdict(Protocol):
 def checked(
     answer: Verdict, *, server: str, topic: str | None = None, partition: int | None = None
 ) -> None:
-    """See that an answer says yes.
+    """Check that an answer reports success.
 
     Raises:
-        RefusedError: of the class that belongs to its code.
+        RefusedError: it does not; the class depends on the code.
     """
     if not answer.success:
         raise codes.refused(
@@ -254,12 +254,12 @@ def checked(
 async def persist(
     attempt: Callable[[], Awaitable[T]], *, timeout_ms: int, final: Collection[int]
 ) -> T:
-    """Try until it succeeds, time is up, or there is no sense in trying again.
+    """Try until it succeeds, time is up, or another try would not help.
 
     Args:
         attempt: what to try.
         timeout_ms: no further try is begun after this time.
-        final: codes of refusals that another try would not change.
+        final: codes of refusals that stay.
 
     Raises:
         CohererError: the last attempt's.
@@ -283,7 +283,7 @@ async def persist(
 
 
 UNDEFINED: Final = -2
-"""What TubeMQ writes for "none yet" in number fields."""
+"""TubeMQ's value for "none yet" in number fields."""
 
 TIMEOUT_MS_MIN: Final = 10
 TIMEOUT_MS_MAX: Final = 600_000
@@ -332,10 +332,10 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Signer:
-    """Proves to servers who we are.
+    """Proves to servers who the client is.
 
-    Signatures go with every request that has a place for them. Java sends one only at some
-    requests, so that its own servers refuse it when they are told to check.
+    Every request that can carry a signature does. Java signs only some requests, so that its own
+    servers refuse the others when they are configured to check.
 
     Args:
         user: the name.
@@ -364,11 +364,11 @@ def _now_and_nonce() -> tuple[int, int]:
 
 
 class Credentials:
-    """What one producer or consumer shows to masters and brokers.
+    """The credentials of one producer or consumer for masters and brokers.
 
     Attributes:
-        visit_token: proves to brokers that a master has seen us; the master renews it.
-        granted_token: a master's word for our authentication; empty when it gave none.
+        visit_token: proves to brokers that a master knows the client; the master renews it.
+        granted_token: proves that a master authenticated the client; empty if it gave none.
     """
 
     def __init__(self, signer: Signer | None) -> None:
@@ -378,7 +378,7 @@ class Credentials:
 
     @property
     def signs(self) -> bool:
-        """Whether it has signatures, which grow old, or only tokens."""
+        """Whether it makes signatures, which expire, or has tokens only."""
         return self._signer is not None
 
     def renew(self, info: pb.MasterAuthorizedInfo) -> None:
@@ -406,7 +406,7 @@ class Credentials:
 
 
 class Cluster:
-    """The way to one TubeMQ cluster.
+    """The connections of one client to a TubeMQ cluster.
 
     Attributes:
         options: the client's options.
@@ -425,7 +425,7 @@ class Cluster:
         return Credentials(Signer(user, password) if user is not None and password else None)
 
     async def local_host(self) -> str:
-        """Our own address, as the master sees it.
+        """The client's own address, as the master sees it.
 
         Raises:
             UnavailableError: no master can be reached.
@@ -440,7 +440,7 @@ class Cluster:
 
 
 def client_id(local_host: str, kind: str = "") -> str:
-    """A name for a producer, or for a consumer of the given kind, that no other has.
+    """A unique name for a producer, or for a consumer of the given kind.
 
     >>> client_id("10.0.0.1").startswith("10.0.0.1-")
     True
@@ -457,7 +457,7 @@ def client_id(local_host: str, kind: str = "") -> str:
 
 
 def address_number(host: str) -> int:
-    """An IPv4 address as the signed number that the protocol wants; of others, the loopback's.
+    """An IPv4 address as the protocol's signed number; for other addresses, the loopback's.
 
     >>> address_number("192.168.0.1"), address_number("::1")
     (-1062731775, 2130706433)

@@ -1,18 +1,18 @@
 """How fast one partition may be read: flow control in the client (4.10 of the protocol page).
 
-The master hands out two sets of rules, the group's and the default ones (`_wire.tubemq.flow`).
-For each package a partition rests as long as they say:
+The master sends two sets of rules, the group's and the default ones (`_wire.tubemq.flow`). They say
+how long a partition rests after each batch:
 
-1. A data limit allows so many bytes a minute, and a twelfth of it in five seconds. Which limit is
-   in force is worked out once a minute, from the backlog; while that is unknown, a guess counts.
-2. After several empty reads in a row a frequency limit may say longer than the answer did.
-3. After a package that brought something a "low fetch" rule may ask for a pause.
+1. A data limit allows a number of bytes a minute, and a twelfth of it in five seconds. The limit is
+   chosen once a minute, from the backlog; while that is unknown, a default applies.
+2. After several empty reads in a row a frequency limit may ask for a longer rest.
+3. After a batch with messages a "low fetch" rule may ask for a rest.
 
 The group's rules count where it has some of the kind, otherwise the default ones. Bytes are those
 of the answers; Java counts bodies, which are a few percent less.
 
-Pure: the caller tells the time, by a clock that is not set, and what time of day that is (data
-limits hold at times of the day).
+Pure: the caller passes the time, by a clock that is never set, and the time of day (data limits
+depend on it).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MINUTE_MS: Final = 60_000
 SLICE_MS: Final = 5_000
 SLICES: Final = MINUTE_MS // SLICE_MS
 ESCAPE_CHECK_MS: Final = 10_000
-"""Whether a group limits itself is worked out this often."""
+"""Whether a group limits itself is determined this often."""
 
 
 class Rules(Protocol):
@@ -45,12 +45,12 @@ class Rules(Protocol):
 
     @property
     def default_rules(self) -> FlowRules:
-        """Those of everybody."""
+        """Those of all groups."""
         ...
 
 
 class Delivered(Protocol):
-    """What a package says about itself."""
+    """A batch, as flow control sees it."""
 
     @property
     def size_bytes(self) -> int:
@@ -59,7 +59,7 @@ class Delivered(Protocol):
 
     @property
     def backlog_bytes(self) -> int:
-        """What lies behind it; negative when unknown."""
+        """The bytes behind it; negative if unknown."""
         ...
 
     @property
@@ -69,12 +69,12 @@ class Delivered(Protocol):
 
 
 class FlowControl:
-    """Keeps count for one partition.
+    """The flow control of one partition.
 
     Args:
         rules: the rules in force.
         filtered: whether the consumer has filters for the topic.
-        wall_ms: gives the time of day at the time that the caller tells; unless given, that.
+        wall_ms: converts the caller's time to the time of day; by default they are the same.
     """
 
     def __init__(
@@ -100,32 +100,32 @@ class FlowControl:
         self._escapes = False
 
     def limits_itself(self, now_ms: int) -> bool:
-        """Whether the group has a data limit at this time: the broker then leaves it to us."""
+        """Whether the group has a data limit at this time: the broker then does not limit it."""
         if self._escape_ms is None or now_ms - self._escape_ms >= ESCAPE_CHECK_MS:
             self._escape_ms = now_ms
             limit = self._rules.group_rules.data_limit(UNLIMITED_BYTES, self._wall_ms(now_ms))
             self._escapes = limit is not None
         return self._escapes
 
-    def delivered(self, package: Delivered, now_ms: int) -> int:
-        """A package is dealt with; returns how many ms to rest since it came."""
-        if package.backlog_bytes >= 0:
-            self._backlog = package.backlog_bytes
+    def delivered(self, batch: Delivered, now_ms: int) -> int:
+        """A batch is settled; returns how many ms to rest, counted from its arrival."""
+        if batch.backlog_bytes >= 0:
+            self._backlog = batch.backlog_bytes
         self._empty_reads = 0
-        self._count(package.size_bytes, now_ms)
+        self._count(batch.size_bytes, now_ms)
         if self._used_up:
             return self._limit_pause_ms
         if self._low is None:
             return 0
         if not self._filtered:
             return self._low.pause_ms
-        return self._low.end_pause_ms if package.require_slow else self._low.filter_pause_ms
+        return self._low.end_pause_ms if batch.require_slow else self._low.filter_pause_ms
 
     def empty(self, pause_ms: int, now_ms: int) -> int:
-        """There was nothing to read; returns how many ms to rest.
+        """Nothing was there to read; returns how many ms to rest.
 
         Args:
-            pause_ms: what it would be without rules.
+            pause_ms: the rest without rules.
             now_ms: the time.
         """
         self._count(0, now_ms)
@@ -136,7 +136,7 @@ class FlowControl:
         return pause_ms if told_ms is None else told_ms
 
     def refused(self, pause_ms: int, now_ms: int) -> int:
-        """The broker gave nothing for another reason; returns how many ms to rest."""
+        """The broker returned nothing for another reason; returns how many ms to rest."""
         self._count(0, now_ms)
         self._empty_reads = 0
         return pause_ms
@@ -160,7 +160,7 @@ class FlowControl:
         self._slice_bytes += size_bytes
 
     def _choose(self, now_ms: int) -> None:
-        """Work out what is in force for the next minute."""
+        """Choose the rules for the next minute."""
         group, default = self._rules.group_rules, self._rules.default_rules
         self._low = group.low_fetch or default.low_fetch
         self._limit_bytes, self._limit_pause_ms = UNLIMITED_BYTES, 0

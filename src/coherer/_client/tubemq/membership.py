@@ -2,26 +2,24 @@
 
 Rules:
 
-* Register once, then a heartbeat at every period: the client's, or the master's own wish where it
-  is shorter. The answer may bring an instruction (see `assignment`).
-* Heartbeats come quickly, from `waits`, at the start and after each instruction, until the master
-  has nothing more to say: it can only answer, and a group should not wait 13 s for each step.
-* Code 411: the master has forgotten us; register again, telling what we hold.
-* A refusal that trying again does not change ends the membership; `failure` keeps the reason, and
-  whoever consumes is told.
+* Register once, then send a heartbeat at every period: the client's, or the master's where that is
+  shorter. The answer may bring an instruction.
+* At the start and after each instruction, heartbeats follow each other quickly until the master has
+  nothing more to say: it can only answer, and a group should not wait 13 s for each step.
+* Code 411: the master has forgotten this member; register again, with the assigned partitions.
+* A refusal that another try would not change ends the membership; `failure` keeps the reason, and
+  the consumer raises it.
 
-What a member of a group holds, and what it still has to tell the master.
+The master keeps a copy of every member's partitions. When it balances, it sends one instruction at
+a time in the answer to a heartbeat: give these up, or take those. The member carries it out and
+says so in a later heartbeat, together with the full list of its partitions; then the master sends
+the next. An instruction is sent once only, so:
 
-Theory: the master keeps a copy of every member's partitions and, when it balances, sends one
-instruction (event) at a time in the answer to a heartbeat: give these up, or take those. The
-member does it and says so in a later heartbeat, together with the full list of what it holds; the
-master then sends the next. An instruction is sent once only, so:
-
-* An acknowledgement is repeated with each heartbeat until one gets through. (Java tells once; if
+* An acknowledgement is repeated with each heartbeat until one gets through. (Java sends it once; if
   that is lost, the whole group waits for ten rounds of balance.)
-* The full list goes with each acknowledgement, at every `REPORT_EVERY`-th heartbeat, and whenever
-  it changed without an instruction, so that a partition lost to a broken broker is given out
-  again soon. (Java waits for the sixth heartbeat.)
+* The full list goes with each acknowledgement, with every `REPORT_EVERY`-th heartbeat, and whenever
+  it changed without an instruction, so that a partition that was lost to a broken broker is
+  assigned again soon. (Java waits for the sixth heartbeat.)
 """
 
 from __future__ import annotations
@@ -56,11 +54,11 @@ from coherer.errors import CohererError, ConnectError, ProtocolError, UsageError
 
 _log = Log(logging.getLogger(__name__))
 
-QUICK_BEATS: Final = 15
-"""Quick heartbeats in a row that bring nothing, before the usual period: about 9 s of them."""
+QUICK_HEARTBEATS: Final = 15
+"""Quick heartbeats in a row without an instruction, before the usual period: about 9 s of them."""
 
 REFUSALS_MAX: Final = 5
-"""So many heartbeats in a row may be refused for their credentials: a clock may be wrong."""
+"""Heartbeats in a row that may be refused for their credentials: a clock may be wrong."""
 
 FINAL_CODES: Final = frozenset(
     {
@@ -94,7 +92,7 @@ NO_RULES: Final = FlowRules.parse(" ")
 
 
 class Subscription(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consumer wants.
+    """The group and topics of a consumer.
 
     Args:
         group: the group it belongs to.
@@ -130,7 +128,7 @@ class Instruction(msgspec.Struct, frozen=True):
 
     Args:
         id: number of the round of balance.
-        kind: one of the operation codes above; others are not for us.
+        kind: one of the operation codes above; others are ignored.
         partitions: what it is about.
     """
 
@@ -140,42 +138,42 @@ class Instruction(msgspec.Struct, frozen=True):
 
     @property
     def takes(self) -> bool:
-        """Whether it tells us to take partitions."""
+        """Whether partitions are to be taken."""
         return self.kind in {CONNECT, ONLY_CONNECT}
 
     @property
     def gives_up(self) -> bool:
-        """Whether it tells us to give partitions up."""
+        """Whether partitions are to be given up."""
         return self.kind in {DISCONNECT, ONLY_DISCONNECT}
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What one heartbeat has to say.
+    """The content of one heartbeat.
 
     Args:
-        report: the partitions held, or None when this heartbeat does not tell them.
-        event: an instruction that has been carried out, or None.
+        partitions: the assigned partitions, or None if this heartbeat does not list them.
+        done: an instruction that has been carried out, or None.
     """
 
-    report: tuple[Partition, ...] | None
-    event: Instruction | None
+    partitions: tuple[Partition, ...] | None
+    done: Instruction | None
 
 
 class ReportedAssignment:
-    """Keeps the partitions of one member.
+    """The partitions of one member, and what the master does not know of yet.
 
     >>> assignment = ReportedAssignment()
-    >>> assignment.beat()
-    Report(report=None, event=None)
+    >>> assignment.next_report()
+    Report(partitions=None, done=None)
     >>> assignment.finished(Instruction(id=1, kind=ONLY_CONNECT))
-    >>> assignment.beat().report
+    >>> assignment.next_report().partitions
     ()
     """
 
     def __init__(self) -> None:
         self._held: dict[str, Partition] = {}
         self._reported: frozenset[str] = frozenset()
-        self._beats = 0  # since the last report
+        self._heartbeats = 0  # since the last full report
         self._done: Instruction | None = None
 
     @property
@@ -185,47 +183,47 @@ class ReportedAssignment:
 
     @property
     def settled(self) -> bool:
-        """Whether the master has been told everything."""
+        """Whether the master knows everything."""
         return self._done is None and self._reported == self._held.keys()
 
     def __contains__(self, key: str) -> bool:
         return key in self._held
 
     def missing(self, partitions: Iterable[Partition]) -> list[Partition]:
-        """Those of `partitions` that are not held."""
+        """Those of `partitions` that are not assigned."""
         return [partition for partition in partitions if partition.key not in self._held]
 
     def hold(self, partition: Partition) -> None:
-        """The partition's broker accepted us."""
+        """The partition's broker accepted the registration."""
         self._held[partition.key] = partition
 
     def drop(self, key: str) -> None:
         """The partition was given up, or lost."""
         self._held.pop(key, None)
 
-    def finished(self, event: Instruction) -> None:
+    def finished(self, instruction: Instruction) -> None:
         """An instruction has been carried out, as far as it could be."""
-        self._done = event
+        self._done = instruction
 
-    def beat(self) -> Report:
-        """What the next heartbeat says. It counts only once `accepted` is called."""
-        due = self._beats + 1 >= REPORT_EVERY
+    def next_report(self) -> Report:
+        """The content of the next heartbeat. It counts only once `accepted` is called."""
+        due = self._heartbeats + 1 >= REPORT_EVERY
         if self.settled and not due:
             return Report(None, None)
         return Report(self.held, self._done)
 
-    def accepted(self, beat: Report) -> None:
+    def accepted(self, report: Report) -> None:
         """The master took this heartbeat."""
-        self._beats += 1
-        if beat.event is self._done:
+        self._heartbeats += 1
+        if report.done is self._done:
             self._done = None
-        if beat.report is not None:
-            self._beats = 0
-            self._reported = frozenset(partition.key for partition in beat.report)
+        if report.partitions is not None:
+            self._heartbeats = 0
+            self._reported = frozenset(partition.key for partition in report.partitions)
 
     def registered(self) -> None:
-        """The master took a registration, which told what is held and began everything anew."""
-        self._beats = 0
+        """The master accepted a registration, which listed the partitions."""
+        self._heartbeats = 0
         self._done = None
         self._reported = frozenset(self._held)
 
@@ -234,16 +232,16 @@ class Membership:
     """One member of a group.
 
     Args:
-        cluster: the way to the cluster.
-        subscription: what it wants.
+        cluster: the connections to the cluster.
+        subscription: its group and topics.
         instructed: called with each instruction of the master; when it is carried out, the caller
-            tells `assignment` that it is finished and calls `hurry`.
+            calls `assignment.finished` and `hurry`.
         ended: called when the master has refused this member for good; see `failure`.
 
     Attributes:
         member: the consumer id.
-        assignment: what it holds.
-        credentials: what to show to brokers.
+        assignment: its partitions.
+        credentials: for brokers.
         group_rules: how fast this group may read.
         default_rules: how fast any group may read.
         priority: the id of the group's read priority.
@@ -279,35 +277,37 @@ class Membership:
         self._quick = 0
         self._wait = waits()
         self._awake = asyncio.Event()
-        self._beating: asyncio.Task[None] | None = None
+        self._heartbeat_task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Register, trying again for as long as the client's timeout, and begin heartbeats.
+        """Register, trying again for as long as the client's timeout.
 
         Raises:
             UnavailableError: no master could be reached.
-            RefusedError: the master does not want us, or a topic does not exist.
+            RefusedError: the master refused, or a topic does not exist.
         """
         timeout_ms = self._cluster.options.timeout_ms
         final = FINAL_CODES
-        if not all(map(is_tubemq_topic, self._subscription.topics)):  # nobody will create these
+        if not all(map(is_tubemq_topic, self._subscription.topics)):  # never created
             final |= {ResultCode.TOPIC_NOT_DEPLOYED}
         await persist(self._join, timeout_ms=timeout_ms, final=final)
 
     def begin(self) -> None:
-        """Begin heartbeats; instructions may come from now on."""
+        """Begin to send heartbeats; instructions may arrive from now on."""
         self.hurry()
-        self._beating = asyncio.create_task(self._beat_on(), name="consumer heartbeats")
+        self._heartbeat_task = asyncio.create_task(
+            self._send_heartbeats(), name="consumer heartbeats"
+        )
 
     def hurry(self) -> None:
-        """Send a heartbeat now, and some more soon: there is something to tell or to expect."""
-        self._quick = QUICK_BEATS
+        """Send a heartbeat now, and more soon: there is something to report or to expect."""
+        self._quick = QUICK_HEARTBEATS
         self._wait = waits()
         self._awake.set()
 
     async def stop(self) -> None:
-        """Tell the master that this member leaves. Its answer does not matter."""
-        await cancel(self._beating)
+        """Leave the group. The master's answer does not matter."""
+        await cancel(self._heartbeat_task)
         if not self._registered:
             return
         request = pb.CloseRequestC2M(
@@ -318,17 +318,17 @@ class Membership:
         try:
             await self._cluster.masters.ask(methods.CONSUMER_CLOSE, request, pb.CloseResponseM2C)
         except CohererError as error:
-            _log.info("The master did not take the end of a consumer: %s", error)
+            _log.info("The master did not accept that a consumer leaves: %s", error)
 
     # -- inside
 
-    async def _beat_on(self) -> None:
+    async def _send_heartbeats(self) -> None:
         refusals = 0
         while True:
             self._awake.clear()
-            event: Instruction | None = None
+            instruction: Instruction | None = None
             try:
-                event = await self._beat()
+                instruction = await self._send_heartbeat()
                 refusals = 0
             except CohererError as error:
                 refused = isinstance(error, codes.CertificateError)
@@ -344,10 +344,10 @@ class Membership:
                 )
             except Exception:  # noqa: BLE001 - without heartbeats everything would be lost
                 _log.exception("A heartbeat of consumer %s failed", self.member, about=self.member)
-            if event is not None:
-                self._quick = QUICK_BEATS
+            if instruction is not None:
+                self._quick = QUICK_HEARTBEATS
                 self._wait = waits()
-                self._instructed(event)
+                self._instructed(instruction)
             await self._pause()
 
     async def _pause(self) -> None:
@@ -373,7 +373,7 @@ class Membership:
             groupName=self._subscription.group,
             hostName=self._local_host,
             topicList=sorted(self._subscription.topics),
-            subscribeInfo=self._told(held),
+            subscribeInfo=self._listed(held),
             topicCondition=[
                 TopicCondition(topic, tuple(sorted(filters))).text()
                 for topic, filters in sorted(self._subscription.topics.items())
@@ -404,14 +404,14 @@ class Membership:
         self.assignment.registered()
         self._learn(answer)
 
-    async def _beat(self) -> Instruction | None:
-        beat = self.assignment.beat()
+    async def _send_heartbeat(self) -> Instruction | None:
+        report = self.assignment.next_report()
         request = pb.HeartRequestC2M(
             clientId=self.member,
             groupName=self._subscription.group,
-            subscribeInfo=self._told(beat.report or ()),
-            reportSubscribeInfo=beat.report is not None,
-            event=self._acknowledgement(beat),
+            subscribeInfo=self._listed(report.partitions or ()),
+            reportSubscribeInfo=report.partitions is not None,
+            event=self._acknowledgement(report.done),
             defFlowCheckId=self._default_check,
             groupFlowCheckId=self._group_check,
             qryPriorityId=self.priority,
@@ -427,27 +427,27 @@ class Membership:
         checked(answer, server=masters.server)
         if answer.requireAuth and not self.credentials.signs:
             raise UsageError(
-                "The master wants to know who we are.",
+                "The master requires authentication.",
                 server=masters.server,
                 code=ResultCode.CERTIFICATE_FAILURE,
                 hint="Give `user` and `password` to `connect`.",
             )
-        self.assignment.accepted(beat)
+        self.assignment.accepted(report)
         self._learn(answer)
         return self._instruction(answer)
 
-    def _told(self, held: Iterable[Partition]) -> list[str]:
+    def _listed(self, held: Iterable[Partition]) -> list[str]:
         group = self._subscription.group
         return [SubscribeInfo(self.member, group, partition).text() for partition in held]
 
-    def _acknowledgement(self, beat: Report) -> pb.EventProto | None:
-        if beat.event is None:
+    def _acknowledgement(self, done: Instruction | None) -> pb.EventProto | None:
+        if done is None:
             return None
         return pb.EventProto(
-            rebalanceId=beat.event.id,
-            opType=beat.event.kind,
+            rebalanceId=done.id,
+            opType=done.kind,
             status=DONE,
-            subscribeInfo=self._told(beat.event.partitions),
+            subscribeInfo=self._listed(done.partitions),
         )
 
     def _instruction(self, answer: pb.HeartResponseM2C) -> Instruction | None:
@@ -457,7 +457,9 @@ class Membership:
         infos = [SubscribeInfo.parse(text) for text in told.subscribeInfo]
         for info in infos:
             if info.partition.topic not in self._subscription.topics:
-                raise ProtocolError(f"The master gives us a foreign topic, {info.text()}.")
+                raise ProtocolError(
+                    f"The master assigns a partition of another topic, {info.text()}."
+                )
         return Instruction(told.rebalanceId, told.opType, tuple(info.partition for info in infos))
 
     def _learn(self, answer: pb.RegisterResponseM2C | pb.HeartResponseM2C) -> None:
@@ -469,7 +471,7 @@ class Membership:
             self.priority = answer.qryPriorityId
         if answer.HasField("heartbeatMs") and answer.heartbeatMs > 0:
             self._period_ms = min(self._cluster.options.heartbeat_ms, answer.heartbeatMs)
-        # Rules come with their id when it is not the one that we named; otherwise a blank.
+        # Rules come with their id if it is not the one in the request; otherwise they are blank.
         if answer.HasField("defFlowCheckId") and answer.defFlowCheckId != self._default_check:
             self._default_check = answer.defFlowCheckId
             self.default_rules = FlowRules.parse(answer.defFlowControlInfo)

@@ -43,10 +43,10 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         offsets: partition key (`"brokerId:topic:partitionId"`) to the offset to begin at.
-        session: a word that all members of the group give.
+        session: a name that all members of the group give.
         members: how many members there are in the group.
         prefer: which offset counts when two members name the same partition.
-        others: where partitions begin that nobody named.
+        others: where partitions begin that no member named.
 
     >>> Bound(offsets={"1:flights:0": 120}, session="run 7").members
     1
@@ -75,13 +75,14 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a consumer.
 
     Args:
-        start: where to begin, see `positions`.
-        poll_ms: timeout of a get. Our broker holds a get that finds nothing almost so long.
-        empty_ms: pause after "nothing there" from a broker that does not hold gets.
-        release_ms: when a partition goes to somebody else, how long you may still confirm.
-        prefetch_bytes: no more is fetched while so much waits to be received.
-        on_assigned: told which partitions have come, before anything is fetched from them.
-        on_revoked: told which partitions go, while they can still be confirmed.
+        start: where to begin, see the module.
+        poll_ms: timeout of a get. Coherer's broker holds a get that finds nothing almost this long.
+        empty_ms: pause after "not found" from a broker that does not hold gets.
+        release_ms: how long batches may still be acknowledged when their partition is revoked.
+        prefetch_bytes: nothing more is fetched while this much waits to be received.
+        on_assigned: called with new partitions, before anything is fetched from them.
+        on_revoked: called with partitions that are revoked, while their batches can still be
+            acknowledged; after a loss, with those that are gone.
     """
 
     start: Start = "latest"
@@ -96,14 +97,14 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
         least = {"poll_ms": 1, "empty_ms": 0, "release_ms": 0, "prefetch_bytes": 1}
         for name, bound in least.items():
             if getattr(self, name) < bound:
-                raise UsageError(f"{name} is {getattr(self, name)}; it is {bound} or more.")
+                raise UsageError(f"{name} is {getattr(self, name)}; the minimum is {bound}.")
 
 
 def topics_of(topics: Topics) -> dict[str, frozenset[str]]:
     """Topics and their filters in one form.
 
     Raises:
-        UsageError: a filter is none of tags.
+        UsageError: a filter does not consist of tags.
 
     >>> topics_of("a"), topics_of({"a": ["UA"]})
     ({'a': frozenset()}, {'a': frozenset({'UA'})})
@@ -132,7 +133,7 @@ def _tags_of(topic: str, filters: object) -> frozenset[str]:
 
 
 class StartPositions:
-    """Answers how to register a partition with its broker.
+    """How to register partitions with their brokers.
 
     >>> positions = StartPositions("latest")
     >>> positions.of("1:a:0")
@@ -147,8 +148,8 @@ class StartPositions:
         origin = self.bound.others if self.bound is not None else start
         if not isinstance(origin, str) or origin not in READ_STATUS:
             raise UsageError(
-                f"There is no start position {origin!r}.",
-                hint=f"Take one of {', '.join(READ_STATUS)}, or a mapping of partition to offset.",
+                f"{origin!r} is not a start position.",
+                hint=f"Use one of {', '.join(READ_STATUS)}, or a mapping of partition to offset.",
             )
         self._first = READ_STATUS[origin]
         self._taken: set[str] = set()
@@ -167,7 +168,7 @@ class StartPositions:
         self._taken.add(key)
 
     def group_began(self) -> None:
-        """The group is at work: what comes from now on was somebody else's before.
+        """The group is consuming: partitions that are assigned from now on were another member's.
 
         Exact offsets are for the first assignment of a group only; another member may have gone
         on from there since.
@@ -185,7 +186,7 @@ def _bound(start: Start) -> Bound | None:
     for key, offset in bound.offsets.items():
         if offset < 0 or len(key.split(":")) != 3:
             raise UsageError(
-                f"{key!r}: {offset!r} is no start position.",
+                f"{key!r}: {offset!r} is not a valid start position.",
                 hint="A key is 'brokerId:topic:partitionId', an offset is not negative.",
             )
     if bound.members < 1 or not bound.session:

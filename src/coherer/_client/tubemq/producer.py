@@ -48,10 +48,10 @@ class Producer(BaseProducer):
     """Sends messages. Made by `Client.producer`; use it with `async with`.
 
     Args:
-        cluster: the way to the cluster.
-        topics: published at the start; others are at their first message.
-        window: how many messages may be under way.
-        window_bytes: and how many bytes.
+        cluster: the connections to the cluster.
+        topics: published at the start; others are published at their first message.
+        window: how many messages may be under way at a time.
+        window_bytes: how many bytes may be under way.
         timeout_ms: how long a message waits for its receipt; the client's timeout when None.
         rules: when brokers are left out.
     """
@@ -83,7 +83,7 @@ class Producer(BaseProducer):
         self._ticking: asyncio.Task[None] | None = None
 
     async def publish(self, *topics: str) -> None:
-        """Announce topics; returns when messages to them can be sent.
+        """Publish topics; returns when messages to them can be sent.
 
         Raises:
             RefusedError: a topic has no partition that takes messages; code 444.
@@ -104,7 +104,7 @@ class Producer(BaseProducer):
         """Send one message and wait for its receipt.
 
         Raises:
-            UsageError: the message cannot be sent as it is.
+            UsageError: the message is invalid.
             RefusedError: the broker refused it.
             DisconnectedError, RequestTimeoutError: it may or may not be stored.
             UnavailableError: no broker could be reached; it was not sent.
@@ -123,19 +123,19 @@ class Producer(BaseProducer):
     def submit(
         self, message: Message, *, callback: Callable[[Outcome], object] | None = None
     ) -> asyncio.Future[Receipt] | None:
-        """Send one message and do not wait.
+        """Send one message without waiting.
 
         Args:
             message: of a topic that is published already.
-            callback: gets the receipt or the error, instead of the future.
+            callback: is called with the receipt or the error, instead of the future.
 
         Returns:
             A future of the receipt; None with a callback. A future that fails and is never
             awaited is reported by asyncio's log.
 
         Raises:
-            WindowFullError: too many are under way; `await producer.ready()` before.
-            UsageError: the message cannot be sent as it is.
+            WindowFullError: too many are under way; `await producer.ready()` first.
+            UsageError: the message is invalid.
         """
         self.check()
         if self._window.full:
@@ -148,11 +148,11 @@ class Producer(BaseProducer):
         return future
 
     def post(self, message: Message, sink: Sink) -> None:
-        """Send a message and have `sink` told; does not look at the window. For facades.
+        """Send a message and report to `sink`, regardless of the window. For facades.
 
         Raises:
             ClosedError: the producer is closed.
-            UsageError: the message cannot be sent as it is, or its topic is not published.
+            UsageError: the message is invalid, or its topic is not published.
             UnavailableError: the topic has no partition any more.
         """
         if self._state != "open":
@@ -216,7 +216,7 @@ class Producer(BaseProducer):
             await sender.close()
 
     def _learn(self) -> None:
-        """The master told about topics and brokers."""
+        """The master sent topics and brokers."""
         publisher = self._publisher
         wanted: dict[tuple[str, str], TargetPartition] = {}
         for topic in publisher.topics | self._routes.keys():

@@ -1,12 +1,12 @@
-"""A producer's registration with the master, and what the master tells about topics and brokers.
+"""A producer's registration with the master, and the master's lists of topics and brokers.
 
 Rules:
 
-* Register once, then a heartbeat at every period and whenever a topic is published. The answer to
-  each heartbeat lists the writable partitions of all published topics.
-* The list of brokers comes along only when its check sum is not the one that we sent. The sum is
-  the master's business: we only echo it. Without a list for `LIST_MS_MAX` we ask for a full one.
-* Code 411: the master has forgotten us; register again. Code 415: after more than
+* Register once, then send a heartbeat at every period and whenever a topic is published. The answer
+  to each heartbeat lists the writable partitions of all published topics.
+* The answer lists the brokers only if the check sum in the request is not the list's. The client
+  echoes the sum as the master sent it. After `LIST_MS_MAX` without a list it asks for a full one.
+* Code 411: the master has forgotten the producer; register again. Code 415: after more than
   `REFUSALS_MAX` in a row, heartbeats pause for `REFUSED_PAUSE_MS`. Code 201: the master is not
   ready, its lists do not count.
 """
@@ -35,24 +35,24 @@ REFUSALS_MAX: Final = 5
 REFUSED_PAUSE_MS: Final = 60_000
 
 FINAL_CODES: Final = frozenset({ResultCode.BAD_REQUEST, ResultCode.CERTIFICATE_FAILURE})
-"""Refusals that trying again does not change."""
+"""Refusals that another try would not change."""
 
 
 class Publisher:
     """A registration as producer.
 
     Args:
-        cluster: the way to the cluster.
-        changed: called after the lists below were renewed.
+        cluster: the connections to the cluster.
+        changed: called after the lists below were updated.
 
     Attributes:
         client_id: the name of this producer at the servers.
-        local_host: our own address, as the master sees it.
+        local_host: the client's own address, as the master sees it.
         topics: the published topics.
         brokers: broker id to address.
         infos: topic to its writable partitions, for those that have any.
-        credentials: what to show to brokers.
-        max_bytes: how long a message may be where its topic does not say otherwise.
+        credentials: for brokers.
+        max_bytes: the limit of a message, unless its topic has one.
     """
 
     def __init__(self, cluster: Cluster, changed: Callable[[], None] = lambda: None) -> None:
@@ -70,11 +70,11 @@ class Publisher:
         self._heard = 0.0  # when the master answered last, by the loop's clock
         self._listed = 0.0  # when the list of brokers came, by the loop's clock
         self._turn = asyncio.Lock()  # one request to the master at a time
-        self._beating: asyncio.Task[None] | None = None
+        self._heartbeat_task: asyncio.Task[None] | None = None
 
     @property
     def registered(self) -> bool:
-        """Whether `start` has been through."""
+        """Whether `start` has succeeded."""
         return bool(self.client_id)
 
     @property
@@ -90,19 +90,21 @@ class Publisher:
 
         Raises:
             UnavailableError: no master could be reached.
-            RefusedError: the master does not want us.
+            RefusedError: the master refused.
         """
         timeout_ms = self._cluster.options.timeout_ms
         async with self._turn:
             await persist(self._register, timeout_ms=timeout_ms, final=FINAL_CODES)
         if heartbeats:
-            self._beating = asyncio.create_task(self._beat_on(), name="producer heartbeats")
+            self._heartbeat_task = asyncio.create_task(
+                self._send_heartbeats(), name="producer heartbeats"
+            )
 
     async def publish(self, topics: Iterable[str]) -> None:
-        """Announce topics, and wait until each has a writable partition.
+        """Publish topics, and wait until each has a writable partition.
 
         Raises:
-            RefusedError: a topic has none; code 444.
+            RefusedError: a topic has no writable partition; code 444.
             UnavailableError: no master could be reached.
         """
         wanted = set(topics)
@@ -113,7 +115,7 @@ class Publisher:
             final |= {ResultCode.PARAMETER_MSG_TOPIC_NO_PARTITION}
 
         async def attempt() -> None:
-            await self.beat()
+            await self.heartbeat()
             for topic in sorted(wanted - self.infos.keys()):
                 created = is_tubemq_topic(topic)
                 raise RefusedError(
@@ -132,22 +134,22 @@ class Publisher:
             self.topics -= wanted - self.infos.keys()
             raise
 
-    async def beat(self) -> None:
-        """One heartbeat; registers again where the master has forgotten us.
+    async def heartbeat(self) -> None:
+        """Send a heartbeat; registers again if the master has forgotten the producer.
 
         Raises:
             UnavailableError: no master could be reached.
             RefusedError: the master refused.
         """
         async with self._turn:
-            if not await self._beat():
+            if not await self._send_heartbeat():
                 _log.info("The master has forgotten producer %s", self.client_id)
                 await self._register()
-                await self._beat()
+                await self._send_heartbeat()
 
     async def stop(self) -> None:
-        """Tell the master that this producer ends. Its answer does not matter."""
-        await cancel(self._beating)
+        """Leave. The master's answer does not matter."""
+        await cancel(self._heartbeat_task)
         if not self.registered:
             return
         request = pb.CloseRequestP2M(
@@ -157,11 +159,11 @@ class Publisher:
         try:
             await self._cluster.masters.ask(methods.PRODUCER_CLOSE, request, pb.CloseResponseM2P)
         except CohererError as error:
-            _log.info("The master did not take the end of a producer: %s", error)
+            _log.info("The master did not accept that a producer leaves: %s", error)
 
     # -- inside
 
-    async def _beat_on(self) -> None:
+    async def _send_heartbeats(self) -> None:
         refusals = 0
         while True:
             pause_ms = self._cluster.options.heartbeat_ms
@@ -169,7 +171,7 @@ class Publisher:
                 pause_ms = max(pause_ms, REFUSED_PAUSE_MS)
             await asyncio.sleep(pause_ms / 1000)
             try:
-                await self.beat()
+                await self.heartbeat()
             except CohererError as error:
                 refused = error.code == ResultCode.CERTIFICATE_FAILURE
                 refusals = refusals + 1 if refused else 0
@@ -179,7 +181,7 @@ class Publisher:
                     error,
                     about=self.client_id,
                 )
-            except Exception:  # noqa: BLE001 - without heartbeats the master would forget us
+            except Exception:  # noqa: BLE001 - without heartbeats the master forgets the producer
                 _log.exception(
                     "A heartbeat of producer %s failed", self.client_id, about=self.client_id
                 )
@@ -204,8 +206,8 @@ class Publisher:
         self.client_id = name
         self._learn(answer)
 
-    async def _beat(self) -> bool:
-        """One heartbeat; False where the master does not know us."""
+    async def _send_heartbeat(self) -> bool:
+        """Send a heartbeat; False if the master has forgotten the producer."""
         age = asyncio.get_running_loop().time() - self._listed
         if age * 1000 > LIST_MS_MAX:
             self._check_sum = -1
@@ -238,9 +240,9 @@ class Publisher:
         if answer.HasField("appdConfig"):
             self._config_id = answer.appdConfig.configId
             if answer.appdConfig.HasField("maxMsgSize"):
-                told = answer.appdConfig.maxMsgSize
+                limit = answer.appdConfig.maxMsgSize
                 self.max_bytes = min(
-                    max(told, limits.MESSAGE_BYTES_DEFAULT), limits.MESSAGE_BYTES_MAX
+                    max(limit, limits.MESSAGE_BYTES_DEFAULT), limits.MESSAGE_BYTES_MAX
                 )
         if answer.errCode != ResultCode.NOT_READY and answer.brokerInfos:
             secure = self._cluster.secure

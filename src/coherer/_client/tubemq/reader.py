@@ -1,9 +1,9 @@
-"""Reads a range of one partition, in a group of its own: nobody else notices.
+"""Reads a range of one partition, in a group of its own.
 
-Where offsets count messages (our broker), the range is exact: no message before its start, none at
-or behind its end. With Java's broker offsets are byte positions in an index that partitions share;
-a read begins exactly at a position that the broker told, and ends with the first package that
-reaches the end, which may hold messages behind it.
+Where offsets count messages (Coherer's broker), the range is exact: no message before its start,
+and none at or behind its end. With Java's broker offsets are byte positions in an index that
+partitions share; a read begins exactly at a position that the broker returned, and ends with the
+first batch that reaches the end, which may hold messages behind it.
 
 Messages that cannot be delivered leave a gap: they are counted and logged, and the range goes on
 behind them.
@@ -38,13 +38,13 @@ PASSING_CODES: Final = frozenset(
         ResultCode.SERVICE_UNAVAILABLE,
     }
 )
-"""Refusals that pass."""
+"""Refusals that may pass."""
 
 EMPTY_MS: Final = 5
-"""Pause after an empty package: with Java's broker several in a row are normal."""
+"""Pause after an empty batch: with Java's broker several in a row are normal."""
 
 
-Package: TypeAlias = tuple[MessageBatch, int]
+BatchAndEnd: TypeAlias = tuple[MessageBatch, int]
 """Messages, and the offset behind them."""
 
 
@@ -52,7 +52,7 @@ class Reader(Lifecycle):
     """Reads one partition from an offset on. Made by `Client.reader`; use `async with`.
 
     Args:
-        planner: gives the reader a group of its own.
+        catalog: gives the reader a group of its own.
         partition: what to read.
         offset: where to begin; moved up by the broker where messages are gone.
         end: the offset behind the last to read; the end of the partition at the start when None.
@@ -71,25 +71,25 @@ class Reader(Lifecycle):
 
     def __init__(
         self,
-        planner: TopicCatalog,
+        catalog: TopicCatalog,
         partition: Partition,
         offset: int,
         end: int | None,
         timeout_ms: int,
     ) -> None:
         if offset < 0 or (end is not None and end < offset):
-            raise UsageError(f"There is no range from {offset} to {end}.")
+            raise UsageError(f"{offset} to {end} is not a valid range.")
         self.partition = partition
         self.exact = False
         self.position = offset
         self.end = end
         self.left_out = 0
-        self._planner = planner
+        self._catalog = catalog
         self._timeout_ms = timeout_ms
         self._slot: int | None = None
         self._state = "new"
-        self._confirm = False
-        self._ahead: asyncio.Task[Package | None] | None = None
+        self._ack_pending = False
+        self._ahead: asyncio.Task[BatchAndEnd | None] | None = None
         self._max_offset = -1
         self._rpc: BrokerRpc
 
@@ -101,14 +101,14 @@ class Reader(Lifecycle):
         """Take the partition.
 
         Raises:
-            RefusedError: there is no such partition.
+            RefusedError: the partition does not exist.
             UnavailableError: its broker cannot be reached.
         """
         self._check_new()
-        await self._planner.ready()
-        self._slot = self._planner.reserve()
+        await self._catalog.ready()
+        self._slot = self._catalog.reserve()
         try:
-            self._rpc = self._planner.rpc(self._slot)
+            self._rpc = self._catalog.rpc(self._slot)
             await self._take()
         except BaseException:
             self._state = "closed"
@@ -121,16 +121,16 @@ class Reader(Lifecycle):
 
         Raises:
             UnavailableError: the broker has not answered for as long as the timeout.
-            RefusedError: the broker does not let us read.
+            RefusedError: the broker refuses reads.
         """
         self.check()
         while self.end is None or self.position < self.end:
             if self.exact and self.position >= self._max_offset and not await self._more():
                 return None
-            package = await self._persist()
-            if package is None:
+            found = await self._persist()
+            if found is None:
                 return None
-            batch, end = package
+            batch, end = found
             self._report(batch, end)
             self.position = end
             if self.exact:
@@ -155,10 +155,10 @@ class Reader(Lifecycle):
     # -- inside
 
     def _check_client(self) -> None:
-        self._planner.check_client()
+        self._catalog.check_client()
 
     def _report(self, batch: MessageBatch, end: int) -> None:
-        """Count and log what is missing from the position to the end of a package."""
+        """Count and log what is missing from the position to the end of a batch."""
         key = self.partition.key
         if not self.exact:
             if batch.skipped:
@@ -183,7 +183,7 @@ class Reader(Lifecycle):
 
     def _release(self) -> None:
         if self._slot is not None:
-            self._planner.release(self._slot)
+            self._catalog.release(self._slot)
             self._slot = None
 
     async def _take(self) -> StartPosition:
@@ -192,19 +192,19 @@ class Reader(Lifecycle):
         if start.offset > self.position:
             self._lost(self.position, start.offset)
         self.position = start.offset
-        self._confirm = False
+        self._ack_pending = False
         self._max_offset = start.max_offset
         if self.end is None:
             self.end = start.max_offset
         return start
 
     async def _more(self) -> bool:
-        """Whether something has come behind the end that we knew."""
+        """Whether messages have arrived behind the last known end."""
         start = await self._take()
         return start.max_offset > self.position
 
-    async def _persist(self) -> Package | None:
-        """The next package, asked for again while there is hope."""
+    async def _persist(self) -> BatchAndEnd | None:
+        """The next batch, requested again if the error may pass."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_ms / 1000
         wait = waits()
@@ -220,12 +220,12 @@ class Reader(Lifecycle):
                 _log.info("Reading %s: %s", self.partition.key, error, about=self.partition.key)
             await asyncio.sleep(pause)
             if lost:
-                await self._planner.ready()
+                await self._catalog.ready()
                 await self._take()
 
     def _fetch_ahead(self) -> None:
-        """Ask for the next package while the application looks at this one."""
-        if self._confirm and self.position < min(self._max_offset, self.end or self.position):
+        """Request the next batch while the application handles this one."""
+        if self._ack_pending and self.position < min(self._max_offset, self.end or self.position):
             self._ahead = asyncio.create_task(self._get(), name=f"read {self.partition.key}")
 
     async def _forget_ahead(self) -> None:
@@ -234,11 +234,15 @@ class Reader(Lifecycle):
             ahead.cancel()
             await asyncio.gather(ahead, return_exceptions=True)
 
-    async def _get(self) -> Package | None:
+    async def _get(self) -> BatchAndEnd | None:
         link = await self._rpc.link(self.partition.broker)
-        confirm, self._confirm = self._confirm, False
+        acknowledged, self._ack_pending = self._ack_pending, False
         body = await self._rpc.get(
-            link, self.partition, acknowledged=confirm, escapes=False, timeout_ms=self._timeout_ms
+            link,
+            self.partition,
+            acknowledged=acknowledged,
+            escapes=False,
+            timeout_ms=self._timeout_ms,
         )
         batch = MessageBatch(
             body,
@@ -252,10 +256,10 @@ class Reader(Lifecycle):
         if batch.code == ResultCode.NOT_FOUND:
             if self.exact:
                 return None
-            # Java's broker also says so after thousands of entries of other partitions in a row
-            # (8.7); then it has moved on, and there may be more behind them.
-            package = await self._arrived(batch)
-            return package if package[1] > self.position else None
+            # Java's broker also answers this after thousands of entries of other partitions in a
+            # row (8.7); then it has moved on, and there may be more behind them.
+            found = await self._arrived(batch)
+            return found if found[1] > self.position else None
         raise codes.refused(
             batch.code,
             batch.text,
@@ -264,15 +268,15 @@ class Reader(Lifecycle):
             partition=self.partition.id,
         )
 
-    async def _arrived(self, batch: MessageBatch) -> Package:
+    async def _arrived(self, batch: MessageBatch) -> BatchAndEnd:
         self._max_offset = max(self._max_offset, batch.max_offset)
         if self.exact:
-            self._confirm = True
+            self._ack_pending = True
             end = max(batch.next_offset, self.position)
             if self.end is None or end <= self.end:
                 return batch, end
             return batch.before(self.end), self.end
-        # Only the answer to a commit tells where the package ended.
+        # Only the answer to a commit says where the batch ended.
         link = await self._rpc.link(self.partition.broker)
         answer = await self._rpc.commit(link, self.partition, consumed=True)
         return batch, self._rpc.committed(link, self.partition, answer).currOffset

@@ -113,7 +113,7 @@ class TargetPartition:
 
 
 class Resting(Protocol):
-    """Something that can be chosen, and rests at times."""
+    """Something that can be chosen unless it rests."""
 
     @property
     def rest(self) -> Rest:
@@ -157,17 +157,17 @@ class RoundRobin:
 
 
 UNREACHABLE_COUNT_MAX: Final = 30
-"""However many brokers there are, no more than this are unreachable at a time."""
+"""At most this many brokers are unreachable at a time."""
 
 
 class QualityRules(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers of the rules; the defaults are Java's.
 
     Args:
-        unavailable_ms: rest of a broker that answered 503.
-        connect_window_ms: failed connects are counted over so long.
-        connect_failures_max: so many are forgiven.
-        unreachable_ms: rest of an address with more.
+        unavailable_ms: how long a broker that answered 503 is left out.
+        connect_window_ms: the period in which failed connects are counted.
+        connect_failures_max: how many failed connects are tolerated.
+        unreachable_ms: how long an address with more is left out.
         unreachable_share: part of all addresses that may rest at a time.
         outstanding_max: sends without an answer to one broker, before others are preferred.
         poor_check_ms: how often brokers are compared, and how long a poor one rests.
@@ -203,7 +203,7 @@ class Tally:
 
 
 class Quality:
-    """Knows which brokers to leave out.
+    """Which brokers to leave out.
 
     >>> quality = Quality()
     >>> quality.refused_service(1, now_ms=0)
@@ -224,14 +224,14 @@ class Quality:
         self._checked_ms: int | None = None
 
     def tally(self, broker: int) -> Tally:
-        """The counters of a broker; whoever sends keeps them up to date."""
+        """The counters of a broker; senders keep them up to date."""
         tally = self._tallies.get(broker)
         if tally is None:
             tally = self._tallies[broker] = Tally()
         return tally
 
     def forget(self, known: Iterable[int]) -> None:
-        """Drop what was learnt about brokers that are not in `known` any more.
+        """Forget brokers that are not in `known` any more.
 
         Their counters stay, because sends to them may still be under way.
         """
@@ -262,7 +262,7 @@ class Quality:
             self._unreachable[broker] = now_ms + self._rules.unreachable_ms
 
     def usable(self, brokers: Iterable[int], now_ms: int) -> list[int]:
-        """Those of `brokers` that there is nothing against, in the same order."""
+        """Those of `brokers` that are not left out, in the same order."""
         _expire(self._unavailable, now_ms)
         _expire(self._unreachable, now_ms)
         out = self._unavailable.keys() | self._unreachable.keys() | self._poor.keys()
@@ -363,7 +363,7 @@ class Route:
         return any(target.sender.open for target in self.targets)
 
     def renew(self, max_bytes: int, targets: Iterable[TargetPartition]) -> None:
-        """Take over what the master tells now."""
+        """Use the master's current list."""
         self.max_bytes = max_bytes
         self.targets = list(targets)
         self.stale = True

@@ -51,14 +51,14 @@ class Survey(msgspec.Struct, frozen=True):
 
 
 class TopicSurvey:
-    """Somebody who asks the master.
+    """Asks the master where a topic can be read.
 
     Args:
-        cluster: the way to it.
-        group: a group that nobody else is in.
+        cluster: the connections to the cluster.
+        group: a group without other members.
         client_id: the name of its only member.
-        host: our own address.
-        credentials: what to show to the master; what brokers want to be shown is renewed.
+        host: the client's own address.
+        credentials: for the master; those for brokers are renewed.
     """
 
     def __init__(
@@ -71,10 +71,10 @@ class TopicSurvey:
         self._credentials = credentials
 
     async def survey(self, topic: str) -> Survey:
-        """Registers, asks, and leaves.
+        """Register, ask, and leave.
 
         Raises:
-            RefusedError: there is no such topic (431), or another reason.
+            RefusedError: the topic does not exist (431), or another reason.
             UnavailableError: no master could be reached.
         """
         brokers = await self._register(topic)
@@ -126,7 +126,7 @@ class TopicSurvey:
         try:
             await self._cluster.masters.ask(methods.CONSUMER_CLOSE, request, pb.CloseResponseM2C)
         except CohererError as error:
-            _log.info("The master did not take the end of %s: %s", self._client_id, error)
+            _log.info("The master did not accept that %s leaves: %s", self._client_id, error)
 
     def _check(self, code: int, text: str, topic: str | None) -> None:
         if code != ResultCode.SUCCESS:
@@ -162,23 +162,23 @@ FRESH_MS: Final = 60_000
 """Tokens for brokers change every few minutes; older ones are asked for again."""
 
 SURVEY_MS: Final = 1_000
-"""`offsets` may be asked often, by a stream that waits for messages. For so long it goes to the
-same partitions."""
+"""`offsets` may be called often, by a stream that waits for messages. For this long, it uses the
+same list of partitions."""
 
 _FINAL: Final = FINAL_CODES | {ResultCode.TOPIC_NOT_DEPLOYED}
 
 _NO_SURVEY: Final = frozenset(
     {None, ResultCode.CONSUME_GROUP_FORBIDDEN, ResultCode.CONSUME_CONTENT_FORBIDDEN}
 )
-"""Refusals of a survey after which the producers' list is taken. An old master answers without a
+"""After these refusals of a survey, the producers' list is used. An old master answers without a
 code."""
 
 
 class TopicCatalog:
-    """Knows what there is to read.
+    """The partitions of topics, and their offsets.
 
     Args:
-        cluster: the way to the cluster.
+        cluster: the connections to the cluster.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -197,7 +197,7 @@ class TopicCatalog:
         """The partitions of a topic that can be read, sorted by broker and number.
 
         Raises:
-            RefusedError: there are none.
+            RefusedError: no partition can be read.
             UnavailableError: no master could be reached.
         """
         return await self._persist(lambda: self._readable(topic))
@@ -206,7 +206,7 @@ class TopicCatalog:
         """The brokers with partitions of a topic that cannot be read now.
 
         Raises:
-            RefusedError: there is no such topic.
+            RefusedError: the topic does not exist.
             UnavailableError: no master could be reached.
         """
         return (await self._survey(topic)).away
@@ -215,7 +215,7 @@ class TopicCatalog:
         """The oldest offset and the one behind the newest, by broker id and partition.
 
         Raises:
-            RefusedError: there is no such topic, or a broker refuses.
+            RefusedError: the topic does not exist, or a broker refused.
             UnavailableError: a server could not be reached.
         """
 
@@ -234,28 +234,28 @@ class TopicCatalog:
         return await self._persist(attempt)
 
     async def ready(self) -> None:
-        """Be known to the master, and know what it wants brokers to be shown.
+        """Register with the master, and get its current credentials for brokers.
 
         Raises:
             UnavailableError: no master could be reached.
-            RefusedError: the master does not want us.
+            RefusedError: the master refused.
         """
         publisher = await self._registered()
         if publisher.silent_ms > FRESH_MS:
-            await publisher.beat()
+            await publisher.heartbeat()
 
     def reserve(self) -> int:
-        """A number for a reader that no other one has now; low numbers are used again."""
+        """A number that no other reader has now; low numbers are reused."""
         slot = next(number for number in range(len(self._slots) + 1) if number not in self._slots)
         self._slots.add(slot)
         return slot
 
     def release(self, slot: int) -> None:
-        """The reader with this number is done."""
+        """The reader with this number is closed."""
         self._slots.discard(slot)
 
     def rpc(self, slot: int) -> BrokerRpc:
-        """The way to brokers for the reader with this number."""
+        """The calls to brokers for the reader with this number."""
         group, member = self._names(slot)
         return BrokerRpc(self._cluster, member, group, self._publisher.credentials, {})
 
@@ -268,7 +268,7 @@ class TopicCatalog:
         return await persist(attempt, timeout_ms=timeout_ms, final=_FINAL)
 
     async def _known(self, topic: str) -> list[Partition]:
-        """What can be read, as it was a moment ago at the earliest."""
+        """The partitions that can be read; at most `SURVEY_MS` old."""
         now = asyncio.get_running_loop().time()
         when, partitions = self._surveyed.get(topic, (now, []))
         if not partitions or (now - when) * 1000 >= SURVEY_MS:
@@ -308,16 +308,16 @@ class TopicCatalog:
         except RefusedError as error:
             if error.code not in _NO_SURVEY:
                 raise
-            _log.info("The master tells us of topic %s as a producer only: %s", topic, error)
+            _log.info("The master lists topic %s for producers only: %s", topic, error)
         finally:
             self.release(slot)
         return Survey(await self._writable(topic), [])
 
     async def _writable(self, topic: str) -> list[Partition]:
-        """What the master tells producers."""
+        """The partitions that the master lists for producers."""
         publisher = self._publisher
         if topic in publisher.topics:
-            await publisher.beat()
+            await publisher.heartbeat()
         if topic not in publisher.infos:
             await publisher.publish([topic])
         return sorted(

@@ -1,7 +1,7 @@
 """Calls of TubeMQ's HTTP administration: one request, one answer, one connection.
 
-Who changes something sends a form by POST, so that the token stands in no log of addresses; a
-standby master answers with a redirection, and the call follows it with the same form.
+Changes are sent as a form by POST, so that the token is not in any log of addresses. A standby
+master answers with a redirection, and the call follows it with the same form.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ JAVA_OFFSET_STEP: Final = 28
 _REDIRECTIONS = frozenset({301, 302, 303, 307, 308})
 _REDIRECTIONS_MAX = 3
 FORBIDDEN: Final = 403
-_TOLD_CHARS_MAX = 500
+_TEXT_CHARS_MAX = 500
 _UNAUTHORIZED = (
-    "Is the token right (--token)? A node with accounts needs one of them (--user, --password), or "
+    "Is the token right (--token)? A node with accounts needs an account (--user, --password), or "
     "the token that it was started with (--admin-token)."
 )
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -62,7 +62,7 @@ class Answer(msgspec.Struct, Generic[T], rename="camel", kw_only=True):
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """Where an administration answers.
+    """The address of an administration.
 
     >>> Endpoint.parse("http://10.0.0.1:8080")
     Endpoint(scheme='http', host='10.0.0.1', port=8080, path='/webapi.htm')
@@ -83,7 +83,7 @@ class Endpoint(msgspec.Struct, frozen=True):
         """Read a URL; without a scheme it is http.
 
         Raises:
-            UsageError: it is no URL of an administration.
+            UsageError: it is not a valid URL.
         """
         text = url.strip()
         try:
@@ -93,7 +93,7 @@ class Endpoint(msgspec.Struct, frozen=True):
             parts, port = urlsplit(""), None
         if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
             raise UsageError(
-                f"{masked_url(url)!r} is no URL of an administration.",
+                f"{masked_url(url)!r} is not a valid URL of an administration.",
                 hint="It looks like http://127.0.0.1:8080.",
             )
         path = parts.path if parts.path.strip("/") else "/webapi.htm"
@@ -136,7 +136,7 @@ class WebApi:
         Raises:
             UnavailableError: no connection, or no answer in time.
             RefusedError: the call was refused.
-            ProtocolError: the answer is none.
+            ProtocolError: the answer makes no sense.
         """
         form = urlencode({"method": method, **parameters})
         try:
@@ -182,10 +182,10 @@ class WebApi:
             answer = msgspec.json.decode(body, type=Answer[item], strict=False)  # type: ignore[valid-type]
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             if status >= 400:
-                told = body[:_TOLD_CHARS_MAX].decode("utf-8", "replace").strip()
-                text = f": {told}" if status == FORBIDDEN and told else "."
+                text = body[:_TEXT_CHARS_MAX].decode("utf-8", "replace").strip()
+                reason = f": {text}" if status == FORBIDDEN and text else "."
                 raise RefusedError(
-                    f"{method}: HTTP {status}{text}", server=server, code=status
+                    f"{method}: HTTP {status}{reason}", server=server, code=status
                 ) from None
             raise ProtocolError(f"{method}: {error}", server=server) from error
         if not answer.result:
