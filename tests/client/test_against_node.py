@@ -233,7 +233,7 @@ async def test_users(tmp_path: Path) -> None:
             with pytest.raises(codes.CertificateError):
                 await client.producer("demo").start()
             async with client.consumer("readers", "demo") as consumer:
-                with pytest.raises(UsageError, match="who we are"):
+                with pytest.raises(UsageError, match="requires authentication"):
                     await consumer.receive()
 
 

@@ -34,9 +34,9 @@ def test_the_scheme_decides() -> None:
     [
         ("rocketmq://a", {"admin": "http://a:8080"}, "no option admin"),
         ("tubemq://a", {"namespace": "n", "vip": True}, "no option namespace, vip"),
-        ("kafka://a", {}, "no URL"),
-        ("rocketmq://", {}, "no host"),
-        ("rocketmq://a;;b", {}, "no host"),
+        ("kafka://a", {}, "not a valid URL"),
+        ("rocketmq://", {}, "not a valid host"),
+        ("rocketmq://a;;b", {}, "not a valid host"),
         ("rocketmq://a", {"user": "u"}, "go together"),
     ],
 )
@@ -46,9 +46,9 @@ def test_what_makes_no_sense(url: str, options: RocketmqKeywords, text: str) -> 
 
 
 def test_typed_ways_take_one_protocol() -> None:
-    with pytest.raises(UsageError, match="no URL of rocketmq"):
+    with pytest.raises(UsageError, match="not a URL of rocketmq"):
         connect_rocketmq("tubemq://a")
-    with pytest.raises(UsageError, match="no URL of tubemq"):
+    with pytest.raises(UsageError, match="not a URL of tubemq"):
         connect_tubemq("rocketmq://a")
 
 

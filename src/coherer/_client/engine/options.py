@@ -98,7 +98,7 @@ def url_of(url: str | None, protocol: str = "") -> str:
     url = url or usual(protocol)
     if url is None:
         raise UsageError(
-            "No URL was given.",
+            "No URL is given.",
             hint='Say where the cluster is: connect("rocketmq://host:9876"), or set COHERER_URL.',
         )
     return url

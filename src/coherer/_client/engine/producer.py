@@ -229,7 +229,7 @@ class BaseProducer(Lifecycle):
             receipts: keep them all, for the report.
         """
         self.check()
-        return Bulk(self, receipts=receipts, unseen=self._unseen)
+        return Bulk(self.post_many, receipts=receipts, unseen=self._unseen)
 
     async def post_many(self, messages: Iterable[Message], bulk: Bulk) -> None:
         """Post messages as there is room in the window; see `Bulk.add`."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from coherer._client.engine.connections import ServerConnection
@@ -288,14 +288,6 @@ class CallbackSink:
             _log.exception("The callback of a send failed", about=repr(error))
 
 
-class Poster(Protocol):
-    """A producer, as a bulk sees it."""
-
-    async def post_many(self, messages: Iterable[Message], bulk: Bulk) -> None:
-        """Post messages as there is room in the window."""
-        ...
-
-
 class Bulk:
     """Many messages with one report. Made by `Producer.bulk`; a `Sink`.
 
@@ -308,9 +300,13 @@ class Bulk:
     """
 
     def __init__(
-        self, producer: Poster, *, receipts: bool, unseen: UnseenFailures | None = None
+        self,
+        post_many: Callable[[Iterable[Message], Bulk], Awaitable[None]],
+        *,
+        receipts: bool,
+        unseen: UnseenFailures | None = None,
     ) -> None:
-        self._producer = producer
+        self._post_many = post_many
         self._unseen = unseen
         self._receipts: list[Receipt] | None = [] if receipts else None
         self._failed: list[tuple[Message, CohererError]] = []
@@ -324,7 +320,7 @@ class Bulk:
         Raises:
             CohererError: a topic could not be published. What was posted before is sent.
         """
-        await self._producer.post_many(messages, self)
+        await self._post_many(messages, self)
 
     async def finish(self) -> SendReport:
         """The report, when the outcome of every message is known."""

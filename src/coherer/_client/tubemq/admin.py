@@ -256,7 +256,7 @@ class Admin:
         found = await self.groups(name)
         if not found:
             raise RefusedError(
-                f"Group {name} does not exist.", server=self._calls.server, code=NO_GROUP
+                f"There is no group {name}.", server=self._calls.server, code=NO_GROUP
             )
         topic = next(iter(found[0].topics), name)
         brokers = [broker for broker in await self.brokers() if broker.web_port]
