@@ -14,9 +14,9 @@ from coherer._client.rocketmq.start_position import Edge
 from coherer._wire.rocketmq.bodies import ConsumeDirectlyResult, ConsumerStatus, RunningInfo
 from coherer._wire.rocketmq.names import Queue
 from coherer.message import Message
-from tests.client.consuming_place import (
+from tests.client.rocket_scenario import (
     WAIT_S,
-    Place,
+    Scenario,
     ends_at,
     ids,
     more,
@@ -27,50 +27,50 @@ from tests.client.consuming_place import (
 )
 
 
-async def in_a_broadcast_everybody_gets_everything(place: Place) -> None:
-    client, other = place.client(), place.client()
-    await place.make(client, 2)
-    await place.send(client, *"abcd")
+async def broadcast_consumers_get_all_messages(scenario: Scenario) -> None:
+    client, other = scenario.client(), scenario.client()
+    await scenario.make(client, 2)
+    await scenario.send(client, *"abcd")
     with tempfile.TemporaryDirectory() as folder:
         here = {"start": "earliest", "model": "broadcast", "offsets": Path(folder, "1")}
         there = {**here, "offsets": Path(folder, "2")}
         async with (
-            client.consumer(place.group, place.topic, **here) as one,
-            other.consumer(place.group, place.topic, **there) as two,
+            client.consumer(scenario.group, scenario.topic, **here) as one,
+            other.consumer(scenario.group, scenario.topic, **there) as two,
         ):
             assert sorted(texts(await take(one, 4))) == list("abcd")
             assert sorted(texts(await take(two, 4))) == list("abcd")
             assert len(one.assignment) == len(two.assignment) == 2
-        await place.send(client, "e")
-        async with client.consumer(place.group, place.topic, **here) as again:
+        await scenario.send(client, "e")
+        async with client.consumer(scenario.group, scenario.topic, **here) as again:
             [message] = await take(again, 1)
             assert message.body == b"e"
             await message.retry()  # is lost, with a warning
             assert await again.receive(100) is None
 
 
-async def queues_move_when_members_come_and_go(place: Place) -> None:
-    client, other = place.client(), place.client()
-    await place.make(client, 4)
+async def queues_are_rebalanced(scenario: Scenario) -> None:
+    client, other = scenario.client(), scenario.client()
+    await scenario.make(client, 4)
     moves: list[tuple[str, list[int]]] = []
 
     def note(word: str) -> Callable[[list[Queue]], None]:
         return lambda queues: moves.append(
-            (word, [queue.id for queue in queues if queue.topic == place.topic])
+            (word, [queue.id for queue in queues if queue.topic == scenario.topic])
         )
 
     options: dict[str, Any] = {"start": "earliest", "rebalance_ms": 60_000}
     async with client.consumer(
-        place.group, place.topic, on_assigned=note("+"), on_revoked=note("-"), **options
+        scenario.group, scenario.topic, on_assigned=note("+"), on_revoked=note("-"), **options
     ) as one:
-        await until(lambda: ids(one, place.topic) == [0, 1, 2, 3])
-        async with other.consumer(place.group, place.topic, **options) as two:
-            await until(lambda: len(ids(one, place.topic)) == len(ids(two, place.topic)) == 2)
-            assert sorted(ids(one, place.topic) + ids(two, place.topic)) == [0, 1, 2, 3]
-            await place.send(client, *"abcdefgh")
+        await until(lambda: ids(one, scenario.topic) == [0, 1, 2, 3])
+        async with other.consumer(scenario.group, scenario.topic, **options) as two:
+            await until(lambda: len(ids(one, scenario.topic)) == len(ids(two, scenario.topic)) == 2)
+            assert sorted(ids(one, scenario.topic) + ids(two, scenario.topic)) == [0, 1, 2, 3]
+            await scenario.send(client, *"abcdefgh")
             found = await asyncio.gather(take(one, 4), take(two, 4))
             assert sorted(texts(found[0] + found[1])) == list("abcdefgh")
-        await until(lambda: ids(one, place.topic) == [0, 1, 2, 3])
+        await until(lambda: ids(one, scenario.topic) == [0, 1, 2, 3])
         assert await one.receive(100) is None
     words = [(word, numbers) for word, numbers in moves if numbers]
     assert [word for word, _ in words] == ["+", "-", "+"]
@@ -78,20 +78,20 @@ async def queues_move_when_members_come_and_go(place: Place) -> None:
     assert words[1][1] == words[2][1]
 
 
-async def it_begins_where_it_is_told(place: Place) -> None:
-    client = place.client()
-    await place.make(client, 1)
-    await place.send(client, "old")
+async def start_positions(scenario: Scenario) -> None:
+    client = scenario.client()
+    await scenario.make(client, 1)
+    await scenario.send(client, "old")
     passed = time.time() + 0.1
     await until(lambda: time.time() > passed)  # what is searched for is the nearest (6.3)
-    await place.send(client, "new")
-    queue = Queue(place.topic, "broker-a", 0)
+    await scenario.send(client, "new")
+    queue = Queue(scenario.topic, "broker-a", 0)
     message: Any = None
 
     async def begins(start: Any, expected: str) -> None:
         nonlocal message
-        member, group = place.client(), f"{place.group}{expected}{type(start).__name__}"
-        async with member.consumer(group, place.topic, start=start) as consumer:
+        member, group = scenario.client(), f"{scenario.group}{expected}{type(start).__name__}"
+        async with member.consumer(group, scenario.topic, start=start) as consumer:
             [message] = await take(consumer, 1)
             assert message.body.decode() == expected
 
@@ -100,133 +100,139 @@ async def it_begins_where_it_is_told(place: Place) -> None:
     moment = datetime.fromtimestamp(message.stored_ms / 1000 - 0.001, UTC)  # just before "new"
     # A 4.x broker says of a group that it has never heard of that it stands at 0 (2.7).
     await begins(moment, "new")
-    assert await client._rpc.stored_offset(f"{place.group}n", queue) is None
-    async with client.pull_consumer(f"{place.group}p", start=moment) as puller:
+    assert await client._rpc.stored_offset(f"{scenario.group}n", queue) is None
+    async with client.pull_consumer(f"{scenario.group}p", start=moment) as puller:
         await puller.assign([queue])
         assert await puller.offset_of(queue, moment) == await puller.seek(queue, moment) == 1
-    member = place.client()
-    async with member.consumer(f"{place.group}l", place.topic, start="always-latest") as consumer:
+    member = scenario.client()
+    async with member.consumer(
+        f"{scenario.group}l", scenario.topic, start="always-latest"
+    ) as consumer:
         await until(lambda: queue in consumer.assignment)
-        await place.send(client, "last")
+        await scenario.send(client, "last")
         [message] = await take(consumer, 1)
         assert message.body == b"last"
 
 
-async def a_new_group_begins_at_the_end(place: Place) -> None:
+async def a_new_group_begins_at_the_end(scenario: Scenario) -> None:
     """Of a young topic, too; what is sent after the start is delivered, however soon."""
-    sender = place.client()
-    await place.make(sender, 2)
-    wanted = {place.topic: ["UA"]}
+    sender = scenario.client()
+    await scenario.make(sender, 2)
+    wanted = {scenario.topic: ["UA"]}
     kinds: dict[str, tuple[Any, dict[str, Any]]] = {
-        "latest": (place.topic, {}),
-        "orderly": (place.topic, {"orderly": True}),
+        "latest": (scenario.topic, {}),
+        "orderly": (scenario.topic, {"orderly": True}),
         "tags": (wanted, {}),
-        "mapping": (place.topic, {"start": {Queue("other", "broker-a", 0): 1}}),
-        "always": (place.topic, {"start": "always-latest"}),
+        "mapping": (scenario.topic, {"start": {Queue("other", "broker-a", 0): 1}}),
+        "always": (scenario.topic, {"start": "always-latest"}),
     }
-    async with sender.producer(place.topic) as producer:
+    async with sender.producer(scenario.topic) as producer:
 
         async def both(body: str) -> None:
             for number in (0, 1):
-                message = Message(place.topic, f"{body}{number}".encode(), tag="UA")
-                await producer.send(message, queue=Queue(place.topic, "broker-a", number))
+                message = Message(scenario.topic, f"{body}{number}".encode(), tag="UA")
+                await producer.send(message, queue=Queue(scenario.topic, "broker-a", number))
             await until(lambda: shown(body))
 
         sent: list[str] = []
 
         async def shown(body: str) -> bool:
             sent.append(body) if body not in sent else None
-            ends = await sender.offsets(place.topic)
+            ends = await sender.offsets(scenario.topic)
             return [end for _, end in ends.values()] == [len(sent)] * 2
 
         await both("history")
         for kind, (topics, options) in kinds.items():
-            group = f"{place.group}{kind}"
-            async with place.client().consumer(group, topics, **options) as consumer:
+            group = f"{scenario.group}{kind}"
+            async with scenario.client().consumer(group, topics, **options) as consumer:
                 await both(kind)
                 assert sorted(texts(await take(consumer, 2))) == [f"{kind}0", f"{kind}1"]
                 assert await consumer.receive(50) is None
-        async with place.client().pull_consumer(f"{place.group}pull", place.topic) as puller:
+        async with scenario.client().pull_consumer(
+            f"{scenario.group}pull", scenario.topic
+        ) as puller:
             await both("pull")
             found = [await puller.poll(20_000), await puller.poll(20_000)]
             bodies = [body for batch in found if batch is not None for body in batch.bodies()]
             assert sorted(bodies) == [b"pull0", b"pull1"]
-        queue = Queue(place.topic, "broker-a", 0)
-        async with place.client().pull_consumer(f"{place.group}assigned") as puller:
+        queue = Queue(scenario.topic, "broker-a", 0)
+        async with scenario.client().pull_consumer(f"{scenario.group}assigned") as puller:
             await puller.assign([queue])
             assert puller.position(queue) == len(sent)
             assert await puller.committed(queue) is None
 
 
-async def a_topic_that_comes_after_the_start_is_read_from_its_beginning(place: Place) -> None:
-    client, sender = place.client(), place.client()
-    async with client.consumer(place.group, place.topic) as consumer:
-        await place.make(sender, 1)
-        await place.send(sender, "first")
+async def a_topic_created_later_is_read_from_its_beginning(scenario: Scenario) -> None:
+    client, sender = scenario.client(), scenario.client()
+    async with client.consumer(scenario.group, scenario.topic) as consumer:
+        await scenario.make(sender, 1)
+        await scenario.send(sender, "first")
         assert texts(await take(consumer, 1)) == ["first"]
 
 
-async def a_group_goes_on_where_it_began(place: Place) -> None:
+async def a_group_keeps_its_start_position(scenario: Scenario) -> None:
     """Whoever takes a queue next begins where the first member did, not at the end of then."""
-    sender = place.client()
-    await place.make(sender, 2)
-    await place.send(sender, "history", queue=0)
+    sender = scenario.client()
+    await scenario.make(sender, 2)
+    await scenario.send(sender, "history", queue=0)
     for model in ("push", "pull"):
-        group = f"{place.group}{model}"
+        group = f"{scenario.group}{model}"
         kind = "consumer" if model == "push" else "pull_consumer"
-        async with getattr(place.client(), kind)(group, place.topic) as first:
-            await until(lambda first=first: len(ids(first, place.topic)) == 2)
-        await place.send(sender, f"between{model}", queue=0)
-        async with place.client().consumer(group, place.topic) as second:
+        async with getattr(scenario.client(), kind)(group, scenario.topic) as first:
+            await until(lambda first=first: len(ids(first, scenario.topic)) == 2)
+        await scenario.send(sender, f"between{model}", queue=0)
+        async with scenario.client().consumer(group, scenario.topic) as second:
             assert texts(await take(second, 1)) == [f"between{model}"]
             assert await second.receive(50) is None
 
 
-async def pausing_holds_back(place: Place) -> None:
-    client = place.client()
-    await place.make(client, 2)
-    async with client.consumer(place.group, place.topic, start="earliest") as consumer:
-        await until(lambda: len(ids(consumer, place.topic)) == 2)
-        first = Queue(place.topic, "broker-a", 0)
+async def pause_and_resume(scenario: Scenario) -> None:
+    client = scenario.client()
+    await scenario.make(client, 2)
+    async with client.consumer(scenario.group, scenario.topic, start="earliest") as consumer:
+        await until(lambda: len(ids(consumer, scenario.topic)) == 2)
+        first = Queue(scenario.topic, "broker-a", 0)
         consumer.pause(first)
         assert consumer.paused == {first}
-        await place.send(client, "a", queue=0)
-        await place.send(client, "b", queue=1)
+        await scenario.send(client, "a", queue=0)
+        await scenario.send(client, "b", queue=1)
         assert texts(await take(consumer, 1)) == ["b"]
         assert await consumer.receive(100) is None
         consumer.resume()
         assert texts(await take(consumer, 1)) == ["a"]
 
 
-async def brokers_ask_and_are_answered(place: Place) -> None:
-    client, admin = place.client(), place.client()
-    await place.make(admin, 1)
-    [receipt, _, _] = await place.send(admin, *"abc")
-    queue = Queue(place.topic, "broker-a", 0)
-    async with client.consumer(place.group, place.topic, start="earliest") as consumer:
+async def requests_from_brokers(scenario: Scenario) -> None:
+    client, admin = scenario.client(), scenario.client()
+    await scenario.make(admin, 1)
+    [receipt, _, _] = await scenario.send(admin, *"abc")
+    queue = Queue(scenario.topic, "broker-a", 0)
+    async with client.consumer(scenario.group, scenario.topic, start="earliest") as consumer:
         assert texts(await take(consumer, 3)) == list("abc")
         own_id = client._instance.client_id
-        info = await place.ask(
-            admin, 307, consumerGroup=place.group, clientId=own_id, jstackEnable="true"
+        info = await scenario.ask(
+            admin, 307, consumerGroup=scenario.group, clientId=own_id, jstackEnable="true"
         )
         running = RunningInfo.decode(info.body)
         assert (info.code, running.mq_table[queue].commit_offset) == (0, 3)
-        status = running.status_table[place.topic]
+        status = running.status_table[scenario.topic]
         assert (status.pull_tps, status.consume_ok_tps, status.consume_failed_msgs) == (
             3 / 60,
             3 / 60,
             0,
         )
         assert running.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
-        assert {one.topic for one in running.subscription_set} >= {place.topic}
+        assert {one.topic for one in running.subscription_set} >= {scenario.topic}
         assert running.jstack is not None
         assert "rebalance" in running.jstack or "Task" in running.jstack
-        stands = await place.ask(admin, 223, topic=place.topic, group=place.group)
+        stands = await scenario.ask(admin, 223, topic=scenario.topic, group=scenario.group)
         assert stands.code == 0
         assert ConsumerStatus.decode(stands.body).consumer_table[own_id][queue] == 3
         for body, outcome in ((b"a", "CR_SUCCESS"), (b"a", "CR_LATER")):
             asked = asyncio.create_task(
-                place.ask(admin, 309, consumerGroup=place.group, clientId=own_id, msgId=receipt.id)
+                scenario.ask(
+                    admin, 309, consumerGroup=scenario.group, clientId=own_id, msgId=receipt.id
+                )
             )
             async with asyncio.timeout(WAIT_S):
                 batch = await consumer.receive()
@@ -244,21 +250,21 @@ async def brokers_ask_and_are_answered(place: Place) -> None:
             )
         await consumer._membership.manager.persist()
         await until(lambda: stored_is(consumer, queue, 3))
-        reset = await place.ask(
-            admin, 222, topic=place.topic, group=place.group, timestamp="0", isForce="true"
+        reset = await scenario.ask(
+            admin, 222, topic=scenario.topic, group=scenario.group, timestamp="0", isForce="true"
         )
         assert reset.code == 0
         assert texts(await take(consumer, 3)) == list("abc")
 
 
-async def pulling_is_sharing_or_going_anywhere(place: Place) -> None:
-    client, other = place.client(), place.client()
-    await place.make(client, 1)
-    await place.send(client, *"abcde")
-    queue = Queue(place.topic, "broker-a", 0)
+async def pull_consumers(scenario: Scenario) -> None:
+    client, other = scenario.client(), scenario.client()
+    await scenario.make(client, 1)
+    await scenario.send(client, *"abcde")
+    queue = Queue(scenario.topic, "broker-a", 0)
     options: dict[str, Any] = {"start": "earliest", "pull_messages": 2}
     async with client.pull_consumer(
-        place.group, place.topic, auto_commit=False, **options
+        scenario.group, scenario.topic, auto_commit=False, **options
     ) as consumer:
         await consumer.wait_assigned(10_000)
         got: list[bytes] = []
@@ -279,8 +285,8 @@ async def pulling_is_sharing_or_going_anywhere(place: Place) -> None:
         assert batch.bodies() == [b"c", b"d"]
         assert await consumer.seek(queue, Edge.END) == 5
         assert await consumer.poll(50) is None
-        assert await consumer.queues(place.topic) == [queue]
-    async with other.pull_consumer(place.group, **options) as consumer:
+        assert await consumer.queues(scenario.topic) == [queue]
+    async with other.pull_consumer(scenario.group, **options) as consumer:
         await consumer.assign([queue])
         batch = await consumer.poll(20_000)
         assert batch is not None
@@ -290,12 +296,12 @@ async def pulling_is_sharing_or_going_anywhere(place: Place) -> None:
         assert await consumer.poll(50) is None
 
 
-async def reading_a_range_is_exact(place: Place) -> None:
-    client = place.client()
-    await place.make(client, 1)
-    async with client.producer(place.topic) as producer:
-        await producer.send_batch([Message(place.topic, b"%d" % n) for n in range(200)])
-    [queue] = await client.partitions(place.topic)
+async def reading_a_range_is_exact(scenario: Scenario) -> None:
+    client = scenario.client()
+    await scenario.make(client, 1)
+    async with client.producer(scenario.topic) as producer:
+        await producer.send_batch([Message(scenario.topic, b"%d" % n) for n in range(200)])
+    [queue] = await client.partitions(scenario.topic)
     await until(lambda: ends_at(client, queue, 200))  # Java's broker shows them a little later
     async with client.reader(queue, 7, end=180) as reader:
         found: list[int] = []
@@ -312,17 +318,22 @@ async def reading_a_range_is_exact(place: Place) -> None:
         assert await reader.read() is None
     async with client.reader(queue, 200, end=300) as reader:
         assert await reader.read() is None
-        await place.send(client, "more")
+        await scenario.send(client, "more")
         await until(lambda: more(reader))
 
 
-async def dealings_are_traced(place: Place) -> None:
-    client, other = place.client(), place.client()
-    await place.make(client, 1)
-    trace = await place.make(client, 1, f"{place.topic}_trace")
-    await place.send(client, "fine", "bad", keys=("k",))
+async def consumption_is_traced(scenario: Scenario) -> None:
+    client, other = scenario.client(), scenario.client()
+    await scenario.make(client, 1)
+    trace = await scenario.make(client, 1, f"{scenario.topic}_trace")
+    await scenario.send(client, "fine", "bad", keys=("k",))
     async with other.consumer(
-        place.group, place.topic, start="earliest", trace=trace, batch_messages=1, max_attempts=0
+        scenario.group,
+        scenario.topic,
+        start="earliest",
+        trace=trace,
+        batch_messages=1,
+        max_attempts=0,
     ) as consumer:
         async with asyncio.timeout(WAIT_S):
             async for message in consumer:
@@ -339,39 +350,39 @@ async def dealings_are_traced(place: Place) -> None:
     before = {line[5]: line for line in lines if line[0] == "SubBefore"}
     after = {line[2]: line for line in lines if line[0] == "SubAfter"}
     assert before.keys() == after.keys()
-    assert {(line[3], line[6], line[7]) for line in before.values()} == {(place.group, "0", "k")}
+    assert {(line[3], line[6], line[7]) for line in before.values()} == {(scenario.group, "0", "k")}
     assert sorted((line[4], line[6], line[8]) for line in after.values()) == [
-        ("false", "4", place.group),
-        ("true", "0", place.group),
+        ("false", "4", scenario.group),
+        ("true", "0", scenario.group),
     ]
 
 
-async def names_are_in_a_namespace(place: Place) -> None:
-    client, plain = place.client(namespace="team"), place.client()
-    await place.make(plain, 1, f"team%{place.topic}")
-    await place.send(client, "inside")
-    async with client.consumer(place.group, place.topic, start="earliest") as consumer:
-        assert consumer.group == f"team%{place.group}"
+async def namespaces(scenario: Scenario) -> None:
+    client, plain = scenario.client(namespace="team"), scenario.client()
+    await scenario.make(plain, 1, f"team%{scenario.topic}")
+    await scenario.send(client, "inside")
+    async with client.consumer(scenario.group, scenario.topic, start="earliest") as consumer:
+        assert consumer.group == f"team%{scenario.group}"
         async with asyncio.timeout(WAIT_S):
             async for message in consumer:
-                assert (message.topic, message.body) == (place.topic, b"inside")
+                assert (message.topic, message.body) == (scenario.topic, b"inside")
                 if message.attempt:
                     break
                 await message.retry(later=1)
-    assert await plain.exists(f"%RETRY%team%{place.group}")
+    assert await plain.exists(f"%RETRY%team%{scenario.group}")
 
 
 SHARING = [
-    in_a_broadcast_everybody_gets_everything,
-    queues_move_when_members_come_and_go,
-    it_begins_where_it_is_told,
+    broadcast_consumers_get_all_messages,
+    queues_are_rebalanced,
+    start_positions,
     a_new_group_begins_at_the_end,
-    a_topic_that_comes_after_the_start_is_read_from_its_beginning,
-    a_group_goes_on_where_it_began,
-    pausing_holds_back,
-    brokers_ask_and_are_answered,
-    pulling_is_sharing_or_going_anywhere,
+    a_topic_created_later_is_read_from_its_beginning,
+    a_group_keeps_its_start_position,
+    pause_and_resume,
+    requests_from_brokers,
+    pull_consumers,
     reading_a_range_is_exact,
-    dealings_are_traced,
-    names_are_in_a_namespace,
+    consumption_is_traced,
+    namespaces,
 ]

@@ -42,7 +42,7 @@ def test_the_environment_may_give_the_url(monkeypatch: pytest.MonkeyPatch, conne
 
     monkeypatch.delenv("COHERER_URL", raising=False)
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
-    with pytest.raises(UsageError, match="No URL was given"):
+    with pytest.raises(UsageError, match="No URL is given"):
         connect()
     monkeypatch.setenv("NAMESRV_ADDR", "10.0.0.1:9876;b")
     assert name() == "<Client of rocketmq://10.0.0.1:9876,b:9876>"

@@ -12,8 +12,8 @@ from coherer._client.rocketmq.consumer import Consumer
 from coherer._client.rocketmq.received import ReceivedBatch
 from coherer._wire.rocketmq.names import Queue
 from coherer.message import Message
-from tests.client.consuming_place import Place, ids, place_at, stored_is, take, texts, until
 from tests.client.rocket_consuming import SCENARIOS
+from tests.client.rocket_scenario import Scenario, ids, scenario_at, stored_is, take, texts, until
 from tests.interop.peers.rocket_site import Client as JavaClient
 from tests.interop.peers.rocket_site import Cluster, RocketSite
 
@@ -22,14 +22,14 @@ pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 async def test_with_a_cluster(
-    cluster: Cluster, scenario: Callable[[Place], Awaitable[None]]
+    cluster: Cluster, scenario: Callable[[Scenario], Awaitable[None]]
 ) -> None:
-    async with place_at(cluster.url) as place:
+    async with scenario_at(cluster.url) as place:
         await scenario(place)
 
 
 async def of_both(
-    rocket: RocketSite, cluster: Cluster, place: Place, **options: object
+    rocket: RocketSite, cluster: Cluster, place: Scenario, **options: object
 ) -> tuple[JavaClient, Consumer]:
     """A consumer of Java's and one of ours in one group, each with half of four queues."""
     client = place.client()
@@ -53,7 +53,7 @@ async def java_queues(java: JavaClient, topic: str, count: int) -> bool:
 async def test_a_group_of_java_and_us_shares_the_queues(
     rocket: RocketSite, cluster: Cluster
 ) -> None:
-    async with place_at(cluster.url) as place:
+    async with scenario_at(cluster.url) as place:
         java, ours = await of_both(rocket, cluster, place)
         sender = place.client()
         await place.send(sender, *[str(number) for number in range(20)])
@@ -76,7 +76,7 @@ async def test_of_two_confirmations_at_once_the_later_stays(
 ) -> None:
     """Side by side, Java's broker booked the older one last in about one of 25 tries."""
     pairs = 150
-    async with place_at(cluster.url) as place:
+    async with scenario_at(cluster.url) as place:
         client = place.client()
         await place.make(client, 1)
         async with client.producer(place.topic) as producer:
@@ -93,7 +93,7 @@ async def test_of_two_confirmations_at_once_the_later_stays(
 
 
 async def test_retries_go_to_whoever_has_the_queue(rocket: RocketSite, cluster: Cluster) -> None:
-    async with place_at(cluster.url) as place:
+    async with scenario_at(cluster.url) as place:
         java, ours = await of_both(rocket, cluster, place)
         retry = f"%RETRY%{place.group}"
 
@@ -128,7 +128,7 @@ async def test_retries_go_to_whoever_has_the_queue(rocket: RocketSite, cluster: 
 async def test_order_is_kept_in_a_group_of_java_and_us(
     rocket: RocketSite, cluster: Cluster
 ) -> None:
-    async with place_at(cluster.url) as place:
+    async with scenario_at(cluster.url) as place:
         java, ours = await of_both(rocket, cluster, place, orderly=True)
         seen: list[str] = []
 
@@ -154,7 +154,7 @@ async def test_order_is_kept_in_a_group_of_java_and_us(
 
 
 async def test_javas_tools_ask_our_consumer(rocket: RocketSite, cluster: Cluster) -> None:
-    async with place_at(cluster.url) as place:
+    async with scenario_at(cluster.url) as place:
         client = place.client()
         await place.make(client, 1)
         [receipt, _] = await place.send(client, "first", "second")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from coherer._wire.rocketmq.codes import RequestCode
-from tests.client.consuming_place import place_at
+from tests.client.rocket_scenario import scenario_at
 from tests.interop.peers.driver import Driver
 from tests.interop.peers.rocket_site import Client, Cluster, RocketSite, wait_until
 from tests.interop.peers.rocketmq import has_route
@@ -24,7 +24,7 @@ SHARED_S = 10.0
 
 
 async def test_a_name_server_knows_a_topic_when_it_is_created(cluster: Cluster) -> None:
-    async with place_at(cluster.url) as place:
+    async with scenario_at(cluster.url) as place:
         client = place.client()
         await place.make(client, 1)
         for number in range(20):
@@ -96,7 +96,7 @@ def test_a_group_whose_members_start_together_has_shared_its_queues_soon(
 
 
 async def created(names: str, topic: str) -> None:
-    async with place_at(f"rocketmq://{names}") as place:
+    async with scenario_at(f"rocketmq://{names}") as place:
         await place.client().admin().create_topic(topic, 4)
 
 

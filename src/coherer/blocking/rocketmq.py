@@ -184,7 +184,7 @@ def _post(
     return partial(producer.post, order_by=order_by, queue=queue, when=when)
 
 
-class ReceivedMessage(aio.ReceivedMessage):
+class ReceivedMessage(aio.ReceivedMessage, frozen=True, eq=False, gc=False):
     """A message that a consumer has received.
 
     The body is available at once. The other attributes are those of `StoredMessage`; the first
@@ -195,8 +195,6 @@ class ReceivedMessage(aio.ReceivedMessage):
     A message that is neither acknowledged nor retried is acknowledged together with its batch, or
     when a loop asks for the next message.
     """
-
-    __slots__ = ()
 
     def ack(self) -> None:
         """Acknowledge the message: it is not delivered again. Repeating it has no effect."""

@@ -26,7 +26,7 @@ from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import read_send
 from coherer.rocketmq import connect as connect_rocketmq
-from tests.client.rocket_shelf import Shelf
+from tests.client.rocket_broker import FakeQueues
 
 SENDS = (
     RequestCode.SEND_MESSAGE_V2,
@@ -209,9 +209,9 @@ async def cluster2() -> AsyncIterator[FakeCluster]:
 
 
 @pytest.fixture
-def shelf(cluster: FakeCluster) -> Shelf:
+def shelf(cluster: FakeCluster) -> FakeQueues:
     """The cluster's broker has messages of `demo`, in one queue."""
-    return Shelf(cluster)
+    return FakeQueues(cluster)
 
 
 @pytest.fixture

@@ -34,26 +34,26 @@ def test_the_scheme_decides() -> None:
     [
         ("rocketmq://a", {"admin": "http://a:8080"}, "no option admin"),
         ("tubemq://a", {"namespace": "n", "vip": True}, "no option namespace, vip"),
-        ("kafka://a", {}, "not a valid URL"),
-        ("rocketmq://", {}, "not a valid host"),
-        ("rocketmq://a;;b", {}, "not a valid host"),
+        ("kafka://a", {}, "no URL"),
+        ("rocketmq://", {}, "no host"),
+        ("rocketmq://a;;b", {}, "no host"),
         ("rocketmq://a", {"user": "u"}, "go together"),
     ],
 )
-def test_what_makes_no_sense(url: str, options: RocketmqKeywords, text: str) -> None:
+def test_invalid_urls_and_options(url: str, options: RocketmqKeywords, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         coherer.connect(url, **options)
 
 
 def test_typed_ways_take_one_protocol() -> None:
-    with pytest.raises(UsageError, match="not a URL of rocketmq"):
+    with pytest.raises(UsageError, match="no URL of rocketmq"):
         connect_rocketmq("tubemq://a")
-    with pytest.raises(UsageError, match="not a URL of tubemq"):
+    with pytest.raises(UsageError, match="no URL of tubemq"):
         connect_tubemq("rocketmq://a")
 
 
-async def test_a_place_to_reset_to_that_is_none(client: Client) -> None:
-    with pytest.raises(UsageError, match="no place 'erliest'"):
+async def test_an_invalid_reset_position(client: Client) -> None:
+    with pytest.raises(UsageError, match="'erliest' is not a valid position"):
         await client.admin().reset_offsets("g", "demo", "erliest")
 
 
@@ -69,7 +69,7 @@ async def test_queues_and_offsets(cluster, client: Client) -> None:
     assert await client.exists("demo")
 
 
-async def test_a_topic_that_is_not_there(cluster, kit, client: Client) -> None:
+async def test_a_missing_topic(cluster, kit, client: Client) -> None:
     with pytest.raises(RefusedError) as caught:
         await client.partitions("nothing")
     assert caught.value.code == 17
@@ -82,7 +82,7 @@ async def test_a_topic_that_is_not_there(cluster, kit, client: Client) -> None:
         await client.exists("demo")
 
 
-def test_names_are_where_people_look() -> None:
+def test_public_names() -> None:
     for name in coherer._client.__all__:
         assert getattr(coherer._client, name) is not None
     with pytest.raises(AttributeError, match="nothing"):
@@ -93,7 +93,7 @@ def test_names_are_where_people_look() -> None:
     ("said", "meant"),
     [(b"0", "CR_SUCCESS"), (b"4", "CR_THROW_EXCEPTION"), (b'"cr_later"', "CR_LATER")],
 )
-async def test_what_became_of_a_message_may_be_a_number(
+async def test_a_numeric_result_of_consume_directly(
     cluster, client: Client, said: bytes, meant: str
 ) -> None:
     body = b'{"consumeResult":' + said + b',"order":1,"remark":7,"spentTimeMills":"12"}'

@@ -13,13 +13,13 @@ from coherer._wire.rocketmq.bodies import ResetOffset
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import RefusedError, UsageError
-from tests.client.consuming_place import until
-from tests.client.rocket_shelf import BACK, PULL, STORE, ZERO, one, reading
+from tests.client.rocket_broker import BACK, PULL, STORE, ZERO, one, reading
+from tests.client.rocket_scenario import until
 
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-async def test_what_the_broker_is_told(cluster, shelf, client) -> None:
+async def test_heartbeat_and_offsets(cluster, shelf, client) -> None:
     shelf.put(b"a", b"b", b"c")
     shelf.offsets["demo", 0] = 1
     wanted = {"demo": ["UA", "AA"]}
@@ -57,7 +57,7 @@ async def test_what_the_broker_is_told(cluster, shelf, client) -> None:
         (datetime(2026, 11, 21, tzinfo=UTC), RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, "1"),
     ],
 )
-async def test_where_a_new_group_begins(cluster, shelf, client, start, code, offset) -> None:
+async def test_the_start_of_a_new_group(cluster, shelf, client, start, code, offset) -> None:
     shelf.put(b"a", b"b")
     cluster.always(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, lambda asked: shelf.answer(asked, 1))
     async with reading(client, start=start):
@@ -78,7 +78,7 @@ TABLE = RequestCode.GET_ALL_CONSUMER_OFFSET
         (None, "0"),  # the broker does not tell: nothing is skipped
     ],
 )
-async def test_a_broker_of_4_x_that_says_0_is_asked_for_its_table(
+async def test_offset_0_from_a_4_x_broker_is_checked_with_its_table(
     cluster, shelf, client, table, offset
 ) -> None:
     shelf.put(b"a", b"b")
@@ -98,7 +98,7 @@ async def test_a_broker_of_4_x_that_says_0_is_asked_for_its_table(
     assert len(cluster.asked(TABLE)) == 1
 
 
-async def test_a_table_is_not_asked_for_where_0_is_the_beginning(cluster, shelf, client) -> None:
+async def test_the_table_is_not_fetched_if_0_is_the_start(cluster, shelf, client) -> None:
     shelf.put(b"a", b"b")
     shelf.offsets["demo", 0] = 0
     async with reading(client, start="earliest"):
@@ -106,7 +106,7 @@ async def test_a_table_is_not_asked_for_where_0_is_the_beginning(cluster, shelf,
     assert cluster.asked(TABLE) == []
 
 
-async def test_where_a_group_begins_is_told_before_the_first_pull(cluster, shelf, client) -> None:
+async def test_the_start_offset_is_stored_before_the_first_pull(cluster, shelf, client) -> None:
     shelf.put(b"a", b"b")
     told: list[list[str]] = []
 
@@ -121,7 +121,7 @@ async def test_where_a_group_begins_is_told_before_the_first_pull(cluster, shelf
     assert told_of_demo(cluster) == ["2"]
 
 
-async def test_an_offset_outside_of_the_queue(cluster, shelf, client) -> None:
+async def test_an_offset_out_of_range(cluster, shelf, client) -> None:
     shelf.put(b"a", b"b", b"c")
     shelf.offsets["demo", 0] = 9
 
@@ -158,7 +158,7 @@ def told_of_demo(cluster: Any) -> list[str]:
     return [fields["commitOffset"] for fields in told if fields["topic"] == "demo"]
 
 
-async def test_nothing_is_stored_beside_a_pull_that_tells(
+async def test_no_offset_request_while_a_pull_carries_one(
     cluster, shelf, client, monkeypatch
 ) -> None:
     """Java's broker may book the pull's offset after the one that is stored."""
@@ -183,9 +183,7 @@ async def test_nothing_is_stored_beside_a_pull_that_tells(
     assert told_of_demo(cluster) == ["1", "3"]
 
 
-async def test_a_held_pull_delays_a_close_no_longer_than_it_must(
-    cluster, shelf, client, monkeypatch
-) -> None:
+async def test_a_held_pull_delays_close_only_briefly(cluster, shelf, client, monkeypatch) -> None:
     monkeypatch.setattr(offsets, "APPLIED_MS", 1)
     shelf.package = 1
     shelf.put(b"a")
@@ -198,7 +196,7 @@ async def test_a_held_pull_delays_a_close_no_longer_than_it_must(
     assert told_of_demo(cluster) == ["1", "3"]
 
 
-async def test_a_queue_that_is_gone_is_not_confirmed(cluster, shelf, client) -> None:
+async def test_a_batch_of_a_revoked_queue_cannot_be_committed(cluster, shelf, client) -> None:
     shelf.put(b"a")
     async with reading(client) as consumer:
         batch = await one(consumer)

@@ -17,13 +17,15 @@ from coherer._wire.rocketmq.messages import StoredMessage
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import ClosedError, UsageError
 from coherer.rocketmq import connect as connect_rocketmq
-from tests.client.rocket_shelf import BACK, PULL, STORE, ZERO, one, reading
+from tests.client.rocket_broker import BACK, PULL, STORE, ZERO, one, reading
 
 pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.mark.parametrize("code", [24, 25, 27, 28])
-async def test_a_broker_that_does_not_know_us_is_greeted(cluster, shelf, client, kit, code) -> None:
+async def test_a_broker_that_does_not_know_the_group_gets_a_heartbeat(
+    cluster, shelf, client, kit, code
+) -> None:
     cluster.script(PULL, kit.refuse(code), kit.refuse(code))
     shelf.put(b"a")
     async with reading(client) as consumer:
@@ -32,21 +34,21 @@ async def test_a_broker_that_does_not_know_us_is_greeted(cluster, shelf, client,
         assert len(cluster.asked(RequestCode.HEART_BEAT)) > before
 
 
-async def test_refusals_and_broken_connections_pass(cluster, shelf, client, kit) -> None:
+async def test_refusals_and_broken_connections_are_retried(cluster, shelf, client, kit) -> None:
     cluster.script(PULL, kit.refuse(1), kit.refuse(16), kit.hang_up)
     shelf.put(b"a")
     async with reading(client) as consumer:
         assert (await one(consumer)).bodies() == [b"a"]
 
 
-async def test_answers_without_numbers_pass(cluster, shelf, client) -> None:
+async def test_incomplete_answers_are_retried(cluster, shelf, client) -> None:
     cluster.script(PULL, lambda asked: asked.answer(0, "FOUND"), lambda asked: asked.answer(20))
     shelf.put(b"a")
     async with reading(client) as consumer:
         assert (await one(consumer)).bodies() == [b"a"]
 
 
-async def test_unknown_groups_are_answered_as_java_does(cluster, shelf, client) -> None:
+async def test_requests_about_unknown_groups(cluster, shelf, client) -> None:
     shelf.put(b"a")
     async with reading(client):
         await cluster.until(shelf.pulls)
@@ -81,7 +83,7 @@ async def test_loops_end_with_their_consumer(cluster, shelf, client) -> None:
         assert (await looping, await batches) == ([b"a"], None)
 
 
-async def test_messages_are_decoded_when_they_are_looked_at(cluster, shelf, client) -> None:
+async def test_messages_are_decoded_lazily(cluster, shelf, client) -> None:
     shelf.put(b"a", TAGS="UA", KEYS="k1 k2", note="x")
     async with reading(client) as consumer:
         [received] = await one(consumer)
@@ -170,7 +172,7 @@ async def test_misuse(cluster, shelf, client) -> None:
         await consumer.receive(0)
 
 
-async def test_who_is_closed_while_it_starts_does_not_stay(cluster, shelf, client) -> None:
+async def test_close_during_start(cluster, shelf, client) -> None:
     held: list[Any] = []
     cluster.script(RequestCode.GET_ROUTEINFO_BY_TOPIC, held.append)
     consumer = reading(client)
@@ -183,7 +185,7 @@ async def test_who_is_closed_while_it_starts_does_not_stay(cluster, shelf, clien
     assert client._instance.consumers == []
 
 
-async def test_who_is_cancelled_while_it_leaves_has_left(cluster, shelf, client, kit) -> None:
+async def test_cancelled_close(cluster, shelf, client, kit) -> None:
     cluster.always(STORE, kit.silence)
     shelf.put(b"a")
     async with reading(client) as consumer:
@@ -199,7 +201,7 @@ async def test_who_is_cancelled_while_it_leaves_has_left(cluster, shelf, client,
     assert cluster.asked(RequestCode.UNREGISTER_CLIENT)
 
 
-async def test_pulls_are_signed_where_they_have_to_be(cluster, shelf) -> None:
+async def test_signed_pulls(cluster, shelf) -> None:
     shelf.put(b"a")
     async with (
         connect_rocketmq(cluster.url, user="key", password="secret-secret") as client,

@@ -1,4 +1,4 @@
-"""Consumers with our node; `tests/interop/test_rocketmq_consumers.py` has the same with Java's."""
+"""Consumers with the embedded node; `tests/interop/test_rocketmq_consumers.py` uses Java's."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.client.consuming_place import Place, place_at
 from tests.client.rocket_consuming import SCENARIOS
+from tests.client.rocket_scenario import Scenario, scenario_at
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-async def test_with_our_node(
-    scenario: Callable[[Place], Awaitable[None]], coherer_rocketmq_url: str
+@pytest.mark.parametrize("run", SCENARIOS, ids=lambda run: run.__name__)
+async def test_with_the_embedded_node(
+    run: Callable[[Scenario], Awaitable[None]], coherer_rocketmq_url: str
 ) -> None:
-    async with place_at(coherer_rocketmq_url) as place:
-        await scenario(place)
+    async with scenario_at(coherer_rocketmq_url) as scenario:
+        await run(scenario)

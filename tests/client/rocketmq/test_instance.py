@@ -87,7 +87,7 @@ async def test_a_route(cluster, instance: Instance) -> None:
     assert len(cluster.asked(ROUTE)) == 2
 
 
-async def test_what_watchers_are_told(cluster, instance: Instance) -> None:
+async def test_watchers(cluster, instance: Instance) -> None:
     told = []
     instance.routes.watch(told.append)
     await instance.routes.route("demo")
@@ -102,7 +102,7 @@ async def test_what_watchers_are_told(cluster, instance: Instance) -> None:
     instance.routes.unwatch(told.append)
 
 
-async def test_routes_are_looked_up_again_and_again(cluster) -> None:
+async def test_routes_are_refreshed(cluster) -> None:
     one = instance_of(cluster, route_ms=10)
     await one.start()
     await one.routes.route("demo")
@@ -110,7 +110,7 @@ async def test_routes_are_looked_up_again_and_again(cluster) -> None:
     await one.close()
 
 
-async def test_without_a_name_server_nobody_asks_for_every_topic(cluster) -> None:
+async def test_a_refresh_stops_without_a_name_server(cluster) -> None:
     cluster.topics.update({"one": 1, "two": 1, "three": 1})
     one = instance_of(cluster)
     await one.start()
@@ -166,7 +166,7 @@ async def test_heartbeats_of_a_consumer(cluster, instance: Instance) -> None:
     assert asked.fields == {"clientID": instance.client_id, "consumerGroup": "readers"}
 
 
-async def test_who_gets_a_heartbeat(cluster, instance: Instance) -> None:
+async def test_heartbeats_go_to_masters_or_to_all(cluster, instance: Instance) -> None:
     await cluster.add("slave")
     slave = cluster.brokers.pop("slave")
     plain = cluster.route
@@ -206,7 +206,7 @@ async def test_heartbeats_that_fail_are_logged(cluster, kit, instance: Instance,
     assert not instance.versions
 
 
-async def test_brokers_that_no_route_names_are_forgotten(cluster, instance: Instance) -> None:
+async def test_brokers_without_a_route_are_forgotten(cluster, instance: Instance) -> None:
     await instance.routes.route("demo")
     await cluster.add("broker-b")
     await instance.routes.route("demo", fresh=True)
@@ -221,7 +221,7 @@ async def test_brokers_that_no_route_names_are_forgotten(cluster, instance: Inst
     await gone.listener.close()
 
 
-async def test_leaving_tells_the_brokers(cluster) -> None:
+async def test_close_unregisters(cluster) -> None:
     one = instance_of(cluster)
     await one.start()
     one.register_producer("planes")
@@ -261,7 +261,7 @@ async def test_no_name_server() -> None:
 # -- links
 
 
-async def test_a_server_asks(cluster, instance: Instance, link: Link) -> None:
+async def test_requests_from_a_server(cluster, instance: Instance, link: Link) -> None:
     async def slow(link: Link, request: Command) -> None:
         await asyncio.sleep(0)
         link.respond(request, body=b"slow")
@@ -291,7 +291,7 @@ async def test_a_server_asks(cluster, instance: Instance, link: Link) -> None:
     assert link.open
 
 
-async def test_the_numbers_of_both_sides_are_apart(cluster, kit, link: Link) -> None:
+async def test_both_sides_number_their_own_requests(cluster, kit, link: Link) -> None:
     held = []
     cluster.script(RequestCode.GET_MAX_OFFSET, held.append)
     future = link.call(RequestCode.GET_MAX_OFFSET, timeout_ms=1_000)
@@ -329,7 +329,7 @@ async def test_refusals_and_silence(cluster, kit, link: Link) -> None:
         {"heartbeat_ms": 0},
     ],
 )
-def test_options_that_make_no_sense(options) -> None:
+def test_invalid_options(options) -> None:
     with pytest.raises(UsageError):
         ClientOptions(**{"addresses": (("a", 1),), **options})
 

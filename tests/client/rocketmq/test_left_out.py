@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.rocket_shelf import PULL, ZERO, one, reading
+from tests.client.rocket_broker import PULL, ZERO, one, reading
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -24,7 +24,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [text for text in caplog.messages if "cannot be delivered" in text]
 
 
-async def test_a_consumer_gets_the_others(cluster, shelf, client, caplog) -> None:
+async def test_a_consumer_gets_the_sound_messages(cluster, shelf, client, caplog) -> None:
     shelf.package = 4
     shelf.put(b"a", b"b", b"c", b"d")
     damage(shelf, 1)
@@ -43,7 +43,7 @@ async def test_a_consumer_gets_the_others(cluster, shelf, client, caplog) -> Non
 
 
 @pytest.mark.parametrize("options", [{}, {"orderly": True}, {"batch_messages": 1}])
-async def test_a_package_without_a_sound_message_is_passed(
+async def test_a_batch_without_sound_messages_is_skipped(
     cluster, shelf, client, caplog, options: dict[str, Any]
 ) -> None:
     shelf.put(b"a", b"b", b"c", b"d", b"e")
@@ -61,7 +61,7 @@ async def test_a_package_without_a_sound_message_is_passed(
     assert len(told(caplog)) == 2, "one line for each pull that left something out"
 
 
-async def test_what_is_taken_again_is_not_told_again(cluster, shelf, client, caplog) -> None:
+async def test_a_requeued_batch_is_reported_once(cluster, shelf, client, caplog) -> None:
     shelf.put(b"a", b"b")
     damage(shelf, 1)
     with caplog.at_level(logging.WARNING):

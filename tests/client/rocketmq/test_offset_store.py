@@ -34,7 +34,7 @@ class Brokers:
         self.stored_[queue] = offset
 
 
-async def test_brokers_are_told_what_changed() -> None:
+async def test_changed_offsets_are_stored() -> None:
     brokers = Brokers()
     store = BrokerOffsets("g", brokers)
     await store.load()
@@ -61,7 +61,7 @@ async def test_brokers_are_told_what_changed() -> None:
     assert store.table.of_topic("T") == {B: 1}
 
 
-async def test_about_a_queue_one_word_is_under_way_at_a_time() -> None:
+async def test_one_update_of_a_queue_in_flight() -> None:
     """Java's broker deals with requests side by side: the older of two may be booked last."""
     brokers = Brokers()
     store = BrokerOffsets("g", brokers)
@@ -83,7 +83,7 @@ async def test_about_a_queue_one_word_is_under_way_at_a_time() -> None:
     assert store.offset_for_pull(A) is None  # no news
 
 
-async def test_what_rides_is_not_overtaken() -> None:
+async def test_an_offset_in_a_pull_is_not_overtaken() -> None:
     brokers = Brokers()
     store = BrokerOffsets("g", brokers)
     store.table.move(A, 1)
@@ -114,7 +114,7 @@ async def test_what_rides_is_not_overtaken() -> None:
     assert brokers.told == [(A, 3), (A, 4), (A, 5)]
 
 
-async def test_the_first_words_about_a_topic_go_one_by_one() -> None:
+async def test_the_first_updates_in_a_topic_are_sequential() -> None:
     """Java's broker may keep one of two that make its table at once."""
     brokers = Brokers()
     brokers.slow = asyncio.Event()
@@ -131,7 +131,7 @@ async def test_the_first_words_about_a_topic_go_one_by_one() -> None:
     assert sorted(brokers.told) == [(queue, 7) for queue in queues]
 
 
-async def test_a_file_in_javas_form(tmp_path: Path) -> None:
+async def test_the_format_of_javas_offset_file(tmp_path: Path) -> None:
     store = LocalOffsets(tmp_path / "10.0.0.1@DEFAULT" / "g")
     await store.load()
     assert await store.read(A) is None
@@ -157,7 +157,7 @@ async def test_a_file_in_javas_form(tmp_path: Path) -> None:
         await LocalOffsets(path.parent).load()
 
 
-async def test_a_queue_that_goes_stays_in_the_file(tmp_path: Path) -> None:
+async def test_a_revoked_queue_stays_in_the_file(tmp_path: Path) -> None:
     store = LocalOffsets(tmp_path)
     await store.load()
     store.table.move(A, 5)

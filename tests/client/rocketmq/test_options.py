@@ -32,12 +32,12 @@ SEND = RequestCode.SEND_MESSAGE_V2
         (ProducerOptions, {"max_bytes": 0}, "max_bytes is 1 or more, not 0"),
     ],
 )
-def test_what_cannot_be_is_named(kind: type, options: dict[str, int], text: str) -> None:
+def test_errors_name_invalid_options(kind: type, options: dict[str, int], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         kind(**options)
 
 
-def test_what_cannot_be_of_a_client_is_named() -> None:
+def test_errors_name_invalid_client_options() -> None:
     with pytest.raises(UsageError, match="route_ms is 1 or more, not 0"):
         connect_rocketmq("rocketmq://a", route_ms=0)
 
@@ -48,7 +48,7 @@ def test_when_a_queue_is_full() -> None:
     assert ConsumerOptions(**options, orderly=True).fetch_limits.span == 0
 
 
-async def test_how_hard_to_compress(cluster, client: Client) -> None:
+async def test_the_compression_level(cluster, client: Client) -> None:
     body = b"".join(b"%d,%d;" % (number, number * number) for number in range(4_000))
     for level in (1, 9):
         async with client.producer("demo", compress_level=level) as producer:
@@ -68,7 +68,7 @@ async def two_ports(main: Remoting, fast: Remoting) -> list[net.Listener]:
             await listener.close()
 
 
-async def test_sends_go_to_the_fast_port_and_heartbeats_do_not(cluster) -> None:
+async def test_sends_use_the_vip_port_and_heartbeats_do_not(cluster) -> None:
     codes: dict[str, set[int]] = {"main": set(), "fast": set()}
 
     def port(name: str) -> Remoting:
@@ -93,7 +93,7 @@ async def test_sends_go_to_the_fast_port_and_heartbeats_do_not(cluster) -> None:
     await listeners[1].close()
 
 
-async def test_what_could_not_leave_goes_to_another_broker(cluster2, client2) -> None:
+async def test_unsent_messages_go_to_another_broker(cluster2, client2) -> None:
     gone, back = cluster2.brokers.values()
     async with client2.producer("demo", retry_lost=True) as producer:
         for broker in (gone, back):
@@ -109,17 +109,17 @@ async def test_what_could_not_leave_goes_to_another_broker(cluster2, client2) ->
         await listener.close()
 
 
-async def test_a_broker_that_no_name_server_knows(cluster, client: Client) -> None:
+async def test_an_unregistered_broker(cluster, client: Client) -> None:
     code = RequestCode.WIPE_WRITE_PERM_OF_BROKER
     cluster.always(code, lambda asked: asked.answer(fields={"wipeTopicCount": "0"}))
-    with pytest.raises(UnavailableError, match="no master of nobody") as caught:
+    with pytest.raises(UnavailableError, match="No master of nobody") as caught:
         await client.admin().set_writable("nobody", writable=False)
     assert caught.value.server == f"127.0.0.1:{cluster.names.port}"
     cluster.always(code, lambda asked: asked.answer(fields={"wipeTopicCount": "9"}))
     await client.admin().set_writable("broker-a", writable=False)
 
 
-async def test_what_a_server_says_of_a_topic(cluster, kit, client: Client) -> None:
+async def test_errors_name_the_topic(cluster, kit, client: Client) -> None:
     cluster.script(RequestCode.GET_ROUTEINFO_BY_TOPIC, kit.refuse(17, f"No route: t{FAQ}"))
     with pytest.raises(RefusedError) as caught:
         await client.partitions("t")

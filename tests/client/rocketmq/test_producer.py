@@ -73,7 +73,7 @@ async def test_stored_less_safely_is_stored(cluster, client: Client) -> None:
     assert (receipt.status, receipt.offset) == ("SLAVE_NOT_AVAILABLE", 5)
 
 
-async def test_queues_are_taken_in_turn(cluster, client: Client) -> None:
+async def test_queues_are_used_round_robin(cluster, client: Client) -> None:
     async with client.producer("demo") as producer:
         for _ in range(8):
             await producer.send(Message("demo", b"x"))
@@ -155,7 +155,7 @@ async def test_large_bodies_are_compressed(cluster, client: Client) -> None:
     assert (small.send.sys_flag, len(small.request.body)) == (0, 4095)
 
 
-async def test_a_refusal_is_tried_with_another_broker(cluster2, kit, client2) -> None:
+async def test_a_refusal_is_retried_at_another_broker(cluster2, kit, client2) -> None:
     cluster2.script(SEND, kit.refuse(14, "disk full"))
     async with client2.producer("demo") as producer:
         await producer.send(Message("demo", b"x"))
@@ -165,9 +165,7 @@ async def test_a_refusal_is_tried_with_another_broker(cluster2, kit, client2) ->
 
 
 @pytest.mark.parametrize(("code", "tries"), [(1, 3), (14, 3), (16, 3), (2, 1), (13, 1)])
-async def test_which_refusals_are_tried_again(
-    cluster2, kit, client2, code: int, tries: int
-) -> None:
+async def test_which_refusals_are_retried(cluster2, kit, client2, code: int, tries: int) -> None:
     cluster2.always(SEND, kit.refuse(code, "no, really"))
     async with client2.producer("demo") as producer:
         with pytest.raises(RefusedError, match="no, really") as caught:
@@ -178,7 +176,7 @@ async def test_which_refusals_are_tried_again(
     assert len(cluster2.asked(SEND)) == tries
 
 
-async def test_other_refusals_can_be_tried_again(cluster2, kit, client2) -> None:
+async def test_other_refusals_can_be_retried(cluster2, kit, client2) -> None:
     cluster2.script(SEND, kit.refuse(2), kit.refuse(2))
     async with client2.producer("demo", retries=5, retry_codes={2}) as producer:
         await producer.send(Message("demo", b"x"))
@@ -209,7 +207,7 @@ async def test_a_lost_answer_is_an_error(cluster2, kit, client2, code: RequestCo
     assert len(cluster2.asked(code)) == (2 if code == SEND else 1)
 
 
-async def test_a_lost_answer_can_be_tried_again(cluster2, kit, client2) -> None:
+async def test_a_lost_answer_can_be_retried(cluster2, kit, client2) -> None:
     cluster2.script(SEND, kit.hang_up)
     async with client2.producer("demo", retry_lost=True) as producer:
         receipt = await producer.send(Message("demo", b"x"))
@@ -219,7 +217,7 @@ async def test_a_lost_answer_can_be_tried_again(cluster2, kit, client2) -> None:
     assert receipt.unique_id == properties(first)["UNIQ_KEY"] == properties(second)["UNIQ_KEY"]
 
 
-async def test_a_batch_that_is_tried_again_keeps_its_ids(cluster2, kit, client2) -> None:
+async def test_a_retried_batch_keeps_its_ids(cluster2, kit, client2) -> None:
     cluster2.script(BATCH, kit.hang_up)
     async with client2.producer("demo", retry_lost=True) as producer:
         await producer.send_batch([Message("demo", b"%d" % i) for i in range(3)])
@@ -228,7 +226,7 @@ async def test_a_batch_that_is_tried_again_keeps_its_ids(cluster2, kit, client2)
 
 
 @pytest.mark.parametrize("chosen", [{}, {"order_by": "a"}])
-async def test_a_lost_answer_that_is_not_tried_again_any_more(
+async def test_a_lost_answer_without_retries_left(
     cluster2, kit, client2, chosen: dict[str, str]
 ) -> None:
     cluster2.always(SEND, kit.hang_up)
@@ -286,7 +284,7 @@ async def test_a_batch_is_cut_by_size(cluster, client: Client) -> None:
     assert {receipt.partition for receipt in receipts} == {1}
 
 
-async def test_batches_that_are_none(cluster, client: Client) -> None:
+async def test_invalid_batches(cluster, client: Client) -> None:
     async with client.producer("demo") as producer:
         with pytest.raises(UsageError, match="not of 0"):
             await producer.send_batch([])
@@ -336,7 +334,7 @@ async def test_the_window(cluster, kit, client: Client) -> None:
     assert [outcome.offset for outcome in outcomes] == [2]
 
 
-async def test_what_cannot_be_sent(cluster, client: Client) -> None:
+async def test_invalid_messages(cluster, client: Client) -> None:
     async with client.producer("demo", max_bytes=10) as producer:
         for message in (
             Message("demo", b""),
@@ -366,7 +364,7 @@ async def test_what_cannot_be_sent(cluster, client: Client) -> None:
         (Message("demo", b"x", properties={1: "a"}), "The name of a property .* is text, not int"),
     ],
 )
-async def test_what_is_of_a_wrong_type(client: Client, message: Message, says: str) -> None:
+async def test_messages_of_wrong_types(client: Client, message: Message, says: str) -> None:
     async with client.producer("demo") as producer:
         with pytest.raises(UsageError, match=says):
             await producer.send(message)
@@ -392,7 +390,7 @@ async def test_a_topic_that_the_send_creates(cluster, client: Client) -> None:
         assert {receipt.partition for receipt in receipts} == set(range(8))
 
 
-async def test_a_topic_that_nobody_may_write_to(cluster, client: Client) -> None:
+async def test_a_read_only_topic(cluster, client: Client) -> None:
     cluster.writable = False
     with pytest.raises(Exception, match="no writable queue"):
         async with client.producer("demo"):
@@ -430,7 +428,7 @@ async def test_signatures(cluster) -> None:
         assert signature == base64.b64encode(digest).decode()
 
 
-async def test_leaving(cluster, client: Client) -> None:
+async def test_close(cluster, client: Client) -> None:
     producer = client.producer("demo", group="planes")
     await producer.start()
     await producer.close()
@@ -444,7 +442,7 @@ async def test_leaving(cluster, client: Client) -> None:
         client.producer("demo")
 
 
-async def test_a_broker_that_is_not_there(cluster, client: Client) -> None:
+async def test_an_unreachable_broker(cluster, client: Client) -> None:
     await cluster.brokers["broker-a"].listener.close()
     with pytest.raises(ConnectError):
         async with client.producer("demo", timeout_ms=100):
@@ -462,6 +460,6 @@ async def test_a_broker_that_is_not_there(cluster, client: Client) -> None:
         {"group": "DEFAULT_PRODUCER"},
     ],
 )
-async def test_options_that_make_no_sense(client: Client, options) -> None:
+async def test_invalid_options(client: Client, options) -> None:
     with pytest.raises(UsageError):
         client.producer("demo", **options)

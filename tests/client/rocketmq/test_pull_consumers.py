@@ -11,7 +11,7 @@ from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import ClosedError, RefusedError, UsageError
 from coherer.rocketmq import connect as connect_rocketmq
-from tests.client.rocket_shelf import MEMBERS, PULL, ZERO
+from tests.client.rocket_broker import MEMBERS, PULL, ZERO
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -32,7 +32,7 @@ async def test_a_pull_consumer_that_shares_cannot_be_assigned(cluster, shelf, cl
     assert [one.topic for one in beat.subscription_data_set] == ["demo"]
 
 
-async def test_an_assigned_queue_follows_when_its_broker_is_back(cluster, shelf, client) -> None:
+async def test_assign_is_retried_until_the_broker_is_back(cluster, shelf, client) -> None:
     shelf.put(b"a")
     cluster.script(RequestCode.QUERY_CONSUMER_OFFSET, lambda asked: asked.answer(1, "not yet"))
     async with client.pull_consumer("readers", start="earliest") as puller:
@@ -57,7 +57,7 @@ async def test_a_silent_queue_of_a_pull_consumer_stays(cluster, shelf, client, m
         assert not gone
 
 
-async def test_a_reader_tries_again_as_long_as_it_may(cluster, shelf, kit) -> None:
+async def test_a_reader_retries_until_its_timeout(cluster, shelf, kit) -> None:
     shelf.put(b"a", b"b", b"c")
     cluster.script(PULL, kit.refuse(2), kit.hang_up)
     async with connect_rocketmq(cluster.url, timeout_ms=2_000) as client:
@@ -89,7 +89,7 @@ async def test_a_reader_tries_again_as_long_as_it_may(cluster, shelf, kit) -> No
                 client.reader(ZERO, start, end=end)
 
 
-async def test_a_reader_begins_where_there_is_something(cluster, shelf, client) -> None:
+async def test_a_reader_begins_at_the_oldest_offset(cluster, shelf, client) -> None:
     shelf.put(b"a", b"b", b"c")
 
     def pull(asked: Any) -> None:

@@ -12,8 +12,8 @@ from coherer._wire.rocketmq.bodies import LockBatch, LockedBatch
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer.errors import RequestTimeoutError
 from coherer.rocketmq import connect as connect_rocketmq
-from tests.client.consuming_place import until
-from tests.client.rocket_shelf import MEMBERS, PULL, ZERO, Shelf, one, reading
+from tests.client.rocket_broker import MEMBERS, PULL, ZERO, FakeQueues, one, reading
+from tests.client.rocket_scenario import until
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 async def test_locks_of_one_broker_do_not_wait_for_another(cluster2, monkeypatch) -> None:
     monkeypatch.setattr(membership, "LOCK_MS", 20)
     monkeypatch.setattr(broker_rpc, "LOCK_TIMEOUT_MS", 60_000)
-    pair = Shelf(cluster2)
+    pair = FakeQueues(cluster2)
     late: list[Any] = []
 
     def lock(asked: Any) -> None:
@@ -57,7 +57,7 @@ async def test_queues_stay_while_the_members_are_unknown(cluster, shelf, client)
         await until(lambda: ZERO not in consumer.assignment)
 
 
-async def test_other_queues_make_a_newer_version(cluster, shelf, client) -> None:
+async def test_changed_queues_renew_the_subscription(cluster, shelf, client) -> None:
     def beats() -> int:
         return len(cluster.asked(RequestCode.HEART_BEAT))
 
@@ -87,7 +87,7 @@ async def shelf_pull(cluster: Any, queue: int) -> Any:
     return pulls()[-1]
 
 
-async def test_a_topic_that_comes_later(cluster, shelf, client, caplog) -> None:
+async def test_a_topic_created_after_the_start(cluster, shelf, client, caplog) -> None:
     del cluster.topics["demo"]
     async with reading(client, rebalance_ms=30) as consumer:
         assert "Topic demo does not exist yet" in caplog.text
@@ -100,7 +100,9 @@ async def test_a_topic_that_comes_later(cluster, shelf, client, caplog) -> None:
         assert (await one(consumer)).bodies() == [b"a"]
 
 
-async def test_in_order_only_what_is_locked_is_read(cluster, shelf, client, monkeypatch) -> None:
+async def test_an_orderly_consumer_reads_locked_queues_only(
+    cluster, shelf, client, monkeypatch
+) -> None:
     monkeypatch.setattr(assignment, "LOCK_MS", 20)
     monkeypatch.setattr(membership, "LOCK_MS", 20)
     refuse: list[bool] = [True]
@@ -131,7 +133,7 @@ async def test_in_order_only_what_is_locked_is_read(cluster, shelf, client, monk
     assert ZERO in unlocked.queues
 
 
-async def test_no_more_is_pulled_than_may_wait_here(cluster, shelf, client) -> None:
+async def test_the_message_limit_of_a_queue(cluster, shelf, client) -> None:
     shelf.put(*[b"%d" % number for number in range(20)])
     async with reading(client, queue_messages=5) as consumer:
         await cluster.until(lambda: len(shelf.pulls()) == 3)
@@ -141,8 +143,8 @@ async def test_no_more_is_pulled_than_may_wait_here(cluster, shelf, client) -> N
         await cluster.until(lambda: len(shelf.pulls()) == 4)
 
 
-async def test_no_more_bytes_are_pulled_than_may_wait_here(cluster, client) -> None:
-    shelf = Shelf(cluster, queues=2)
+async def test_the_byte_limit_of_the_prefetch_buffer(cluster, client) -> None:
+    shelf = FakeQueues(cluster, queues=2)
     shelf.put(*[b"x"] * 10, queue=0)
     shelf.put(*[b"x"] * 10, queue=1)
     async with reading(client, prefetch_bytes=1) as consumer:
@@ -154,7 +156,7 @@ async def test_no_more_bytes_are_pulled_than_may_wait_here(cluster, client) -> N
         await cluster.until(lambda: len(shelf.pulls()) > 2)
 
 
-async def test_a_silent_queue_is_taken_anew(cluster, shelf, client, kit, monkeypatch) -> None:
+async def test_a_silent_queue_is_reassigned(cluster, shelf, client, kit, monkeypatch) -> None:
     monkeypatch.setattr(assignment, "IDLE_MS", 30)
     cluster.script(PULL, kit.silence, kit.silence)
     moves: list[str] = []
@@ -176,9 +178,7 @@ async def test_a_silent_queue_is_taken_anew(cluster, shelf, client, kit, monkeyp
 
 
 @pytest.mark.parametrize("rest_ms", [60_000, 20])
-async def test_a_pull_that_brings_us_nowhere_rests(
-    cluster, shelf, client, monkeypatch, rest_ms: int
-) -> None:
+async def test_a_repeated_pull_pauses(cluster, shelf, client, monkeypatch, rest_ms: int) -> None:
     """A slave that is behind, or may not be read, says "again" at once, and again."""
     monkeypatch.setattr(fetch_loop, "STUCK_MS", rest_ms)
 
@@ -197,8 +197,8 @@ async def test_a_pull_that_brings_us_nowhere_rests(
             assert len(shelf.pulls()) == 1
 
 
-async def test_what_a_paused_queue_has_keeps_no_other_from_being_read(cluster, kit) -> None:
-    shelf = Shelf(cluster, queues=2)
+async def test_paused_queues_do_not_count_as_buffered(cluster, kit) -> None:
+    shelf = FakeQueues(cluster, queues=2)
     shelf.put(b"0" * 5_000, queue=0)
     async with (
         connect_rocketmq(cluster.url) as client,

@@ -24,12 +24,12 @@ def test_lists_are_sorted_and_doubles_removed() -> None:
     assert ours == [QUEUES[1], QUEUES[3]]
 
 
-def test_who_is_not_in_the_group_gets_nothing() -> None:
+def test_a_client_outside_the_group_gets_no_queues() -> None:
     assert allocate(nth, "z", QUEUES, ["x"]) == []
     assert allocate(nth, "x", [], ["x"]) == []
 
 
-def test_what_changes() -> None:
+def test_change_of_assignment() -> None:
     first, second, third, fourth = QUEUES
     moved = change_of([third, first], [first, second])
     assert (moved.revoked, moved.added) == ([third], [second])

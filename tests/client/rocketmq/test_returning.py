@@ -14,8 +14,8 @@ from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command, encode
 from coherer._wire.rocketmq.headers import SendHeader, read_send
 from coherer.errors import UsageError
-from tests.client.consuming_place import until
-from tests.client.rocket_shelf import BACK, ZERO, one, reading
+from tests.client.rocket_broker import BACK, ZERO, one, reading
+from tests.client.rocket_scenario import until
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -40,7 +40,7 @@ async def test_a_message_goes_back_to_its_broker(cluster, shelf, client) -> None
     }
 
 
-async def test_what_a_broker_does_not_take_back_is_sent_anew(cluster, shelf, client, kit) -> None:
+async def test_a_refused_send_back_goes_to_the_retry_topic(cluster, shelf, client, kit) -> None:
     shelf.put(b"a", TAGS="UA", DELAY="2")
     cluster.script(BACK, kit.refuse(1))
     async with reading(client) as consumer:
@@ -62,7 +62,9 @@ async def test_what_a_broker_does_not_take_back_is_sent_anew(cluster, shelf, cli
     assert bytes(asked.request.body) == b"a"
 
 
-async def test_what_nobody_takes_back_comes_again_here(cluster, shelf, client, kit) -> None:
+async def test_a_message_that_no_broker_accepts_is_redelivered_locally(
+    cluster, shelf, client, kit
+) -> None:
     shelf.put(b"a", b"b", b"c", b"d")
     cluster.script(BACK, kit.refuse(1))
     cluster.always(RequestCode.SEND_MESSAGE_V2, kit.refuse(14))
@@ -81,7 +83,7 @@ async def test_what_nobody_takes_back_comes_again_here(cluster, shelf, client, k
         assert consumer.progress[ZERO].offset == 0
 
 
-async def test_what_takes_too_long_is_sent_back(cluster, shelf, client, monkeypatch) -> None:
+async def test_overdue_batches_are_sent_back(cluster, shelf, client, monkeypatch) -> None:
     monkeypatch.setattr(consumer, "OVERDUE_CHECK_MS", 10)
     shelf.put(b"a", b"b")
     async with reading(client, consume_ms=1) as reader:
@@ -93,7 +95,7 @@ async def test_what_takes_too_long_is_sent_back(cluster, shelf, client, monkeypa
             await reader.commit(batch)
 
 
-async def test_what_a_cancelled_worker_had_is_received_again(cluster, shelf, client) -> None:
+async def test_the_batch_of_a_cancelled_worker_is_received_again(cluster, shelf, client) -> None:
     shelf.put(b"a", b"b")
     begun = asyncio.Event()
 
@@ -111,7 +113,7 @@ async def test_what_a_cancelled_worker_had_is_received_again(cluster, shelf, cli
         assert (await one(consumer)).bodies() == [b"a", b"b"]
 
 
-async def test_a_loop_that_is_left_gives_the_rest_back(cluster, shelf, client) -> None:
+async def test_a_new_loop_gets_the_rest_of_the_loop_before(cluster, shelf, client) -> None:
     shelf.package = 4
     shelf.put(b"a", b"b", b"c", b"d")
     async with reading(client) as consumer:
@@ -121,7 +123,7 @@ async def test_a_loop_that_is_left_gives_the_rest_back(cluster, shelf, client) -
         assert (await anext(consumer.batches())).bodies() == [b"c", b"d"]
 
 
-async def test_a_message_for_which_nobody_has_time(cluster, shelf, client, monkeypatch) -> None:
+async def test_consume_directly_times_out(cluster, shelf, client, monkeypatch) -> None:
     monkeypatch.setattr(broker_requests, "DIRECTLY_MS", 20)
     shelf.put(b"a")
     async with reading(client) as consumer:
@@ -136,7 +138,7 @@ async def test_a_message_for_which_nobody_has_time(cluster, shelf, client, monke
 
 
 @pytest.mark.parametrize(("version", "limit"), [(355, "16"), (393, "16"), (395, None), (399, None)])
-async def test_brokers_before_4_9_1_need_to_know_how_often(
+async def test_brokers_before_4_9_1_need_the_maximum_of_attempts(
     cluster, shelf, client, version: int, limit: str | None
 ) -> None:
     def beat(asked: Any) -> None:

@@ -35,12 +35,12 @@ def brokers(selector: QueueSelector, count: int, now_ms: int = 0) -> list[str]:
     return [selector.next(now_ms).queue.broker for _ in range(count)]
 
 
-def test_in_turn() -> None:
+def test_round_robin() -> None:
     selector = QueueSelector(targets("a", "b"), counter=3)
     assert brokers(selector, 5) == ["a", "a", "b", "b", "a"]
 
 
-def test_only_brokers_with_a_connection_if_there_are_any() -> None:
+def test_connected_brokers_are_preferred() -> None:
     one, two, three, four = targets("a", "b")
     selector = QueueSelector([one, two, three, four], counter=0)
     one.connected = two.connected = False
@@ -53,14 +53,14 @@ def test_only_brokers_with_a_connection_if_there_are_any() -> None:
     assert set(brokers(selector, 4)) == {"c"}
 
 
-def test_a_second_try_goes_elsewhere() -> None:
+def test_a_retry_goes_to_another_broker() -> None:
     selector = QueueSelector(targets("a", "b", "c"), counter=0)
     assert {selector.avoiding("a").queue.broker for _ in range(9)} == {"b", "c"}
     alone = QueueSelector(targets("a"), counter=0)
     assert alone.avoiding("a").queue.broker == "a"
 
 
-def test_a_second_try_goes_to_a_broker_without_a_connection_rather_than_back() -> None:
+def test_a_retry_prefers_an_unconnected_broker_to_the_same() -> None:
     one, two = targets("a", "b", queues=1)
     two.connected = False
     selector = QueueSelector([one, two], counter=0)
@@ -107,7 +107,7 @@ def test_slow_brokers_are_avoided_for_a_while() -> None:
     assert set(brokers(selector, 8, now_ms=630_000)) == {"a", "b"}
 
 
-def test_when_all_are_bad_the_better_half_is_taken() -> None:
+def test_if_all_brokers_are_slow_the_better_half_is_used() -> None:
     faults = BrokerFaults()
     selector = QueueSelector(targets("a", "b", "c", "d"), faults, counter=0)
     for number, broker in enumerate("abcd"):
@@ -118,7 +118,7 @@ def test_when_all_are_bad_the_better_half_is_taken() -> None:
     assert not faults.is_available("c", 0)
 
 
-def test_a_single_bad_broker_is_taken() -> None:
+def test_a_single_slow_broker_is_used() -> None:
     faults = BrokerFaults(FaultRules(latency_ms=(10,), avoid_ms=(1_000,)))
     selector = QueueSelector(targets("a"), faults, counter=0)
     assert faults.least_bad(0, 0, list.sort) is None
@@ -163,7 +163,7 @@ def test_permissions() -> None:
     assert [queue.broker for queue in route.readable] == ["b"]
 
 
-def test_without_a_master_nothing_is_written() -> None:
+def test_queues_without_a_master_are_not_writable() -> None:
     route = route_of("t", data(queues("a"), queues("b"), masters="a"))
     assert {queue.broker for queue in route.writable} == {"a"}
     assert {queue.broker for queue in route.readable} == {"a", "b"}
@@ -177,7 +177,7 @@ def test_an_order_topic() -> None:
     assert route.ordered
 
 
-def test_keys_stay_with_their_queues_while_a_master_is_away() -> None:
+def test_keys_keep_their_queues_while_a_master_is_down() -> None:
     every = targets("a", "b")
     selector = QueueSelector(every, queues=[target.queue for target in every])
     before = {key: selector.queue_of_key(key) for key in range(8)}
@@ -186,7 +186,7 @@ def test_keys_stay_with_their_queues_while_a_master_is_away() -> None:
     assert [selector.target_of(target.queue) for target in every] == [*every[:2], None, None]
 
 
-def test_a_topic_that_will_be_created() -> None:
+def test_the_template_route() -> None:
     route = template_route("t", data(queues("a", 8), queues("b", 2)))
     assert [(queue.broker, queue.id) for queue in route.writable] == [
         *(("a", 0), ("a", 1), ("a", 2), ("a", 3), ("b", 0), ("b", 1)),

@@ -7,15 +7,15 @@ import pytest
 from coherer._wire.rocketmq.bodies import BrokerData, QueueData, TopicRoute
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer.rocketmq import connect as connect_rocketmq
-from tests.client.rocket_shelf import STORE, ZERO, Shelf, one, reading
+from tests.client.rocket_broker import STORE, ZERO, FakeQueues, one, reading
 
 pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.fixture
-def pair(cluster2) -> Shelf:
+def pair(cluster2) -> FakeQueues:
     """A master, broker-a, and its slave, which calls itself broker-b here."""
-    shelf = Shelf(cluster2)
+    shelf = FakeQueues(cluster2)
     addresses = {0: cluster2.brokers["broker-a"].address, 1: cluster2.brokers["broker-b"].address}
     route = TopicRoute(
         queue_datas=[
@@ -29,9 +29,9 @@ def pair(cluster2) -> Shelf:
     return shelf
 
 
-async def test_a_slave_is_asked_when_the_master_says_so(cluster2, pair) -> None:
+async def test_the_master_suggests_a_slave(cluster2, pair) -> None:
     pair.put(b"a", b"b", b"c", b"d", b"e", b"f")
-    pair.head = lambda next_offset, end: Shelf.head(  # type: ignore[method-assign]
+    pair.head = lambda next_offset, end: FakeQueues.head(  # type: ignore[method-assign]
         next_offset, end, broker=int(next_offset < 4)
     )
     async with connect_rocketmq(cluster2.url) as client, reading(client) as consumer:
@@ -43,7 +43,7 @@ async def test_a_slave_is_asked_when_the_master_says_so(cluster2, pair) -> None:
     assert asked[1][1] == 0  # slaves are not told offsets
 
 
-async def test_a_slave_serves_while_its_master_is_away(cluster2, pair) -> None:
+async def test_a_slave_serves_while_its_master_is_down(cluster2, pair) -> None:
     pair.put(b"a", b"b", b"c")
     pair.offsets["demo", 0] = 1
     await cluster2.brokers["broker-a"].listener.close()
@@ -57,9 +57,9 @@ async def test_a_slave_serves_while_its_master_is_away(cluster2, pair) -> None:
     assert {pull.broker for pull in pair.pulls()} == {"broker-b"}
 
 
-async def test_what_a_slave_hears_is_not_written_down(cluster2, pair) -> None:
+async def test_offsets_are_not_stored_at_a_slave(cluster2, pair) -> None:
     pair.put(b"a", b"b", b"c", b"d")
-    pair.head = lambda next_offset, end: Shelf.head(  # type: ignore[method-assign]
+    pair.head = lambda next_offset, end: FakeQueues.head(  # type: ignore[method-assign]
         next_offset, end, broker=1
     )
     async with connect_rocketmq(cluster2.url) as client, reading(client) as consumer:

@@ -23,18 +23,20 @@ MOMENT = datetime(2026, 11, 21, tzinfo=UTC)
         (MOMENT, Edge.TIME, Edge.END, "CONSUME_FROM_TIMESTAMP"),
     ],
 )
-def test_of_a_new_group(start: object, of_new: Edge, of_retry: Edge, name: str) -> None:
+def test_the_start_of_a_new_group_per_option(
+    start: object, of_new: Edge, of_retry: Edge, name: str
+) -> None:
     starts = StartPositions(start)  # type: ignore[arg-type]
     assert (starts.position(QUEUE, None), starts.position(RETRY, None)) == (of_new, of_retry)
     assert starts.wire_name == name
 
 
 @pytest.mark.parametrize("start", ["latest", "earliest", MOMENT])
-def test_a_group_carries_on(start: object) -> None:
+def test_a_group_continues_at_its_offset(start: object) -> None:
     assert StartPositions(start).position(QUEUE, 7) == 7  # type: ignore[arg-type]
 
 
-def test_always_latest_is_for_the_first_time() -> None:
+def test_always_latest_applies_once() -> None:
     starts = StartPositions("always-latest")
     assert not starts.needs_stored_offset(QUEUE)
     assert starts.position(QUEUE, 7) is Edge.END
@@ -43,7 +45,7 @@ def test_always_latest_is_for_the_first_time() -> None:
     assert (starts.position(QUEUE, 7), starts.position(RETRY, 3)) == (7, 3)
 
 
-def test_always_latest_does_not_go_behind_what_the_group_has_read() -> None:
+def test_always_latest_does_not_move_the_group_back() -> None:
     starts = StartPositions("always-latest")
     starts.set_ends("flights", {QUEUE: 5, OTHER: None}, 1_000)
     assert starts.needs_stored_offset(QUEUE)
@@ -58,7 +60,7 @@ def test_always_latest_does_not_go_behind_what_the_group_has_read() -> None:
     assert (starts.position(QUEUE, 3), starts.position(RETRY, 3)) == (3, 3)
 
 
-def test_given_offsets_are_for_the_first_time() -> None:
+def test_given_offsets_apply_once() -> None:
     starts = StartPositions({QUEUE: 3})
     assert (starts.position(QUEUE, 7), starts.position(OTHER, 7), starts.position(OTHER, None)) == (
         3,
@@ -71,7 +73,7 @@ def test_given_offsets_are_for_the_first_time() -> None:
 
 
 @pytest.mark.parametrize("start", ["latest", "always-latest", {Queue("other", "b", 0): 1}])
-def test_the_end_is_that_of_the_start_of_the_consumer(start: Start) -> None:
+def test_the_end_is_read_when_the_consumer_starts(start: Start) -> None:
     starts = StartPositions(start)
     assert starts.needs_ends
     starts.set_ends("flights", {QUEUE: 5, OTHER: None}, 1_000)
@@ -85,7 +87,7 @@ def test_the_end_is_that_of_the_start_of_the_consumer(start: Start) -> None:
     assert starts.position(QUEUE, None) is Edge.END, "somebody has removed the group's offset"
 
 
-def test_the_place_of_a_new_group_is_written_down_where_it_is_another_later() -> None:
+def test_a_start_offset_that_would_change_is_stored() -> None:
     assert StartPositions("latest").must_store(QUEUE)
     assert StartPositions(MOMENT).must_store(QUEUE)
     assert not StartPositions("latest").must_store(RETRY)
@@ -102,6 +104,6 @@ def test_the_time() -> None:
 
 
 @pytest.mark.parametrize("start", ["soon", {QUEUE: -1}])
-def test_nonsense(start: object) -> None:
+def test_invalid_start_positions(start: object) -> None:
     with pytest.raises(UsageError, match="start"):
         StartPositions(start)  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ def newer(cluster) -> None:
     cluster.always(BEAT, lambda asked: asked.answer(fields={"cohererFeatures": "x,timers"}))
 
 
-async def test_any_time_at_a_broker_that_can(cluster, client: Client) -> None:
+async def test_arbitrary_delivery_times(cluster, client: Client) -> None:
     newer(cluster)
     message = Message("demo", b"x")
     async with client.producer("demo") as producer:
@@ -65,7 +65,7 @@ async def test_levels_at_an_older_broker(cluster, client: Client) -> None:
     assert wishes(cluster) == [{"DELAY": "5"}, {"DELAY": "18"}, {}]
 
 
-async def test_a_first_send_waits_for_what_the_broker_says(cluster, client: Client) -> None:
+async def test_a_first_send_waits_for_the_brokers_features(cluster, client: Client) -> None:
     cluster.script(BEAT, lambda _: None)  # the first heartbeat gets no answer
     cluster.always(BEAT, lambda asked: asked.answer(fields={"cohererFeatures": "timers"}))
     async with client.producer("demo") as producer:
@@ -75,7 +75,7 @@ async def test_a_first_send_waits_for_what_the_broker_says(cluster, client: Clie
     assert wishes(cluster) == [{"TIMER_DELAY_MS": "7000"}]
 
 
-async def test_a_broker_that_does_not_say_what_it_can(
+async def test_a_broker_that_does_not_answer_about_its_features(
     cluster, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("coherer._client.rocketmq.instance.HEARTBEAT_TIMEOUT_MS", 50)
@@ -96,13 +96,13 @@ async def test_a_broker_that_does_not_say_what_it_can(
         {"delay": timedelta(seconds=-1)},
     ],
 )
-async def test_wishes_that_cannot_be(client: Client, wish: dict[str, object]) -> None:
+async def test_invalid_delivery_times(client: Client, wish: dict[str, object]) -> None:
     async with client.producer("demo") as producer:
         with pytest.raises(UsageError):
             await producer.send(Message("demo", b"x"), **wish)
 
 
-async def test_our_broker_keeps_a_message_until_its_time() -> None:
+async def test_coherers_broker_delivers_on_time() -> None:
     async with (
         async_embedded_node() as node,
         connect_rocketmq(node.rocketmq_url) as client,

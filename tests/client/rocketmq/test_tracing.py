@@ -39,7 +39,7 @@ def test_records_as_java_writes_them() -> None:
     assert fields == ["SubAfter", "R", "M", "3", "false", "null", "4", "g"]
 
 
-def test_bodies_have_a_limit() -> None:
+def test_trace_bodies_are_limited() -> None:
     records = [Record("x" * 50_000, (f"k{number}",)) for number in range(5)]
     found = list(bodies(records))
     assert [len(body) for body, _ in found] == [100_000, 100_000, 50_000]
@@ -104,7 +104,7 @@ async def test_transactions_are_traced(cluster, client: Client) -> None:
     )
 
 
-async def test_a_broker_that_wants_no_trace(cluster, client: Client) -> None:
+async def test_a_broker_without_trace(cluster, client: Client) -> None:
     fields = {"msgId": "7F", "queueId": "0", "queueOffset": "5", "TRACE_ON": "false"}
     cluster.script(SEND, lambda asked: asked.answer(0, None, fields))
     async with client.producer("demo", trace=True) as producer:

@@ -89,7 +89,7 @@ async def test_a_commit_that_is_refused(cluster, kit, client: Client) -> None:
             await transaction.commit()
 
 
-async def test_a_half_message_that_is_not_safe(cluster, client: Client) -> None:
+async def test_a_half_message_that_is_not_safely_stored(cluster, client: Client) -> None:
     fields = {"msgId": "7F00000100002A9F" + "0" * 16, "queueId": "0", "queueOffset": "5"}
     cluster.script(SEND, lambda asked: asked.answer(12, None, fields))
     async with client.producer("demo", check=unknown) as producer:
@@ -136,7 +136,7 @@ def failing(message) -> Verdict:
         (failing, 0, "checkLocalTransactionState Exception: no idea"),
     ],
 )
-async def test_a_broker_asks(cluster, client: Client, check, number, remark) -> None:
+async def test_a_transaction_check(cluster, client: Client, check, number, remark) -> None:
     async with client.producer("demo", group="banks", check=check) as producer:
         await producer.send(Message("demo", b"x"))
         ask_about(cluster)
@@ -148,7 +148,7 @@ async def test_a_broker_asks(cluster, client: Client, check, number, remark) -> 
     assert end == EndTransactionHeader("banks", 5, 77, number, True, "0A0B", "0A0B")
 
 
-async def test_a_broker_asks_about_another_group(cluster, client: Client, caplog) -> None:
+async def test_a_transaction_check_of_another_group(cluster, client: Client, caplog) -> None:
     async with client.producer("demo", group="banks", check=unknown) as producer:
         await producer.send(Message("demo", b"x"))
         ask_about(cluster, "shops")
@@ -264,9 +264,7 @@ def replied(cluster: Any, answers: list[Any], body: bytes, **changed: str | None
 @pytest.mark.parametrize(
     "body", [b"pong", b"", b"x\x9cpong", zlib.compress(b"pong" * 99)[:-5], zlib.compress(b"pong")]
 )
-async def test_a_reply_that_is_not_what_its_flag_says_is_taken_as_it_is(
-    cluster, client: Client, body: bytes
-) -> None:
+async def test_a_reply_with_a_wrong_compression_flag(cluster, client: Client, body: bytes) -> None:
     answers: list[Any] = []
     cluster.script(SEND, replied(cluster, answers, body))
     async with client.producer("demo") as producer:
@@ -283,7 +281,7 @@ async def test_a_reply_that_is_not_what_its_flag_says_is_taken_as_it_is(
         (b"pong", {"queueId": "x"}, "queueId"),
     ],
 )
-async def test_what_is_wrong_with_a_reply_ends_the_request_at_once(
+async def test_an_invalid_reply_fails_the_request_at_once(
     cluster, client: Client, body: bytes, changed: dict[str, str | None], why: str
 ) -> None:
     answers: list[Any] = []
@@ -295,7 +293,7 @@ async def test_what_is_wrong_with_a_reply_ends_the_request_at_once(
     assert (await answers[0]).code == 1
 
 
-async def test_nobody_replies(cluster, client: Client) -> None:
+async def test_no_reply(cluster, client: Client) -> None:
     async with client.producer("demo") as producer:
         with pytest.raises(RequestTimeoutError, match="No reply"):
             await producer.request(Message("demo", b"ping"), timeout_ms=30)

@@ -274,7 +274,7 @@ class Admin(ServerAdmin):
             group.name for group in await self.groups()
         }:
             code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-            raise refused(code, f"The group {name} does not exist.")
+            raise refused(code, f"There is no group {name}.")
         fields = DeleteGroupHeader(name, remove_offsets).fields()
         await self._ask_masters(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
 
@@ -442,11 +442,11 @@ class Admin(ServerAdmin):
             RefusedError: the broker does not have it any more.
             UnavailableError: the broker in the id cannot be reached.
         """
-        place = decode_offset_id(message_id)
+        parts = decode_offset_id(message_id)
         await self._instance.start()
-        host = str(ip_address(place.address))
-        address = f"[{host}]:{place.port}" if ":" in host else f"{host}:{place.port}"
-        fields = ViewMessageHeader(place.physical_offset).fields()
+        host = str(ip_address(parts.address))
+        address = f"[{host}]:{parts.port}" if ":" in host else f"{host}:{parts.port}"
+        fields = ViewMessageHeader(parts.physical_offset).fields()
         answer = await self._ask(address, RequestCode.VIEW_MESSAGE_BY_ID, fields)
         found = decode_messages(answer.body)
         if not found:
@@ -512,9 +512,9 @@ class Admin(ServerAdmin):
         Raises:
             RefusedError: there is no such member, or it did not answer in time.
         """
-        place = decode_offset_id(message.id)
+        parts = decode_offset_id(message.id)
         await self._instance.start()
-        address = f"{ip_address(place.address)}:{place.port}"
+        address = f"{ip_address(parts.address)}:{parts.port}"
         fields = ConsumeDirectlyHeader(group, client_id or None, message.id).fields()
         answer = await self._ask(address, RequestCode.CONSUME_MESSAGE_DIRECTLY, fields)
         return ConsumeDirectlyResult.decode(answer.body)
@@ -525,10 +525,10 @@ class Admin(ServerAdmin):
         Args:
             message: of the topic `TRANS_CHECK_MAX_TIME_TOPIC`.
         """
-        place = decode_offset_id(message.id)
+        parts = decode_offset_id(message.id)
         await self._instance.start()
         fields = MessageIdHeader(message.id).fields()
-        address = f"{ip_address(place.address)}:{place.port}"
+        address = f"{ip_address(parts.address)}:{parts.port}"
         await self._ask(address, RequestCode.RESUME_CHECK_HALF_MESSAGE, fields)
 
     async def _query(self, header: QueryMessageHeader) -> list[StoredMessage]:

@@ -146,7 +146,7 @@ def _mean(total: int, count: int) -> float:
 
 
 class QueueContext(msgspec.Struct, frozen=True):
-    """What all assigned queues of a consumer share.
+    """The parts that all assigned queues of a consumer share.
 
     Args:
         rpc: calls to brokers.

@@ -136,7 +136,7 @@ class PendingSend(msgspec.Struct, gc=False):
 
     @property
     def size_bytes(self) -> int:
-        """What it takes of the in-flight window."""
+        """Its share of the in-flight window."""
         return len(self.payload.body)
 
     @property

@@ -23,6 +23,7 @@ from datetime import datetime, timedelta
 from itertools import count, pairwise, repeat
 from typing import Any, Final, Self
 
+import msgspec
 from msgspec.structs import replace
 
 from coherer._client.engine.assigned import Delivery, RetryAfter
@@ -62,7 +63,7 @@ DoneCallback = Callable[[Collection[int]], None]
 """Called when a batch is done, with the offsets of the messages that were retried."""
 
 
-class ReceivedMessage:
+class ReceivedMessage(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A message that a consumer has received.
 
     The body is available at once. The other attributes are those of `StoredMessage`; the first
@@ -74,12 +75,9 @@ class ReceivedMessage:
     when a loop asks for the next message.
     """
 
-    __slots__ = ("_batch", "_number", "body")
-
-    def __init__(self, body: bytes, batch: ReceivedBatch, number: int) -> None:
-        self.body = body
-        self._batch = batch
-        self._number = number
+    body: bytes
+    _batch: ReceivedBatch
+    _number: int
 
     def ack(self) -> None:
         """Acknowledge the message: it is not delivered again. Repeating it has no effect."""
@@ -117,7 +115,7 @@ class ReceivedMessage:
             other = other.detach()
         return self.detach() == other
 
-    __hash__ = None  # type: ignore[assignment]  # as StoredMessage
+    __hash__ = None  # type: ignore[assignment]  # a message holds mappings
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         return self.detach().__reduce__()

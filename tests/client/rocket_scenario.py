@@ -21,7 +21,7 @@ from coherer.rocketmq import connect as connect_rocketmq
 WAIT_S = 30.0
 
 
-class Place:
+class Scenario:
     """A cluster, and names that no other scenario uses."""
 
     def __init__(self, url: str) -> None:
@@ -99,12 +99,12 @@ class Place:
 
 
 @asynccontextmanager
-async def place_at(url: str) -> AsyncIterator[Place]:
-    place = Place(url)
+async def scenario_at(url: str) -> AsyncIterator[Scenario]:
+    scenario = Scenario(url)
     try:
-        yield place
+        yield scenario
     finally:
-        await place.close()
+        await scenario.close()
 
 
 async def until(holds: Callable[[], Any]) -> None:

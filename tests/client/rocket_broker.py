@@ -21,7 +21,7 @@ MEMBERS = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 ZERO = Queue("demo", "broker-a", 0)
 
 
-class Shelf:
+class FakeQueues:
     """What the scripted broker has in the queues of `demo`, and how it gives that out."""
 
     def __init__(self, cluster: Any, queues: int = 1) -> None:
