@@ -45,6 +45,12 @@ def client_options(kind: type[S], protocol: str, url: str | None, given: Mapping
             f"{masked_url(url)!r} is not a URL of {protocol}.",
             hint="`coherer.connect` takes URLs of both protocols.",
         )
+    known = sorted(set(kind.__struct_fields__) - {"addresses"})
+    if unknown := sorted(given.keys() - set(known)):
+        raise UsageError(
+            f"A client of {protocol} has no option {', '.join(unknown)}.",
+            hint=f"It has {', '.join(known)}.",
+        )
     options = {**given, "addresses": address.servers}
     if address.secure and options.get("tls") is None:
         options["tls"] = TlsOptions()
