@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from coherer._client.rocketmq.consumer import Consumer
-from coherer._client.rocketmq.received import ConsumedMessage
+from coherer._client.rocketmq.received import ReceivedMessage
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.messages import SendReceipt
@@ -119,9 +119,9 @@ async def until(holds: Callable[[], Any]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def take(consumer: Consumer, count: int) -> list[ConsumedMessage]:
+async def take(consumer: Consumer, count: int) -> list[ReceivedMessage]:
     """The next messages, confirmed but for the last."""
-    found: list[ConsumedMessage] = []
+    found: list[ReceivedMessage] = []
     async with asyncio.timeout(WAIT_S):
         async for message in consumer:
             found.append(message)
@@ -131,7 +131,7 @@ async def take(consumer: Consumer, count: int) -> list[ConsumedMessage]:
     return found
 
 
-def texts(messages: Iterable[ConsumedMessage]) -> list[str]:
+def texts(messages: Iterable[ReceivedMessage]) -> list[str]:
     return [message.body.decode() for message in messages]
 
 
