@@ -7,12 +7,12 @@ from pathlib import Path
 
 from coherer._wire.rocketmq.names import Queue
 from coherer.testing.embedded import embedded_node
-from tests.client.rocket_scenario import ids, place_at, take, texts, until
+from tests.client.rocket_scenario import ids, scenario_at, take, texts, until
 
 
 async def test_reading_continues_after_a_broker_restart(tmp_path: Path) -> None:
     with embedded_node(tmp_path) as node:
-        async with place_at(node.rocketmq_url) as place:
+        async with scenario_at(node.rocketmq_url) as place:
             client, orderly = place.client(heartbeat_ms=500), place.client(heartbeat_ms=500)
             await place.make(client, 2)
             await place.send(client, "a", "b", queue=0)
