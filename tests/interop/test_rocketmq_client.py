@@ -79,7 +79,7 @@ async def test_topics(client: RocketClient, word: str) -> None:
     [state] = await admin.topics(topic)
     assert (state.partitions, state.brokers, state.writable) == (3, {"broker-a": 3}, True)
     assert topic in {one.name for one in await admin.topics()}
-    with pytest.raises(RefusedError, match="is there"):
+    with pytest.raises(RefusedError, match="exists already"):
         await admin.create_topic(topic, 3)
     await admin.create_topic(topic, 3, exist_ok=True, perm=4)
     await eventually(lambda: admin.topics(topic), lambda found: not found[0].writable)
@@ -186,7 +186,7 @@ async def test_a_consumer_that_runs(client: RocketClient, word: str) -> None:
         batch = await consumer.receive(20_000)
         assert batch is not None
         assert batch.bodies() == [b"x"]
-        consumer.done(batch)
+        batch.ack()
         assert (await direct).consume_result == "CR_SUCCESS"
 
 
