@@ -1,4 +1,4 @@
-"""Read messages in a loop. Run `produce.py` first; the group goes on where it was."""
+"""Read messages in a loop. Run `produce.py` first; the group continues where it stopped."""
 
 import asyncio
 import sys
@@ -14,8 +14,8 @@ async def main() -> None:
         client.consumer("readers", "greetings", start="earliest") as consumer,
     ):
         count = 0
-        # A package of messages is confirmed when the loop asks for the one after its last. Who
-        # leaves earlier, or dies, gets the package again: at least once.
+        # A batch is acknowledged when the loop asks for the message after its last. If the process
+        # ends before that, the batch is delivered again: at least once.
         async for message in consumer:
             count += 1
             if count <= 3:

@@ -1,4 +1,4 @@
-"""Read only what has certain tags; the broker leaves the rest out."""
+"""Read only messages with certain tags; the broker filters the others out."""
 
 import asyncio
 import sys
@@ -16,9 +16,9 @@ async def main() -> None:
 
         wet = {"weather": ["rain", "snow"]}
         async with client.consumer("umbrellas", wet, start="earliest") as consumer:
-            found = []
+            found: list[str] = []
             async for message in consumer:
-                found.append(message.tag)
+                found.append(message.tag or "")
                 if len(found) == 3:
                     break
             print(sorted(found))

@@ -1,4 +1,4 @@
-"""What RocketMQ has and TubeMQ has not: order by key, SQL filters, retries, requests."""
+"""Features of RocketMQ that TubeMQ lacks: order by key, SQL filters, retries, requests."""
 
 from __future__ import annotations
 
@@ -6,27 +6,26 @@ import asyncio
 import sys
 from datetime import timedelta
 
-import coherer
-from coherer import RocketClient, Sql92
+from coherer import rocketmq
 
 URL = sys.argv[1] if len(sys.argv) > 1 else "rocketmq://127.0.0.1:9876"
 
 
-def order(number: int, step: str, cents: int) -> coherer.Message:
+def order(number: int, step: str, cents: int) -> rocketmq.Message:
     properties = {"cents": str(cents)}
     body = f"order {number} {step}".encode()
-    return coherer.Message("shop", body, tag=step, keys=(f"o{number}",), properties=properties)
+    return rocketmq.Message("shop", body, tag=step, keys=(f"o{number}",), properties=properties)
 
 
-async def send(client: RocketClient) -> None:
+async def send(client: rocketmq.Client) -> None:
     async with client.producer("shop") as producer:
         for step in ("new", "paid", "sent"):  # one order's steps stay in order
             await producer.send(order(1, step, 500), order_by="1")
         await producer.send(order(2, "new", 20), delay_level=1)  # a second later
 
 
-async def read_with_sql(client: RocketClient) -> None:
-    wanted = {"shop": Sql92("cents >= 100 AND TAGS <> 'paid'")}
+async def read_with_sql(client: rocketmq.Client) -> None:
+    wanted = {"shop": rocketmq.Sql92("cents >= 100 AND TAGS <> 'paid'")}
     async with client.consumer("big_orders", wanted, start="earliest", orderly=True) as consumer:
         steps: list[str | None] = []
         async for message in consumer:
@@ -36,7 +35,7 @@ async def read_with_sql(client: RocketClient) -> None:
                 return
 
 
-async def read_and_retry(client: RocketClient) -> None:
+async def read_and_retry(client: rocketmq.Client) -> None:
     async with client.consumer("packers", {"shop": "new"}, start="earliest") as consumer:
         packed: list[str] = []
         async for message in consumer:
@@ -50,7 +49,7 @@ async def read_and_retry(client: RocketClient) -> None:
                 return
 
 
-async def ask(client: RocketClient) -> None:
+async def ask(client: rocketmq.Client) -> None:
     async def answer() -> None:
         async with (
             client.producer(group="answers") as producer,
@@ -61,13 +60,13 @@ async def ask(client: RocketClient) -> None:
 
     answering = asyncio.create_task(answer())
     async with client.producer(group="askers") as producer:
-        reply = await producer.request(coherer.Message("questions", b"what?"), timeout_ms=20_000)
+        reply = await producer.request(rocketmq.Message("questions", b"what?"), timeout_ms=20_000)
         print(f"the answer is {reply.body.decode()}")
     answering.cancel()
 
 
 async def main() -> None:
-    async with coherer.connect_rocketmq(URL) as client:
+    async with rocketmq.connect(URL) as client:
         await send(client)
         await read_with_sql(client)
         await read_and_retry(client)

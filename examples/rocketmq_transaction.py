@@ -1,4 +1,4 @@
-"""A message that others see only when your own work is done (RocketMQ)."""
+"""A message that consumers see only when your own work is done (RocketMQ)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 import sqlite3
 import sys
 
-import coherer
-from coherer import StoredMessage, Verdict
+from coherer import rocketmq
+from coherer.rocketmq import StoredMessage, Verdict
 
 URL = sys.argv[1] if len(sys.argv) > 1 else "rocketmq://127.0.0.1:9876"
 books = sqlite3.connect(":memory:")
@@ -15,7 +15,7 @@ books.execute("CREATE TABLE paid (transaction_id TEXT PRIMARY KEY, cents INTEGER
 
 
 def was_paid(message: StoredMessage) -> Verdict:
-    """The broker asks when it has not heard of a transaction's end; the books know."""
+    """Called when the broker does not know how a transaction ended; the books do."""
     question = "SELECT 1 FROM paid WHERE transaction_id = ?"
     paid = books.execute(question, [message.unique_id]).fetchone()
     return Verdict.COMMIT if paid else Verdict.ROLLBACK
@@ -23,13 +23,13 @@ def was_paid(message: StoredMessage) -> Verdict:
 
 async def main() -> None:
     async with (
-        coherer.connect_rocketmq(URL) as client,
+        rocketmq.connect(URL) as client,
         client.producer("payments", group="cashiers", check=was_paid) as producer,
     ):
-        async with producer.transaction(coherer.Message("payments", b"100 cents")) as sale:
+        async with producer.transaction(rocketmq.Message("payments", b"100 cents")) as sale:
             books.execute("INSERT INTO paid VALUES (?, ?)", [sale.id, 100])
         print(f"committed: {sale.verdict.name}")
-        async with producer.transaction(coherer.Message("payments", b"no money")) as refused:
+        async with producer.transaction(rocketmq.Message("payments", b"no money")) as refused:
             await refused.rollback()
         print(f"rolled back: {refused.verdict.name}")
 

@@ -1,7 +1,7 @@
-"""How to test code that needs a queue: the fixtures come with the package, nothing to import.
+"""How to test code that uses a queue, with the fixtures that the package provides.
 
-`coherer_url` is the address of a node that runs in the test process, for the whole session;
-`coherer_topic` a topic of the test's own.
+`coherer_url` is the URL of a node that runs in the test process for the whole session;
+`coherer_topic` is a new topic for each test.
 """
 
 from collections.abc import Iterator

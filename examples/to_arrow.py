@@ -1,4 +1,4 @@
-"""Packages as Arrow batches: columns, without a Python object for each message."""
+"""Batches as Arrow columns, without a Python object for each message."""
 
 import asyncio
 import sys

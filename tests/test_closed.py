@@ -13,6 +13,7 @@ import pytest
 import coherer.blocking
 from coherer._client.rocketmq.options import Verdict
 from coherer._client.rocketmq.start_position import Edge
+from coherer._client.rocketmq.transactions import Verdict
 from coherer._wire.rocketmq.messages import StoredMessage
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import ClosedError
@@ -25,18 +26,14 @@ MESSAGE_ID = "7F00000100002A9F0000000000000000"
 STILL_ALLOWED = {"check_reports", "close", "publishes"}
 """Calls that mean something after `close`."""
 
-HOOKS = {
-    "arrived", "failed", "heartbeat", "insert",
-    "moved", "nothing", "rebalance_soon", "reset", "running", "status",
-    "next_fetch", "withdraw",
-}  # fmt: skip
-"""What the parts of a client call on each other; users do not."""
+HOOKS = {"arrived", "changed", "elsewhere", "failed", "moved", "next_fetch", "nothing"}
+"""Methods that the parts of a client call on each other; users do not."""
 
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[EmbeddedNode]:
     with embedded_node() as node:
-        with coherer.blocking.connect_tubemq(node.url, admin=node.admin_url) as client:
+        with coherer.blocking.tubemq.connect(node.url, admin=node.admin_url) as client:
             client.admin().create_topic(TOPIC, 2, wait_ms=5_000)
         yield node
 
@@ -144,7 +141,7 @@ def call(thing: Any, name: str, values: dict[str, Any]) -> Any:
 
 
 async def finished(answer: Any) -> Any:
-    """What an asyncio call comes to: of an iterator, its first step."""
+    """The result of an asyncio call; of an iterator, its first step."""
     if inspect.isawaitable(answer):
         return await answer
     if hasattr(answer, "__aiter__"):
@@ -155,7 +152,7 @@ async def finished(answer: Any) -> Any:
 
 
 def begun(answer: Any) -> Any:
-    """What a blocking call comes to: of an iterator, its first step."""
+    """The result of a blocking call; of an iterator, its first step."""
     return next(iter(answer), None) if hasattr(answer, "__next__") else answer
 
 
@@ -195,7 +192,7 @@ async def some_partition(client: Any) -> Any:
 
 
 @pytest.mark.parametrize(("protocol", "kind"), PAIRS)
-async def test_what_was_closed_refuses_every_call(
+async def test_a_closed_object_refuses_every_call(
     node: EmbeddedNode, protocol: str, kind: str
 ) -> None:
     async with connect(node, protocol, blocking=False) as client:
@@ -207,7 +204,7 @@ async def test_what_was_closed_refuses_every_call(
 
 
 @pytest.mark.parametrize(("protocol", "kind"), PAIRS)
-async def test_so_does_what_a_closed_client_made(
+async def test_objects_of_a_closed_client_refuse_every_call(
     node: EmbeddedNode, protocol: str, kind: str
 ) -> None:
     async with connect(node, protocol, blocking=False) as client:
@@ -231,7 +228,9 @@ async def test_a_closed_client_and_its_administration_refuse_every_call(
 
 
 @pytest.mark.parametrize(("protocol", "kind"), PAIRS)
-def test_blocking_ones_refuse_every_call(node: EmbeddedNode, protocol: str, kind: str) -> None:
+def test_closed_blocking_objects_refuse_every_call(
+    node: EmbeddedNode, protocol: str, kind: str
+) -> None:
     async def find() -> Any:
         async with connect(node, protocol, blocking=False) as client:
             return await some_partition(client)

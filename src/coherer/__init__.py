@@ -2,69 +2,80 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from coherer._client import (
+    from coherer import blocking, rocketmq, spark, testing, tubemq
+    from coherer._api import (
+        Admin,
+        Batch,
         Client,
-        RocketClient,
-        Verdict,
+        Consumer,
+        Producer,
         connect,
-        connect_rocketmq,
-        connect_tubemq,
     )
-    from coherer._wire.rocketmq.messages import StoredMessage
-    from coherer._wire.rocketmq.subscription import Sql92
+    from coherer._client.engine.sender import SendReport
+    from coherer._net import TlsOptions
+    from coherer._views import AnyMessage, GroupState, PartitionState, TopicState
     from coherer.errors import CohererError
     from coherer.message import Message, Receipt, ReceivedMessage
 
 __version__ = "0.2.0"
 
 __all__ = [
+    "Admin",
+    "AnyMessage",
+    "Batch",
     "Client",
     "CohererError",
+    "Consumer",
+    "GroupState",
     "Message",
+    "PartitionState",
+    "Producer",
     "Receipt",
     "ReceivedMessage",
-    "RocketClient",
-    "StoredMessage",
-    "Sql92",
-    "Verdict",
+    "SendReport",
+    "TlsOptions",
+    "TopicState",
+    "blocking",
     "connect",
-    "connect_rocketmq",
-    "connect_tubemq",
+    "rocketmq",
+    "spark",
+    "testing",
+    "tubemq",
 ]
 
+_MODULES = ("blocking", "errors", "rocketmq", "spark", "testing", "tubemq")
+"""Modules that `import coherer` makes available."""
+
 _HOMES = {
-    "Client": "coherer._client",
-    "CohererError": "coherer.errors",
-    "Message": "coherer.message",
-    "Receipt": "coherer.message",
-    "ReceivedMessage": "coherer.message",
-    "RocketClient": "coherer._client",
-    "StoredMessage": "coherer._wire.rocketmq.messages",
-    "Sql92": "coherer._wire.rocketmq.subscription",
-    "Verdict": "coherer._client",
-    "connect": "coherer._client",
-    "connect_rocketmq": "coherer._client",
-    "connect_tubemq": "coherer._client",
+    "AnyMessage": "_views",
+    "CohererError": "errors",
+    "GroupState": "_views",
+    "Message": "message",
+    "PartitionState": "_views",
+    "Receipt": "message",
+    "ReceivedMessage": "message",
+    "SendReport": "_client.engine.sender",
+    "TlsOptions": "_net",
+    "TopicState": "_views",
 }
+"""Where names are defined that are not in `_api`."""
 
-_ROOMS = ("blocking", "errors", "spark", "testing")
-"""Modules that need no import of their own."""
+if not TYPE_CHECKING:
 
+    def __getattr__(name: str) -> object:
+        # PEP 562: names load on first use, so that `import coherer` stays under 60 ms.
+        from importlib import import_module
 
-def __getattr__(name: str) -> object:
-    # PEP 562: names load on first use, so that `import coherer` stays under 60 ms.
-    if name in _ROOMS:
-        return import_module(f"coherer.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'coherer' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+        if name in _MODULES:
+            return import_module(f"coherer.{name}")
+        if name not in __all__:
+            raise AttributeError(f"module 'coherer' has no attribute {name!r}")
+        value = getattr(import_module(f"coherer.{_HOMES.get(name, '_api')}"), name)
+        globals()[name] = value
+        return value
 
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES, *_ROOMS})
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__, *_MODULES})

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coherer.blocking.portal import Portal
+from coherer.blocking._portal import Portal
 from tests.client.scripted_cluster import FakeCluster, Kit
 
 

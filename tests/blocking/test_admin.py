@@ -1,28 +1,12 @@
-"""The blocking administration says what the asyncio one says."""
+"""The blocking administration of a cluster."""
 
 from __future__ import annotations
-
-import inspect
 
 import pytest
 
 import coherer.blocking
-from coherer._client.tubemq.admin import Admin as AsyncAdmin
-from coherer.blocking.admin import Admin
 from coherer.errors import ClosedError, RefusedError, UsageError
 from coherer.testing import embedded_node
-
-
-def public(kind: type) -> set[str]:
-    return {name for name in vars(kind) if not name.startswith("_")}
-
-
-def test_the_same_names_and_arguments() -> None:
-    assert public(Admin) == public(AsyncAdmin)
-    for name in public(Admin):
-        ours = inspect.signature(getattr(Admin, name))
-        theirs = inspect.signature(getattr(AsyncAdmin, name))
-        assert ours == theirs, name
 
 
 def test_against_a_node() -> None:

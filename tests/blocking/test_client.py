@@ -12,7 +12,8 @@ import pytest
 
 import coherer.blocking
 from coherer._wire.tubemq import codes, methods
-from coherer.blocking import Client, forget, shared
+from coherer.blocking import forget, shared
+from coherer.blocking.tubemq import Client
 from coherer.errors import (
     ClosedError,
     DisconnectedError,

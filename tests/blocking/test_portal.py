@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coherer.blocking.portal import Portal, wait_for
+from coherer.blocking._portal import Portal, wait_for
 from coherer.errors import ClosedError, ForkedError, UsageError
 
 

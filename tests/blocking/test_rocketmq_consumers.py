@@ -12,8 +12,9 @@ from coherer._client.rocketmq.start_position import Edge
 import coherer.blocking
 from coherer._client.rocketmq.start_position import Edge
 from coherer._wire.rocketmq.names import Queue
-from coherer.blocking.rocketmq import RocketClient
-from coherer.blocking.rocketmq_consumer import RocketBatch, RocketReceived
+from coherer.blocking.rocketmq import Client as RocketClient
+from coherer.blocking.rocketmq import ReceivedBatch as RocketBatch
+from coherer.blocking.rocketmq import ReceivedMessage as RocketReceived
 from coherer.errors import UsageError
 from coherer.message import Message
 from coherer.testing.embedded import EmbeddedNode
@@ -21,7 +22,7 @@ from coherer.testing.embedded import EmbeddedNode
 
 @pytest.fixture
 def client(coherer_rocketmq_url: str) -> Iterator[RocketClient]:
-    with coherer.blocking.connect_rocketmq(coherer_rocketmq_url) as one:
+    with coherer.blocking.rocketmq.connect(coherer_rocketmq_url) as one:
         yield one
 
 
@@ -42,7 +43,7 @@ def group_of(topic: str) -> str:
     return topic.replace("T", "g", 1)
 
 
-def test_messages_are_confirmed_when_the_next_is_asked_for(
+def test_a_loop_acknowledges_a_message_when_it_takes_the_next(
     client: RocketClient, topic: str
 ) -> None:
     send(client, topic, *[b"%d" % number for number in range(10)])
@@ -57,8 +58,7 @@ def test_messages_are_confirmed_when_the_next_is_asked_for(
         batch = next(consumer.batches())
         assert batch.bodies() == [b"6", b"7", b"8", b"9"]
         [queue] = [queue for queue in consumer.assignment if queue.topic == topic]
-        assert consumer.commit(batch) == {queue: 10}
-        assert consumer.progress[queue].offset == 10
+        assert consumer.commit(batch)[queue] == consumer.progress[queue].offset == 10
         consumer.pause()
         assert queue in consumer.paused
         consumer.resume()
@@ -66,7 +66,7 @@ def test_messages_are_confirmed_when_the_next_is_asked_for(
     assert "closed" in repr(consumer)
 
 
-def test_a_message_comes_again_or_never(client: RocketClient, topic: str) -> None:
+def test_messages_are_retried_or_become_dead_letters(client: RocketClient, topic: str) -> None:
     send(client, topic, b"again", b"dead", b"fine")
     seen: list[tuple[bytes, int]] = []
     with client.consumer(group_of(topic), topic, start="earliest") as consumer:
@@ -116,39 +116,41 @@ def test_handlers_run_in_threads(client: RocketClient, topic: str) -> None:
     assert threading.get_ident() not in threads
 
 
-def test_a_batch_is_retried(client: RocketClient, topic: str) -> None:
+def test_a_batch_that_is_retried_too_often_becomes_a_dead_letter(
+    client: RocketClient, topic: str
+) -> None:
     send(client, topic, b"a")
     with client.consumer(group_of(topic), topic, start="earliest", max_attempts=0) as consumer:
         batch = consumer.receive(10_000)
         assert batch is not None
         batch.retry()
-        batch.ack()
+        batch.ack()  # no effect any more
+        [queue] = client.partitions(topic)
+        assert consumer.commit()[queue] == 1
         assert consumer.receive(50) is None
+        with pytest.raises(UsageError, match="acknowledged or retried before"):
+            consumer.commit(batch)
     assert client.exists(f"%DLQ%{group_of(topic)}")
 
 
-def test_a_message_of_a_dropped_iterator(client: RocketClient, topic: str) -> None:
-    """Garbage collection of an iterator gives nothing back."""
+def test_seek(client: RocketClient, topic: str) -> None:
+    send(client, topic, b"a", b"b", b"c")
+    with client.consumer(group_of(topic), topic, start="earliest") as consumer:
+        batch = consumer.receive(10_000)
+        assert batch is not None
+        assert batch.bodies() == [b"a", b"b", b"c"]
+        [queue] = client.partitions(topic)
+        consumer.seek(queue, 1)
+        again = consumer.receive(10_000)
+        assert again is not None
+        assert again.bodies() == [b"b", b"c"]
+
+
+def test_a_new_loop_continues_after_an_abandoned_one(client: RocketClient, topic: str) -> None:
     send(client, topic, b"dead", b"fine")
     with client.consumer(group_of(topic), topic, start="earliest") as consumer:
         next(iter(consumer)).dead_letter()
         assert next(iter(consumer)).body == b"fine"
-    [queue] = client.partitions(f"%DLQ%{group_of(topic)}")
-    with client.reader(queue, 0) as reader:
-        assert [batch.bodies() for batch in reader] == [[b"dead"]]
-
-
-def test_a_consumer_seeks(client: RocketClient, topic: str) -> None:
-    send(client, topic, b"a", b"b")
-    with client.consumer(group_of(topic), topic, start="earliest") as consumer:
-        batch = consumer.receive(10_000)
-        assert batch is not None
-        assert batch.bodies() == [b"a", b"b"]
-        consumer.seek(batch.queue, 1)
-        again = consumer.receive(10_000)
-        assert again is not None
-        again.ack()
-        assert consumer.commit()[batch.queue] == 2
 
 
 def test_pulling(client: RocketClient, topic: str) -> None:

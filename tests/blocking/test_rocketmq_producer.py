@@ -12,14 +12,14 @@ import pytest
 import coherer.blocking
 from coherer._client.rocketmq.transactions import Verdict
 from coherer._wire.rocketmq.messages import SendReceipt
-from coherer.blocking.rocketmq import RocketClient
+from coherer.blocking.rocketmq import Client as RocketClient
 from coherer.errors import ClosedError, CohererError, RefusedError, UsageError
 from coherer.message import Message
 
 
 @pytest.fixture
 def client(coherer_rocketmq_url: str) -> Iterator[RocketClient]:
-    with coherer.blocking.connect_rocketmq(coherer_rocketmq_url) as one:
+    with coherer.blocking.rocketmq.connect(coherer_rocketmq_url) as one:
         yield one
 
 
@@ -125,7 +125,7 @@ def test_a_request_and_its_reply(client: RocketClient, topic: str) -> None:
             assert batch is not None
             for message in batch:
                 replier.reply(message, b"re:" + message.body)
-            batch.ack()
+            consumer.commit(batch)
 
     thread = threading.Thread(target=answer)
     thread.start()

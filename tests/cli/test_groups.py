@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 import coherer
 import coherer.blocking
-from coherer.blocking import Client
+from coherer.blocking.tubemq import Client
 from coherer.cli.main import app
 from coherer.testing import EmbeddedNode
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner, Result
 
-from coherer._client import SendReport
+from coherer import SendReport
 from coherer.cli.main import app
 from coherer.cli.produce import Total, send_all
 from coherer.errors import RefusedError

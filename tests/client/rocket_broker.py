@@ -6,13 +6,13 @@ import asyncio
 from collections import defaultdict
 from typing import Any
 
-from coherer._client.rocketmq.client import RocketClient
 from coherer._client.rocketmq.consumer import Consumer
 from coherer._record import layout
 from coherer._record.properties import encode
 from coherer._wire.rocketmq.bodies import ConsumerIds, HeartbeatData, LockBatch, LockedBatch
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.names import Queue
+from coherer.rocketmq import Client as RocketClient
 
 PULL = RequestCode.PULL_MESSAGE
 BACK = RequestCode.CONSUMER_SEND_MSG_BACK

@@ -8,8 +8,6 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from coherer._client import connect_rocketmq
-from coherer._client.rocketmq.client import RocketClient
 from coherer._client.rocketmq.consumer import Consumer
 from coherer._client.rocketmq.received import ReceivedMessage
 from coherer._wire.rocketmq.codes import RequestCode
@@ -17,6 +15,8 @@ from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.messages import SendReceipt
 from coherer._wire.rocketmq.names import Queue
 from coherer.message import Message
+from coherer.rocketmq import Client as RocketClient
+from coherer.rocketmq import connect as connect_rocketmq
 
 WAIT_S = 30.0
 

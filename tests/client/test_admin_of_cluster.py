@@ -11,7 +11,6 @@ import pytest
 from typer.testing import CliRunner
 
 from coherer import _net as net
-from coherer._client import connect_tubemq
 from coherer._client.tubemq.client import Client
 from coherer._server.node.node import Node
 from coherer._server.tubemq.master.master import Master, MasterConnection
@@ -19,6 +18,7 @@ from coherer._wire.tubemq import messages as pb
 from coherer.cli.main import app
 from coherer.errors import UnavailableError, UsageError
 from coherer.testing import EmbeddedNode, async_embedded_node, embedded_node
+from coherer.tubemq import connect as connect_tubemq
 
 
 class Silent(Master):

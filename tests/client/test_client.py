@@ -46,10 +46,10 @@ def test_the_environment_may_give_the_url(monkeypatch: pytest.MonkeyPatch, conne
     with pytest.raises(UsageError, match="No URL is given"):
         connect()
     monkeypatch.setenv("NAMESRV_ADDR", "10.0.0.1:9876;b")
-    assert name() == "<RocketClient of rocketmq://10.0.0.1:9876,b:9876>"
+    assert name() == "<Client of rocketmq://10.0.0.1:9876,b:9876>"
     monkeypatch.setenv("COHERER_URL", "tubemq://a")
     assert name() == "<Client of tubemq://a:8715>"
-    assert repr(coherer.connect_rocketmq()) == "<RocketClient of rocketmq://10.0.0.1:9876,b:9876>"
+    assert repr(coherer.rocketmq.connect()) == "<Client of rocketmq://10.0.0.1:9876,b:9876>"
     assert name("tubemq://c:1") == "<Client of tubemq://c:1>"
 
 

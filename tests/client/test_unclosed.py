@@ -14,7 +14,7 @@ import pytest
 
 import coherer
 import coherer.blocking
-from coherer.blocking.portal import Portal
+from coherer.blocking._portal import Portal
 from coherer.message import Message
 from coherer.testing import EmbeddedNode
 

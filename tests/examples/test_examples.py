@@ -15,7 +15,11 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 SAYS = {
     "produce.py": ["stored in partition", "3 more are stored", "1000 futures are done"],
     "consume.py": ["1004 messages"],
-    "pull.py": ["took [b'wash up'], and", "took [b'wash up'] again", "the group goes on at 1"],
+    "pull.py": [
+        "took [b'wash up'], and",
+        "took [b'wash up'] again, and it worked",
+        "the group continues at offset 1",
+    ],
     "filters.py": ["['rain', 'rain', 'snow']"],
     "blocking_api.py": ["100 sent, 0 failed", "read 100"],
     "to_arrow.py": ["value: binary", "'tag': ['even', 'odd'], 'count_all': [5000, 5000]"],

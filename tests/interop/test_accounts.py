@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from coherer._client import connect_rocketmq, connect_tubemq
 from coherer.message import Message
+from coherer.rocketmq import connect as connect_rocketmq
 from coherer.testing import async_embedded_node
+from coherer.tubemq import connect as connect_tubemq
 from tests.interop.peers.cache import prepare
 from tests.interop.peers.clients import DrivenPuller, JavaProducer
 from tests.interop.peers.driver import DriverError, JavaDriver

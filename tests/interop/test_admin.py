@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from test_matrix import drain, numbered, until
 
-from coherer._client import connect_tubemq
 from coherer._client.tubemq.admin import Admin, GroupState
 from coherer.errors import RefusedError, UsageError
 from coherer.testing import async_embedded_node
+from coherer.tubemq import connect as connect_tubemq
 from tests.interop.peers.clients import closing
 from tests.interop.peers.java import HOST
 from tests.interop.peers.runs import At, scenario

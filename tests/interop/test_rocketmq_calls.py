@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from coherer._client import connect_rocketmq
 from coherer._wire.rocketmq.bodies import (
     ConsumeDirectlyResult,
     ConsumerStatus,
@@ -20,6 +19,7 @@ from coherer._wire.rocketmq.bodies import (
 )
 from coherer._wire.rocketmq.messages import StoredMessage
 from coherer._wire.rocketmq.names import Queue
+from coherer.rocketmq import connect as connect_rocketmq
 from tests.interop.peers.driver import DriverError
 from tests.interop.peers.rocket_place import Place, outcome
 from tests.interop.peers.rocket_site import Client, Cluster, RocketSite, wait_until

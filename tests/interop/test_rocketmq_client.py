@@ -12,13 +12,13 @@ from typing import TypeVar
 import pytest
 
 import coherer
-from coherer import Message
-from coherer._client import TlsOptions, connect_rocketmq
+from coherer import Message, TlsOptions
 from coherer._client.rocketmq.admin import Admin
 from coherer._client.rocketmq.admin_records import MemberState
-from coherer._client.rocketmq.client import RocketClient
 from coherer._wire.rocketmq.codes import QueryNotFoundError, TopicNotExistError
 from coherer.errors import DisconnectedError, RefusedError
+from coherer.rocketmq import Client as RocketClient
+from coherer.rocketmq import connect as connect_rocketmq
 from tests.interop.peers.rocket_site import Cluster, RocketSite, wait_until
 from tests.interop.peers.rocketmq import PATIENT, JavaRocketBroker, home_of
 

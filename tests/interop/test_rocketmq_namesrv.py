@@ -23,7 +23,7 @@ from coherer._server.rocketmq.namesrv.settings import NameServerOptions
 from coherer._server.rocketmq.remoting_client import RemotingClient
 from coherer._wire.rocketmq import fastjson
 from coherer._wire.rocketmq.codes import RequestCode as Code
-from coherer.blocking.portal import Portal
+from coherer.blocking._portal import Portal
 from coherer.testing import embedded_node
 from tests.interop.peers.cache import JavaSystem, UnavailableError, prepare
 from tests.interop.peers.driver import Event, Json

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coherer import Message
-from coherer._client import connect_rocketmq
 from coherer._wire.rocketmq.codes import TopicNotExistError
 from coherer._wire.rocketmq.names import Queue
 from coherer.blocking import connect_rocketmq as connect_blocking

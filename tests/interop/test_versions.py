@@ -196,7 +196,7 @@ def tools(clients: Clients, release: str) -> None:
 
     address = clients.cluster.broker.address
     assert "success" in run("updateTopic", "-b", address, "-t", topic, "-r", "4", "-w", "4")
-    with coherer.blocking.connect_rocketmq(f"rocketmq://{clients.cluster.namesrv}") as client:
+    with coherer.blocking.rocketmq.connect(f"rocketmq://{clients.cluster.namesrv}") as client:
         with client.producer(topic) as producer:
             for _ in range(3):
                 producer.send(coherer.Message(topic, b"x"))

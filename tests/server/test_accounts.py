@@ -12,7 +12,6 @@ import pytest
 
 import coherer
 from coherer import Message
-from coherer._client import connect_rocketmq, connect_tubemq
 from coherer._client.tubemq.admin import Admin
 from coherer._net import TlsOptions
 from coherer._record.ids import decode_offset_id

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from coherer.blocking import Client
-    from coherer.blocking.rocketmq import RocketClient
+    from coherer.blocking.rocketmq import Client as RocketClient
+    from coherer.blocking.tubemq import Client
 
 WAIT_S = 120
 ATTEMPTS = 5

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coherer import Message
-from coherer.blocking import Client
-from coherer.blocking.rocketmq import RocketClient
+from coherer.blocking.rocketmq import Client as RocketClient
+from coherer.blocking.tubemq import Client
 from coherer.spark.source import QueueDataSource, RocketMQDataSource, TubeMQDataSource
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coherer.blocking import Client
-from coherer.blocking.rocketmq import RocketClient
+from coherer.blocking.rocketmq import Client as RocketClient
+from coherer.blocking.tubemq import Client
 from coherer.spark.offsets import from_json
 from tests.spark.beginning import check_unbroken, forget_commits, land, landed
 from tests.spark.landing import WAIT_S, feed

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coherer.blocking import Client
-from coherer.blocking.rocketmq import RocketClient
+from coherer.blocking.rocketmq import Client as RocketClient
+from coherer.blocking.tubemq import Client
 from tests.spark.landing import finish, land_and_kill, landed, run_to_the_end, send
 
 if TYPE_CHECKING:

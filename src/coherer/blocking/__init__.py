@@ -1,4 +1,4 @@
-"""The client for programs without asyncio: the same names, blocking.
+"""The clients for programs without asyncio: the same names, blocking.
 
 ```python
 import coherer.blocking
@@ -12,50 +12,78 @@ with coherer.blocking.connect("tubemq://127.0.0.1:8715") as client:
             break
 ```
 
-It is a facade over `coherer._client`: one event loop in a thread of its own does the work.
+An event loop in a background thread runs the asyncio client. Clients, producers and consumers can
+be used from any number of threads. `coherer.blocking.tubemq` and `coherer.blocking.rocketmq` have
+all that each protocol offers, typed exactly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from importlib import import_module
-from typing import TYPE_CHECKING, Final
+import os
+import threading
+from typing import TYPE_CHECKING, Unpack
 
-from coherer.blocking.connecting import connect, connect_rocketmq, connect_tubemq, forget, shared
+from coherer._api import ConnectKeywords
 
 if TYPE_CHECKING:
-    from coherer.blocking.client import Client
-    from coherer.blocking.consumer import Consumer
-    from coherer.blocking.producer import Producer
-    from coherer.blocking.reader import Reader
-    from coherer.blocking.rocketmq import RocketClient
+    from coherer.blocking import rocketmq, tubemq
+    from coherer.blocking._api import Admin, Batch, Client, Consumer, Producer, connect
 
 __all__ = [
+    "Admin",
+    "Batch",
     "Client",
     "Consumer",
     "Producer",
-    "Reader",
-    "RocketClient",
     "connect",
-    "connect_rocketmq",
-    "connect_tubemq",
     "forget",
+    "rocketmq",
     "shared",
+    "tubemq",
 ]
 
-_HOMES: Final[Mapping[str, str]] = {
-    "Client": "client",
-    "Consumer": "consumer",
-    "Producer": "producer",
-    "Reader": "reader",
-    "RocketClient": "rocketmq",
-}
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        # As in `coherer`: a client of one protocol does not load the other.
+        from importlib import import_module
+
+        if name in {"rocketmq", "tubemq"}:
+            return import_module(f"coherer.blocking.{name}")
+        if name not in __all__:
+            raise AttributeError(f"module 'coherer.blocking' has no attribute {name!r}")
+        value = getattr(import_module("coherer.blocking._api"), name)
+        globals()[name] = value
+        return value
 
 
-def __getattr__(name: str) -> object:
-    # As in `coherer._client`: a client of one protocol does not load the other's.
-    if name not in _HOMES:
-        raise AttributeError(f"module 'coherer.blocking' has no attribute {name!r}")
-    value = getattr(import_module(f"coherer.blocking.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+_shared: dict[object, Client] = {}
+_sharing = threading.Lock()
+
+
+def shared(url: str, **options: Unpack[ConnectKeywords]) -> Client:
+    """Return a client that all callers in this process share who pass the same arguments.
+
+    For processes that run many small tasks, such as Spark's workers. Do not close the client;
+    `forget` it when it has failed.
+    """
+    from coherer.blocking._api import connect
+
+    key = _key(url, options)
+    with _sharing:
+        client = _shared.get(key)
+        if client is None:
+            client = _shared[key] = connect(url, **options)
+        return client
+
+
+def forget(url: str, **options: Unpack[ConnectKeywords]) -> None:
+    """Close the client that `shared` returns for these arguments; the next call makes a new one."""
+    with _sharing:
+        client = _shared.pop(_key(url, options), None)
+    if client is not None:
+        client.close()
+
+
+def _key(url: str, options: ConnectKeywords) -> object:
+    return os.getpid(), url, tuple(sorted(options.items(), key=lambda item: item[0]))

@@ -30,7 +30,7 @@ from coherer.cli.common import (
 from coherer.errors import CohererError, UsageError
 
 if TYPE_CHECKING:
-    from coherer._client import SendReport
+    from coherer import SendReport
     from coherer.cli.reading import Stamp
     from coherer.message import Message
 

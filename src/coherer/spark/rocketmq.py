@@ -18,8 +18,10 @@ from typing import Final
 
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.names import DLQ_PREFIX, RETRY_PREFIX, Queue
-from coherer.blocking import connect_rocketmq
-from coherer.blocking.rocketmq import RocketClient, RocketProducer, RocketReader
+from coherer.blocking.rocketmq import Client as RocketClient
+from coherer.blocking.rocketmq import Producer as RocketProducer
+from coherer.blocking.rocketmq import Reader as RocketReader
+from coherer.blocking.rocketmq import connect as connect_rocketmq
 from coherer.message import Message
 from coherer.spark.offsets import Offsets, flatten, split_key
 from coherer.spark.options import Access

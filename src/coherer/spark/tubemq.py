@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from coherer._wire.tubemq.names import Partition
-from coherer.blocking import Client, Producer, Reader, connect_tubemq
+from coherer.blocking.tubemq import Client, Producer, Reader
+from coherer.blocking.tubemq import connect as connect_tubemq
 from coherer.errors import UnavailableError, UsageError
 from coherer.message import Message
 from coherer.spark.offsets import Offsets, flatten

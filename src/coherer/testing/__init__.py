@@ -1,7 +1,7 @@
-"""For tests, ours and yours: a node in the process, a clock moved by hand, a faulty network.
+"""Tools for tests: a node in the process, a manual clock, a proxy that injects network faults.
 
-With pytest nothing has to be imported: the fixtures `coherer_node` and `coherer_url` come with the
-package (`coherer.testing.plugin`).
+With pytest no import is needed: the package provides the fixtures `coherer_node`, `coherer_url`,
+`coherer_rocketmq_url` and `coherer_topic` (`coherer.testing.plugin`).
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    # Lazy (PEP 562): pytest loads the plugin in every session, also where nobody needs a node.
-    if name not in _HOMES:
-        raise AttributeError(f"module 'coherer.testing' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:
 
+    def __getattr__(name: str) -> object:
+        # Lazy (PEP 562): pytest loads the plugin in every session, also where no test needs a node.
+        if name not in _HOMES:
+            raise AttributeError(f"module 'coherer.testing' has no attribute {name!r}")
+        value = getattr(import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_HOMES})

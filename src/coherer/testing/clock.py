@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told to move."""
+"""A clock that only moves when a test moves it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from coherer.errors import UsageError
 
 
 class ManualClock:
-    """A clock for code that is told the time.
+    """A clock for code that takes its clock as an argument.
 
     Args:
-        start_ms: the time at first, ms since 1970; a round, recognizable one unless given.
+        start_ms: the initial time, ms since 1970.
 
     >>> clock = ManualClock(1_000)
     >>> clock.advance(250)
@@ -33,17 +33,17 @@ class ManualClock:
         return f"ManualClock({self._now_ms})"
 
     def now_ms(self) -> int:
-        """The time, ms since 1970. Give this method to what wants a clock."""
+        """The time, ms since 1970. Pass this method where a clock is expected."""
         return self._now_ms
 
     def wall_ms(self) -> int:
-        """The time of day, ms since 1970: as `now_ms`, until `turn` has set it."""
+        """The wall clock, ms since 1970: equal to `now_ms` until `turn` changes it."""
         return self._now_ms + self._ahead_ms
 
     def turn(self, by_ms: int) -> int:
-        """Set the time of day forward, or back, while no time passes; the new time of day.
+        """Set the wall clock forward or back, as administrators do; returns its new time.
 
-        What people do to the clocks of machines. `now_ms` is a clock that nobody sets.
+        `now_ms` does not change.
 
         >>> clock = ManualClock(10_000)
         >>> clock.turn(-3_000), clock.advance(500), clock.wall_ms()
@@ -53,19 +53,19 @@ class ManualClock:
         return self.wall_ms()
 
     def advance(self, by_ms: int) -> int:
-        """Move the clock and wake who waited for what has come; the new time.
+        """Move the clock forward and wake the sleepers that are due; returns the new time.
 
         Raises:
-            UsageError: `by_ms` is negative; clocks of tests do not go back by mistake, see `set`.
+            UsageError: `by_ms` is negative; `set` can move the clock back.
         """
         if by_ms < 0:
             raise UsageError(
-                "A clock is advanced by a positive time.", hint="Use `set` to go back."
+                "A clock cannot be advanced by a negative time.", hint="Use `set` to go back."
             )
         return self.set(self._now_ms + by_ms)
 
     def set(self, now_ms: int) -> int:
-        """Set the clock, also back, as clocks of real machines do at times; the new time."""
+        """Set the clock, forward or back; returns the new time."""
         self._now_ms = now_ms
         while self._sleepers and self._sleepers[0][0] <= now_ms:
             *_, sleeper = heapq.heappop(self._sleepers)
@@ -74,7 +74,7 @@ class ManualClock:
         return now_ms
 
     async def sleep(self, for_ms: int) -> None:
-        """Wait until the clock has been moved `for_ms` on."""
+        """Wait until the clock has moved forward by `for_ms`."""
         if for_ms <= 0:
             await asyncio.sleep(0)
             return
@@ -85,11 +85,11 @@ class ManualClock:
 
     @property
     def sleepers(self) -> int:
-        """How many wait in `sleep`."""
+        """How many tasks wait in `sleep`."""
         return sum(not sleeper.done() for *_, sleeper in self._sleepers)
 
     async def wait_sleepers(self, count: int) -> None:
-        """Wait until at least `count` wait in `sleep`: then it is time to move the clock."""
+        """Wait until at least `count` tasks wait in `sleep`; then the clock can be moved."""
         while self.sleepers < count:
             self._fell_asleep.clear()
             await self._fell_asleep.wait()

@@ -1,7 +1,7 @@
-"""A whole node inside the process of a test: both doors and administration on free ports.
+"""A node in the process of a test: both protocols and the administration on free ports.
 
-The node runs in an event loop of its own, in a thread of its own, so that a test may block, run
-another loop, or stop the node while its own code goes on.
+The node runs in its own event loop in its own thread, so a test may block, run another event loop,
+or stop the node while its own code runs.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from coherer._client.engine.options import options_of
-from coherer._server.node.node import Node
-from coherer._server.node.node_options import PORTS, NodeOptions
-from coherer.blocking.portal import Portal
+from coherer._server.node.node import Node, NodeOptions
+from coherer.blocking._portal import Portal
 from coherer.errors import UsageError
 
 T = TypeVar("T")
@@ -30,8 +29,8 @@ class EmbeddedNode:
     """A running node in a thread. Made by `embedded_node` and by the fixture `coherer_node`.
 
     Attributes:
-        directory: where its files are.
-        options: what it runs with; after the start with the ports that it got.
+        directory: the directory of its files.
+        options: its options; after the start they hold the ports that it listens on.
     """
 
     def __init__(self, options: NodeOptions) -> None:
@@ -46,10 +45,10 @@ class EmbeddedNode:
 
     @property
     def node(self) -> Node:
-        """The node itself. It lives in another thread: call it through `run` or `call`.
+        """The node itself. It runs in another thread: call it through `run` or `call`.
 
         Raises:
-            UsageError: it is stopped.
+            UsageError: the node is stopped.
         """
         if self._node is None:
             raise _stopped()
@@ -57,27 +56,27 @@ class EmbeddedNode:
 
     @property
     def url(self) -> str:
-        """Where TubeMQ's clients connect: `tubemq://127.0.0.1:<port>`."""
+        """The URL for TubeMQ clients: `tubemq://127.0.0.1:<port>`."""
         return self.node.url
 
     @property
     def rocketmq_url(self) -> str:
-        """Where RocketMQ's clients connect: `rocketmq://127.0.0.1:<port>`."""
+        """The URL for RocketMQ clients: `rocketmq://127.0.0.1:<port>`."""
         return self.node.rocketmq_url
 
     @property
     def admin_url(self) -> str:
-        """Where its HTTP administration is.
+        """The URL of the HTTP administration.
 
         Raises:
-            UsageError: it was started without.
+            UsageError: the node was started without it.
         """
         if self.node.admin_port < 0:
             raise UsageError("The embedded node has no administration.")
         return f"http://{self.options.host}:{self.node.admin_port}"
 
     def start(self) -> None:
-        """Start it; also again after `stop`, on the same files and ports."""
+        """Start the node; after `stop`, start it again on the same files and ports."""
         if self._node is not None:
             return
         self._portal = Portal()
@@ -92,7 +91,7 @@ class EmbeddedNode:
         )
 
     def stop(self) -> None:
-        """Stop it in order; what is stored stays. Nothing happens if it is stopped."""
+        """Stop the node cleanly and keep its files. Does nothing if it is stopped."""
         if self._node is None or self._portal is None:
             return
         node, portal = self._node, self._portal
@@ -103,21 +102,21 @@ class EmbeddedNode:
             portal.close()
 
     def restart(self) -> None:
-        """Stop and start it: connections break, and everything stored is there again."""
+        """Stop and start the node: connections break, stored messages are kept."""
         self.stop()
         self.start()
 
     def create_topic(self, name: str, partitions: int = 1) -> None:
-        """Create a topic on it."""
+        """Create a topic."""
         node = self.node
         self.call(lambda: node.create_topic(name, partitions))
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine function in the node's event loop and wait for what it returns."""
+        """Run a coroutine function in the node's event loop and return its result."""
         return self._running.call(work)
 
     def call(self, function: Callable[[], T]) -> T:
-        """Call a function in the node's thread and wait for what it returns."""
+        """Call a function in the node's thread and return its result."""
         return self._running.do(function)
 
     @property
@@ -145,11 +144,11 @@ def _options(directory: Path, given: Mapping[str, object]) -> NodeOptions:
 def embedded_node(
     directory: str | Path | None = None, **options: object
 ) -> Generator[EmbeddedNode]:
-    """A node for the time of a `with` block, on free ports of the loopback interface.
+    """Run a node inside a `with` block, on free ports of the loopback interface.
 
     Args:
-        directory: where its files are; a temporary directory, deleted at the end, when None.
-        options: those of `coherer._server.node.node.NodeOptions`.
+        directory: the directory of its files; None for a temporary directory that is deleted.
+        options: node options, such as `host` or `admin_port`.
 
     ```python
     with embedded_node() as node, coherer.blocking.connect(node.url) as client:
@@ -169,11 +168,11 @@ def embedded_node(
 async def async_embedded_node(
     directory: str | Path | None = None, **options: object
 ) -> AsyncGenerator[Node]:
-    """A node in the running event loop for the time of an `async with` block.
+    """Run a node in the current event loop inside an `async with` block.
 
     Args:
-        directory: where its files are; a temporary directory, deleted at the end, when None.
-        options: those of `coherer._server.node.node.NodeOptions`.
+        directory: the directory of its files; None for a temporary directory that is deleted.
+        options: node options, such as `host` or `admin_port`.
     """
     with _workspace(directory) as place:
         async with Node(_options(place, options)) as node:

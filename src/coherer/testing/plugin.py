@@ -1,7 +1,7 @@
-"""The pytest plugin: a node for the whole session, and its address.
+"""The pytest plugin: fixtures for a node that runs for the whole session.
 
-pytest loads this in every session of an environment where Coherer is installed, so nothing is
-imported here that is not needed to declare the fixtures.
+pytest loads this module in every session where Coherer is installed, so it imports only what the
+declarations of the fixtures need.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def coherer_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNode]:
-    """A node that runs for the whole test session: both doors, administration.
+    """A node for the whole test session, with both protocols and the administration.
 
-    Tests share it, so each should use topics and groups of its own; `coherer_topic` gives names.
+    Tests share it, so each test should use its own topics and groups; see `coherer_topic`.
     """
     from coherer.testing.embedded import embedded_node
 
@@ -30,19 +30,19 @@ def coherer_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedN
 
 @pytest.fixture(scope="session")
 def coherer_url(coherer_node: EmbeddedNode) -> str:
-    """Where TubeMQ's clients connect to the session's node: `tubemq://127.0.0.1:<port>`."""
+    """The TubeMQ URL of the session's node: `tubemq://127.0.0.1:<port>`."""
     return coherer_node.url
 
 
 @pytest.fixture(scope="session")
 def coherer_rocketmq_url(coherer_node: EmbeddedNode) -> str:
-    """Where RocketMQ's clients connect to the session's node: `rocketmq://127.0.0.1:<port>`."""
+    """The RocketMQ URL of the session's node: `rocketmq://127.0.0.1:<port>`."""
     return coherer_node.rocketmq_url
 
 
 @pytest.fixture
 def coherer_topic(request: pytest.FixtureRequest, coherer_node: EmbeddedNode) -> str:
-    """The name of a topic of this test's own, which is there and empty."""
+    """The name of a new, empty topic for this test."""
     import uuid
 
     words = "".join(c if c.isascii() and c.isalnum() else "_" for c in request.node.name)

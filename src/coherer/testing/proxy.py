@@ -1,8 +1,8 @@
-"""A TCP proxy that does what networks do: delay, lose, cut, refuse, fall silent.
+"""A TCP proxy that injects network faults: delay, loss, broken connections, silence.
 
-How it works: each connection that comes in is dialled on to the target, and each way has a queue of
-what it carries. What a read brought leaves at its due time, in order, unless a fault of that way
-says otherwise. The end of one side is queued like its bytes, so it arrives after them.
+The proxy opens a connection to the target for each connection that it accepts. Each direction has a
+queue: the bytes of a socket read leave in order at their due time, unless a fault applies. The end
+of a connection is queued like its bytes, so it arrives after them.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from coherer.errors import CohererError, DisconnectedError
 
 
 class Faults(msgspec.Struct):
-    """What goes wrong on one way through a `FaultProxy`. Change the fields at any time.
+    """The faults of one direction of a `FaultProxy`. Change the fields at any time.
 
     Attributes:
-        delay_ms: everything arrives that much later.
-        black_hole: what is sent is taken and never arrives; the connection stays open.
-        drop_reads: so many of the next socket reads are lost; counts down.
-        cut_after_bytes: after so many more bytes both sides are cut off; counts down, then None.
-        passed_bytes: how many bytes came through so far.
-        lost_bytes: how many did not, by `black_hole` and `drop_reads`.
+        delay_ms: how much later everything arrives.
+        black_hole: drop everything that is sent; the connection stays open.
+        drop_reads: how many of the next socket reads are dropped; counts down.
+        cut_after_bytes: break the connection after this many more bytes; counts down, then None.
+        passed_bytes: how many bytes have passed.
+        lost_bytes: how many bytes `black_hole` and `drop_reads` have dropped.
     """
 
     delay_ms: int = 0
@@ -39,26 +39,26 @@ class Faults(msgspec.Struct):
     lost_bytes: int = 0
 
     def heal(self) -> None:
-        """Nothing goes wrong any more."""
+        """Clear all faults."""
         self.delay_ms, self.black_hole = 0, False
         self.drop_reads, self.cut_after_bytes = 0, None
 
 
 class FaultProxy:
-    """Stands between a client and a server and makes trouble on demand.
+    """A proxy between a client and a server that injects faults on demand.
 
     Args:
         host: the server.
         port: its port.
-        listen_port: where clients connect; 0 for any free port.
+        listen_port: the port for clients; 0 for any free port.
 
     Attributes:
-        host: where clients connect to.
+        host: the address for clients.
         port: the port for clients.
-        target: the server's (host, port); may be changed for connections to come.
-        requests: what goes wrong on the way to the server.
-        answers: what goes wrong on the way back.
-        accepted: how many connections came in so far.
+        target: the server's (host, port); a change applies to new connections.
+        requests: faults on the way to the server.
+        answers: faults on the way back.
+        accepted: how many connections have been accepted.
 
     ```python
     async with FaultProxy("127.0.0.1", node.master_port) as proxy:
@@ -95,22 +95,22 @@ class FaultProxy:
 
     @property
     def address(self) -> str:
-        """Where clients connect to, as `host:port`."""
+        """The address for clients, as `host:port`."""
         return f"{self.host}:{self.port}"
 
     @property
     def connections(self) -> int:
-        """How many connections go through it now."""
+        """How many connections are open."""
         return len(self._pairs)
 
     async def start(self) -> None:
-        """Open the port for clients. `async with` does it."""
+        """Open the port for clients; `async with` does this."""
         if self._listener is None:
             self._listener = await net.listen(self.host, self.port, self._accept)
             self.port = self._listener.port
 
     async def close(self) -> None:
-        """Close the port and cut all connections."""
+        """Close the port and break all connections."""
         self.cut()
         if self._listener is not None:
             listener, self._listener = self._listener, None
@@ -118,28 +118,28 @@ class FaultProxy:
         await self.wait_connections(0)
 
     def cut(self) -> int:
-        """Cut all connections off at once, on both sides; how many there were."""
+        """Break all connections on both sides; returns how many there were."""
         pairs = tuple(self._pairs)
         for pair in pairs:
             pair.cut()
         return len(pairs)
 
     async def refuse(self) -> None:
-        """Be a server that is down: connections are cut, and new ones refused until `heal`."""
+        """Act like a server that is down: break connections and refuse new ones until `heal`."""
         await self.close()
 
     async def heal(self) -> None:
-        """Nothing goes wrong any more, and the port is open."""
+        """Clear all faults and open the port."""
         self.requests.heal()
         self.answers.heal()
         await self.start()
 
     async def wait_connections(self, count: int) -> None:
-        """Wait until exactly `count` connections go through it."""
+        """Wait until exactly `count` connections are open."""
         await self.until(lambda: len(self._pairs) == count)
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """Wait until `condition` holds; it is looked at whenever something has happened here.
+        """Wait until `condition` is true; it is evaluated after each event of the proxy.
 
         ```python
         await proxy.until(lambda: proxy.answers.lost_bytes)
@@ -157,17 +157,17 @@ class FaultProxy:
         return pair.client
 
     def forget(self, pair: _Pair) -> None:
-        """A pair is over; called by the pair."""
+        """Remove a pair that has ended; called by the pair."""
         self._pairs.discard(pair)
         self._changed.set()
 
     def happened(self) -> None:
-        """Something got through or was lost; called by a pair."""
+        """Note that bytes passed or were dropped; called by a pair."""
         self._changed.set()
 
 
 class _Pair:
-    """A connection from a client, and the one to the server that belongs to it."""
+    """A connection from a client and its connection to the server."""
 
     def __init__(self, proxy: FaultProxy, connection: net.Connection) -> None:
         self.proxy = proxy
@@ -177,7 +177,7 @@ class _Pair:
         self._dialling: asyncio.Task[None] | None = asyncio.create_task(self._dial())
 
     async def _dial(self) -> None:
-        # Never cancelled: a connection that is made while its task is cancelled would leak.
+        # Never cancelled: a connection made while its task is cancelled would leak.
         try:
             server = await net.dial(*self.proxy.target, self._receive_answers)
         except CohererError:
@@ -200,14 +200,14 @@ class _Pair:
                 side.cut()
 
     def settle(self) -> None:
-        """Called whenever something of the pair has ended: is it all over?"""
+        """Remove the pair if both of its connections have ended."""
         alive = not self.client.over or not (self.server is None or self.server.over)
         if self._dialling is None and not alive:
             self.proxy.forget(self)
 
 
 class _Side:
-    """One of the two connections of a pair, and the queue of what it received."""
+    """One of the two connections of a pair, and the queue of bytes that it received."""
 
     def __init__(self, pair: _Pair, connection: net.Connection, faults: Faults) -> None:
         self.connection = connection
@@ -242,7 +242,7 @@ class _Side:
         self._pair.settle()
 
     def pump(self) -> None:
-        """Send on what is due."""
+        """Forward the bytes that are due."""
         self._timer = None
         while self._queue and self.other is not None:
             due, data = self._queue[0]
@@ -275,7 +275,7 @@ class _Side:
         if left is not None and faults.cut_after_bytes is None:
             other.connection.flush()
             self._queue.clear()
-            # Closed rather than cut off: the last bytes must arrive.
+            # Close instead of abort: the last bytes must arrive.
             other.connection.close()
             self.connection.abort()
         elif other.connection.overloaded and self._draining is None:

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from coherer._client import connect_rocketmq
 from coherer._client.rocketmq import assigned_queue, membership
 from coherer._client.rocketmq.client import Client
 from coherer._net import Listener, listen
@@ -26,6 +25,7 @@ from coherer._wire.rocketmq.bodies import BrokerData, HeartbeatData, QueueData, 
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import read_send
+from coherer.rocketmq import connect as connect_rocketmq
 from tests.client.rocket_broker import FakeQueues
 
 SENDS = (

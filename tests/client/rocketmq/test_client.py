@@ -3,8 +3,6 @@ from __future__ import annotations
 import pytest
 
 import coherer
-import coherer._client
-from coherer._client import RocketmqKeywords, connect_rocketmq, connect_tubemq
 from coherer._client.rocketmq.client import Client
 from coherer._net import TlsOptions
 from coherer._record import layout
@@ -12,6 +10,9 @@ from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.delivery import decode_messages
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import RefusedError, UsageError
+from coherer.rocketmq import ConnectKeywords as RocketmqKeywords
+from coherer.rocketmq import connect as connect_rocketmq
+from coherer.tubemq import connect as connect_tubemq
 
 MIN, MAX = RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET
 
@@ -43,7 +44,7 @@ def test_invalid_urls_and_options(url: str, options: RocketmqKeywords, text: str
         coherer.connect(url, **options)
 
 
-def test_typed_ways_take_one_protocol() -> None:
+def test_a_protocols_connect_refuses_the_other_protocol() -> None:
     with pytest.raises(UsageError, match="not a URL of rocketmq"):
         connect_rocketmq("tubemq://a")
     with pytest.raises(UsageError, match="not a URL of tubemq"):
@@ -78,13 +79,6 @@ async def test_a_missing_topic(cluster, kit, client: Client) -> None:
     cluster.script(RequestCode.GET_ROUTEINFO_BY_TOPIC, kit.refuse(1, "broken"))
     with pytest.raises(RefusedError, match="broken"):
         await client.exists("demo")
-
-
-def test_public_names() -> None:
-    for name in coherer._client.__all__:
-        assert getattr(coherer._client, name) is not None
-    with pytest.raises(AttributeError, match="nothing"):
-        _ = coherer._client.nothing
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from coherer._client import connect_rocketmq
 from coherer._client.rocketmq.received import ReceivedMessage
 from coherer._client.rocketmq.start_position import Edge
 from coherer._wire.rocketmq.bodies import ConsumerStatus
@@ -17,6 +16,7 @@ from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.messages import StoredMessage
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import ClosedError, UsageError
+from coherer.rocketmq import connect as connect_rocketmq
 from tests.client.rocket_broker import BACK, PULL, STORE, ZERO, one, reading
 
 pytestmark = pytest.mark.usefixtures("quick")

@@ -5,7 +5,6 @@ import logging
 
 import pytest
 
-from coherer._client import connect_rocketmq
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import Link
 from coherer._client.rocketmq.options import ClientOptions
@@ -21,6 +20,7 @@ from coherer.errors import (
     UnavailableError,
     UsageError,
 )
+from coherer.rocketmq import connect as connect_rocketmq
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 BEAT = RequestCode.HEART_BEAT

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from coherer import _net as net
-from coherer._client import connect_rocketmq
 from coherer._client.engine.assigned import FetchLimits
 from coherer._client.rocketmq.client import Client
 from coherer._client.rocketmq.options import ConsumerOptions, ProducerOptions
@@ -18,6 +17,7 @@ from coherer._wire.rocketmq.codes import FAQ, RequestCode
 from coherer._wire.rocketmq.command import Command
 from coherer.errors import CohererError, RefusedError, UnavailableError, UsageError
 from coherer.message import Message
+from coherer.rocketmq import connect as connect_rocketmq
 
 SEND = RequestCode.SEND_MESSAGE_V2
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from coherer._client import connect_rocketmq
 from coherer._client.rocketmq.client import Client
 from coherer._client.rocketmq.queue_selection import FaultRules
 from coherer._record import properties as text
@@ -29,6 +28,7 @@ from coherer.errors import (
     WindowFullError,
 )
 from coherer.message import Message
+from coherer.rocketmq import connect as connect_rocketmq
 
 SEND = RequestCode.SEND_MESSAGE_V2
 BATCH = RequestCode.SEND_BATCH_MESSAGE

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from tests.client.rocket_broker import MEMBERS, PULL, ZERO
 
-from coherer._client import connect_rocketmq
 from coherer._client.rocketmq import assignment
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import ClosedError, RefusedError, UsageError
+from coherer.rocketmq import connect as connect_rocketmq
 from tests.client.rocket_broker import MEMBERS, PULL, ZERO
 
 pytestmark = pytest.mark.usefixtures("quick")

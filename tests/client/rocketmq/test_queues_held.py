@@ -9,11 +9,11 @@ import pytest
 from tests.client.rocket_broker import MEMBERS, PULL, ZERO, Shelf, one, reading
 from tests.client.rocket_scenario import until
 
-from coherer._client import connect_rocketmq
 from coherer._client.rocketmq import assignment, broker_rpc, fetch_loop, membership
 from coherer._wire.rocketmq.bodies import LockBatch, LockedBatch
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer.errors import RequestTimeoutError
+from coherer.rocketmq import connect as connect_rocketmq
 from tests.client.rocket_broker import MEMBERS, PULL, ZERO, FakeQueues, one, reading
 from tests.client.rocket_scenario import until
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.client.rocket_broker import STORE, ZERO, Shelf, one, reading
 
-from coherer._client import connect_rocketmq
 from coherer._wire.rocketmq.bodies import BrokerData, QueueData, TopicRoute
 from coherer._wire.rocketmq.codes import RequestCode
+from coherer.rocketmq import connect as connect_rocketmq
 from tests.client.rocket_broker import STORE, ZERO, FakeQueues, one, reading
 
 pytestmark = pytest.mark.usefixtures("quick")

@@ -8,12 +8,12 @@ from itertools import islice
 import pytest
 
 import coherer.blocking
-from coherer._client import connect_rocketmq
 from coherer._client.rocketmq.client import Client
 from coherer._record import properties as text
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer.errors import UnavailableError, UsageError
 from coherer.message import Message
+from coherer.rocketmq import connect as connect_rocketmq
 from coherer.testing import async_embedded_node, embedded_node
 
 SEND, BEAT = RequestCode.SEND_MESSAGE_V2, RequestCode.HEART_BEAT
@@ -147,7 +147,7 @@ async def test_consumers_of_tubemq_do_not_see_it_before() -> None:
 def test_without_asyncio() -> None:
     with (
         embedded_node() as node,
-        coherer.blocking.connect_rocketmq(node.rocketmq_url) as client,
+        coherer.blocking.rocketmq.connect(node.rocketmq_url) as client,
         client.producer("timed") as producer,
         client.consumer("readers", "timed", start="earliest") as consumer,
     ):

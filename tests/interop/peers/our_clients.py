@@ -11,13 +11,13 @@ from functools import partial
 
 import coherer
 from coherer import CohererError, Message, Receipt
-from coherer._client import Client
 from coherer._client.tubemq.consumer import Consumer
 from coherer._client.tubemq.fetching import ReceivedBatch
 from coherer._client.tubemq.producer import Producer as CohererProducer
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.delivery import MessageBatch
 from coherer.errors import RefusedError
+from coherer.tubemq import Client
 
 from .clients import (
     TIME_FORMAT,

@@ -19,6 +19,7 @@ from coherer import CohererError, Message
 from coherer._client.rocketmq.client import RocketClient
 from coherer._client.rocketmq.options import Verdict
 from coherer._wire.rocketmq.subscription import Sql92
+from coherer.rocketmq import Client as RocketClient
 
 from .driver import DriverError
 from .rocket_site import CALL_S, Client, Cluster, RocketSite, b64

@@ -27,6 +27,7 @@ from coherer.message import Message, ReceivedMessage
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
+    from coherer._client.rocketmq.received import ReceivedMessage as ConsumedMessage
 
 SYSTEM: Final = "rocketmq"
 
@@ -82,7 +83,9 @@ class Telemetry:
         return Sending(span, carrier)
 
     @contextmanager
-    def processing(self, message: ReceivedMessage, group: str = "") -> Generator[Span]:
+    def processing(
+        self, message: ReceivedMessage | ConsumedMessage, group: str = ""
+    ) -> Generator[Span]:
         """A span while a message is processed; a child of the sender's.
 
         Args:

@@ -1,0 +1,518 @@
+"""What the generated modules of this package stand on: an event loop in a thread of its own.
+
+The public classes are facades. Each holds an asyncio object (`_inner`) and a `Portal`, the way into
+the loop that runs it. `tools/generate_blocking.py` writes them from the asyncio classes; this
+module holds what cannot be generated:
+
+* `Portal`: calls from threads into the loop. Any number of threads may call. A call waits for its
+  result; when the waiting thread is interrupted (Ctrl-C), the work is cancelled. Calls from the
+  loop's own thread (a callback) and after a fork are refused.
+* `Facade`, `ManagedFacade`, `ClientFacade`: representation, `with` blocks, warnings about objects
+  that were never closed, and closing what is open when the program ends.
+* `ProducerFacade`: hands messages to the loop. Messages gather in a list, and the loop is woken
+  once for all of them: a wake-up is a system call, and most of the cost of a handover.
+* `ConsumerFacade`, `ReaderFacade`: iterators and handlers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+)
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from types import TracebackType
+from typing import Any, Final, Generic, Protocol, Self, TypeVar, cast
+
+from coherer import _net as net
+from coherer._client.engine.assigned import Delivery, DeliveryState
+from coherer._client.engine.consumer import Stop, on_sigterm
+from coherer._client.engine.lifecycle import warn_unclosed
+from coherer._client.engine.producer import BaseProducer, message_topic
+from coherer._client.engine.sender import Bulk, Outcome, SendReport, Sink, Stored
+from coherer.errors import ClosedError, CohererError, ForkedError, UsageError
+from coherer.message import Message, Receipt
+
+T = TypeVar("T")
+M = TypeVar("M")
+B_co = TypeVar("B_co", covariant=True)
+
+WINDOWS_WAIT_S: Final = 0.5
+"""On Windows a waiting thread notices Ctrl-C only between waits."""
+
+CHUNK: Final = 512
+"""Messages that `send_many` hands over at a time."""
+
+
+class Portal:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._ready = threading.Event()
+        self._loop: asyncio.AbstractEventLoop
+        self._stop: asyncio.Event
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="coherer", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+
+    @property
+    def usable(self) -> bool:
+        """Whether calls can be made from this thread, in this process."""
+        return (
+            not self._closed
+            and self._process == os.getpid()
+            and threading.get_ident() != self._thread.ident
+        )
+
+    def check(self) -> None:
+        """Check that calls can be made from this thread, in this process.
+
+        Raises:
+            ForkedError: the portal was made in another process.
+            ClosedError: it is closed.
+            UsageError: this is the loop's own thread.
+        """
+        if self.usable:
+            return
+        if self._process != os.getpid():
+            raise ForkedError(
+                "The client was made before a fork, in another process.",
+                hint="Connect again in this process.",
+            )
+        if self._closed:
+            raise ClosedError("The client is closed.")
+        raise UsageError(
+            "A callback may not wait for the client that calls it.",
+            hint="Hand the work over to another thread.",
+        )
+
+    def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine function in the loop and wait for its result."""
+        self.check()
+        future = asyncio.run_coroutine_threadsafe(work(), self._loop)
+        return wait_for(future)
+
+    def do(self, work: Callable[[], T]) -> T:
+        """Call a plain function in the loop's thread and wait for its result."""
+
+        async def once() -> T:
+            return work()
+
+        return self.call(once)
+
+    def post(self, work: Callable[[], object]) -> None:
+        """Call a plain function in the loop's thread without waiting."""
+        self.check()
+        self._loop.call_soon_threadsafe(work)
+
+    def tell(self, work: Callable[[], object]) -> None:
+        """Call a plain function in the loop's thread without waiting; when closed, do nothing."""
+        if self.usable:
+            self._loop.call_soon_threadsafe(work)
+        elif threading.get_ident() == self._thread.ident:
+            work()
+
+    def leave(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Run a coroutine function in the loop without waiting; for `__del__`, never fails."""
+        if self.usable:
+            asyncio.run_coroutine_threadsafe(work(), self._loop)
+
+    def close(self) -> None:
+        """Stop the loop and wait until its thread has ended. Further calls do nothing."""
+        if not self.usable:
+            return
+        self._closed = True
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        net.run(self._main())
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        self._ready.set()
+        await self._stop.wait()
+
+
+def wait_for(future: Future[T]) -> T:
+    """Wait for the result of a future; an interrupted wait cancels it."""
+    try:
+        while sys.platform == "win32":
+            try:
+                return future.result(WINDOWS_WAIT_S)
+            except TimeoutError:
+                if future.done():
+                    return future.result()
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+class Facade(Generic[T]):
+    """A blocking object: an asyncio object and the way to its loop.
+
+    Args:
+        portal: the way to the loop.
+        inner: the asyncio object; nothing else uses it.
+    """
+
+    def __init__(self, portal: Portal, inner: T) -> None:
+        self._portal = portal
+        self._inner = inner
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+
+class _Managed(Protocol):
+    """A producer, consumer or reader of asyncio."""
+
+    @property
+    def unclosed(self) -> bool: ...
+
+    def check(self) -> None: ...
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+W = TypeVar("W", bound=_Managed)
+
+
+class ManagedFacade(Facade[W]):
+    """A blocking object that is started and closed by a `with` block."""
+
+    def __del__(self) -> None:
+        if hasattr(self, "_inner") and self.unclosed:
+            warn_unclosed(self, "with")
+            self._portal.leave(self._inner.close)
+
+    @property
+    def unclosed(self) -> bool:
+        """Whether it has been started and not closed."""
+        return self._inner.unclosed and self._portal.usable
+
+    def __enter__(self) -> Self:
+        self._portal.call(self._inner.start)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close()
+
+    def _check(self) -> None:
+        self._inner.check()
+        self._portal.check()
+
+    def _close(self) -> None:
+        if self._portal.usable:
+            self._portal.call(self._inner.close)
+
+
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=_Closable)
+
+
+class ClientFacade(Facade[C]):
+    """A blocking client: owns the portal. Clients still open at exit are closed."""
+
+    def __init__(self, inner: C) -> None:
+        super().__init__(Portal(), inner)
+        _open_clients.add(self)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_portal") and self._portal.usable:
+            warn_unclosed(self, "with")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close everything that the client made, its connections and its thread.
+
+        Further calls do nothing, and neither do calls after a fork.
+        """
+        _open_clients.discard(self)
+        if self._portal.usable:
+            try:
+                self._portal.call(self._inner.close)
+            finally:
+                self._portal.close()
+
+
+_open_clients: weakref.WeakSet[ClientFacade[Any]] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for client in list(_open_clients):
+        client.close()
+
+
+Post = Callable[[Message, Sink], object]
+"""Posts a message in the loop's thread."""
+
+
+class _FutureSink:
+    """Puts an outcome into a future that threads wait for."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: Future[Receipt]) -> None:
+        self.future = future
+
+    def stored(self, sent: Stored) -> None:
+        receipt = sent.receipt()
+        with suppress(InvalidStateError):  # cancelled
+            self.future.set_result(receipt)
+
+    def lost(self, message: Message, error: CohererError) -> None:
+        del message
+        with suppress(InvalidStateError):
+            self.future.set_exception(error)
+
+
+class _LockSink:
+    """One outcome for one thread: a lock costs a tenth of a future."""
+
+    __slots__ = ("_lock", "_outcome")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self._outcome: Outcome | None = None
+
+    def stored(self, sent: Stored) -> None:
+        self._outcome = sent.receipt()
+        self._lock.release()
+
+    def lost(self, message: Message, error: CohererError) -> None:
+        del message
+        self._outcome = error
+        self._lock.release()
+
+    def wait(self) -> Receipt:
+        """Return the receipt or raise the error; Ctrl-C ends the wait, not the send."""
+        if sys.platform == "win32":
+            while not self._lock.acquire(timeout=WINDOWS_WAIT_S):
+                pass
+        else:
+            self._lock.acquire()
+        outcome = self._outcome
+        if isinstance(outcome, Receipt):
+            return outcome
+        assert outcome is not None  # noqa: S101 - the lock is released with an outcome
+        raise outcome
+
+
+P = TypeVar("P", bound=BaseProducer)
+R = TypeVar("R", bound=Receipt)
+
+
+class ProducerFacade(ManagedFacade[P], Generic[P, R]):
+    """Hands messages from any number of threads to a producer."""
+
+    def __init__(self, portal: Portal, inner: P) -> None:
+        super().__init__(portal, inner)
+        self._waiting: deque[tuple[Message, Sink, Post]] = deque()
+        self._woken = False
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        if error is None:
+            self._inner.check_reports()
+
+    def _in_flight(self) -> int:
+        return self._inner.in_flight + len(self._waiting)
+
+    def _send(self, message: Message, post: Post | None = None) -> R:
+        sink = _LockSink()
+        self._post(message, sink, post)
+        return cast("R", sink.wait())
+
+    def _submit(
+        self,
+        message: Message,
+        callback: Callable[[Outcome], object] | None,
+        post: Post | None = None,
+    ) -> Future[R] | None:
+        future: Future[Receipt] = Future()
+        self._post(message, _FutureSink(future), post)
+        if callback is None:
+            return cast("Future[R]", future)
+        future.add_done_callback(lambda done: callback(_outcome(done)))
+        return None
+
+    def _send_many(self, messages: Iterable[Message], *, receipts: bool) -> SendReport:
+        bulk: Bulk = self._portal.do(lambda: self._inner.bulk(receipts=receipts))
+        source = iter(messages)
+        while chunk := list(islice(source, CHUNK)):
+            self._portal.call(partial(bulk.add, chunk))
+        return self._portal.call(bulk.finish)
+
+    def _post(self, message: Message, sink: Sink, post: Post | None) -> None:
+        self._check()
+        producer = self._inner
+        if not producer.publishes(message_topic(message)):
+            self._portal.call(lambda: producer.publish(message.topic))
+        if producer.full or self._in_flight() >= producer.window:
+            self._portal.call(producer.ready)
+        self._waiting.append((message, sink, post or producer.post))
+        if not self._woken:
+            self._woken = True
+            self._portal.post(self._hand_over)
+
+    def _hand_over(self) -> None:
+        """Runs in the loop: post the messages that have gathered."""
+        self._woken = False
+        waiting = self._waiting
+        while waiting:
+            message, sink, post = waiting.popleft()
+            try:
+                post(message, sink)
+            except CohererError as error:
+                sink.lost(message, error)
+
+
+class FutureReceipt(Protocol):
+    """The future of a receipt, of either protocol."""
+
+    def result(self, timeout: float | None = None) -> Receipt:
+        """Wait for the receipt, at most `timeout` seconds, and return it or raise the error."""
+        ...
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the outcome, at most `timeout` seconds; None if the message is stored."""
+        ...
+
+    def done(self) -> bool:
+        """Whether there is an outcome."""
+        ...
+
+
+def _outcome(future: Future[Receipt]) -> Outcome:
+    error = future.exception()
+    if error is None:
+        return future.result()
+    assert isinstance(error, CohererError)  # noqa: S101 - nothing else is put there
+    return error
+
+
+class _Batch(Protocol):
+    @property
+    def delivery(self) -> Delivery[Any] | None: ...
+
+
+B = TypeVar("B", bound=_Batch)
+A_co = TypeVar("A_co", bound=_Batch, covariant=True)
+
+
+class _AsyncConsumer(_Managed, Protocol[A_co]):
+    def batches(self) -> AsyncIterator[A_co]: ...
+
+    async def run(
+        self,
+        handler: Callable[[A_co], Awaitable[None] | None],
+        *,
+        workers: int = 1,
+        stop: Stop | None = None,
+    ) -> None: ...
+
+
+K = TypeVar("K", bound=_Managed)
+
+
+class ConsumerFacade(ManagedFacade[K], Generic[K, B, M]):
+    """Iterates over batches and messages, and runs handlers, for the consumer of a group."""
+
+    def __iter__(self) -> Iterator[M]:
+        """Iterate over messages; each is acknowledged when the loop asks for the next."""
+        for batch in self._batches():
+            delivery = batch.delivery
+            for message in cast("Iterable[M]", batch):
+                yield message
+                if delivery is not None:
+                    if delivery.state is not DeliveryState.IN_HAND:
+                        break  # it was retried, or every message is acknowledged
+                    delivery.seen += 1  # the loop's thread acts on it with the next batch
+
+    @property
+    def _source(self) -> _AsyncConsumer[B]:
+        return cast("_AsyncConsumer[B]", self._inner)
+
+    def _batches(self) -> Generator[B]:
+        self._inner.check()
+        batches = self._portal.do(self._source.batches)
+        return self._iterate(batches)
+
+    def _iterate(self, batches: AsyncIterator[B]) -> Generator[B]:
+        while (batch := self._portal.call(lambda: _next(batches))) is not None:
+            yield batch
+
+    def _run(self, handler: Callable[[B], Awaitable[None] | None], workers: int) -> None:
+        stop = Stop()
+        with on_sigterm(lambda: self._portal.post(stop.request)):
+            self._portal.call(lambda: self._source.run(handler, workers=workers, stop=stop))
+
+
+async def _next(batches: AsyncIterator[B]) -> B | None:
+    """The next batch; None when the consumer is closed."""
+    try:
+        return await anext(batches)
+    except StopAsyncIteration:
+        return None
+
+
+class _AsyncReader(_Managed, Protocol[B_co]):
+    async def read(self) -> B_co | None: ...
+
+
+Q = TypeVar("Q", bound=_AsyncReader[Any])
+
+
+class ReaderFacade(ManagedFacade[Q], Generic[Q, M]):
+    """Iterates over the batches of a range."""
+
+    def __iter__(self) -> Iterator[M]:
+        while (batch := self._portal.call(cast("_AsyncReader[M]", self._inner).read)) is not None:
+            yield batch

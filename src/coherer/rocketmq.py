@@ -1,0 +1,174 @@
+"""The asyncio client of Apache RocketMQ 4.9.
+
+```python
+import coherer.rocketmq
+
+async with coherer.rocketmq.connect("rocketmq://127.0.0.1:9876") as client:
+    async with client.producer("orders") as producer:
+        await producer.send(coherer.rocketmq.Message("orders", b"42", tag="new"), order_by="42")
+    async with client.consumer("shop", {"orders": "new || paid"}, start="earliest") as consumer:
+        async for message in consumer:
+            print(message.body)
+```
+
+`coherer.blocking.rocketmq` has the same names for programs without asyncio.
+"""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from coherer._client.connecting import CommonKeywords, client_options
+from coherer._client.engine.assigned import RetryAfter
+from coherer._client.engine.consumer import Progress
+from coherer._client.engine.sender import Outcome, SendReport
+from coherer._client.engine.telemetry import Telemetry
+from coherer._client.rocketmq.admin import Admin
+from coherer._client.rocketmq.admin_records import (
+    BrokerState,
+    GroupState,
+    MemberState,
+    PartitionState,
+    TopicState,
+)
+from coherer._client.rocketmq.client import Client, ConsumerKeywords, ProducerKeywords
+from coherer._client.rocketmq.consumer import Consumer, PullConsumer
+from coherer._client.rocketmq.options import (
+    ClientOptions,
+    ConsumerOptions,
+    Listener,
+    Model,
+    ProducerOptions,
+    Selection,
+    Topics,
+)
+from coherer._client.rocketmq.producer import Producer
+from coherer._client.rocketmq.queue_selection import FaultRules, Key
+from coherer._client.rocketmq.reader import Reader
+from coherer._client.rocketmq.received import ReceivedBatch, ReceivedMessage
+from coherer._client.rocketmq.start_position import Edge, Start
+from coherer._client.rocketmq.tracing import Kind, Observer, SendObserver, StoredSend
+from coherer._client.rocketmq.transactions import Check, Transaction, Verdict
+from coherer._net import TlsOptions
+from coherer._wire.rocketmq.allocate import Strategy
+from coherer._wire.rocketmq.bodies import (
+    AclConfig,
+    BrokerData,
+    BrokerStats,
+    ClusterInfo,
+    ConsumeDirectlyResult,
+    Offsets,
+    PlainAccessConfig,
+    QueueTimeSpan,
+    RunningInfo,
+    StatsItem,
+)
+from coherer._wire.rocketmq.delivery import MessageBatch
+from coherer._wire.rocketmq.messages import SendReceipt, StoredMessage
+from coherer._wire.rocketmq.names import Queue
+from coherer._wire.rocketmq.subscription import Sql92, Tags
+from coherer.message import Message
+
+__all__ = [
+    "AclConfig",
+    "Admin",
+    "BrokerData",
+    "BrokerState",
+    "BrokerStats",
+    "Check",
+    "Client",
+    "ClientOptions",
+    "ClusterInfo",
+    "ConnectKeywords",
+    "ConsumeDirectlyResult",
+    "Consumer",
+    "ConsumerKeywords",
+    "ConsumerOptions",
+    "Edge",
+    "FaultRules",
+    "GroupState",
+    "Key",
+    "Kind",
+    "Listener",
+    "MemberState",
+    "Message",
+    "MessageBatch",
+    "Model",
+    "Observer",
+    "Offsets",
+    "Outcome",
+    "PartitionState",
+    "PlainAccessConfig",
+    "Producer",
+    "ProducerKeywords",
+    "ProducerOptions",
+    "Progress",
+    "PullConsumer",
+    "Queue",
+    "QueueTimeSpan",
+    "Reader",
+    "ReceivedBatch",
+    "ReceivedMessage",
+    "RetryAfter",
+    "RunningInfo",
+    "Selection",
+    "SendObserver",
+    "SendReceipt",
+    "SendReport",
+    "Sql92",
+    "Start",
+    "StatsItem",
+    "StoredMessage",
+    "StoredSend",
+    "Strategy",
+    "Tags",
+    "Telemetry",
+    "TlsOptions",
+    "TopicState",
+    "Topics",
+    "Transaction",
+    "Verdict",
+    "connect",
+]
+
+
+class ConnectKeywords(CommonKeywords, total=False):
+    """The keywords of `connect`; see `ClientOptions`."""
+
+    token: str | None
+    route_ms: int
+    namespace: str
+    instance: str | None
+    unit: str
+    vip: bool
+
+
+def connect(url: str | None = None, **options: Unpack[ConnectKeywords]) -> Client:
+    """Make a client of a RocketMQ cluster. It connects when it is first used.
+
+    Args:
+        url: the name servers, `rocketmq://host:port;host:port`; `rocketmqs://` for TLS. None takes
+            `COHERER_URL` from the environment, or else the name servers in `NAMESRV_ADDR`.
+        options: see `ClientOptions`; the addresses come from the URL.
+
+    Raises:
+        UsageError: the URL is not of RocketMQ, or an option is unknown or out of range.
+
+    >>> connect("rocketmq://127.0.0.1:9876", namespace="team")
+    <Client of rocketmq://127.0.0.1:9876>
+    """
+    return Client(client_options(ClientOptions, "rocketmq", url, options))
+
+
+for _class in (
+    Admin,
+    Client,
+    Consumer,
+    Producer,
+    PullConsumer,
+    Reader,
+    ReceivedBatch,
+    ReceivedMessage,
+    Transaction,
+):
+    _class.__module__ = __name__  # errors, `repr` and documentation show the public name

@@ -1,0 +1,106 @@
+"""The asyncio client of Apache InLong TubeMQ.
+
+```python
+import coherer.tubemq
+
+async with coherer.tubemq.connect("tubemq://127.0.0.1:8715") as client:
+    async with client.producer("greetings") as producer:
+        receipt = await producer.send(coherer.tubemq.Message("greetings", b"hello", tag="en"))
+    async with client.consumer("readers", "greetings", start="earliest") as consumer:
+        async for message in consumer:
+            print(message.body)
+```
+
+`coherer.blocking.tubemq` has the same names for programs without asyncio.
+"""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from coherer._client.connecting import CommonKeywords, client_options
+from coherer._client.engine.assigned import RetryAfter
+from coherer._client.engine.consumer import Progress
+from coherer._client.engine.sender import Outcome, SendReport
+from coherer._client.tubemq.admin import Admin
+from coherer._client.tubemq.admin_records import (
+    BrokerState,
+    GroupState,
+    MemberState,
+    PartitionState,
+    TopicState,
+)
+from coherer._client.tubemq.client import Client, ConsumerKeywords
+from coherer._client.tubemq.cluster import ClientOptions
+from coherer._client.tubemq.consumer import Consumer
+from coherer._client.tubemq.fetching import ReceivedBatch
+from coherer._client.tubemq.options import Bound, ConsumerOptions, Listener, Start, Topics
+from coherer._client.tubemq.producer import Producer
+from coherer._client.tubemq.reader import Reader
+from coherer._client.tubemq.routing import QualityRules
+from coherer._net import TlsOptions
+from coherer._wire.tubemq.delivery import MessageBatch
+from coherer._wire.tubemq.names import BrokerInfo, Partition
+from coherer.message import Message, Receipt, ReceivedMessage
+
+__all__ = [
+    "Admin",
+    "Bound",
+    "BrokerInfo",
+    "BrokerState",
+    "Client",
+    "ClientOptions",
+    "ConnectKeywords",
+    "Consumer",
+    "ConsumerKeywords",
+    "ConsumerOptions",
+    "GroupState",
+    "Listener",
+    "MemberState",
+    "Message",
+    "MessageBatch",
+    "Outcome",
+    "Partition",
+    "PartitionState",
+    "Producer",
+    "Progress",
+    "QualityRules",
+    "Reader",
+    "Receipt",
+    "ReceivedBatch",
+    "ReceivedMessage",
+    "RetryAfter",
+    "SendReport",
+    "Start",
+    "TlsOptions",
+    "TopicState",
+    "Topics",
+    "connect",
+]
+
+
+class ConnectKeywords(CommonKeywords, total=False):
+    """The keywords of `connect`; see `ClientOptions`."""
+
+    admin: str | None
+
+
+def connect(url: str | None = None, **options: Unpack[ConnectKeywords]) -> Client:
+    """Make a client of a TubeMQ cluster. It connects when it is first used.
+
+    Args:
+        url: the masters, `tubemq://host:port,host:port`; `tubemqs://` for TLS. None takes
+            `COHERER_URL` from the environment.
+        options: see `ClientOptions`; the addresses come from the URL.
+
+    Raises:
+        UsageError: the URL is not of TubeMQ, or an option is unknown or out of range.
+
+    >>> connect("tubemq://127.0.0.1:8715", timeout_ms=5_000)
+    <Client of tubemq://127.0.0.1:8715>
+    """
+    return Client(client_options(ClientOptions, "tubemq", url, options))
+
+
+for _class in (Admin, Client, Consumer, Producer, Reader, ReceivedBatch):
+    _class.__module__ = __name__  # errors, `repr` and documentation show the public name
