@@ -31,7 +31,7 @@ from coherer._wire.rocketmq import codes
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import SendHeader
-from coherer._wire.rocketmq.messages import Outgoing, SendReceipt
+from coherer._wire.rocketmq.messages import EncodedMessage, SendReceipt
 from coherer._wire.rocketmq.names import AUTO_CREATE_TOPIC, Queue
 from coherer._wire.rocketmq.sending import SendEncoder
 from coherer.errors import (

@@ -32,7 +32,7 @@ from coherer._client.rocketmq.tracing import Kind, ProducerTrace, Tracer, observ
 from coherer._client.rocketmq.transactions import PREPARED, Transaction, Verdict, end_header
 from coherer._record.ids import UniqueIdGenerator
 from coherer._wire.rocketmq.codes import RequestCode
-from coherer._wire.rocketmq.messages import SendReceipt, StoredMessage, outgoing
+from coherer._wire.rocketmq.messages import SendReceipt, StoredMessage
 from coherer._wire.rocketmq.names import TRACE_TOPIC, Queue
 from coherer.errors import UsageError
 from coherer.message import Message, Receipt
@@ -224,7 +224,7 @@ class Producer(BaseProducer):
             await self.publish(topic)
         ids, items = _encode_batch(messages, self._sender.ids)
         receipts: list[SendReceipt] = []
-        sizes = [ITEM_BYTES + len(body) + len(text) for _, body, _, text in items]
+        sizes = [BATCH_ITEM_BYTES + len(body) + len(text) for _, body, _, text in items]
         for part in split_by_size(sizes, self._options.max_bytes):
             await self.ready()
             target, retries = self._sender.select(topic, order_by, queue)
