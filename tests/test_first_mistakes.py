@@ -12,10 +12,10 @@ from typing import Any
 import anyio
 import pytest
 import trio
-from coherer._client.engine.sender import SendReport
 
 import coherer
 import coherer.blocking
+from coherer._client.engine.sender import SendReport
 from coherer._net import TlsOptions
 from coherer.errors import RefusedError, SendManyError, UsageError, WrongProtocolError
 from coherer.message import Message

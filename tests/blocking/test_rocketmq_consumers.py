@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from coherer._client.rocketmq.start_position import Edge
 
 import coherer.blocking
 from coherer._client.rocketmq.start_position import Edge

@@ -9,7 +9,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.client.rocket_scenario import WAIT_S, Place, take, texts, until
 
 from coherer._client.rocketmq.received import ReceivedBatch
 from coherer._wire.rocketmq.names import Queue

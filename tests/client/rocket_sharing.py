@@ -26,10 +26,6 @@ from tests.client.rocket_scenario import (
     until,
 )
 
-from coherer._wire.rocketmq.bodies import ConsumeDirectlyResult, ConsumerStatus, RunningInfo
-from coherer._wire.rocketmq.names import Queue
-from coherer.message import Message
-
 
 async def broadcast_consumers_get_all_messages(scenario: Scenario) -> None:
     client, other = scenario.client(), scenario.client()

@@ -6,7 +6,6 @@ import weakref
 from pathlib import Path
 
 import pytest
-from coherer._client.engine.options import Address, parse
 
 import coherer
 import coherer.blocking

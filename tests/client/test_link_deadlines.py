@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from coherer._client.engine.connections import ServerConnection
 
 from coherer import _net as net
 from coherer._client.engine.connections import ServerConnection

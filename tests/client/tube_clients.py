@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from coherer._client.tubemq.options import ConsumerOptions
-
 from coherer._client.tubemq.cluster import ClientOptions, Cluster
 from coherer._client.tubemq.consumer import Consumer
 from coherer._client.tubemq.fetching import ReceivedBatch

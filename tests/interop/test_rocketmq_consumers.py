@@ -7,14 +7,21 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.client.rocket_scenario import Place, ids, place_at, stored_is, take, texts, until
 
 from coherer._client.rocketmq.consumer import Consumer
 from coherer._client.rocketmq.received import ReceivedBatch
 from coherer._wire.rocketmq.names import Queue
 from coherer.message import Message
 from tests.client.rocket_consuming import SCENARIOS
-from tests.client.rocket_scenario import Scenario, ids, scenario_at, stored_is, take, texts, until
+from tests.client.rocket_scenario import (
+    Scenario,
+    ids,
+    scenario_at,
+    stored_is,
+    take,
+    texts,
+    until,
+)
 from tests.interop.peers.rocket_site import Client as JavaClient
 from tests.interop.peers.rocket_site import Cluster, RocketSite
 

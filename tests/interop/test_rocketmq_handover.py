@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.client.rocket_scenario import place_at
 
 from coherer._wire.rocketmq.codes import RequestCode
 from tests.interop.peers.driver import Driver

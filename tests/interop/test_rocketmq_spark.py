@@ -17,7 +17,7 @@ import pytest
 from coherer import Message
 from coherer._wire.rocketmq.codes import TopicNotExistError
 from coherer._wire.rocketmq.names import Queue
-from coherer.blocking import connect_rocketmq as connect_blocking
+from coherer.blocking.rocketmq import connect as connect_blocking
 from coherer.spark.offsets import Bounds, Offsets, bounds_of, canonical, earliest, latest
 from coherer.spark.options import Access
 from coherer.spark.planning import Range, between, bounded, split

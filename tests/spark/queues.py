@@ -10,8 +10,9 @@ from typing import NamedTuple, Self
 
 import pyarrow as pa
 
-from coherer.blocking import Client, connect
-from coherer.blocking.rocketmq import RocketClient
+from coherer.blocking import connect
+from coherer.blocking.rocketmq import Client as RocketClient
+from coherer.blocking.tubemq import Client
 from coherer.errors import DisconnectedError
 from coherer.message import Message
 from coherer.spark.offsets import Offsets

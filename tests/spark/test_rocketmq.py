@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 
 import pytest
-from coherer._client.engine.sender import SendReport
 
+from coherer._client.engine.sender import SendReport
 from coherer._wire.rocketmq.codes import ResponseCode, refused
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import CohererError, UnavailableError

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coherer import Message
-from coherer.blocking import Client, connect
-from coherer.blocking.rocketmq import RocketClient
+from coherer.blocking import connect
+from coherer.blocking.rocketmq import Client as RocketClient
+from coherer.blocking.tubemq import Client
 from coherer.spark import lag
 
 if TYPE_CHECKING:

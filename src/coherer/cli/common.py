@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from coherer import blocking
     from coherer._client.rocketmq.admin import Admin as RocketAdmin
     from coherer._client.tubemq.admin import Admin
-    from coherer.blocking.rocketmq import RocketClient
+    from coherer.blocking.rocketmq import Client as RocketClient
 
 T = TypeVar("T")
 
@@ -112,7 +112,9 @@ def is_rocketmq(url: str) -> bool:
     return url.startswith(("rocketmq://", "rocketmqs://"))
 
 
-def connect(url: str, user: str | None, password: str | None) -> blocking.Client | RocketClient:
+def connect(
+    url: str, user: str | None, password: str | None
+) -> blocking.tubemq.Client | RocketClient:
     """A client with the connection options of a command."""
     from coherer import blocking
 
@@ -245,7 +247,7 @@ class AdminTarget(msgspec.Struct, frozen=True):
 
     async def _run(self, work: Callable[[AnyAdmin], Awaitable[T]]) -> T:
         if is_rocketmq(self.url):
-            from coherer._client import connect_rocketmq
+            from coherer.rocketmq import connect as connect_rocketmq
 
             async with connect_rocketmq(self.url, user=self.user, password=self.password) as rocket:
                 return await work(rocket.admin())
@@ -256,7 +258,7 @@ class AdminTarget(msgspec.Struct, frozen=True):
 
             account = self.user or AUTHOR
             return await work(Admin(self.admin, self.token, user=account, password=self.password))
-        from coherer._client import connect_tubemq
+        from coherer.tubemq import connect as connect_tubemq
 
         async with connect_tubemq(
             self.url, user=self.user, password=self.password, admin=self.admin

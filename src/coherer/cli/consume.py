@@ -40,9 +40,11 @@ if TYPE_CHECKING:
     from coherer._client.tubemq.admin import Admin
     from coherer._wire.rocketmq.subscription import Sql92
     from coherer._wire.tubemq.delivery import MessageBatch
-    from coherer.blocking import Client, Consumer, Reader
-    from coherer.blocking.rocketmq import RocketClient
-    from coherer.blocking.rocketmq_consumer import RocketBatch, RocketConsumer, RocketPullConsumer
+    from coherer.blocking.rocketmq import Client as RocketClient
+    from coherer.blocking.rocketmq import Consumer as RocketConsumer
+    from coherer.blocking.rocketmq import PullConsumer as RocketPullConsumer
+    from coherer.blocking.rocketmq import ReceivedBatch as RocketBatch
+    from coherer.blocking.tubemq import Client, Consumer, Reader
     from coherer.message import ReceivedMessage
 
 _NO_TOPIC: Final = frozenset({17, 431})
@@ -205,7 +207,7 @@ def _check_topics(client: Client | RocketClient, topics: Iterable[str], *, creat
 def _create(client: Client | RocketClient, topic: str) -> None:
     from coherer import blocking
 
-    if isinstance(client, blocking.Client):
+    if isinstance(client, blocking.tubemq.Client):
         with client.producer(topic):  # a master with automatic creation creates published topics
             return
     client.admin().create_topic(topic, wait_ms=_CREATE_MS)
@@ -314,7 +316,7 @@ def _source(
 ) -> Generator[Source[Any]]:
     from coherer import blocking
 
-    if isinstance(client, blocking.Client):
+    if isinstance(client, blocking.tubemq.Client):
         tags = {topic: one for topic, one in wanted.items() if isinstance(one, tuple)}
         if group is None:
             with TubeMQReaders(client, tags, start) as readers:

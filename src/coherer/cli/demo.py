@@ -49,8 +49,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from coherer.blocking import Client, Producer
-    from coherer.blocking.rocketmq import RocketClient, RocketProducer
+    from coherer.blocking.rocketmq import Client as RocketClient
+    from coherer.blocking.rocketmq import Producer as RocketProducer
+    from coherer.blocking.tubemq import Client, Producer
     from coherer.cli.demo_flights import Answer
 
 app = typer.Typer(add_completion=False)

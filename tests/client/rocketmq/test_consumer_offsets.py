@@ -7,8 +7,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from tests.client.rocket_broker import BACK, PULL, STORE, ZERO, one, reading
-from tests.client.rocket_scenario import until
 
 from coherer._client.rocketmq import offsets
 from coherer._wire.rocketmq.bodies import ResetOffset

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from tests.client.rocket_scenario import ids, place_at, take, texts, until
-
 from coherer._wire.rocketmq.names import Queue
 from coherer.testing.embedded import embedded_node
 from tests.client.rocket_scenario import ids, scenario_at, take, texts, until

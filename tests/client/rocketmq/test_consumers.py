@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import pytest
-from tests.client.rocket_scenario import Place, place_at
 
 from tests.client.rocket_consuming import SCENARIOS
 from tests.client.rocket_scenario import Scenario, scenario_at

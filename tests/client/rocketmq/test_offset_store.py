@@ -5,7 +5,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from coherer._client.rocketmq.offsets import LocalOffsets, RemoteOffsets
 
 from coherer._client.rocketmq.offsets import BrokerOffsets, LocalOffsets
 from coherer._wire.rocketmq.names import Queue

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.client.rocket_broker import MEMBERS, PULL, ZERO
 
 from coherer._client.rocketmq import assignment
 from coherer._wire.rocketmq.codes import RequestCode

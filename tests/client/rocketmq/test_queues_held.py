@@ -6,8 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.client.rocket_broker import MEMBERS, PULL, ZERO, Shelf, one, reading
-from tests.client.rocket_scenario import until
 
 from coherer._client.rocketmq import assignment, broker_rpc, fetch_loop, membership
 from coherer._wire.rocketmq.bodies import LockBatch, LockedBatch

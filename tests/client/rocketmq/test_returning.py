@@ -6,8 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.client.rocket_broker import BACK, ZERO, one, reading
-from tests.client.rocket_scenario import until
 
 from coherer._client.rocketmq import broker_requests, consumer
 from coherer._record.properties import decode

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from coherer._client.rocketmq.queue_selection import FaultRules, Faults, Selector, hash_of
-from coherer._client.rocketmq.routing import route_of, template_route
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tests.client.rocket_broker import STORE, ZERO, Shelf, one, reading
 
 from coherer._wire.rocketmq.bodies import BrokerData, QueueData, TopicRoute
 from coherer._wire.rocketmq.codes import RequestCode

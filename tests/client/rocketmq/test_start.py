@@ -3,7 +3,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from coherer._client.rocketmq.start_position import Edge, Start, Starts
 
 from coherer._client.rocketmq.start_position import Edge, Start, StartPositions
 from coherer._wire.rocketmq.names import Queue

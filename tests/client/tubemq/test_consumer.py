@@ -9,7 +9,6 @@ from collections import Counter
 from datetime import timedelta
 
 import pytest
-from coherer._client.tubemq.options import Bound, ConsumerOptions
 
 from coherer._client.tubemq.cluster import Cluster
 from coherer._client.tubemq.consumer import Consumer

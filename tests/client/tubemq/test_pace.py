@@ -3,7 +3,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from coherer._client.tubemq.flow_control import MINUTE_MS, SLICE_MS, Pace
 
 from coherer._client.tubemq.flow_control import MINUTE_MS, SLICE_MS, FlowControl
 from coherer._wire.tubemq.flow import FlowRules

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from coherer._client.engine.sender import FutureSink
-from coherer._client.tubemq.sender import Sent
 
 from coherer._client.engine.sender import FutureSink
 from coherer._client.tubemq.cluster import ClientOptions, Cluster

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from coherer._client.tubemq.options import Bound, Origin, Positions
 
 from coherer._client.tubemq.options import Bound, StartName, StartPositions
 from coherer.errors import UsageError
