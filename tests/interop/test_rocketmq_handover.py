@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from coherer._wire.rocketmq.codes import RequestCode
+from tests.client.rocket_scenario import scenario_at
 from tests.interop.peers.driver import Driver
 from tests.interop.peers.rocket_site import Client, Cluster, RocketSite, wait_until
 from tests.interop.peers.rocketmq import has_route

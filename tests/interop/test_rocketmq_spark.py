@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import coherer
 from coherer import Message
 from coherer._wire.rocketmq.codes import TopicNotExistError
 from coherer._wire.rocketmq.names import Queue
@@ -143,7 +144,7 @@ async def impatient(cluster: Cluster) -> AsyncIterator[None]:
         yield
         return
     name = "waitTimeMillsInSendQueue"
-    async with connect_rocketmq(cluster.url) as client:
+    async with coherer.rocketmq.connect(cluster.url) as client:
         admin = client.admin()
         await admin.set_broker_config(cluster.broker.name, {name: "200"})
         yield
@@ -155,7 +156,7 @@ async def test_what_was_stored_since(cluster: Cluster, queue: RocketMQQueue, top
     """Many messages share a millisecond; none of them may be missed, and none too many be read."""
     await asyncio.to_thread(send, queue, topic, range(500))
     bounds = await held(queue, topic, 500)
-    async with connect_rocketmq(cluster.url) as client:
+    async with coherer.rocketmq.connect(cluster.url) as client:
         stored: dict[tuple[str, int], list[int]] = {}
         for place in await client.offsets(topic):
             stored[place] = []

@@ -21,7 +21,7 @@ FULL_SIZE = 420_000_040
 
 
 def keys_of(*rows: tuple[str, int, int]) -> IndexKeys:
-    """IndexKeys of the topic, with the offset and time of their messages."""
+    """Keys of the topic, with the offset and time of their messages."""
     names, offsets, times_ms = zip(*rows, strict=True)
     return IndexKeys(key_hasher("TopicTest").hash_all(names), list(offsets), list(times_ms))
 

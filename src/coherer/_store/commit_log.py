@@ -315,7 +315,7 @@ class CommitLog:
         self._unsynced = False
 
     def drop_first(self) -> int:
-        """Delete the oldest file; return the new first offset. ReadResult of the file stay valid."""
+        """Delete the oldest file; return the new first offset. Slices of the file stay valid."""
         segment = self.segments[0]
         self._remove(segment)
         self.begin = self.segments[0].begin
@@ -345,7 +345,7 @@ class CommitLog:
             self.durable_ms = store_ms
 
     def close(self) -> None:
-        """Close every file. ReadResult of them stay valid."""
+        """Close every file. Slices of them stay valid."""
         with self._guard:
             for segment in self._segments.values():
                 self._close(segment)

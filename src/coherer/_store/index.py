@@ -1,7 +1,7 @@
 """The key index: finds the records that have a key, by its hash.
 
-A file (`index_file`) is created when the first key comes. IndexKeys are kept in memory (`add`) and
-written in batches, by any thread; one lock guards everything here. IndexKeys that a crash loses are
+A file (`index_file`) is created when the first key comes. Keys are kept in memory (`add`) and
+written in batches, by any thread; one lock guards everything here. Keys that a crash loses are
 rebuilt from the log.
 """
 

@@ -2,12 +2,12 @@
 
 A file has a header of 40 bytes, a table of slots (4 bytes: the newest entry of the slot, 0 for an
 empty slot) and entries (20 bytes: hash, log offset, seconds since the file's first record, the
-previous entry of the slot). QueueEntry 0 is never used. Files are sparse.
+previous entry of the slot). Entry 0 is never used. Files are sparse.
 
 The index holds only the hash of a key; a lookup compares the keys of the messages it finds. So the
 hash is all that is kept of a key once its message is stored (`IndexKeys`, `KeyHasher`).
 
-IndexKeys hit slots all over the table. Updating each in the file would cost two system calls per key, so
+Keys hit slots all over the table. Updating each in the file would cost two system calls per key, so
 the table of the file that is being written is in memory (`SlotTable`), and `save` writes the pages
 that were changed, neighbours together. Untouched pages of the table take no memory.
 
@@ -37,7 +37,7 @@ _POWERS = {count: pow(31, count, 1 << 32) for count in (2, 8)}
 
 
 class IndexKeys:
-    """IndexKeys of messages in the order of the log: three lists of equal length.
+    """Keys of messages in the order of the log: three lists of equal length.
 
     One thread may append keys (`extend`) while another takes and drops the first ones: a key
     counts when it is in the last list, and each list grows and shrinks atomically. (Many small
@@ -89,7 +89,7 @@ def key_hash(topic: str, key: str) -> int:
 
 
 class KeyHasher:
-    """KeyHasher the keys of a topic.
+    """Hashes the keys of a topic.
 
     The hash of a text is a sum over its parts. So the share of the topic is computed once for each
     length of a key. The unique ids of a client differ only at their ends, so the hash of the last

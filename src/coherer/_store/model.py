@@ -64,7 +64,7 @@ class StoreOptions(Struct, frozen=True, kw_only=True):
         open_files: how many files of consume queues may be open.
         pending_entries_max: how many queue entries may wait in memory.
         pending_keys_max: how many keys may wait in memory.
-        replica: the log is a copy of a master's. DamagedRange after a crash is cut off with everything
+        replica: the log is a copy of a master's. Damage after a crash is cut off with everything
             that follows, and fetched again.
         delay_levels_ms: how long messages wait in each queue of the schedule topic
             (`coherer._record.system_topics`).

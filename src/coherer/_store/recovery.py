@@ -9,7 +9,7 @@ that everything before an offset X is on the disk. So:
 2. The log is scanned from `verify_bytes` before X, from the start of a record. Records before X are
    verified, also against their queue entries (the checksum covers only the body). Records from X on
    are verified and *replayed*: they get queue entries and keys.
-3. The log ends where no valid record follows, but not before X. The rest is cut off. DamagedRange that is
+3. The log ends where no valid record follows, but not before X. The rest is cut off. Damage that is
    followed by valid records stays, is reported, and is skipped by every reader. In the queues
    blanks replace the damaged messages, so that later messages keep their offsets.
 4. Queues that disagree with the log, or with the inventory of the last close (`inventory`), are

@@ -418,7 +418,7 @@ class Store:
             tags: only return records with one of these tag codes; the others are not touched.
 
         Raises:
-            ClosedError: the store is closed. ReadResult of earlier reads stay valid.
+            ClosedError: the store is closed. Slices of earlier reads stay valid.
         """
         self._check_open()
         queue = self._queues.get((topic, queue_id))
@@ -471,7 +471,7 @@ class Store:
         """Return bytes of the log, up to the end of their file: the data for a replica.
 
         Raises:
-            ClosedError: the store is closed. ReadResult of earlier reads stay valid.
+            ClosedError: the store is closed. Slices of earlier reads stay valid.
         """
         self._check_open()
         return self._log.read_raw(offset, max_bytes)

@@ -118,7 +118,9 @@ def connect(
     """A client with the connection options of a command."""
     from coherer import blocking
 
-    return blocking.connect(url, user=user, password=password)
+    if is_rocketmq(url):
+        return blocking.rocketmq.connect(url, user=user, password=password)
+    return blocking.tubemq.connect(url, user=user, password=password)
 
 
 # Output

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from coherer.blocking.rocketmq import Consumer as RocketConsumer
     from coherer.blocking.rocketmq import PullConsumer as RocketPullConsumer
     from coherer.blocking.rocketmq import ReceivedBatch as RocketBatch
-    from coherer.blocking.tubemq import Client, Consumer, Reader
+    from coherer.blocking.tubemq import Client, Consumer, Reader, ReceivedBatch
     from coherer.message import ReceivedMessage
 
 _NO_TOPIC: Final = frozenset({17, 431})
@@ -348,7 +348,7 @@ class TubeMQMember:
         """See `Source`."""
         self._consumer.commit(batch)
 
-    def stop_after(self, batch: ReceivedBatch, printed: int) -> None:  # noqa: ARG002 - whole batches
+    def stop_after(self, batch: ReceivedBatch, printed: int) -> None:  # noqa: ARG002
         """Have the whole batch delivered again."""
         batch.retry()
 

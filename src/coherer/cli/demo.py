@@ -171,7 +171,8 @@ def _run(console: Console, directory: Path, rows: int | None, chart: Path, via: 
             spark = stack.enter_context(spark_session(directory, cores))
             clients: dict[str, Client | RocketClient] = {}
             for name in via.protocols:
-                clients[name] = blocking.connect(node.urls()[name])
+                module = blocking.rocketmq if name == "rocketmq" else blocking.tubemq
+                clients[name] = module.connect(node.urls()[name])
                 stack.callback(clients[name].close)
             protocol = via.protocols[-1]
             query = land(spark, protocol, node.urls()[protocol], directory)

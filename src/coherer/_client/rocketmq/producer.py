@@ -32,7 +32,14 @@ from coherer._client.rocketmq.tracing import Kind, ProducerTrace, Tracer, observ
 from coherer._client.rocketmq.transactions import PREPARED, Transaction, Verdict, end_header
 from coherer._record.ids import UniqueIdGenerator
 from coherer._wire.rocketmq.codes import RequestCode
-from coherer._wire.rocketmq.messages import SendReceipt, StoredMessage
+from coherer._wire.rocketmq.messages import (
+    BATCH_ITEM_BYTES,
+    SendReceipt,
+    StoredMessage,
+    batch_item_parts,
+    encode_message,
+    split_by_size,
+)
 from coherer._wire.rocketmq.names import TRACE_TOPIC, Queue
 from coherer.errors import UsageError
 from coherer.message import Message, Receipt

@@ -90,8 +90,8 @@ class ReceivedMessage(msgspec.Struct, frozen=True, eq=False, gc=False):
         message, this consumer delivers it again after some seconds.
 
         Args:
-            later: the delay. Brokers only have some delays (`_record.system_topics`) and use the next
-                longer one. A number is one of these levels. None: longer with each attempt.
+            later: the delay. Brokers only have some delays (`_record.system_topics`) and use the
+                next longer one. A number is one of these levels. None: longer with each attempt.
 
         Raises:
             UsageError: there is no such level.

@@ -45,7 +45,7 @@ def parse_number(text: str, what: str, whole: str) -> int:
 
 
 def parse_rows(text: str, width: int, what: str, whole: str) -> list[tuple[int, ...]]:
-    """Read parse_rows of `width` numbers such as `1:2:3,4:5:6`; empty parse_rows are skipped, as in Java.
+    """Read rows of `width` numbers such as `1:2:3,4:5:6`; empty rows are skipped, as in Java.
 
     >>> parse_rows("1:2,,3:4", 2, "list", "")
     [(1, 2), (3, 4)]
