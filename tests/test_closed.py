@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import coherer.blocking
-from coherer._client.rocketmq.options import Verdict
 from coherer._client.rocketmq.start_position import Edge
 from coherer._client.rocketmq.transactions import Verdict
 from coherer._wire.rocketmq.messages import StoredMessage

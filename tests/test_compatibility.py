@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import coherer
-from coherer._client.rocketmq.options import Verdict
+from coherer._client.rocketmq.transactions import Verdict
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer.testing import async_embedded_node
 from tests.interop.peers.mqadmin import COMMANDS, NOT_RUN

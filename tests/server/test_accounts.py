@@ -57,7 +57,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 async def send_over_tubemq(node: Node, account: dict[str, str]) -> None:
     async with (
-        connect_tubemq(node.url, timeout_ms=5_000, **account) as client,  # type: ignore[arg-type]
+        coherer.tubemq.connect(node.url, timeout_ms=5_000, **account) as client,  # type: ignore[arg-type]
         client.producer("demo") as sender,
     ):
         await sender.send(Message("demo", b"x"))
@@ -65,7 +65,7 @@ async def send_over_tubemq(node: Node, account: dict[str, str]) -> None:
 
 async def send_over_rocketmq(node: Node, account: dict[str, str], topic: str = "demo") -> str:
     async with (
-        connect_rocketmq(node.rocketmq_url, timeout_ms=5_000, **account) as client,  # type: ignore[arg-type]
+        coherer.rocketmq.connect(node.rocketmq_url, timeout_ms=5_000, **account) as client,  # type: ignore[arg-type]
         client.producer("senders") as sender,
     ):
         return (await sender.send(Message(topic, b"x"))).id
@@ -286,12 +286,18 @@ async def test_a_file_of_accounts_keeps_its_mode(tmp_path: Path) -> None:
     path.write_text(FILE)
     for mode in (0o600, 0o640):
         path.chmod(mode)
-        async with guarded(tmp_path) as node, connect_rocketmq(node.rocketmq_url, **ANN) as client:
+        async with (
+            guarded(tmp_path) as node,
+            coherer.rocketmq.connect(node.rocketmq_url, **ANN) as client,
+        ):
             await client.admin().set_account(f"account-{mode}", "long-secret")
         assert f"account-{mode}" in path.read_text()
         assert stat.S_IMODE(path.stat().st_mode) == mode
     path.unlink()
-    async with guarded(tmp_path) as node, connect_rocketmq(node.rocketmq_url, **ANN) as client:
+    async with (
+        guarded(tmp_path) as node,
+        coherer.rocketmq.connect(node.rocketmq_url, **ANN) as client,
+    ):
         await client.admin().set_account("first-one", "long-secret")
         with pytest.raises(RefusedError, match="is in the options"):
             await client.admin().set_account("ann", "long-secret")
@@ -370,7 +376,7 @@ async def test_clients_continue_after_a_restart_with_accounts(tmp_path: Path) ->
     first.create_topic("demo", 1)
     ports = {"master_port": first.master_port, "broker_port": first.broker_port}
     async with (
-        connect_tubemq(first.url, **ANN) as client,  # type: ignore[arg-type]
+        coherer.tubemq.connect(first.url, **ANN) as client,  # type: ignore[arg-type]
         client.producer("demo") as sender,
     ):
         await sender.send(Message("demo", b"before"))

@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self
 
 import coherer
 from coherer import CohererError, Message
-from coherer._client.rocketmq.options import Verdict
+from coherer._client.rocketmq.transactions import Verdict
 from coherer._wire.rocketmq.subscription import Sql92
 from coherer.rocketmq import Client as RocketClient
 
