@@ -190,7 +190,7 @@ async def test_javas_tools_ask_our_consumer(rocket: RocketSite, cluster: Cluster
                 batch = await consumer.receive()
             assert batch is not None
             assert batch.bodies() == [b"first"]
-            consumer.done(batch)
+            batch.ack()
             assert "CR_SUCCESS" in await directly
             await until(lambda: stored_is(consumer, Queue(place.topic, "broker-a", 0), 2))
             said = await run(

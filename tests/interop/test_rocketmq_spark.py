@@ -167,7 +167,7 @@ async def test_what_was_stored_since(cluster: Cluster, queue: RocketMQQueue, top
     assert sum(map(len, stored.values())) == 500
     for time_ms in (0, moments[0], moments[len(moments) // 2], moments[-1], moments[-1] + 1):
         since = await asyncio.to_thread(
-            queue.since, topic, datetime.fromtimestamp(time_ms / 1000, UTC)
+            queue.offsets_since, topic, datetime.fromtimestamp(time_ms / 1000, UTC)
         )
         assert since == {place: bisect_left(times, time_ms) for place, times in stored.items()}
     assert latest(bounds)[topic] == {f"{at[0]}:{at[1]}": since[at] for at in sorted(since)}

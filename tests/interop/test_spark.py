@@ -82,7 +82,7 @@ async def test_spark_reads_a_topic_that_takes_no_messages_any_more(at: At) -> No
     queue = TubeMQQueue(Access(url=f"tubemq://{at.master}"))
     try:
         found = bounds_of(at.topic, await asyncio.to_thread(queue.bounds, at.topic))
-        assert await asyncio.to_thread(queue.away, at.topic) == []
+        assert await asyncio.to_thread(queue.missing_brokers, at.topic) == []
         values = await asyncio.to_thread(read, queue, earliest(found), latest(found), at.topic)
         assert sorted(values) == [b"n%06d" % one for one in range(20)]
     finally:
