@@ -94,7 +94,7 @@ class ConfigFiles:
         return None
 
     def load(self, name: str) -> bytes | None:
-        """Return the content of a file; None if there is none.
+        """Return the content of a file; None if it does not exist.
 
         Raises:
             StoreError: it cannot be read.

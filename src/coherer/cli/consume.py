@@ -260,7 +260,7 @@ class Printer:
         """Print and acknowledge until the maximum, or until nothing arrives for `timeout_s`.
 
         Returns:
-            The last printed message of a batch that was printed in part; None if there is none.
+            The last printed message if a batch was printed in part, else None.
         """
         wait_ms = _WAIT_MS if timeout_s is None else int(timeout_s * 1000)
         while self._maximum is None or self.count < self._maximum:
@@ -379,7 +379,7 @@ def rocketmq_queues(
 ) -> Generator[RocketMQQueues]:
     """Reads all queues of some RocketMQ topics, as they are now, without a group."""
     from coherer._client.rocketmq.start_position import Edge
-    from coherer._wire.rocketmq.names import TOOLS_GROUP
+    from coherer._record.system_topics import TOOLS_GROUP
 
     with client.pull_consumer(TOOLS_GROUP, auto_commit=False) as consumer:
         for topic in wanted:

@@ -18,8 +18,7 @@ from typing import Any
 import msgspec
 
 from coherer._record import system_topics
-from coherer._rules.common.java_json import DataVersion
-from coherer.errors import DamagedStoreError, ProtocolError
+from coherer._rules.common.java_json import DataVersion, parse_file
 
 STORE_STRIDE = 10_000
 """The id of a partition is store * 10,000 + its number in the store."""
@@ -396,10 +395,7 @@ class TopicTable:
         Raises:
             DamagedStoreError: the content is not valid.
         """
-        try:
-            read = msgspec.convert(loads(data), TopicsFile, strict=False)
-        except (msgspec.MsgspecError, ProtocolError, ValueError) as error:
-            raise DamagedStoreError(f"topics.json cannot be read: {error}") from error
+        read = parse_file("topics.json", data, TopicsFile, loads)
         table = cls(
             msgspec.convert(entry.given() | {"name": name}, Topic)
             for name, entry in (read.topics or {}).items()

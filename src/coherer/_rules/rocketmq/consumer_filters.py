@@ -23,8 +23,9 @@ from typing import TypeAlias
 import msgspec
 
 from coherer._common.logs import Log
+from coherer._rules.common.java_json import parse_file
 from coherer._rules.rocketmq.clients import TAG, GroupSubscription
-from coherer.errors import CohererError, DamagedStoreError, ProtocolError
+from coherer.errors import CohererError
 
 _log = Log(logging.getLogger(__name__))
 
@@ -211,10 +212,7 @@ class ConsumerFilters:
         Raises:
             DamagedStoreError: the file is invalid.
         """
-        try:
-            file = msgspec.convert(loads(data), _File, strict=False)
-        except (msgspec.MsgspecError, ProtocolError, ValueError) as error:
-            raise DamagedStoreError(f"consumerFilter.json cannot be read: {error}") from error
+        file = parse_file("consumerFilter.json", data, _File, loads)
         read = {
             topic: {
                 group: self._filter(topic, group, entry, now_ms)

@@ -171,20 +171,20 @@ class TransactionLedger:
             times: converts the times of half messages to the clock of `now_ms`; None if they are of
                 that clock.
         """
-        walk = _CheckRound(self._options, self._marks, self._late, started_ms, now_ms, times)
+        round_ = _CheckRound(self._options, self._marks, self._late, started_ms, now_ms, times)
         at = begin = self.half_offset
-        while not walk.over:
+        while not round_.over:
             while at in self._marks:
                 at += 1
             records, following = read(at)
             if following <= at:
                 break
             for record in records:
-                if record.queue_offset >= at and not walk.settle(record):
+                if record.queue_offset >= at and not round_.settle(record):
                     following = record.queue_offset
                     break
             at = following
-        return Plan(begin, at, walk.drafts, walk.sources, walk.asked, walk.full)
+        return Plan(begin, at, round_.drafts, round_.sources, round_.asked, round_.full)
 
     def carried_out(self, plan: Plan, offsets: Sequence[int]) -> None:
         """Apply a plan whose drafts have been stored.

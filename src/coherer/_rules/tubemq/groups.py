@@ -6,11 +6,11 @@ Rules of one group (`ConsumerGroup`):
   discarded when the last member leaves (`ConsumerGroup.mismatch`).
 * A member holds the partitions that it reported. The master's assignments are sent as events, one
   at a time, in the answers to a member's heartbeats, and the member acknowledges them.
-* Revocations come before assignments: while any member has partitions to give up, no member is told
-  to take any.
+* Revocations come before assignments: while any member has partitions to give up, no member gets
+  new ones.
 * A group with unacknowledged events is not balanced until they are older than
-  `GroupTiming.event_expiry_ms`. Then they are dropped, but a partition that a member was told to
-  take counts as held until that member reports.
+  `GroupTiming.event_expiry_ms`. Then they are dropped, but a partition that was assigned to a
+  member counts as held until that member reports.
 
 Differences from Java's master. They are safe with Java's clients, which copy the id of an event
 into the acknowledgement, and skip partitions that they already hold or no longer hold:
@@ -196,7 +196,7 @@ class ConsumerGroup:
         allocated: whether a bound group has had its partitions once.
         due_ms: when to balance next; None if nothing is to do.
         from_max_id: the id of an order to continue from the newest messages (client-balanced
-            groups); -2 if there is none.
+            groups); -2 without such an order.
         suspended: the suspended members by client id; see `suspend`.
     """
 
@@ -225,17 +225,17 @@ class ConsumerGroup:
         others = [member for member in self.members.values() if member.id != member_id]
         if not others:
             return None
-        ours = self.subscription
+        agreed = self.subscription
         pairs: list[tuple[Mismatch, object, object]] = [
-            (Mismatch.KIND, ours.kind, subscription.kind),
-            (Mismatch.TOPICS, ours.topics, subscription.topics),
-            (Mismatch.FILTERS, dict(ours.filters), dict(subscription.filters)),
-            (Mismatch.SESSION_KEY, ours.session_key, subscription.session_key),
-            (Mismatch.SELECT_BIG, ours.select_big, subscription.select_big),
-            (Mismatch.SOURCE_COUNT, ours.source_count, subscription.source_count),
+            (Mismatch.KIND, agreed.kind, subscription.kind),
+            (Mismatch.TOPICS, agreed.topics, subscription.topics),
+            (Mismatch.FILTERS, dict(agreed.filters), dict(subscription.filters)),
+            (Mismatch.SESSION_KEY, agreed.session_key, subscription.session_key),
+            (Mismatch.SELECT_BIG, agreed.select_big, subscription.select_big),
+            (Mismatch.SOURCE_COUNT, agreed.source_count, subscription.source_count),
         ]
-        for mismatch, mine, theirs in pairs:
-            if mine != theirs:
+        for mismatch, expected, given in pairs:
+            if expected != given:
                 return mismatch
         if node_id >= 0 and any(member.node_id == node_id for member in others):
             return Mismatch.NODE_ID

@@ -47,7 +47,6 @@ from coherer.errors import CohererError, StoreError
 _log = Log(logging.getLogger(__name__))
 
 MASTER_PATH: Final = "/webapi.htm"
-BROKER_PATH: Final = "/broker.htm"
 
 MASTER_HEADER: Final = "Coherer-Master"
 BROKER_HEADER: Final = "Coherer-Broker"

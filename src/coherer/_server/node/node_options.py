@@ -1,7 +1,7 @@
 """The options of a node: a field for each, with its type, default, limit and help text.
 
 The command line of `coherer serve` and the embedded node of tests derive from `NodeOptions`: adding
-a field adds an option. `part_options` translates the options for a node's parts.
+a field adds an option.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     admin_token: Annotated[str | None, Setting(
         "Token that changes over HTTP must carry (confModAuthToken).",
         panel=SECURITY, env="COHERER_TOKEN",
-        default="abc, as in Java; with accounts there is none, and an account is required",
+        default="abc, as in Java; with accounts no token, an account is required",
     )] = None
     tls: Annotated[net.TlsOptions | None, Section({
         "certificate": Setting(

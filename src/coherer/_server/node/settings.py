@@ -162,7 +162,7 @@ def _default(one: msgspec.structs.FieldInfo) -> object:
 
 
 def _in_words(one: Field) -> str:
-    """The default as text; empty if there is none."""
+    """The default as text, or ""."""
     match one.default:
         case bool(on):
             return "on" if on else "off"

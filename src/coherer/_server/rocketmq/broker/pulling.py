@@ -273,7 +273,7 @@ class PullFilters:
         """The filter of a pull.
 
         Raises:
-            Refusal: there is none, for one of the reasons in section 2.6.
+            Refusal: the filter is unknown or outdated (section 2.6).
         """
         if header.sys_flag & SUBSCRIPTION:
             wanted = self._in_request(header)

@@ -93,11 +93,6 @@ class TransactionService:
         self._busy = False
         core.on_idle_check(self._in_use)
 
-    def restart(self) -> None:
-        """Start again from the committed offsets, after a slave has become a master."""
-        self._ledger = self._open_ledger()
-        self._round_ms = None
-
     # -- requests
 
     def end(self, channel: Channel, request: Command) -> Command | None:

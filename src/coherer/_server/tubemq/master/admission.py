@@ -71,7 +71,7 @@ class ConsumerAdmission:
             create: whether to create missing topics, if the options of the cluster permit it.
 
         Raises:
-            Refusal: with 400 if there are none or too many, with 431 if one does not exist.
+            Refusal: with 400 for no topics or too many, with 431 if one does not exist.
         """
         named = frozenset(topic.strip() for topic in topics if topic.strip())
         if not 0 < len(named) <= limits.TOPICS_PER_CLIENT_MAX:

@@ -48,7 +48,7 @@ class Peer(msgspec.Struct, frozen=True):
 
     Args:
         host: the address of the client.
-        secure: whether it uses TLS; then it is told the TLS ports of brokers.
+        secure: whether it uses TLS; then answers contain the TLS ports of brokers.
     """
 
     host: str
@@ -242,7 +242,7 @@ class MasterState:
     # -- after changes
 
     def apply_changes(self, now_ms: int) -> None:
-        """Act on changes of the catalog and of brokers. Cheap if there are none."""
+        """Act on changes of the catalog and of brokers. Cheap without changes."""
         touched = self.catalog.take_touched() | self.broker_registry.take_changed_topics(now_ms)
         if touched:
             self.groups.touch(touched, now_ms)
