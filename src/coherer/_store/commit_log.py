@@ -7,7 +7,7 @@ Invariants:
 * Bytes before `end` are never written again; readers only look there. `end` moves (`commit`) when
   a whole batch is written, in the queues too. Bytes that a failed write left after it are cut off.
 * `durable` is the offset up to which the log has certainly reached the disk. `flush` moves it, from
-  any thread, while the writer goes on. `_guard` is held while a handle is closed or synced.
+  any thread, while the writer continues. `_guard` is held while a handle is closed or synced.
 * After a failed sync the content of the disk is unknown: the log accepts no more writes until it is
   opened again and has read its files.
 

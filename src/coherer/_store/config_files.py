@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\Z")
 
 
 class ConfigProblem(NamedTuple):
-    """What is wrong with a file, and whether its `.bak` is valid."""
+    """The error in a file, and whether its `.bak` is valid."""
 
     what: str
     repairable: bool

@@ -77,7 +77,7 @@ class Replayer:
         now_ms: the time of day; a new index file is named after it.
 
     Attributes:
-        lost_bytes: the size of the damage so far: how large gaps in queue offsets may be.
+        lost_bytes: the size of the damage found; it limits the gaps in queue offsets.
         replayed: the number of replayed records.
         orphans: the number of records of deleted topics.
         blanks: the number of blank entries that were added.

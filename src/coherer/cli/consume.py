@@ -243,7 +243,7 @@ class Printer:
         maximum: how many messages; None for no limit.
 
     Attributes:
-        count: messages printed so far.
+        count: number of printed messages.
         printed: messages printed of the last batch.
     """
 

@@ -1,4 +1,4 @@
-r"""Delayed messages: where they wait, when they are due, and what is delivered.
+r"""Delayed messages: the queues in which they wait, and their delivery.
 
 See docs/protocol/rocketmq.md, section 6.6.
 

@@ -1,4 +1,4 @@
-"""Checks of half messages: which producers are asked for the state of their transactions, and when.
+"""Checks of half messages: when a broker asks producers for the state of their transactions.
 
 See docs/protocol/rocketmq.md, section 6.7.
 
@@ -9,9 +9,9 @@ that were checked too often, or are too old, move to a topic from which an opera
 them.
 
 `TransactionLedger` knows the offsets of the rounds (those of the group CID_RMQ_SYS_TRANS in both
-topics), and which half messages behind them are marked. It only plans what to store and whom to
-ask. Half messages are read through a function. The caller stores the plan's drafts, and reports
-that with `carried_out`.
+topics), and which half messages behind them are marked. It only plans which messages to store and
+which producers to ask. Half messages are read through a function. The caller stores the plan's
+drafts, and reports that with `carried_out`.
 
 Better than Java 4.9.3: a mark also counts for copies, so that a producer whose answer crosses a
 check is not asked again (and does not commit twice). Waiting for the end of the immunity time does
@@ -84,7 +84,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class TransactionLedger:
-    """Which half messages are done.
+    """Records which half messages are done.
 
     Args:
         half_offset: all half messages before it are done.

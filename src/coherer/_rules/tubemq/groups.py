@@ -58,7 +58,7 @@ NAMED_ROUNDS_MAX = 2
 
 
 class EventKind(enum.IntEnum):
-    """What an event tells a member; the values are those of the protocol."""
+    """The command that an event carries; the values are those of the protocol."""
 
     CONNECT = 1
     """Take partitions; other partitions were revoked in the same round."""
@@ -97,7 +97,7 @@ class GroupKind(enum.Enum):
 
 
 class GroupSubscription(msgspec.Struct, frozen=True, kw_only=True):
-    """What all members of a group agree on.
+    """The subscription that all members of a group share.
 
     Args:
         kind: how partitions are assigned.

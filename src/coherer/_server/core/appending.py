@@ -83,7 +83,7 @@ class Appender:
 
         Args:
             drafts: the messages.
-            done: called once with the result; None if nobody needs it.
+            done: called once with the result; None for no callback.
             wait_durable: whether `done` is called only after the messages are durable; None for the
                 node's default.
         """

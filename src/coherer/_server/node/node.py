@@ -68,7 +68,7 @@ class Node:
         options: its options.
         core: the state shared by both protocols; None in a node that is only a master.
         tubemq: TubeMQ's master and broker, where the node has them; ports that are not open are -1.
-        rocketmq: RocketMQ's name server and broker, likewise.
+        rocketmq: RocketMQ's name server and broker, with the same meaning of -1.
         admin_port: the port of the HTTP administration; -1 without.
     """
 

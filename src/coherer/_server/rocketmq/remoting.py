@@ -143,7 +143,7 @@ class Channel:
             timeout_ms: how long to wait for the response.
 
         Returns:
-            The response, whatever its code.
+            The response; its code may be an error.
 
         Raises:
             RequestTimeoutError: no response arrived in time.

@@ -135,7 +135,7 @@ class RocketMqService:
         name_server: None in a node without one.
         broker: None in a node without one.
         namesrv_port: -1 without a name server.
-        port: the broker's main port, -1 without a broker; the other ports likewise.
+        port: the broker's main port; -1 without a broker.
         fast_port: the port that answers all requests except pulls.
         ha_port: the replication port; -1 without one.
         replicator: the broker's replication; None without.

@@ -59,7 +59,7 @@ class TubeMqService:
     Attributes:
         master: the master; None in a node without one.
         broker: the broker; None in a node without one.
-        master_port: the port of the master; -1 without one. The other ports likewise.
+        master_port: the port of the master; -1 without one, as for the other ports.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ request and response are the same.
 Messages are sent as slices of the mapped log. A pull that finds no message and may wait is
 suspended (`LongPolling`) until a message arrives that passes its filter. Java also searches all
 suspended pulls every five seconds; here each stored message, of either protocol, resumes the pulls
-that want it, and `expire` answers those that have timed out.
+that it matches, and `expire` answers those that have timed out.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PullHandler:
         return None
 
     def _resume(self, pull: SuspendedPull) -> None:
-        """Answer a suspended pull: a message has arrived that it wants, or it has timed out."""
+        """Answer a suspended pull: a matching message has arrived, or the pull has timed out."""
         channel, request = pull.channel, pull.request
         try:
             self._pull(channel, request, pull.header, may_wait=False)

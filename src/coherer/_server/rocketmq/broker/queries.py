@@ -127,7 +127,7 @@ def _offset(offset: int) -> Command:
 
 
 _UNIQUE_KEY_MAX = 32
-"""The limit of a query by unique id, whatever the request says (`defaultQueryMaxNum`)."""
+"""The limit of a query by unique id; the request cannot change it (`defaultQueryMaxNum`)."""
 _QUERY_MAX = 64
 """The limit of other queries (`maxMsgsNumBatch`)."""
 

@@ -1,4 +1,4 @@
-"""What the request handlers of a RocketMQ broker share: tables, counters, filters, options."""
+"""The shared state of a RocketMQ broker's request handlers: tables, counters, filters, options."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 `schedule` puts a message into the queue of its slot. `tick`, called ten times a second, reads the
 entries of the current slot into memory (and from a minute before its start, those of the next one),
-stores due messages in their real queue together with a progress mark, and goes on to the next slot.
+stores due messages in their real queue together with a progress mark, and reads the next slot.
 A message that is due before the next tick gets a timer of the event loop, so that deliveries are
 exact to a few milliseconds. After a long stop, the past slots are processed one after the other:
 memory never holds more than two slots, with `limits.TIMER_SLOT_MESSAGES_MAX` entries each.

@@ -335,7 +335,7 @@ class PartitionReader(Lease):
 
 
 class BrokerState:
-    """What the handlers of a broker share.
+    """The state that the handlers of a broker share.
 
     Attributes:
         core: the state that both protocols share.

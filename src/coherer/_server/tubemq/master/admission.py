@@ -145,7 +145,7 @@ class ConsumerAdmission:
     def identify(
         self, certificate: pb.MasterCertificateInfo, client_id: str, now_ms: int
     ) -> Identity | None:
-        """Authenticate a consumer. Returns None if it has to be asked for a signature.
+        """Authenticate a consumer. Returns None if it still has to sign.
 
         Raises:
             Refusal: with 415 if its signature is wrong.
@@ -177,7 +177,7 @@ class ConsumerAdmission:
     def admit(self, group: str, client_id: str, identity: Identity | None, now_ms: int) -> bool:
         """Complete a deferred registration once the consumer has signed.
 
-        Returns False if the consumer still has to be asked for a signature. A member that no longer
+        Returns False if the consumer still has to sign. A member that no longer
         authenticates itself is not counted as alive until it signs.
 
         Raises:

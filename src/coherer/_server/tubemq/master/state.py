@@ -80,7 +80,7 @@ class MasterCounters:
 
     Attributes:
         since_ms: when they were reset, ms since 1970.
-        producers_timed_out: producers that have timed out; consumers and brokers likewise.
+        producers_timed_out: producers that have timed out; the same for consumers and brokers.
         groups_timed_out: groups whose last member has timed out.
         client_balanced_timed_out: the client-balanced ones of these groups.
         balances: the durations of balances.
@@ -116,7 +116,7 @@ def _parse(data: bytes) -> tuple[_Saved, Catalog]:
 
 
 class MasterState:
-    """What the handlers of a master share.
+    """The state that the handlers of a master share.
 
     Attributes:
         options: the options of the master.
