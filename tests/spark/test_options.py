@@ -87,7 +87,7 @@ def test_options_that_spark_adds_are_ignored() -> None:
         ({"topic": " , "}, "names no topic"),
         ({"topicsPattern": "("}, "not a regular expression"),
         ({"topic": "a", "startingOffset": "latest"}, "Did you mean startingOffsets"),
-        ({"topic": "a", "zzz": "1"}, "There are: url"),
+        ({"topic": "a", "zzz": "1"}, "Options: url"),
         ({"topic": "a", "startingOffsets": "first"}, "Option startingOffsets"),
         ({"topic": "a", "startingTimestamp": "1"}, "Unknown option 'startingtimestamp'"),
         ({"topic": "a", "endingOffsets": "earliest"}, "cannot be earliest"),

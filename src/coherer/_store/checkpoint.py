@@ -121,7 +121,7 @@ class CheckpointFile:
         self._path = path
 
     def load(self) -> Checkpoint:
-        """Read the file; return an empty checkpoint if there is none."""
+        """Read the file; without one, return an empty checkpoint."""
         if not self._files.exists(self._path):
             return Checkpoint()
         handle = self._files.open(self._path)

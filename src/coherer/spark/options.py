@@ -314,7 +314,7 @@ def _parsed(
     }
     for name in given.keys() - known.keys() - _SPARK_OPTIONS:
         close = [known[match] for match in get_close_matches(name, known, n=1)]
-        meant = f"Did you mean {close[0]}?" if close else f"There are: {', '.join(known.values())}."
+        meant = f"Did you mean {close[0]}?" if close else f"Options: {', '.join(known.values())}."
         raise UsageError(f"Unknown option {name!r}.", hint=meant)
     access = _read_table(given, ACCESS_TABLE)
     if "url" not in access:

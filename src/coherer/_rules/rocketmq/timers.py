@@ -27,7 +27,6 @@ from typing import Final
 
 import msgspec
 
-from coherer._record import system_topics
 from coherer._record.layout import Record
 from coherer._record.properties import (
     REAL_QUEUE,
@@ -46,11 +45,11 @@ from coherer._record.properties import (
     index_keys,
     tag_code,
 )
+from coherer._record.system_topics import TIMER_TOPIC
 from coherer._store.model import Draft, QueueEntry
 from coherer.errors import UsageError
 from coherer.limits import TIMER_DELAY_MS_MAX
 
-TIMER_TOPIC: Final = system_topics.TIMER_TOPIC
 SLOT_MS: Final = 300_000
 """The messages due in this period are handled together; their due times are kept in memory."""
 SLOTS: Final = 1_000
@@ -294,9 +293,9 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
     steps: tuple[_Step, ...] = ()
     rolled_to: int = 0
 
-    def has(self, place: TimedEntry) -> bool:
+    def has(self, entry: TimedEntry) -> bool:
         """Whether a message is delivered or stored again."""
-        due_ms, offset = place.due_ms, place.offset
+        due_ms, offset = entry.due_ms, entry.offset
         if offset < self.rolled_to:
             return True
         for step in self.steps:

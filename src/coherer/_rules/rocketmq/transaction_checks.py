@@ -27,9 +27,9 @@ import msgspec
 
 from coherer._record.layout import Record
 from coherer._record.properties import decode
+from coherer._record.system_topics import HALF_TOPIC
 from coherer._rules.rocketmq.transactions import (
     CHECK_TIMES,
-    HALF_TOPIC,
     IMMUNITY,
     PREPARED_OFFSET,
     given_up,

@@ -17,7 +17,6 @@ from typing import Final
 
 import msgspec
 
-from coherer._record import system_topics
 from coherer._record.layout import COMMITTED, ROLLED_BACK, Record
 from coherer._record.layout import encode as encode_record
 from coherer._record.properties import (
@@ -32,11 +31,9 @@ from coherer._record.properties import (
     index_keys,
     tag_code,
 )
+from coherer._record.system_topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from coherer._store.model import Draft
 
-HALF_TOPIC: Final = system_topics.HALF_TOPIC
-OP_TOPIC: Final = system_topics.OP_HALF_TOPIC
-DISCARD_TOPIC: Final = system_topics.CHECK_MAX_TIME_TOPIC
 GROUP: Final = "CID_RMQ_SYS_TRANS"
 
 TRANSACTIONAL: Final = "TRAN_MSG"
@@ -143,7 +140,7 @@ def done_mark(half_offset: int, host: bytes, now_ms: int) -> Draft:
     """
     body = str(half_offset).encode()
     return Draft(
-        OP_TOPIC, 0, body, _OP_PROPERTIES, tag_code=_OP_CODE, born_ms=now_ms, born_host=host
+        OP_HALF_TOPIC, 0, body, _OP_PROPERTIES, tag_code=_OP_CODE, born_ms=now_ms, born_host=host
     )
 
 
@@ -159,7 +156,7 @@ def resumed(record: Record) -> Draft:
 
 def given_up(record: Record, changes: Mapping[str, str]) -> Draft:
     """Copy a half message to the topic of messages that are no longer checked."""
-    return _moved(record, DISCARD_TOPIC, changes)
+    return _moved(record, CHECK_MAX_TIME_TOPIC, changes)
 
 
 def _moved(record: Record, topic: str, changes: Mapping[str, str]) -> Draft:

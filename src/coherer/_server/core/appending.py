@@ -146,14 +146,14 @@ class Appender:
             return
         begin, end_offset = 0, self._store.end_offset
         for done, count, wait in batches:
-            placed = appended[begin : begin + count]
+            results = appended[begin : begin + count]
             begin += count
             if done is None:
                 continue
             if wait:
-                self.when_durable(end_offset, partial(_durable, done, placed, end_offset))
+                self.when_durable(end_offset, partial(_durable, done, results, end_offset))
             else:
-                _tell(done, placed, end_offset)
+                _tell(done, results, end_offset)
         self._arrived(drafts, appended)
 
     def _append_each(self, drafts: Sequence[Draft | DraftBatch], batches: Sequence[_Batch]) -> None:
@@ -189,9 +189,9 @@ def _refuse(batches: Sequence[_Batch], error: CohererError) -> None:
 
 
 def _durable(
-    done: Done, placed: Sequence[AppendResult], end_offset: int, error: CohererError | None
+    done: Done, results: Sequence[AppendResult], end_offset: int, error: CohererError | None
 ) -> None:
-    _tell(done, placed if error is None else error, end_offset)
+    _tell(done, results if error is None else error, end_offset)
 
 
 def _tell(done: Done, outcome: Sequence[AppendResult] | CohererError, end_offset: int) -> None:

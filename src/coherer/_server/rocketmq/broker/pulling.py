@@ -22,7 +22,8 @@ import msgspec
 from coherer import limits
 from coherer._record.layout import ROLLED_BACK, properties_of
 from coherer._record.properties import RETRY_TOPIC, TAGS, decode, encode, index_keys, tag_code
-from coherer._rules.common.topics import OFFSET_MOVED_TOPIC, READ, RETRY_PREFIX
+from coherer._record.system_topics import OFFSET_MOVED_TOPIC, RETRY_PREFIX
+from coherer._rules.common.topics import READ
 from coherer._rules.rocketmq.clients import ALL, BROADCASTING, TAG, GroupSubscription
 from coherer._rules.rocketmq.groups import Group
 from coherer._server.rocketmq.broker.state import RocketState

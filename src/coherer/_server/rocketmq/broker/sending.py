@@ -21,10 +21,10 @@ import msgspec
 from coherer import limits
 from coherer._record.layout import FIXED_BYTES, HOSTS_V6, ROLLED_BACK
 from coherer._record.properties import WAIT, decode
-from coherer._record.system_topics import SCHEDULE_TOPIC
-from coherer._rules.common.topics import RETRY_PREFIX, UNIT, UNIT_SUB, WRITE, Topic
+from coherer._record.system_topics import RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
+from coherer._rules.common.topics import UNIT, UNIT_SUB, WRITE, Topic
 from coherer._rules.rocketmq.delays import delay_level, delayed
-from coherer._rules.rocketmq.timers import TIMER_TOPIC, any_timed, is_timed
+from coherer._rules.rocketmq.timers import any_timed, is_timed
 from coherer._rules.rocketmq.transactions import half, is_transactional
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._server.rocketmq.broker.send_properties import PropertyRewriter, StoredProperties
@@ -522,17 +522,17 @@ class SendBatch:
         await news
         self._stored(outcome, end_offset)
 
-    async def _safe(self, placed: Sequence[AppendResult], end_offset: int) -> None:
+    async def _safe(self, appended: Sequence[AppendResult], end_offset: int) -> None:
         code = await self._state.safe(end_offset) if self._wait else OK
         if self._unsaved:
             with suppress(StoreError):  # the messages are stored; the file is retried later
                 await self._state.core.files.flush()
-        self._answer(placed, code)
+        self._answer(appended, code)
 
-    def _answer(self, placed: Sequence[AppendResult], code: int) -> None:
+    def _answer(self, appended: Sequence[AppendResult], code: int) -> None:
         replies, encode_success = self._replies, self._replies.encode_success
         frames: list[bytes] = []
-        for (request, queue_id), one in zip(self._sends, placed, strict=True):
+        for (request, queue_id), one in zip(self._sends, appended, strict=True):
             if request.flag & ONEWAY:
                 continue
             offset, queue_offset = one.physical_offset, one.queue_offset
