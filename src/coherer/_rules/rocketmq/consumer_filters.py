@@ -2,8 +2,8 @@
 
 See docs/protocol/rocketmq.md, section 3.11.
 
-An expression is compiled when a heartbeat brings it, so that pulls find it ready. Filters outlive
-their groups:
+An expression is compiled when it arrives with a heartbeat, not during a pull. Filters outlive their
+groups:
 
 * When a group disappears or unsubscribes from a topic, its filter becomes dead; the next heartbeat
   with the same or a newer version revives it. After a day it is deleted.

@@ -3,11 +3,11 @@ r"""Timed messages: the queues in which they wait, and their delivery.
 RocketMQ 5 has properties that say when a message is due: TIMER_DELAY_SEC and TIMER_DELAY_MS count
 from its arrival at the broker, TIMER_DELIVER_MS is a time. A message that is not due yet waits in
 the timer topic with its due time (TIMER_OUT_MS), its real topic and its real queue as properties,
-as in RocketMQ 5. Its queue represents a *slot* of time, where RocketMQ 5 has one queue
-and more files: slot n holds the messages due in the n-th period of `SLOT_MS` since 1970, in queue
-n % `SLOTS`. So the messages of a slot are found without reading other slots, and the only files are
-the log and its consume queues, which recovery and replication handle already. The entry of a
-waiting message holds its due time in place of the tag code.
+as in RocketMQ 5. Its queue represents a *slot* of time, where RocketMQ 5 has one queue and more
+files: slot n holds the messages due in the n-th period of `SLOT_MS` since 1970, in queue n %
+`SLOTS`. So the messages of a slot are found without reading other slots, and the only files are the
+log and its consume queues, which recovery and replication handle already. The entry of a waiting
+message holds its due time instead of the tag code.
 
 Deliveries are also recorded in the log, by *marks*: a mark is a message in queue `MARKS` of the
 timer topic, stored atomically with the messages whose delivery it records. The newest mark holds

@@ -7,7 +7,8 @@ read. Its producer ends the transaction: a commit stores the real message and ma
 as done; a rollback only marks it. A mark is a message in the op topic whose body is the half
 message's queue offset in decimal.
 
-A producer that does not end a transaction is asked: `coherer._rules.rocketmq.transaction_checks`.
+If a producer does not end a transaction, the broker asks it for the state:
+`coherer._rules.rocketmq.transaction_checks`.
 """
 
 from __future__ import annotations

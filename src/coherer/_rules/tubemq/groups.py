@@ -27,8 +27,8 @@ into the acknowledgement, and skip partitions that they already hold or no longe
 * A restarted master remembers the members of each group, and does not balance a group until they
   are back or have had the time to return (`ConsumerGroups.expect_members`). Java waits for one
   balance period. Without either, the first member to return would be assigned everything. Members
-  that report often are given up after a short time; others may be between two reports. Going on
-  without a live member is safe, because brokers lease a partition to one consumer at a time.
+  that report often get a short time; others may be between two reports. A balance without a live
+  member is safe, because brokers lease a partition to one consumer at a time.
 """
 
 from __future__ import annotations
@@ -434,7 +434,7 @@ class ConsumerGroup:
 
 
 class ConsumerGroups:
-    """All consumer groups, and when their members were last heard from.
+    """All consumer groups, and the times of their members' last reports.
 
     Args:
         timeout_ms: how long a consumer may be silent.

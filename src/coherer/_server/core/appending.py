@@ -3,7 +3,7 @@
 `Appender` collects the drafts of all connections during one iteration of the event loop. At its
 end, or as soon as there are `limits.SENDS_PER_APPEND` drafts, it stores them with one
 `Store.append`, which is one write to the log. It then calls the `done` callback of every submitter
-once, and after that wakes waiting consumers. (There is a limit because one iteration can bring
+once, and after that wakes waiting consumers. (The limit exists because one iteration can bring
 megabytes, and data that has left the processor's cache costs half as much again. A `DraftBatch`,
 which holds many messages, is stored at once.)
 

@@ -58,7 +58,7 @@ def _high(number: int) -> bytes:
 
 
 def encode_field(number: int, text: bytes) -> bytes:
-    """Return a encode_field of type string, bytes or message with a number below 16.
+    """Return a field of type string, bytes or message with a number below 16.
 
     >>> encode_field(2, b"demo").hex()
     '120464656d6f'

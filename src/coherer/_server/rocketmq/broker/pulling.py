@@ -268,7 +268,7 @@ class PullFilters:
     def __init__(self, state: RocketState) -> None:
         self._state = state
         self._filters = state.filters
-        self._said: dict[tuple[str, str | None, str | None], PullFilter] = {}
+        self._cached: dict[tuple[str, str | None, str | None], PullFilter] = {}
 
     def wanted(self, header: PullHeader, group: Group) -> PullFilter:
         """The filter of a pull.
@@ -286,12 +286,12 @@ class PullFilters:
 
     def _in_request(self, header: PullHeader) -> PullFilter:
         key = header.topic, header.subscription, header.expression_type
-        wanted = self._said.get(key)
+        wanted = self._cached.get(key)
         if wanted is None:
             wanted = self._build(header)
-            if len(self._said) >= _CACHED_MAX:
-                self._said.clear()
-            self._said[key] = wanted
+            if len(self._cached) >= _CACHED_MAX:
+                self._cached.clear()
+            self._cached[key] = wanted
         elif not self._is_tags(header.expression_type):
             self._check_allowed(header.expression_type)
         return wanted
