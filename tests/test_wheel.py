@@ -44,5 +44,5 @@ def test_the_wheel_is_pure_and_runs_elsewhere(tmp_path: Path) -> None:
     run(*pip, "install", "--no-deps", "--target", str(target), str(wheel), cwd=tmp_path)
     path = {"PYTHONPATH": str(target)}
     assert run(sys.executable, "-c", PROGRAM, str(target), cwd=tmp_path, **path) == "0\n"
-    version = run(sys.executable, "-m", "coherer.cli", "--version", cwd=tmp_path, **path)
+    version = run(sys.executable, "-m", "coherer", "--version", cwd=tmp_path, **path)
     assert "0.2.0" in version

@@ -49,7 +49,7 @@ __all__ = [
 _MODULES = ("blocking", "errors", "rocketmq", "spark", "testing", "tubemq")
 """Modules that `import coherer` makes available."""
 
-_HOMES = {
+_MODULE_OF = {
     "AnyMessage": "_views",
     "CohererError": "errors",
     "GroupState": "_views",
@@ -73,7 +73,7 @@ if not TYPE_CHECKING:
             return import_module(f"coherer.{name}")
         if name not in __all__:
             raise AttributeError(f"module 'coherer' has no attribute {name!r}")
-        value = getattr(import_module(f"coherer.{_HOMES.get(name, '_api')}"), name)
+        value = getattr(import_module(f"coherer.{_MODULE_OF.get(name, '_api')}"), name)
         globals()[name] = value
         return value
 

@@ -59,7 +59,7 @@ class PartitionState(Protocol):
 
     @property
     def committed(self) -> int | None:
-        """The group's committed offset; None if there is none or it is unknown."""
+        """The group's committed offset; None if it has not committed, or it is unknown."""
         ...
 
     @property

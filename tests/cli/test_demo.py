@@ -18,7 +18,7 @@ from coherer.cli import demo
 from coherer.cli.main import app
 from coherer.errors import UsageError
 
-COMMAND = [sys.executable, "-m", "coherer.cli", "demo"]
+COMMAND = [sys.executable, "-m", "coherer", "demo"]
 WAIT_S = 240
 
 needs_proc = pytest.mark.skipif(

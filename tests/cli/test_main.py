@@ -57,8 +57,8 @@ def test_the_url_of_the_environment(
     assert "127.0.0.1:1]" in done.stderr
 
 
-def test_the_package_of_commands_runs_as_a_module() -> None:
-    for words in (["-m", "coherer.cli", "--version"], ["-m", "coherer.cli"]):
+def test_the_package_runs_as_a_module() -> None:
+    for words in (["-m", "coherer", "--version"], ["-m", "coherer"]):
         done = subprocess.run(
             [sys.executable, *words], capture_output=True, text=True, check=False, timeout=60
         )

@@ -129,7 +129,7 @@ def test_unreadable_files_are_refused_before_anything_is_sent(
 def test_a_line_is_sent_as_soon_as_it_arrives(
     coherer_node: EmbeddedNode, coherer_topic: str
 ) -> None:
-    words = [sys.executable, "-m", "coherer.cli", "produce", coherer_topic, "--json"]
+    words = [sys.executable, "-m", "coherer", "produce", coherer_topic, "--json"]
     with subprocess.Popen(
         [*words, "--url", coherer_node.url],
         stdin=subprocess.PIPE,

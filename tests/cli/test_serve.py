@@ -137,7 +137,7 @@ class Served:
 
     def __init__(self, *words: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "coherer.cli", "serve", "--json", *words],
+            [sys.executable, "-m", "coherer", "serve", "--json", *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -184,7 +184,7 @@ def test_it_serves_until_a_signal(
 def test_the_banner_shows_addresses_and_files(tmp_path: Path, servers: list[Served]) -> None:
     served = Served("--directory", str(tmp_path), *FREE)
     servers.append(served)
-    words = ["-m", "coherer.cli", "serve", "--no-admin", "--flush", "sync", *FREE[:8]]
+    words = ["-m", "coherer", "serve", "--no-admin", "--flush", "sync", *FREE[:8]]
     with subprocess.Popen(
         [sys.executable, *words, "--directory", str(tmp_path / "2")],
         stdout=subprocess.PIPE,

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from coherer._record import layout
 from coherer._record.properties import decode, encode
+from coherer._record.system_topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from coherer._rules.rocketmq.transaction_checks import CheckOptions, Plan, TransactionLedger
-from coherer._rules.rocketmq.transactions import DISCARD_TOPIC, HALF_TOPIC, done_mark, half, read_op
+from coherer._rules.rocketmq.transactions import done_mark, half, read_op
 from coherer._store import Draft
 
 HOST = bytes(8)
@@ -138,7 +139,7 @@ def test_a_message_is_given_up_after_the_last_check() -> None:
         bench.now_ms += 60_000
         asked += len(bench.round())
     assert asked == 3
-    assert [record.topic for record in bench.lost] == [DISCARD_TOPIC]
+    assert [record.topic for record in bench.lost] == [CHECK_MAX_TIME_TOPIC]
     assert decode(bench.lost[0].properties)["TRANSACTION_CHECK_TIMES"] == "3"
     assert bench.ledger.half_offset == len(bench.halves) == 4
 

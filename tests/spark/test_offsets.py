@@ -92,8 +92,8 @@ def test_wanted_offsets_are_resolved() -> None:
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        ({"t": {"9:9": 1}}, r"partition 9:9.*There are: 1:0, 1:1"),
-        ({"u": {"1:0": 1}}, r"partition 1:0.*There are: none"),
+        ({"t": {"9:9": 1}}, r"partition 9:9.*Existing partitions: 1:0, 1:1"),
+        ({"u": {"1:0": 1}}, r"partition 1:0.*Existing partitions: none"),
         ({"t": {"1:1": 5}}, r"offset 5 of partition 1:1, which ends at 4"),
     ],
 )

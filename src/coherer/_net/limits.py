@@ -233,7 +233,7 @@ class UnfinishedRequests:
 
         Args:
             connection: the connection.
-            buffered: bytes of an incomplete request; 0 if there is none.
+            buffered: bytes of an incomplete request; 0 if all are complete.
             missing: bytes that it lacks, as far as is known.
         """
         request = self._requests.get(connection)

@@ -61,7 +61,7 @@ TIMER_ROLLS: Final = "TIMER_ROLL_TIMES"
 TIMER_CANCEL: Final = "TIMER_DEL_UNIQKEY"
 """The topic and unique id of a timed message to cancel (5.x)."""
 TUBE_MARK: Final = "TUBE"
-"""How Coherer's TubeMQ broker stored a payload; users never see it."""
+"""The form in which Coherer's TubeMQ broker stored a payload; users never see it."""
 
 RESERVED: Final = frozenset(
     [

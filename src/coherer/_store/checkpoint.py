@@ -63,7 +63,7 @@ class Checkpoint(Struct, frozen=True):
         index_ms: see the module.
         offset: records before this offset, their queue entries and their keys are on the disk;
             None if only Java's part is valid.
-        index_file: the name of the newest index file as a number, 0 if there is none.
+        index_file: the name of the newest index file as a number; 0 without one.
         index_count: how many of its entries are on the disk.
     """
 
@@ -121,7 +121,7 @@ class CheckpointFile:
         self._path = path
 
     def load(self) -> Checkpoint:
-        """Read the file; return an empty checkpoint if there is none."""
+        """Read the file; without one, return an empty checkpoint."""
         if not self._files.exists(self._path):
             return Checkpoint()
         handle = self._files.open(self._path)

@@ -7,15 +7,15 @@ Invariants:
 * Bytes before `end` are never written again; readers only look there. `end` moves (`commit`) when
   a whole batch is written, in the queues too. Bytes that a failed write left after it are cut off.
 * `durable` is the offset up to which the log has certainly reached the disk. `flush` moves it, from
-  any thread, while the writer goes on. `_guard` is held while a handle is closed or synced.
+  any thread, while the writer continues. `_guard` is held while a handle is closed or synced.
 * After a failed sync the content of the disk is unknown: the log accepts no more writes until it is
   opened again and has read its files.
 
 The scanner accepts a record if its lengths agree with each other, the checksum of its body is
 right, and the offset in it is its position. Otherwise it searches for the next position where all
-of this holds. If there is one, the bytes between are *damage*, which is reported and skipped. If
-there is none the log ends: what follows is the torn end of an interrupted write. Only before
-`trusted`, up to where the log was known to be on the disk, it is damage too. The scanner reads by
+of this holds. If one exists, the bytes between are *damage*, which is reported and skipped. If not,
+the log ends: the bytes that follow are the torn end of an interrupted write. Before `trusted`, up
+to which the log was known to be on the disk, such bytes are damage too. The scanner reads by
 position and not through mappings, so that reading holes costs no memory pages.
 """
 

@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\Z")
 
 
 class ConfigProblem(NamedTuple):
-    """What is wrong with a file, and whether its `.bak` is valid."""
+    """The error in a file, and whether its `.bak` is valid."""
 
     what: str
     repairable: bool
@@ -94,7 +94,7 @@ class ConfigFiles:
         return None
 
     def load(self, name: str) -> bytes | None:
-        """Return the content of a file; None if there is none.
+        """Return the content of a file; None if it does not exist.
 
         Raises:
             StoreError: it cannot be read.

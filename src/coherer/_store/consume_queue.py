@@ -423,7 +423,7 @@ class ConsumeQueue:
         return ENTRY.unpack(data) if len(data) == ENTRY_BYTES else None
 
     def first_where(self, holds: Callable[[int, int, int], bool | None]) -> int:
-        """Return the first entry from `min` on for which `holds` is true; `max` if there is none.
+        """Return the first entry from `min` on for which `holds` is true, or `max`.
 
         Args:
             holds: called with (index, log offset, size). It is false up to some entry and true

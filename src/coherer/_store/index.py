@@ -120,7 +120,7 @@ class KeyIndex:
 
     @property
     def indexed_to(self) -> int:
-        """The log offset of the last record in the files; -1 if there is none."""
+        """The log offset of the last record in the files; -1 if they are empty."""
         return (
             self._index_files[-1].end_offset
             if self._index_files and self._index_files[-1].count > 1

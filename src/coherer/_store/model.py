@@ -324,7 +324,7 @@ class DamagedRange(Struct, frozen=True):
 
 
 class RecoveryReport(Struct, frozen=True):
-    """What recovery found and did.
+    """The results of recovery.
 
     Args:
         clean: whether the store had been closed.

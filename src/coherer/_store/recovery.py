@@ -16,9 +16,9 @@ that everything before an offset X is on the disk. So:
    rebuilt from the log; so is the key index.
 5. A queue's `min` is its first entry whose record is still in the log.
 
-X is Coherer's own offset in the checkpoint. If Java has used the directory there is none. Then X is
-the end of the last record that any queue knows after a clean shutdown; after a crash it is the
-start of the log file that Java's own rule finds by store times (protocol page, 6.5).
+X is Coherer's offset in the checkpoint. If Java has used the directory, it is missing; then X is
+the end of the last record that any queue knows after a clean shutdown, or, after a crash, the start
+of the log file that Java's rule finds by store times (protocol page, 6.5).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Replayer:
         now_ms: the time of day; a new index file is named after it.
 
     Attributes:
-        lost_bytes: the size of the damage so far: how large gaps in queue offsets may be.
+        lost_bytes: the size of the damage found; it limits the gaps in queue offsets.
         replayed: the number of replayed records.
         orphans: the number of records of deleted topics.
         blanks: the number of blank entries that were added.

@@ -541,7 +541,7 @@ class Store:
             self._queue_files.remove(topic)
 
     def load_config(self, name: str) -> bytes | None:
-        """Return the content of `config/<name>`; None if there is none. For any thread."""
+        """Return the content of `config/<name>`; None if it does not exist. For any thread."""
         return self._config.load(name)
 
     def read_config(self, name: str, parse: Callable[[bytes], T]) -> T | None:

@@ -70,8 +70,8 @@ AdminUrl = Annotated[
         "--admin",
         envvar="COHERER_ADMIN",
         help="TubeMQ: HTTP administration of the master, http://host:port; without --url, the "
-        "only server that is asked. Default: the address that the master reports; Java's masters "
-        "report none and usually have port 8080.",
+        "only server that is used. Default: the address that the master reports; Java's masters do "
+        "not report it, and usually use port 8080.",
     ),
 ]
 Token = Annotated[

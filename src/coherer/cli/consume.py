@@ -14,8 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import ExitStack, contextmanager, suppress
 from enum import StrEnum
 from itertools import islice
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeVar, cast
 
 import typer
 
@@ -243,7 +242,7 @@ class Printer:
         maximum: how many messages; None for no limit.
 
     Attributes:
-        count: messages printed so far.
+        count: number of printed messages.
         printed: messages printed of the last batch.
     """
 
@@ -260,7 +259,7 @@ class Printer:
         """Print and acknowledge until the maximum, or until nothing arrives for `timeout_s`.
 
         Returns:
-            The last printed message of a batch that was printed in part; None if there is none.
+            The last printed message if a batch was printed in part, else None.
         """
         wait_ms = _WAIT_MS if timeout_s is None else int(timeout_s * 1000)
         while self._maximum is None or self.count < self._maximum:
@@ -319,7 +318,7 @@ def _source(
     if isinstance(client, blocking.tubemq.Client):
         tags = {topic: one for topic, one in wanted.items() if isinstance(one, tuple)}
         if group is None:
-            with TubeMQReaders(client, tags, start) as readers:
+            with tubemq_readers(client, tags, start) as readers:
                 yield readers
         else:
             with client.consumer(group, tags, start=start.value) as consumer:
@@ -379,7 +378,7 @@ def rocketmq_queues(
 ) -> Generator[RocketMQQueues]:
     """Reads all queues of some RocketMQ topics, as they are now, without a group."""
     from coherer._client.rocketmq.start_position import Edge
-    from coherer._wire.rocketmq.names import TOOLS_GROUP
+    from coherer._record.system_topics import TOOLS_GROUP
 
     with client.pull_consumer(TOOLS_GROUP, auto_commit=False) as consumer:
         for topic in wanted:
@@ -426,7 +425,10 @@ class FilteredBatch:
         return [message.body for message in self._messages]
 
 
-class TubeMQReaders:
+@contextmanager
+def tubemq_readers(
+    client: Client, topics: Mapping[str, Sequence[str]], start: Start
+) -> Generator[TubeMQReaders]:
     """Reads all partitions of some TubeMQ topics, as they are at the start, without a group.
 
     Args:
@@ -434,32 +436,22 @@ class TubeMQReaders:
         topics: the tags to read of each topic; an empty sequence reads all messages.
         start: where to start.
     """
+    with ExitStack() as stack:
+        readers: list[tuple[Reader, Sequence[str]]] = []
+        for topic, tags in topics.items():
+            offsets = client.offsets(topic)
+            for partition in client.partitions(topic):
+                begin = offsets[str(partition.broker.id), partition.id][start == "latest"]
+                reader = client.reader(partition, begin, end=_NO_END)
+                readers.append((stack.enter_context(reader), tags))
+        yield TubeMQReaders(readers)
 
-    def __init__(self, client: Client, topics: Mapping[str, Sequence[str]], start: Start) -> None:
-        self._client = client
-        self._topics = topics
-        self._from_end = start == "latest"
-        self._stack = ExitStack()
-        self._readers: deque[tuple[Reader, Sequence[str]]] = deque()
 
-    def __enter__(self) -> Self:
-        with self._stack:
-            for topic, tags in self._topics.items():
-                offsets = self._client.offsets(topic)
-                for partition in self._client.partitions(topic):
-                    begin = offsets[str(partition.broker.id), partition.id][self._from_end]
-                    reader = self._client.reader(partition, begin, end=_NO_END)
-                    self._readers.append((self._stack.enter_context(reader), tags))
-            self._stack = self._stack.pop_all()
-        return self
+class TubeMQReaders:
+    """Open readers, and the tags to read with each."""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.close()
+    def __init__(self, readers: Iterable[tuple[Reader, Sequence[str]]]) -> None:
+        self._readers = deque(readers)
 
     def receive(self, *, timeout_ms: int) -> MessageBatch | FilteredBatch | None:
         """The next messages of a partition, round-robin; None after the timeout."""

@@ -194,7 +194,7 @@ def land(spark: SparkSession, protocol: str, url: str, directory: Path) -> Strea
 
 
 def landed(query: StreamingQuery) -> int:
-    """The number of rows that the stream has written so far."""
+    """The number of rows that the stream has written."""
     from coherer.spark.offsets import total
 
     progress = query.lastProgress

@@ -129,7 +129,7 @@ _decode = msgspec.json.Decoder(Envelope).decode
 
 
 def chunks(source: BinaryIO) -> Iterator[bytes]:
-    """The content of a file in chunks; of a pipe, whatever has arrived so far."""
+    """The content of a file in chunks; a chunk of a pipe is all that has arrived."""
     read = source.read1 if isinstance(source, io.BufferedReader | io.BytesIO) else source.read
     while chunk := read(CHUNK_BYTES):
         yield chunk

@@ -152,7 +152,7 @@ def _stop_event() -> Generator[asyncio.Event]:
     """An event that the first SIGINT or SIGTERM sets; a second one ends the process at once.
 
     The second one is for a stop that takes too long, for example because a disk does not answer.
-    The system itself then ends the process, whatever it is doing, and the next start recovers.
+    The system then ends the process, and the next start recovers.
     """
     import asyncio
 

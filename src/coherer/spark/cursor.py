@@ -1,4 +1,4 @@
-"""Which topics a read covers, and where a stream goes next.
+"""The topics of a read, and the ends of a stream's micro-batches.
 
 This is the state of a stream's driver side; it is given the time and the brokers' bounds.
 Invariants:

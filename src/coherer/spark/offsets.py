@@ -211,7 +211,7 @@ def _check_named(wanted: Offsets, bounds: Bounds, option: str) -> None:
             raise UsageError(
                 f"Option {option} names partition {key}, which does not exist.",
                 topic=topic,
-                hint=f"There are: {', '.join(partitions) or 'none'}.",
+                hint=f"Existing partitions: {', '.join(partitions) or 'none'}.",
             )
         if offset > partitions[key][1]:
             raise UsageError(

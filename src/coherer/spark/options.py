@@ -9,7 +9,7 @@ a clear error.
 (('a', 'b'), 4, True)
 >>> read_options({"url": url, "topic": "a", "startingofsets": "latest"})
 Traceback (most recent call last):
-coherer.errors.UsageError: There is no option 'startingofsets'. Did you mean startingOffsets?
+coherer.errors.UsageError: Unknown option 'startingofsets'. Did you mean startingOffsets?
 """
 
 from __future__ import annotations
@@ -314,8 +314,8 @@ def _parsed(
     }
     for name in given.keys() - known.keys() - _SPARK_OPTIONS:
         close = [known[match] for match in get_close_matches(name, known, n=1)]
-        meant = f"Did you mean {close[0]}?" if close else f"There are: {', '.join(known.values())}."
-        raise UsageError(f"There is no option {name!r}.", hint=meant)
+        meant = f"Did you mean {close[0]}?" if close else f"Options: {', '.join(known.values())}."
+        raise UsageError(f"Unknown option {name!r}.", hint=meant)
     access = _read_table(given, ACCESS_TABLE)
     if "url" not in access:
         raise UsageError("Option url is missing.", hint=f"Write {protocol}://host:port.")

@@ -63,7 +63,7 @@ class RangeReader(Protocol):
 
     @property
     def left_out(self) -> int:
-        """The number of messages skipped so far: damaged, or deleted in between."""
+        """The number of skipped messages: damaged, or deleted in between."""
         ...
 
     def read(self) -> Batch | None:

@@ -16,8 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
+from coherer._record.system_topics import DLQ_PREFIX, RETRY_PREFIX
 from coherer._wire.rocketmq.codes import ResponseCode
-from coherer._wire.rocketmq.names import DLQ_PREFIX, RETRY_PREFIX, Queue
+from coherer._wire.rocketmq.names import Queue
 from coherer.blocking.rocketmq import Client as RocketClient
 from coherer.blocking.rocketmq import Producer as RocketProducer
 from coherer.blocking.rocketmq import Reader as RocketReader

@@ -94,7 +94,7 @@ def configure(
         The same builder.
 
     Raises:
-        UsageError: there is no Java that Spark supports.
+        UsageError: this machine has no Java that Spark supports.
 
     Example:
         ```python
@@ -150,7 +150,7 @@ def use_java() -> Path:
         The home of the Java.
 
     Raises:
-        UsageError: there is none that is new enough.
+        UsageError: no Java on this machine is new enough.
     """
     home = machine_java() or packaged_java()
     if home is None:
@@ -172,7 +172,7 @@ def machine_java() -> Path | None:
 
 
 def java_version(home: Path) -> int:
-    """The major version of a Java, 0 if there is none.
+    """The major version of the Java in a directory; 0 without one.
 
     It is in the file `release`; where that is missing, Java is started.
     """

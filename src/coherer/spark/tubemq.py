@@ -129,7 +129,7 @@ class ExactReader:
 
     @property
     def left_out(self) -> int:
-        """The number of messages skipped so far."""
+        """The number of skipped messages."""
         return self._reader.left_out
 
     def read(self) -> Batch | None:

@@ -23,7 +23,7 @@ __all__ = [
     "embedded_node",
 ]
 
-_HOMES = {
+_MODULES = {
     "EmbeddedNode": "coherer.testing.embedded",
     "FaultProxy": "coherer.testing.proxy",
     "Faults": "coherer.testing.proxy",
@@ -37,11 +37,11 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         # Lazy (PEP 562): pytest loads the plugin in every session, also where no test needs a node.
-        if name not in _HOMES:
+        if name not in _MODULES:
             raise AttributeError(f"module 'coherer.testing' has no attribute {name!r}")
-        value = getattr(import_module(_HOMES[name]), name)
+        value = getattr(import_module(_MODULES[name]), name)
         globals()[name] = value
         return value
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *_HOMES})
+        return sorted({*globals(), *_MODULES})

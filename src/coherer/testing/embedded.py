@@ -156,8 +156,8 @@ def embedded_node(
         ...
     ```
     """
-    with _workspace(directory) as place:
-        node = EmbeddedNode(_options(place, options))
+    with _workspace(directory) as path:
+        node = EmbeddedNode(_options(path, options))
         node.start()
         try:
             yield node
@@ -175,8 +175,8 @@ async def async_embedded_node(
         directory: the directory of its files; None for a temporary directory that is deleted.
         options: node options, such as `host` or `admin_port`.
     """
-    with _workspace(directory) as place:
-        async with Node(_options(place, options)) as node:
+    with _workspace(directory) as path:
+        async with Node(_options(path, options)) as node:
             yield node
 
 

@@ -462,7 +462,8 @@ class _Slaves:
 async def test_answers_wait_for_a_slave(
     broker_harness: BrokerHarness, peer: Client, code: int
 ) -> None:
-    slaves = broker_harness.state.replication = _Slaves(code)
+    slaves = _Slaves(code)
+    broker_harness.state.replicated_to = slaves.safe
     answer = await peer.send()
     assert (answer.code, answer.fields["queueOffset"]) == (code, "0")
     assert slaves.asked == [(broker_harness.store.end_offset, 3_000)]
@@ -474,7 +475,7 @@ async def test_the_slave_is_named_when_both_fail(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path, clock, sync_flush=True, flush_timeout_ms=1) as harness:
-        harness.state.replication = _Slaves(12)
+        harness.state.replicated_to = _Slaves(12).safe
         never = asyncio.Event()
 
         async def held() -> int:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from coherer._record.properties import decode
-from coherer._rules.rocketmq.timers import TIMER_TOPIC
+from coherer._record.system_topics import TIMER_TOPIC
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.messages import encode_batch_item
 from coherer.testing import ManualClock

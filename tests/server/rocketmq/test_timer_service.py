@@ -14,7 +14,8 @@ import pytest
 from coherer import limits
 from coherer._record import layout
 from coherer._record.properties import decode, encode
-from coherer._rules.rocketmq.timers import MARKS, SLOT_MS, SLOTS, TIMER_TOPIC, is_timed
+from coherer._record.system_topics import TIMER_TOPIC
+from coherer._rules.rocketmq.timers import MARKS, SLOT_MS, SLOTS, is_timed
 from coherer._server.core.core import Core
 from coherer._server.rocketmq.broker import timers
 from coherer._server.rocketmq.broker.timers import TimerService

@@ -12,12 +12,10 @@ from coherer import _net as net
 from coherer._record import layout
 from coherer._record.ids import encode_offset_id
 from coherer._record.properties import decode, encode
+from coherer._record.system_topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from coherer._rules.rocketmq.transaction_checks import CheckOptions
 from coherer._rules.rocketmq.transactions import (
-    DISCARD_TOPIC,
     GROUP,
-    HALF_TOPIC,
-    OP_TOPIC,
     Question,
     half,
 )
@@ -96,7 +94,7 @@ class Node:
         return [bytes(record.body) for record in self.records(topic, queue_id)]
 
     def offsets(self) -> tuple[int, int]:
-        found = [self.core.offsets.find(GROUP, topic, 0) for topic in (HALF_TOPIC, OP_TOPIC)]
+        found = [self.core.offsets.find(GROUP, topic, 0) for topic in (HALF_TOPIC, OP_HALF_TOPIC)]
         return found[0].offset if found[0] else -1, found[1].offset if found[1] else -1
 
     async def close(self) -> None:
@@ -126,17 +124,17 @@ async def test_commit_stores_the_message_and_the_mark(node: Node) -> None:
     assert (real.body, real.sys_flag, real.queue_offset) == (b"b", 8, 0)
     assert real.prepared_offset == second.physical_offset != first.physical_offset
     assert node.store.entries("t", 2, 0, 1)[0].code == 2598919
-    (mark,) = node.records(OP_TOPIC)
+    (mark,) = node.records(OP_HALF_TOPIC)
     assert (mark.body, decode(mark.properties)) == (b"1", {"WAIT": "true", "TAGS": "d"})
     # The topics are made on demand, so that a Java broker finds them (6.7).
-    assert node.core.topics[OP_TOPIC].perm == 6
+    assert node.core.topics[OP_HALF_TOPIC].perm == 6
 
 
 async def test_roll_back_stores_only_the_mark(node: Node) -> None:
     answer = await node.end(node.prepare("a"), ROLL_BACK)
     assert (answer.code, answer.remark) == (0, "not set any response code")
     assert node.bodies("t", 2) == []
-    assert node.bodies(OP_TOPIC) == [b"0"]
+    assert node.bodies(OP_HALF_TOPIC) == [b"0"]
 
 
 async def test_an_unknown_state_is_not_answered(node: Node) -> None:
@@ -144,7 +142,7 @@ async def test_an_unknown_state_is_not_answered(node: Node) -> None:
     nothing = node.caller.begin(END, node.fields(prepared, UNKNOWN))
     assert (await node.end(prepared, ROLL_BACK)).code == 0
     assert not nothing.done()
-    assert node.bodies(OP_TOPIC) == [b"0"]
+    assert node.bodies(OP_HALF_TOPIC) == [b"0"]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +161,7 @@ async def test_an_end_that_does_not_fit_is_refused_as_java_does(
 ) -> None:
     answer = await node.end(node.prepare("a"), COMMIT, **changes)
     assert (answer.code, answer.remark) == (1, remark)
-    assert node.bodies("t", 2) == node.bodies(OP_TOPIC) == []
+    assert node.bodies("t", 2) == node.bodies(OP_HALF_TOPIC) == []
 
 
 async def test_a_slave_ends_nothing(node: Node) -> None:
@@ -227,7 +225,7 @@ async def test_after_a_restart_marks_are_read_again(tmp_path: Path, clock: Manua
 async def test_a_given_up_message_can_be_brought_back(node: Node) -> None:
     node.prepare("a", TRANSACTION_CHECK_TIMES="15")
     assert await node.beat() == []
-    (lost,) = node.records(DISCARD_TOPIC)
+    (lost,) = node.records(CHECK_MAX_TIME_TOPIC)
     identity = encode_offset_id(HOST, lost.physical_offset)
     assert (await node.caller.ask(RESUME, {"msgId": identity})).code == 0
     assert decode(node.records(HALF_TOPIC)[-1].properties)["TRANSACTION_CHECK_TIMES"] == "0"

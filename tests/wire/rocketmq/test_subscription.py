@@ -12,7 +12,6 @@ from coherer._wire.rocketmq.subscription import (
     Sql92,
     Subscription,
     Tags,
-    matches_code,
     split_tags,
 )
 from coherer.errors import UsageError
@@ -78,25 +77,6 @@ def test_an_empty_expression_is_refused(text: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "codes", "code", "matches"),
-    [
-        ("TagA", {2598919}, None, True),
-        ("*", set[int](), 2598919, True),
-        ("*", set[int](), 0, True),
-        ("TagA", {2598919}, 2598919, True),
-        ("TagA", {2598919}, 2598920, False),
-        ("TagA", {2598919}, 0, False),
-        ("TagA", set[int](), 2598919, False),
-        ("refund", {-934813832}, -934813832, True),
-        ("refund", {-934813832}, -934813832 & 0xFFFFFFFF, True),
-        ("TagB", {2598919}, 2598919, True),
-    ],
-)
-def test_the_brokers_test(text: str, codes: set[int], code: int | None, matches: bool) -> None:
-    assert matches_code(text, codes, code) is matches
-
-
-@pytest.mark.parametrize(
     ("text", "positions", "bitmap"),
     [
         ("group#topic", (79, 21, 21), "0000200000000000008000000000"),
@@ -117,8 +97,6 @@ def test_the_bitmap_of_a_text_contains_it(text: str, percent: int, consumers: in
     positions = bloom.positions(text)
     assert len(positions) == bloom.hashes
     assert all(0 <= position < bloom.bits for position in positions)
-    assert BloomFilter.contains(bloom.bitmap(positions), positions)
-    assert not BloomFilter.contains(bytes(bloom.bits // 8), positions)
 
 
 @pytest.mark.parametrize(("percent", "consumers"), [(0, 32), (100, 32), (20, 0)])

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
+
+from coherer.errors import DamagedStoreError, ProtocolError
+
+T = TypeVar("T")
 
 _STRING_OR_KEY = re.compile(rb'"(?:\\.|[^"\\])*"|-?\d+(?=\s*:)')
 
@@ -23,6 +29,26 @@ def quote_keys(data: bytes) -> bytes:
 def _quoted(match: re.Match[bytes]) -> bytes:
     text = match[0]
     return text if text.startswith(b'"') else b'"' + text + b'"'
+
+
+def parse_file(
+    name: str, data: bytes, kind: type[T], loads: Callable[[bytes], object] = msgspec.json.decode
+) -> T:
+    """Parse a file that Java may have written.
+
+    Args:
+        name: the name of the file, for errors.
+        data: its content.
+        kind: the type of the content.
+        loads: a JSON parser; Java's files need one for fastjson's dialect.
+
+    Raises:
+        DamagedStoreError: the content is not valid.
+    """
+    try:
+        return msgspec.convert(loads(data), kind, strict=False)
+    except (msgspec.MsgspecError, ProtocolError, ValueError) as error:
+        raise DamagedStoreError(f"{name} cannot be read: {error}") from error
 
 
 class DataVersion(msgspec.Struct, frozen=True):

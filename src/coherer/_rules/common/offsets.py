@@ -27,7 +27,7 @@ class Start(enum.Enum):
     LATEST = 1
     """At its committed offset; a new group after the last message."""
     ALWAYS_LATEST = 2
-    """After the last message, whatever is committed."""
+    """After the last message, regardless of committed offsets."""
 
 
 class Position:

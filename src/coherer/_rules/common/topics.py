@@ -3,8 +3,8 @@
 RocketMQ's clients and administrators create topics, and so do sends (`TopicTable.create_for_send`).
 TubeMQ's master decides which topics its brokers have; the broker keeps the latest configuration
 that it was sent. `TubeMqTopics` is the part of the table that the master changes and that TubeMQ's
-clients see. Internal topics, such as `%RETRY%` topics and those in `record.reserved`, exist for
-RocketMQ only.
+clients see. Internal topics, such as `%RETRY%` topics and those in `_record.system_topics`,
+exist for RocketMQ only.
 
 The file is RocketMQ's `topics.json` (docs/protocol/rocketmq.md, sections 3.12 and 6.10). TubeMQ's
 own properties are stored, if they differ from the default, in members that RocketMQ ignores.
@@ -18,8 +18,7 @@ from typing import Any
 import msgspec
 
 from coherer._record import system_topics
-from coherer._rules.common.java_json import DataVersion
-from coherer.errors import DamagedStoreError, ProtocolError
+from coherer._rules.common.java_json import DataVersion, parse_file
 
 STORE_STRIDE = 10_000
 """The id of a partition is store * 10,000 + its number in the store."""
@@ -29,10 +28,6 @@ INHERIT, WRITE, READ = 1, 2, 4
 
 UNIT, UNIT_SUB = 1, 2
 """Bits of a topic's system flag."""
-
-RETRY_PREFIX = system_topics.RETRY_PREFIX
-DLQ_PREFIX = system_topics.DLQ_PREFIX
-OFFSET_MOVED_TOPIC = system_topics.OFFSET_MOVED_TOPIC
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,7 +209,7 @@ class TopicTable:
         return (
             name in self._internal
             or system_topics.is_system_topic(name)
-            or name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+            or name.startswith((system_topics.RETRY_PREFIX, system_topics.DLQ_PREFIX))
         )
 
     # -- changes by RocketMQ
@@ -396,10 +391,7 @@ class TopicTable:
         Raises:
             DamagedStoreError: the content is not valid.
         """
-        try:
-            read = msgspec.convert(loads(data), TopicsFile, strict=False)
-        except (msgspec.MsgspecError, ProtocolError, ValueError) as error:
-            raise DamagedStoreError(f"topics.json cannot be read: {error}") from error
+        read = parse_file("topics.json", data, TopicsFile, loads)
         table = cls(
             msgspec.convert(entry.given() | {"name": name}, Topic)
             for name, entry in (read.topics or {}).items()

@@ -20,12 +20,12 @@ from typing import Final, TypeAlias
 import msgspec
 
 from coherer._common.masking import MASK, masked
+from coherer._record.system_topics import RETRY_PREFIX
 from coherer.errors import UsageError
 
 DENY, ANY, PUB, SUB = 1, 2, 4, 8
 """Permission bits."""
 
-RETRY_PREFIX: Final = "%RETRY%"
 KEY_CHARS_MIN: Final = 7
 """Names and secrets of accounts have more than six characters."""
 

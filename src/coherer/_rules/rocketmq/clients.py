@@ -20,7 +20,7 @@ request for a lock is refused tries again at its next rebalance, for Java's clie
 later. The table therefore remembers refused consumers and returns them when the queue becomes free,
 so that the broker can make them rebalance at once. Java's broker does not do this.
 
-A channel stands for a connection. It is only compared and hashed.
+A channel represents a connection. It is only compared and hashed.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 See docs/protocol/rocketmq.md, section 3.11.
 
-An expression is compiled when a heartbeat brings it, so that pulls find it ready. Filters outlive
-their groups:
+An expression is compiled when it arrives with a heartbeat, not during a pull. Filters outlive their
+groups:
 
 * When a group disappears or unsubscribes from a topic, its filter becomes dead; the next heartbeat
   with the same or a newer version revives it. After a day it is deleted.
@@ -23,8 +23,9 @@ from typing import TypeAlias
 import msgspec
 
 from coherer._common.logs import Log
+from coherer._rules.common.java_json import parse_file
 from coherer._rules.rocketmq.clients import TAG, GroupSubscription
-from coherer.errors import CohererError, DamagedStoreError, ProtocolError
+from coherer.errors import CohererError
 
 _log = Log(logging.getLogger(__name__))
 
@@ -211,10 +212,7 @@ class ConsumerFilters:
         Raises:
             DamagedStoreError: the file is invalid.
         """
-        try:
-            file = msgspec.convert(loads(data), _File, strict=False)
-        except (msgspec.MsgspecError, ProtocolError, ValueError) as error:
-            raise DamagedStoreError(f"consumerFilter.json cannot be read: {error}") from error
+        file = parse_file("consumerFilter.json", data, _File, loads)
         read = {
             topic: {
                 group: self._filter(topic, group, entry, now_ms)

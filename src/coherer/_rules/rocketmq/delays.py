@@ -1,4 +1,4 @@
-r"""Delayed messages: where they wait, when they are due, and what is delivered.
+r"""Delayed messages: the queues in which they wait, and their delivery.
 
 See docs/protocol/rocketmq.md, section 6.6.
 
@@ -144,7 +144,7 @@ def due_count(
         due_at: returns when an entry is due, by the same clock.
 
     Returns:
-        Their number, and the delivery time of the next entry (None if there is none).
+        Their number, and the delivery time of the next entry, or None.
 
     >>> due_times = [5_000, 6_000, 9_000]
     >>> entries = [QueueEntry(i, 100 * i, 100, due) for i, due in enumerate(due_times)]

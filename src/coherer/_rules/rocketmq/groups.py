@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from coherer._record import system_topics
-from coherer._rules.common.java_json import DataVersion
+from coherer._rules.common.java_json import DataVersion, parse_file
 from coherer._rules.common.topics import INHERIT, READ, WRITE, Topic
-from coherer.errors import DamagedStoreError, ProtocolError
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -148,10 +147,7 @@ class GroupTable:
         Raises:
             DamagedStoreError: the file is invalid.
         """
-        try:
-            read = msgspec.convert(loads(data), _File, strict=False)
-        except (msgspec.MsgspecError, ProtocolError, ValueError) as error:
-            raise DamagedStoreError(f"subscriptionGroup.json cannot be read: {error}") from error
+        read = parse_file("subscriptionGroup.json", data, _File, loads)
         table = cls()
         table._groups = read.groups
         table.version = read.version

@@ -9,7 +9,7 @@ See docs/protocol/rocketmq.md, section 9.
 * An address is alive while it registers or asks whether it has to. After two minutes of silence, or
   when its connection ends, the address is removed. A name without addresses is removed with its
   topics; a name that still has a slave keeps them, so that they can be read (section 9.4).
-* A topic's permission that an administrator has restricted stays so until its broker registers with
+* If an administrator restricts a topic's permission, that lasts until its broker registers with
   another version (section 9.5).
 """
 
@@ -354,7 +354,7 @@ class KeyValueTable:
         self._table.setdefault(namespace, {})[key] = value
 
     def get(self, namespace: str, key: str) -> str | None:
-        """A value; None if there is none."""
+        """A value, or None."""
         return self._table.get(namespace, {}).get(key)
 
     def remove(self, namespace: str, key: str) -> None:

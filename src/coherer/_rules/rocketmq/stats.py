@@ -91,7 +91,7 @@ class StatsTable:
         self._now_ms = now_ms
         self._counters: dict[tuple[str, str], _Counter] = {}
         self._of_queues: dict[tuple[str, int], tuple[_Counter, ...]] = {}
-        self._beats = [IntervalTimer(every_ms, now_ms) for every_ms in _EVERY_MS]
+        self._timers = [IntervalTimer(every_ms, now_ms) for every_ms in _EVERY_MS]
 
     def add(self, name: str, key: str, count: int) -> None:
         """Add to a counter."""
@@ -132,8 +132,8 @@ class StatsTable:
     def tick(self, now_ms: int) -> None:
         """Take snapshots when due; call it every second or so."""
         self._now_ms = now_ms
-        for kind, beat in enumerate(self._beats):
-            if beat.is_due(now_ms):
+        for kind, timer in enumerate(self._timers):
+            if timer.is_due(now_ms):
                 for counter in self._counters.values():
                     counter.snapshots[kind].append(_Snapshot(now_ms, counter.value, counter.times))
 

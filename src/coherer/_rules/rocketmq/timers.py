@@ -1,17 +1,17 @@
-r"""Timed messages: where they wait, which of them are delivered, and what is delivered.
+r"""Timed messages: the queues in which they wait, and their delivery.
 
 RocketMQ 5 has properties that say when a message is due: TIMER_DELAY_SEC and TIMER_DELAY_MS count
 from its arrival at the broker, TIMER_DELIVER_MS is a time. A message that is not due yet waits in
 the timer topic with its due time (TIMER_OUT_MS), its real topic and its real queue as properties,
-as in RocketMQ 5. The queue it waits in stands for a *slot* of time, where RocketMQ 5 has one queue
-and more files: slot n holds the messages due in the n-th period of `SLOT_MS` since 1970, in queue
-n % `SLOTS`. So the messages of a slot are found without reading other slots, and the only files are
-the log and its consume queues, which recovery and replication handle already. The entry of a
-waiting message holds its due time in place of the tag code.
+as in RocketMQ 5. Its queue represents a *slot* of time, where RocketMQ 5 has one queue and more
+files: slot n holds the messages due in the n-th period of `SLOT_MS` since 1970, in queue n %
+`SLOTS`. So the messages of a slot are found without reading other slots, and the only files are the
+log and its consume queues, which recovery and replication handle already. The entry of a waiting
+message holds its due time instead of the tag code.
 
-Which messages are delivered is also written to the log, by a *mark*: a message in queue `MARKS` of
-the timer topic, stored atomically with the messages whose delivery it records. The newest mark
-holds the whole `Progress`, so that a crash neither loses nor repeats a delivery. When retention has
+Deliveries are also recorded in the log, by *marks*: a mark is a message in queue `MARKS` of the
+timer topic, stored atomically with the messages whose delivery it records. The newest mark holds
+the whole `Progress`, so that a crash neither loses nor repeats a delivery. When retention has
 deleted the newest mark, it has also deleted the messages covered by it, because they lie before it.
 
 Due times are wall time: if the clock jumps, messages become due earlier or later. No message is
@@ -27,7 +27,6 @@ from typing import Final
 
 import msgspec
 
-from coherer._record import system_topics
 from coherer._record.layout import Record
 from coherer._record.properties import (
     REAL_QUEUE,
@@ -46,11 +45,11 @@ from coherer._record.properties import (
     index_keys,
     tag_code,
 )
+from coherer._record.system_topics import TIMER_TOPIC
 from coherer._store.model import Draft, QueueEntry
 from coherer.errors import UsageError
 from coherer.limits import TIMER_DELAY_MS_MAX
 
-TIMER_TOPIC: Final = system_topics.TIMER_TOPIC
 SLOT_MS: Final = 300_000
 """The messages due in this period are handled together; their due times are kept in memory."""
 SLOTS: Final = 1_000
@@ -271,7 +270,7 @@ class _Step(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Progress(msgspec.Struct, frozen=True, rename="camel"):
-    """Which waiting messages are delivered.
+    """Records which waiting messages are delivered.
 
     Usually there is one step: all messages due up to some time are delivered. A clock that was set
     back leaves two, because new messages are due before the time of the first step. When the clock
@@ -294,9 +293,9 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
     steps: tuple[_Step, ...] = ()
     rolled_to: int = 0
 
-    def has(self, place: TimedEntry) -> bool:
+    def has(self, entry: TimedEntry) -> bool:
         """Whether a message is delivered or stored again."""
-        due_ms, offset = place.due_ms, place.offset
+        due_ms, offset = entry.due_ms, entry.offset
         if offset < self.rolled_to:
             return True
         for step in self.steps:

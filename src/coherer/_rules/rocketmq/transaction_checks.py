@@ -1,4 +1,4 @@
-"""Checks of half messages: which producers are asked for the state of their transactions, and when.
+"""Checks of half messages: when a broker asks producers for the state of their transactions.
 
 See docs/protocol/rocketmq.md, section 6.7.
 
@@ -9,9 +9,9 @@ that were checked too often, or are too old, move to a topic from which an opera
 them.
 
 `TransactionLedger` knows the offsets of the rounds (those of the group CID_RMQ_SYS_TRANS in both
-topics), and which half messages behind them are marked. It only plans what to store and whom to
-ask. Half messages are read through a function. The caller stores the plan's drafts, and reports
-that with `carried_out`.
+topics), and which half messages behind them are marked. It only plans which messages to store and
+which producers to ask. Half messages are read through a function. The caller stores the plan's
+drafts, and reports that with `carried_out`.
 
 Better than Java 4.9.3: a mark also counts for copies, so that a producer whose answer crosses a
 check is not asked again (and does not commit twice). Waiting for the end of the immunity time does
@@ -27,9 +27,9 @@ import msgspec
 
 from coherer._record.layout import Record
 from coherer._record.properties import decode
+from coherer._record.system_topics import HALF_TOPIC
 from coherer._rules.rocketmq.transactions import (
     CHECK_TIMES,
-    HALF_TOPIC,
     IMMUNITY,
     PREPARED_OFFSET,
     given_up,
@@ -84,7 +84,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class TransactionLedger:
-    """Which half messages are done.
+    """Records which half messages are done.
 
     Args:
         half_offset: all half messages before it are done.
@@ -171,20 +171,20 @@ class TransactionLedger:
             times: converts the times of half messages to the clock of `now_ms`; None if they are of
                 that clock.
         """
-        walk = _CheckRound(self._options, self._marks, self._late, started_ms, now_ms, times)
+        round_ = _CheckRound(self._options, self._marks, self._late, started_ms, now_ms, times)
         at = begin = self.half_offset
-        while not walk.over:
+        while not round_.over:
             while at in self._marks:
                 at += 1
             records, following = read(at)
             if following <= at:
                 break
             for record in records:
-                if record.queue_offset >= at and not walk.settle(record):
+                if record.queue_offset >= at and not round_.settle(record):
                     following = record.queue_offset
                     break
             at = following
-        return Plan(begin, at, walk.drafts, walk.sources, walk.asked, walk.full)
+        return Plan(begin, at, round_.drafts, round_.sources, round_.asked, round_.full)
 
     def carried_out(self, plan: Plan, offsets: Sequence[int]) -> None:
         """Apply a plan whose drafts have been stored.

@@ -7,7 +7,8 @@ read. Its producer ends the transaction: a commit stores the real message and ma
 as done; a rollback only marks it. A mark is a message in the op topic whose body is the half
 message's queue offset in decimal.
 
-A producer that does not end a transaction is asked: `coherer._rules.rocketmq.transaction_checks`.
+If a producer does not end a transaction, the broker asks it for the state:
+`coherer._rules.rocketmq.transaction_checks`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from typing import Final
 
 import msgspec
 
-from coherer._record import system_topics
 from coherer._record.layout import COMMITTED, ROLLED_BACK, Record
 from coherer._record.layout import encode as encode_record
 from coherer._record.properties import (
@@ -32,11 +32,9 @@ from coherer._record.properties import (
     index_keys,
     tag_code,
 )
+from coherer._record.system_topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from coherer._store.model import Draft
 
-HALF_TOPIC: Final = system_topics.HALF_TOPIC
-OP_TOPIC: Final = system_topics.OP_HALF_TOPIC
-DISCARD_TOPIC: Final = system_topics.CHECK_MAX_TIME_TOPIC
 GROUP: Final = "CID_RMQ_SYS_TRANS"
 
 TRANSACTIONAL: Final = "TRAN_MSG"
@@ -143,7 +141,7 @@ def done_mark(half_offset: int, host: bytes, now_ms: int) -> Draft:
     """
     body = str(half_offset).encode()
     return Draft(
-        OP_TOPIC, 0, body, _OP_PROPERTIES, tag_code=_OP_CODE, born_ms=now_ms, born_host=host
+        OP_HALF_TOPIC, 0, body, _OP_PROPERTIES, tag_code=_OP_CODE, born_ms=now_ms, born_host=host
     )
 
 
@@ -159,7 +157,7 @@ def resumed(record: Record) -> Draft:
 
 def given_up(record: Record, changes: Mapping[str, str]) -> Draft:
     """Copy a half message to the topic of messages that are no longer checked."""
-    return _moved(record, DISCARD_TOPIC, changes)
+    return _moved(record, CHECK_MAX_TIME_TOPIC, changes)
 
 
 def _moved(record: Record, topic: str, changes: Mapping[str, str]) -> Draft:

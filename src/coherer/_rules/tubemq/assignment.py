@@ -1,4 +1,4 @@
-"""Which member of a consumer group is assigned which partition: pure functions without a clock.
+"""Assigns partitions to the members of a consumer group: pure functions without a clock.
 
 The rules, in order:
 

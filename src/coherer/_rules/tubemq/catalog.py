@@ -119,7 +119,7 @@ class Catalog:
             order="deterministic",  # sets have no order of their own
         )
 
-    # -- looking things up
+    # -- queries
 
     def deployments(self) -> Iterator[Deployment]:
         """All topics on all brokers."""

@@ -6,11 +6,11 @@ Rules of one group (`ConsumerGroup`):
   discarded when the last member leaves (`ConsumerGroup.mismatch`).
 * A member holds the partitions that it reported. The master's assignments are sent as events, one
   at a time, in the answers to a member's heartbeats, and the member acknowledges them.
-* Revocations come before assignments: while any member has partitions to give up, no member is told
-  to take any.
+* Revocations come before assignments: while any member has partitions to give up, no member gets
+  new ones.
 * A group with unacknowledged events is not balanced until they are older than
-  `GroupTiming.event_expiry_ms`. Then they are dropped, but a partition that a member was told to
-  take counts as held until that member reports.
+  `GroupTiming.event_expiry_ms`. Then they are dropped, but a partition that was assigned to a
+  member counts as held until that member reports.
 
 Differences from Java's master. They are safe with Java's clients, which copy the id of an event
 into the acknowledgement, and skip partitions that they already hold or no longer hold:
@@ -27,8 +27,8 @@ into the acknowledgement, and skip partitions that they already hold or no longe
 * A restarted master remembers the members of each group, and does not balance a group until they
   are back or have had the time to return (`ConsumerGroups.expect_members`). Java waits for one
   balance period. Without either, the first member to return would be assigned everything. Members
-  that report often are given up after a short time; others may be between two reports. Going on
-  without a live member is safe, because brokers lease a partition to one consumer at a time.
+  that report often get a short time; others may be between two reports. A balance without a live
+  member is safe, because brokers lease a partition to one consumer at a time.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ NAMED_ROUNDS_MAX = 2
 
 
 class EventKind(enum.IntEnum):
-    """What an event tells a member; the values are those of the protocol."""
+    """The command that an event carries; the values are those of the protocol."""
 
     CONNECT = 1
     """Take partitions; other partitions were revoked in the same round."""
@@ -97,7 +97,7 @@ class GroupKind(enum.Enum):
 
 
 class GroupSubscription(msgspec.Struct, frozen=True, kw_only=True):
-    """What all members of a group agree on.
+    """The subscription that all members of a group share.
 
     Args:
         kind: how partitions are assigned.
@@ -196,7 +196,7 @@ class ConsumerGroup:
         allocated: whether a bound group has had its partitions once.
         due_ms: when to balance next; None if nothing is to do.
         from_max_id: the id of an order to continue from the newest messages (client-balanced
-            groups); -2 if there is none.
+            groups); -2 without such an order.
         suspended: the suspended members by client id; see `suspend`.
     """
 
@@ -225,17 +225,17 @@ class ConsumerGroup:
         others = [member for member in self.members.values() if member.id != member_id]
         if not others:
             return None
-        ours = self.subscription
+        agreed = self.subscription
         pairs: list[tuple[Mismatch, object, object]] = [
-            (Mismatch.KIND, ours.kind, subscription.kind),
-            (Mismatch.TOPICS, ours.topics, subscription.topics),
-            (Mismatch.FILTERS, dict(ours.filters), dict(subscription.filters)),
-            (Mismatch.SESSION_KEY, ours.session_key, subscription.session_key),
-            (Mismatch.SELECT_BIG, ours.select_big, subscription.select_big),
-            (Mismatch.SOURCE_COUNT, ours.source_count, subscription.source_count),
+            (Mismatch.KIND, agreed.kind, subscription.kind),
+            (Mismatch.TOPICS, agreed.topics, subscription.topics),
+            (Mismatch.FILTERS, dict(agreed.filters), dict(subscription.filters)),
+            (Mismatch.SESSION_KEY, agreed.session_key, subscription.session_key),
+            (Mismatch.SELECT_BIG, agreed.select_big, subscription.select_big),
+            (Mismatch.SOURCE_COUNT, agreed.source_count, subscription.source_count),
         ]
-        for mismatch, mine, theirs in pairs:
-            if mine != theirs:
+        for mismatch, expected, given in pairs:
+            if expected != given:
                 return mismatch
         if node_id >= 0 and any(member.node_id == node_id for member in others):
             return Mismatch.NODE_ID
@@ -434,7 +434,7 @@ class ConsumerGroup:
 
 
 class ConsumerGroups:
-    """All consumer groups, and when their members were last heard from.
+    """All consumer groups, and the times of their members' last reports.
 
     Args:
         timeout_ms: how long a consumer may be silent.

@@ -47,7 +47,7 @@ class CatalogError(RefusedError):
 
 
 class ManageStatus(enum.IntEnum):
-    """Which operations an administrator permits a broker."""
+    """The operations that an administrator permits a broker."""
 
     DRAFT = 1
     ONLINE = 5
@@ -141,7 +141,7 @@ _RANGES = {
 
 
 class Stamp(msgspec.Struct, frozen=True, kw_only=True):
-    """Who changed a record, and when (ms since 1970)."""
+    """The authors and times (ms since 1970) of a record's creation and last change."""
 
     data_version: int = UNDEFINED
     serial: int = UNDEFINED
@@ -152,7 +152,7 @@ class Stamp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """Who makes a change, and when."""
+    """The author and time of a change."""
 
     user: str
     now_ms: int

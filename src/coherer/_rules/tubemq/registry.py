@@ -36,7 +36,7 @@ PAUSED_BY_ERRORS: Final = -1
 
 
 class LivenessTracker(Generic[K]):
-    """When each node was last heard from, ordered by that time; every call takes constant time.
+    """The time of each node's last sign of life, in order; every call takes constant time.
 
     >>> tracker = LivenessTracker[str](timeout_ms=100)
     >>> tracker.seen("a", 0), tracker.seen("b", 50), tracker.seen("a", 90)

@@ -3,7 +3,7 @@
 `Appender` collects the drafts of all connections during one iteration of the event loop. At its
 end, or as soon as there are `limits.SENDS_PER_APPEND` drafts, it stores them with one
 `Store.append`, which is one write to the log. It then calls the `done` callback of every submitter
-once, and after that wakes waiting consumers. (There is a limit because one iteration can bring
+once, and after that wakes waiting consumers. (The limit exists because one iteration can bring
 megabytes, and data that has left the processor's cache costs half as much again. A `DraftBatch`,
 which holds many messages, is stored at once.)
 
@@ -83,7 +83,7 @@ class Appender:
 
         Args:
             drafts: the messages.
-            done: called once with the result; None if nobody needs it.
+            done: called once with the result; None for no callback.
             wait_durable: whether `done` is called only after the messages are durable; None for the
                 node's default.
         """
@@ -146,14 +146,14 @@ class Appender:
             return
         begin, end_offset = 0, self._store.end_offset
         for done, count, wait in batches:
-            placed = appended[begin : begin + count]
+            results = appended[begin : begin + count]
             begin += count
             if done is None:
                 continue
             if wait:
-                self.when_durable(end_offset, partial(_durable, done, placed, end_offset))
+                self.when_durable(end_offset, partial(_durable, done, results, end_offset))
             else:
-                _tell(done, placed, end_offset)
+                _tell(done, results, end_offset)
         self._arrived(drafts, appended)
 
     def _append_each(self, drafts: Sequence[Draft | DraftBatch], batches: Sequence[_Batch]) -> None:
@@ -189,9 +189,9 @@ def _refuse(batches: Sequence[_Batch], error: CohererError) -> None:
 
 
 def _durable(
-    done: Done, placed: Sequence[AppendResult], end_offset: int, error: CohererError | None
+    done: Done, results: Sequence[AppendResult], end_offset: int, error: CohererError | None
 ) -> None:
-    _tell(done, placed if error is None else error, end_offset)
+    _tell(done, results if error is None else error, end_offset)
 
 
 def _tell(done: Done, outcome: Sequence[AppendResult] | CohererError, end_offset: int) -> None:

@@ -42,7 +42,7 @@ class Core:
 
     Attributes:
         topics: the topic table.
-        groups: the consumer groups seen so far.
+        groups: the known consumer groups.
         offsets: the committed offsets of all groups.
         write_failed: the disk has failed; sends are refused.
         flusher: the thread that waits for the disk.

@@ -75,11 +75,11 @@ class DeferredSaver:
         self._mark(name)
 
     def mark_saved(self, name: str, content: bytes) -> None:
-        """Tell what a file contains, so that it is not written again with the same content."""
+        """Record what a file contains, so that it is not written again with the same content."""
         self._files.setdefault(name, _File()).written = content
 
     async def flush(self) -> None:
-        """Wait until every change so far is on disk.
+        """Wait until all earlier changes are on disk.
 
         Raises:
             StoreError: a file could not be written; the next call tries again.

@@ -47,7 +47,6 @@ from coherer.errors import CohererError, StoreError
 _log = Log(logging.getLogger(__name__))
 
 MASTER_PATH: Final = "/webapi.htm"
-BROKER_PATH: Final = "/broker.htm"
 
 MASTER_HEADER: Final = "Coherer-Master"
 BROKER_HEADER: Final = "Coherer-Broker"
@@ -226,7 +225,7 @@ class AdminService:
             accepts every name.
         master_id: the random id of this run of the master, which it also tells its clients
             (`RegisterResponseM2P.masterId`); a header of every response.
-        broker_id: id and address of the broker, as the master knows it; likewise.
+        broker_id: id and address of the broker, as the master knows it; a header of every response.
         files: writes files; a request that changes one is answered after it is on disk.
         news: called before a request; returns a function that is called after a change and returns
             an awaitable until name servers know the changed topics, or None.

@@ -1,4 +1,4 @@
-"""Which broker a directory belongs to: the file `config/identity.json`.
+"""The identity of the broker that owns a directory: the file `config/identity.json`.
 
 If a directory were started as another broker, it would serve its messages under the wrong name, and
 consumers would read them with the offsets of the other broker. So the first start records the

@@ -24,19 +24,19 @@ from typing import TYPE_CHECKING, Self
 from coherer import _net as net
 from coherer._common import clock
 from coherer._common.logs import LOG_THROTTLE, Log
+from coherer._record.system_topics import parse_levels
 from coherer._server.core.core import Core
 from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.node.admin import AdminService, Guard
 from coherer._server.node.identity import IDENTITY_FILE, Identity, check_owner, claim
 from coherer._server.node.node_options import SCHEME, NodeOptions
-from coherer._server.node.part_options import store_options
 from coherer._server.rocketmq.service import RocketMqService
 from coherer._server.tubemq.broker.admin import broker_admin
 from coherer._server.tubemq.broker.broker import Broker
 from coherer._server.tubemq.master.admin import active_admin_url, master_admin
 from coherer._server.tubemq.master.master import Master
 from coherer._server.tubemq.service import TubeMqService
-from coherer._store import OsFiles, Store
+from coherer._store import OsFiles, Store, StoreOptions
 from coherer._store.config_files import ConfigFiles
 from coherer._store.files import make_durable_directory, translate_os_errors
 from coherer._store.model import check_retention
@@ -68,7 +68,7 @@ class Node:
         options: its options.
         core: the state shared by both protocols; None in a node that is only a master.
         tubemq: TubeMQ's master and broker, where the node has them; ports that are not open are -1.
-        rocketmq: RocketMQ's name server and broker, likewise.
+        rocketmq: RocketMQ's name server and broker, with the same meaning of -1.
         admin_port: the port of the HTTP administration; -1 without.
     """
 
@@ -347,7 +347,7 @@ class Node:
         check_owner(owner, options)
         store = Store.open(
             options.directory,
-            store_options(options),
+            _store_options(options),
             now_ms=self._wall_ms,
             monotonic_ms=self._now_ms,
             open_files=self.budget.connections.spare_files,
@@ -522,3 +522,16 @@ def _close_store(store: Store) -> None:
 
 def _nothing() -> None:
     """Do nothing: there is no lock to release."""
+
+
+def _store_options(options: NodeOptions) -> StoreOptions:
+    """The options of the store."""
+    return StoreOptions(
+        segment_bytes=options.log_file_bytes(),
+        flush=options.flush,
+        flush_interval_ms=options.flush_interval_ms,
+        retention_hours=options.retention_hours,
+        retention_bytes=options.retention_bytes,
+        replica=options.is_slave,
+        delay_levels_ms=parse_levels(options.delay_levels),
+    )

@@ -1,7 +1,7 @@
 """The options of a node: a field for each, with its type, default, limit and help text.
 
 The command line of `coherer serve` and the embedded node of tests derive from `NodeOptions`: adding
-a field adds an option. `part_options` translates the options for a node's parts.
+a field adds an option.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     admin_token: Annotated[str | None, Setting(
         "Token that changes over HTTP must carry (confModAuthToken).",
         panel=SECURITY, env="COHERER_TOKEN",
-        default="abc, as in Java; with accounts there is none, and an account is required",
+        default="abc, as in Java; with accounts no token, an account is required",
     )] = None
     tls: Annotated[net.TlsOptions | None, Section({
         "certificate": Setting(
@@ -283,9 +283,11 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         DELAY_LEVELS
     )
     transaction_timeout_ms: Annotated[int, Setting(
-        "Age at which a half message's producer is first asked for its state.",
+        "Age at which a half message is first checked: the broker asks its producer for the state.",
     )] = 6_000
-    transaction_checks_max: Annotated[int, Setting("How often a producer is asked.")] = 15
+    transaction_checks_max: Annotated[int, Setting(
+        "Maximum number of checks of a half message.",
+    )] = 15
     transaction_interval_ms: Annotated[int, Setting(
         "Interval between rounds of such checks.",
     )] = 60_000
@@ -333,7 +335,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         if not self.unprotected <= known:
             wrong = ", ".join(sorted(self.unprotected - known))
             hint = f"Choose from {', '.join(sorted(known))}."
-            raise UsageError(f"`unprotected` does not know {wrong}.", hint=hint)
+            raise UsageError(f"`unprotected` has unknown parts: {wrong}.", hint=hint)
 
     def _check_rocketmq(self) -> None:
         if self.rocketmq_port is not None and 0 < self.rocketmq_port <= -FAST_PORT_STEP:

@@ -76,7 +76,7 @@ class Field:
     Args:
         name: of the field; `section.name` in a section.
         type: of the field, without the annotation.
-        default: the value when nobody sets it; `msgspec.NODEFAULT` if it is required.
+        default: the value if it is not set; `msgspec.NODEFAULT` if it is required.
         setting: how users see it.
     """
 
@@ -162,7 +162,7 @@ def _default(one: msgspec.structs.FieldInfo) -> object:
 
 
 def _in_words(one: Field) -> str:
-    """The default as text; empty if there is none."""
+    """The default as text, or ""."""
     match one.default:
         case bool(on):
             return "on" if on else "off"

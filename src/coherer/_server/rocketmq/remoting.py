@@ -30,6 +30,7 @@ from coherer._common.clock import IntervalTimer
 from coherer._common.logs import Log
 from coherer._net import Connection
 from coherer._server.core.deferred_saver import DeferredSaver
+from coherer._wire.rocketmq import java_properties
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.session import Session
 from coherer.errors import DisconnectedError, ProtocolError, RefusedError, RequestTimeoutError
@@ -142,7 +143,7 @@ class Channel:
             timeout_ms: how long to wait for the response.
 
         Returns:
-            The response, whatever its code.
+            The response; its code may be an error.
 
         Raises:
             RequestTimeoutError: no response arrived in time.
@@ -477,3 +478,18 @@ class Refusal(Exception):  # noqa: N818 - a response of the protocol
         self.code = code
         self.remark = remark
         self.fields = dict(fields or {})
+
+
+def settings_in(request: Command) -> dict[str, str]:
+    """The settings in the body of UPDATE_BROKER_CONFIG (25) or UPDATE_NAMESRV_CONFIG (318).
+
+    Raises:
+        Refusal: the body is too long or invalid.
+    """
+    if len(request.body) > limits.SETTINGS_BYTES_MAX:
+        remark = f"settings of more than {limits.SETTINGS_BYTES_MAX} bytes are not read"
+        raise Refusal(SYSTEM_ERROR, remark)
+    try:
+        return java_properties.parse(str(request.body, "utf-8", "replace"))
+    except ValueError as error:
+        raise Refusal(SYSTEM_ERROR, "string2Properties error") from error

@@ -14,8 +14,8 @@ from coherer._rules.rocketmq.routes import MasterAddress
 from coherer._server.core.core import Core
 from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.node.node_options import NodeOptions
-from coherer._server.node.part_options import rocketmq_options
 from coherer._server.rocketmq.broker.broker import RocketBroker
+from coherer._server.rocketmq.broker.options import MESSAGE_BYTES, RocketOptions
 from coherer._server.rocketmq.broker.registration import (
     BrokerAnnouncement,
     LocalRegistrar,
@@ -72,7 +72,7 @@ class Replicator:
             return
         self.master = HaMaster(broker.core)
         if broker.state.options.role == SYNC_MASTER:
-            broker.state.replication = self.master
+            broker.state.replicated_to = self.master.safe
 
     def start(self) -> None:
         """Start to follow the master, as a slave."""
@@ -135,7 +135,7 @@ class RocketMqService:
         name_server: None in a node without one.
         broker: None in a node without one.
         namesrv_port: -1 without a name server.
-        port: the broker's main port, -1 without a broker; the other ports likewise.
+        port: the broker's main port; -1 without a broker.
         fast_port: the port that answers all requests except pulls.
         ha_port: the replication port; -1 without one.
         replicator: the broker's replication; None without.
@@ -202,7 +202,7 @@ class RocketMqService:
         self.fast_port = (await self._listen(options.fast_port, self._to_fast)).port
         if options.ha_port is not None and not options.is_slave:
             self.ha_port = (await self._listen(options.ha_port, self._to_replicator)).port
-        chosen = rocketmq_options(options, self.port, max(self.ha_port, 0))
+        chosen = _rocketmq_options(options, self.port, max(self.ha_port, 0))
         self._access = access if options.protects("replication") else None
         check = access if options.protects("rocketmq") else None
         self.broker = RocketBroker(chosen, core, access=check)
@@ -321,3 +321,29 @@ class RocketMqService:
         if self.broker is None:
             raise ClosedError("The broker has not started yet.")
         return self.broker
+
+
+def _rocketmq_options(options: NodeOptions, port: int, ha_port: int) -> RocketOptions:
+    """The options of the RocketMQ broker.
+
+    Args:
+        options: those of the node.
+        port: the port on which it listens.
+        ha_port: the port for its slaves; 0 without.
+    """
+    return RocketOptions(
+        cluster=options.cluster,
+        broker=options.broker_name,
+        host=options.reachable_host,
+        port=options.advertised_rocketmq_port or port,
+        ha_port=ha_port,
+        auto_create_topics=options.auto_create_topics,
+        default_queues=options.default_partitions,
+        message_bytes_max=options.max_message_bytes or MESSAGE_BYTES,
+        role=options.role,
+        broker_id=options.rocketmq_broker_id,
+        trace_topic=options.trace_topic,
+        transaction_timeout_ms=options.transaction_timeout_ms,
+        transaction_checks_max=options.transaction_checks_max,
+        transaction_interval_ms=options.transaction_interval_ms,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -12,7 +12,6 @@ from coherer._server.core.core import Core
 from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.core.topic_sync import TopicSync
 from coherer._server.node.node_options import NodeOptions
-from coherer._server.node.part_options import master_options
 from coherer._server.tubemq.broker.broker import Broker, BrokerConnection
 from coherer._server.tubemq.broker.master_link import (
     EmbeddedMasterLink,
@@ -22,6 +21,7 @@ from coherer._server.tubemq.broker.master_link import (
 )
 from coherer._server.tubemq.broker.state import BrokerOptions
 from coherer._server.tubemq.master.master import Master, MasterConnection
+from coherer._server.tubemq.master.options import MasterOptions
 from coherer._server.tubemq.master.state import check_saved
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.credentials import NONCE_LIMIT, authenticate_info
@@ -59,7 +59,7 @@ class TubeMqService:
     Attributes:
         master: the master; None in a node without one.
         broker: the broker; None in a node without one.
-        master_port: the port of the master; -1 without one. The other ports likewise.
+        master_port: the port of the master; -1 without one, as for the other ports.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class TubeMqService:
         self._access = access
         passwords = None if access is None else access.passwords
         self.master = Master(
-            master_options(options, passwords, web_port),
+            _master_options(options, passwords, web_port),
             lambda: load(MASTER_FILE, check_saved),
             lambda take: files.save(MASTER_FILE, take),
             now_ms=self._now_ms,
@@ -232,3 +232,35 @@ def _certificate(
         return pb.MasterCertificateInfo(authInfo=authenticate_info(*account, wall_ms(), nonce))
 
     return make
+
+
+def _master_options(
+    options: NodeOptions, passwords: Mapping[str, str] | None = None, web_port: int = 0
+) -> MasterOptions:
+    """The options of the TubeMQ master.
+
+    Args:
+        options: those of the node.
+        passwords: by name, of the accounts with all permissions; None without accounts.
+        web_port: the port of its HTTP administration; 0 without.
+    """
+    authenticate = options.protects("tubemq")
+    return MasterOptions(
+        host=options.reachable_host,
+        port=options.master_port,
+        auto_create_topics=options.auto_create_topics,
+        default_partitions=options.default_partitions,
+        max_message_bytes=options.max_message_bytes,
+        producer_timeout_ms=options.client_timeout_ms,
+        consumer_timeout_ms=options.client_timeout_ms,
+        broker_timeout_ms=options.broker_timeout_ms,
+        balance_period_ms=options.balance_period_ms,
+        users=passwords if options.has_accounts else None,
+        authenticate_producers=authenticate,
+        authenticate_consumers=authenticate,
+        authenticate_brokers=authenticate or bool(options.broker_user),
+        broker_user=options.broker_user,
+        broker_password=options.broker_password,
+        visit_token_check=options.visit_token_check,
+        web_port=web_port,
+    )

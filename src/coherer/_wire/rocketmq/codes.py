@@ -249,10 +249,10 @@ class TopicNotExistError(_CodedError):
 
 
 class PullNotFoundError(_CodedError):
-    """19: There is no message yet."""
+    """19: No message has arrived yet."""
 
     result = ResponseCode.PULL_NOT_FOUND
-    meaning = "There is no message yet."
+    meaning = "No message has arrived yet."
     advice = "Try again later."
 
 

@@ -29,8 +29,9 @@ from coherer._common.logs import Log
 from coherer._record import compression, layout
 from coherer._record import properties as text
 from coherer._record.offset_ranges import between
+from coherer._record.system_topics import RETRY_PREFIX
 from coherer._wire.rocketmq.messages import StoredMessage, time_of, user_properties
-from coherer._wire.rocketmq.names import RETRY_PREFIX, Queue
+from coherer._wire.rocketmq.names import Queue
 from coherer.errors import DamagedStoreError, ProtocolError
 from coherer.limits import MESSAGE_BYTES_MAX
 

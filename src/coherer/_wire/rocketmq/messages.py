@@ -31,9 +31,6 @@ from coherer.errors import ProtocolError, UsageError
 from coherer.limits import PROPERTIES_BYTES_MAX
 from coherer.message import Message, Receipt, ReceivedMessage
 
-TRANSACTION_MASK: Final = 12
-"""Bits 2 and 3 of the sys flag: prepared 4, commit 8, rollback 12."""
-
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _HIDDEN: Final = text.RESERVED | {text.TIME, text.TUBE_MARK}
 """Names of properties that are not user properties."""

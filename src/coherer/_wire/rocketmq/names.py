@@ -20,23 +20,15 @@ from coherer.limits import TOPIC_BYTES_MAX
 RETRY_PREFIX: Final = system_topics.RETRY_PREFIX
 DLQ_PREFIX: Final = system_topics.DLQ_PREFIX
 SYSTEM_GROUP_PREFIX: Final = system_topics.SYSTEM_GROUP_PREFIX
-SYSTEM_TOPIC_PREFIX: Final = system_topics.SYSTEM_TOPIC_PREFIX
 REPLY_TOPIC_SUFFIX: Final = system_topics.REPLY_TOPIC_SUFFIX
 AUTO_CREATE_TOPIC: Final = system_topics.AUTO_CREATE_TOPIC
 SCHEDULE_TOPIC: Final = system_topics.SCHEDULE_TOPIC
-BENCHMARK_TOPIC: Final = system_topics.BENCHMARK_TOPIC
-HALF_TOPIC: Final = system_topics.HALF_TOPIC
-OP_HALF_TOPIC: Final = system_topics.OP_HALF_TOPIC
 FEATURES: Final = "cohererFeatures"
 """A field of the heartbeats of Coherer's clients and of its brokers' answers: the features beyond
 4.9 that each supports, separated by commas."""
 FEATURE_TIMERS: Final = "timers"
 """The feature of timed messages, as in 5.x."""
 TRACE_TOPIC: Final = system_topics.TRACE_TOPIC
-CHECK_MAX_TIME_TOPIC: Final = system_topics.CHECK_MAX_TIME_TOPIC
-SELF_TEST_TOPIC: Final = system_topics.SELF_TEST_TOPIC
-OFFSET_MOVED_TOPIC: Final = system_topics.OFFSET_MOVED_TOPIC
-SYSTEM_TOPICS: Final = system_topics.SYSTEM_TOPICS
 TOOLS_GROUP: Final = system_topics.TOOLS_GROUP
 SYSTEM_GROUPS: Final = system_topics.SYSTEM_GROUPS
 INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"

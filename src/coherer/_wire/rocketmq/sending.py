@@ -13,11 +13,11 @@ from typing import Final
 import msgspec
 
 from coherer._record.layout import NO_HOST
+from coherer._record.system_topics import AUTO_CREATE_TOPIC
 from coherer._wire.rocketmq import fastjson
 from coherer._wire.rocketmq.codes import PYTHON, V4_9_3, RequestCode
 from coherer._wire.rocketmq.command import ONEWAY, RESPONSE
 from coherer._wire.rocketmq.frame import PREFIX
-from coherer._wire.rocketmq.names import AUTO_CREATE_TOPIC
 from coherer.errors import ProtocolError
 from coherer.limits import REMOTING_BYTES_MAX
 

@@ -9,7 +9,7 @@ See docs/protocol/rocketmq.md, section 7.1, and section 3.11 for `BloomFilter`.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 import msgspec
@@ -141,23 +141,6 @@ _JAVA_SPACE: Final = "".join(map(chr, range(33)))
 """The characters that Java's `trim` removes: all up to the space."""
 
 
-def matches_code(text: str, codes: Collection[int], tag_code: int | None) -> bool:
-    """Return whether a broker delivers a message to a consumer, by the code of its tag.
-
-    Args:
-        text: the consumer's expression.
-        codes: its code set, which decides instead of the text, as on Java's broker.
-        tag_code: the code from the consume queue; None if unknown.
-
-    >>> matches_code("UA", [2700], 2700), matches_code("UA", [], 2700), matches_code("*", [], 0)
-    (True, False, True)
-    """
-    if tag_code is None or text == ALL:
-        return True
-    code = tag_code & 0xFFFFFFFF
-    return (code - ((code & 0x80000000) << 1)) in codes
-
-
 ERROR_PERCENT: Final = 20
 CONSUMERS: Final = 32
 
@@ -225,13 +208,3 @@ class BloomFilter:
         for position in positions:
             data[position // 8] |= 1 << position % 8
         return bytes(data)
-
-    @staticmethod
-    def contains(bitmap: bytes, positions: Iterable[int]) -> bool:
-        """Return whether all of the bits are set.
-
-        >>> bitmap = bytes.fromhex("2010")
-        >>> BloomFilter.contains(bitmap, [5, 12]), BloomFilter.contains(bitmap, [4])
-        (True, False)
-        """
-        return all(bitmap[position // 8] >> position % 8 & 1 for position in positions)

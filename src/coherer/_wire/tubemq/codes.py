@@ -107,10 +107,10 @@ class ForbiddenError(_CodedError):
 
 
 class NotFoundError(_CodedError):
-    """404: There is no message at this offset."""
+    """404: No message has this offset."""
 
     result = ResultCode.NOT_FOUND
-    meaning = "There is no message at this offset."
+    meaning = "No message has this offset."
     advice = "Try again later."
 
 

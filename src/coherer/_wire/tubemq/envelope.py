@@ -2,7 +2,7 @@
 
 There are two ways to read. `match_request` and `match_response` recognize the bytes that all known
 peers write and return where the message begins, without parsing it; they return None for all other
-bytes. `read_request` and `read_response` let protobuf parse whatever it can.
+bytes. `read_request` and `read_response` use protobuf.
 
 Protobuf's own classes read and write whole messages. `sending`, `delivery` and `session`, the hot
 paths, assemble bytes by hand with `varint` and `encode_field`; tests compare the results with
@@ -58,7 +58,7 @@ def _high(number: int) -> bytes:
 
 
 def encode_field(number: int, text: bytes) -> bytes:
-    """Return a encode_field of type string, bytes or message with a number below 16.
+    """Return a field of type string, bytes or message with a number below 16.
 
     >>> encode_field(2, b"demo").hex()
     '120464656d6f'

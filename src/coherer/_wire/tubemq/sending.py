@@ -128,7 +128,7 @@ _REPLY_HEADS: Final = tuple(_reply_head(size) for size in range(_REPLY_MAX))
 
 @lru_cache(maxsize=4)
 def _append_time(time_ms: int) -> bytes:
-    """Return the time's encode_field and the tag behind it: equal for messages stored together."""
+    """Return the field of the time and the next tag: equal for messages stored together."""
     return b"\x30" + varint(time_ms) + b"\x38"
 
 
@@ -186,5 +186,5 @@ def parse_send_response(body: bytes) -> SendResponse:
         return SendResponse(False, reply.errCode, reply.errMsg)
     message_id = reply.messageId
     if not message_id and reply.errMsg.isdecimal():
-        message_id = int(reply.errMsg)  # old brokers have no encode_field for it
+        message_id = int(reply.errMsg)  # old brokers do not send it in a field
     return SendResponse(True, SUCCESS, "", message_id, reply.appendTime, reply.appendOffset)

@@ -17,7 +17,8 @@ from typing import Final
 from coherer import limits
 from coherer._common.clock import IntervalTimer
 from coherer._common.logs import Log
-from coherer._rules.common.topics import RETRY_PREFIX, UNIT_SUB
+from coherer._record.system_topics import RETRY_PREFIX
+from coherer._rules.common.topics import UNIT_SUB
 from coherer._rules.rocketmq.clients import (
     TAG,
     Changed,

@@ -22,14 +22,13 @@ from typing import Final
 
 from coherer._common.logs import Log
 from coherer._record.layout import decode
-from coherer._record.system_topics import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from coherer._record.system_topics import DELAY_LEVELS_MS, HALF_TOPIC, SCHEDULE_TOPIC
 from coherer._rules.rocketmq.delays import (
     DelayPositions,
     due_count,
     due_ms,
     released,
 )
-from coherer._rules.rocketmq.transactions import HALF_TOPIC
 from coherer._server.core.core import Core
 from coherer._server.rocketmq.remoting import Channel
 from coherer._store import AppendResult, Draft, QueueEntry

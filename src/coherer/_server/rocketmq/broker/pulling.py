@@ -6,7 +6,7 @@ request and response are the same.
 Messages are sent as slices of the mapped log. A pull that finds no message and may wait is
 suspended (`LongPolling`) until a message arrives that passes its filter. Java also searches all
 suspended pulls every five seconds; here each stored message, of either protocol, resumes the pulls
-that want it, and `expire` answers those that have timed out.
+that it matches, and `expire` answers those that have timed out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import msgspec
 from coherer import limits
 from coherer._record.layout import ROLLED_BACK, properties_of
 from coherer._record.properties import RETRY_TOPIC, TAGS, decode, encode, index_keys, tag_code
-from coherer._rules.common.topics import OFFSET_MOVED_TOPIC, READ, RETRY_PREFIX
+from coherer._record.system_topics import OFFSET_MOVED_TOPIC, RETRY_PREFIX
+from coherer._rules.common.topics import READ
 from coherer._rules.rocketmq.clients import ALL, BROADCASTING, TAG, GroupSubscription
 from coherer._rules.rocketmq.groups import Group
 from coherer._server.rocketmq.broker.state import RocketState
@@ -63,7 +64,7 @@ class PullHandler:
         return None
 
     def _resume(self, pull: SuspendedPull) -> None:
-        """Answer a suspended pull: a message has arrived that it wants, or it has timed out."""
+        """Answer a suspended pull: a matching message has arrived, or the pull has timed out."""
         channel, request = pull.channel, pull.request
         try:
             self._pull(channel, request, pull.header, may_wait=False)
@@ -267,13 +268,13 @@ class PullFilters:
     def __init__(self, state: RocketState) -> None:
         self._state = state
         self._filters = state.filters
-        self._said: dict[tuple[str, str | None, str | None], PullFilter] = {}
+        self._cached: dict[tuple[str, str | None, str | None], PullFilter] = {}
 
     def wanted(self, header: PullHeader, group: Group) -> PullFilter:
         """The filter of a pull.
 
         Raises:
-            Refusal: there is none, for one of the reasons in section 2.6.
+            Refusal: the filter is unknown or outdated (section 2.6).
         """
         if header.sys_flag & SUBSCRIPTION:
             wanted = self._in_request(header)
@@ -285,12 +286,12 @@ class PullFilters:
 
     def _in_request(self, header: PullHeader) -> PullFilter:
         key = header.topic, header.subscription, header.expression_type
-        wanted = self._said.get(key)
+        wanted = self._cached.get(key)
         if wanted is None:
             wanted = self._build(header)
-            if len(self._said) >= _CACHED_MAX:
-                self._said.clear()
-            self._said[key] = wanted
+            if len(self._cached) >= _CACHED_MAX:
+                self._cached.clear()
+            self._cached[key] = wanted
         elif not self._is_tags(header.expression_type):
             self._check_allowed(header.expression_type)
         return wanted

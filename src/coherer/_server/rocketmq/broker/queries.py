@@ -127,7 +127,7 @@ def _offset(offset: int) -> Command:
 
 
 _UNIQUE_KEY_MAX = 32
-"""The limit of a query by unique id, whatever the request says (`defaultQueryMaxNum`)."""
+"""The limit of a query by unique id; the request cannot change it (`defaultQueryMaxNum`)."""
 _QUERY_MAX = 64
 """The limit of other queries (`maxMsgsNumBatch`)."""
 
@@ -148,7 +148,7 @@ class MessageQueryHandler:
         """QUERY_MESSAGE (12). As in Java, clients drop messages whose keys only have the same hash.
 
         Raises:
-            Refusal: with 22 if there is none.
+            Refusal: with 22 if no message has the key.
             RefusedError: with 1 for a negative number of messages.
         """
         header = parse(QueryMessageHeader, request.fields)

@@ -68,11 +68,11 @@ class ReplyHandler:
         fault = await self._push(channel, header, body)
         result = SendResult(msg_id="0", queue_id=header.queue_id, queue_offset=0)
         if self._state.options.store_replies:
-            placed = await self._store(channel, header, body)
-            if placed is not None:
-                message_id = self._sends.replies.id_text([placed.physical_offset])
+            appended = await self._store(channel, header, body)
+            if appended is not None:
+                message_id = self._sends.replies.id_text([appended.physical_offset])
                 result = SendResult(
-                    msg_id=message_id, queue_id=header.queue_id, queue_offset=placed.queue_offset
+                    msg_id=message_id, queue_id=header.queue_id, queue_offset=appended.queue_offset
                 )
         elif fault is not None:
             result = SendResult()

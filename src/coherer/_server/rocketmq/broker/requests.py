@@ -1,4 +1,4 @@
-"""Which handler answers which request code of a RocketMQ broker: the tables.
+"""The tables of a RocketMQ broker: the handler of each request code.
 
 The codes are described in docs/protocol/rocketmq.md, section 2. Sends (`SEND_MESSAGE`,
 `SEND_MESSAGE_V2`, `SEND_BATCH_MESSAGE`) are missing here: `RemotingServer` hands all sends of one

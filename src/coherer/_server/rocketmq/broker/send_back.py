@@ -22,7 +22,8 @@ from coherer._record.properties import (
     tag_code,
 )
 from coherer._record.properties import decode as decode_properties
-from coherer._rules.common.topics import DLQ_PREFIX, RETRY_PREFIX, UNIT_SUB, WRITE
+from coherer._record.system_topics import DLQ_PREFIX, RETRY_PREFIX
+from coherer._rules.common.topics import UNIT_SUB, WRITE
 from coherer._rules.rocketmq.delays import delayed
 from coherer._rules.rocketmq.groups import Group
 from coherer._server.rocketmq.broker.state import RocketState

@@ -21,9 +21,10 @@ import msgspec
 from coherer import limits
 from coherer._record.layout import FIXED_BYTES, HOSTS_V6, ROLLED_BACK
 from coherer._record.properties import WAIT, decode
-from coherer._rules.common.topics import RETRY_PREFIX, UNIT, UNIT_SUB, WRITE, Topic
+from coherer._record.system_topics import RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
+from coherer._rules.common.topics import UNIT, UNIT_SUB, WRITE, Topic
 from coherer._rules.rocketmq.delays import delay_level, delayed
-from coherer._rules.rocketmq.timers import TIMER_TOPIC, any_timed, is_timed
+from coherer._rules.rocketmq.timers import any_timed, is_timed
 from coherer._rules.rocketmq.transactions import half, is_transactional
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._server.rocketmq.broker.send_properties import PropertyRewriter, StoredProperties
@@ -35,7 +36,7 @@ from coherer._wire.rocketmq.codes import FAQ, RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import ONEWAY, Command
 from coherer._wire.rocketmq.headers import SendHeader, read_send
 from coherer._wire.rocketmq.messages import decode_batch
-from coherer._wire.rocketmq.names import SCHEDULE_TOPIC, dlq_topic, topic_fault
+from coherer._wire.rocketmq.names import dlq_topic, topic_fault
 from coherer._wire.rocketmq.sending import SendResponseEncoder
 from coherer.errors import CohererError, RefusedError, StoreError, StoreFullError, UsageError
 
@@ -125,15 +126,15 @@ class SendHandler:
     def _read_quickly(self, channel: Channel, request: Command) -> tuple[Draft | None, bool]:
         """The draft of a plain send, or None, and whether it waits until it is durable."""
         fields = request.fields
-        lane = self._checked_topics.get(fields.get("b", ""))
-        if lane is None or request.code != _V2:
+        checked = self._checked_topics.get(fields.get("b", ""))
+        if checked is None or request.code != _V2:
             return None, False
         text = fields.get("i", "")
         try:
             queue_id, born_ms = int(fields["e"]), int(fields["g"])
             flag, sys_flag = int(fields["h"]), fields["f"]
             usual = (
-                0 <= queue_id < lane.queues
+                0 <= queue_id < checked.queues
                 and -0x8000_0000 <= flag <= 0x7FFF_FFFF
                 and 0 <= born_ms < 1 << 63
                 and sys_flag in _PLAIN_FLAGS
@@ -153,8 +154,8 @@ class SendHandler:
             return None, False
         body = request.body
         return Draft(
-            lane.topic, queue_id, body if type(body) is bytes else bytes(body), data, code,
-            flag, int(sys_flag) | lane.sys_flag, born_ms, channel.host_port, 0, 0, keys,
+            checked.topic, queue_id, body if type(body) is bytes else bytes(body), data, code,
+            flag, int(sys_flag) | checked.sys_flag, born_ms, channel.host_port, 0, 0, keys,
         ), wait  # fmt: skip
 
     # -- all sends
@@ -304,7 +305,7 @@ class SendHandler:
         # Items keep all their properties; those of the batch are appended (section 5.9).
         flags, bodies, texts = decode_batch(request.body)
         if not bodies:
-            raise UsageError("There is no message in this batch.")
+            raise UsageError("This batch contains no messages.")
         if any_timed([own.encode("utf-8", "replace"), *texts]):
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _TIMED_BATCH)
         data, codes, keys = self._texts.items(own).stored(texts)
@@ -506,7 +507,7 @@ class SendBatch:
             for request, _ in self._sends:
                 self._channel.respond(request, code, remark, self._replies.fields)
         elif self._unsaved or (
-            self._wait and (self._state.core.sync_flush or self._state.replication is not None)
+            self._wait and (self._state.core.sync_flush or self._state.replicated_to is not None)
         ):
             self._channel.spawn(self._safe(outcome, end_offset))
         else:
@@ -521,17 +522,17 @@ class SendBatch:
         await news
         self._stored(outcome, end_offset)
 
-    async def _safe(self, placed: Sequence[AppendResult], end_offset: int) -> None:
+    async def _safe(self, appended: Sequence[AppendResult], end_offset: int) -> None:
         code = await self._state.safe(end_offset) if self._wait else OK
         if self._unsaved:
             with suppress(StoreError):  # the messages are stored; the file is retried later
                 await self._state.core.files.flush()
-        self._answer(placed, code)
+        self._answer(appended, code)
 
-    def _answer(self, placed: Sequence[AppendResult], code: int) -> None:
+    def _answer(self, appended: Sequence[AppendResult], code: int) -> None:
         replies, encode_success = self._replies, self._replies.encode_success
         frames: list[bytes] = []
-        for (request, queue_id), one in zip(self._sends, placed, strict=True):
+        for (request, queue_id), one in zip(self._sends, appended, strict=True):
             if request.flag & ONEWAY:
                 continue
             offset, queue_offset = one.physical_offset, one.queue_offset

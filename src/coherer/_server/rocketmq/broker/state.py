@@ -1,4 +1,4 @@
-"""What the request handlers of a RocketMQ broker share: tables, counters, filters, options."""
+"""The shared state of a RocketMQ broker's request handlers: tables, counters, filters, options."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import Final
 
 from coherer._rules.common.java_json import DataVersion
 from coherer._rules.rocketmq.clients import ConsumerManager, ProducerManager, QueueLocks
@@ -173,14 +173,6 @@ _IN_MEMORY = 0.4
 """Java treats messages as "in memory" that are within this share of RAM of the log's end."""
 
 
-class Replication(Protocol):
-    """Waits for slaves."""
-
-    async def safe(self, end_offset: int, timeout_ms: int) -> int:
-        """Wait until a slave has the log up to `end_offset`. Returns 0, 11 or 12 (section 6.12)."""
-        ...
-
-
 class RocketState:
     """The shared state of a broker.
 
@@ -194,7 +186,8 @@ class RocketState:
         locks: the locks of ordered consumers.
         counters: the broker's counters.
         memory_bytes: the machine's memory.
-        replication: what sends wait for; None unless the broker is a SYNC_MASTER.
+        replicated_to: waits until a slave has the log up to an offset, with a timeout in ms, and
+            returns 0, 11 or 12 (section 6.12); None unless the broker is a SYNC_MASTER.
         announced: returns an awaitable that waits until remote name servers know the current
             topics; None without remote name servers.
     """
@@ -215,7 +208,7 @@ class RocketState:
         self.locks = QueueLocks[Queue]()
         self.counters = BrokerCounters(core, options.cluster)
         self.memory_bytes = _memory_bytes()
-        self.replication: Replication | None = None
+        self.replicated_to: Callable[[int, int], Awaitable[int]] | None = None
         self.announced: Callable[[], Awaitable[None]] | None = None
         core.store.store_host = options.store_host
         defaults = TopicDefaults(
@@ -257,15 +250,15 @@ class RocketState:
             0, or the code of what failed: 10, 11 or 12.
         """
         flushed = slave = 0
-        if self.core.sync_flush and self.replication is not None:
+        if self.core.sync_flush and self.replicated_to is not None:
             flushed, slave = await asyncio.gather(
                 self._flushed(end_offset),
-                self.replication.safe(end_offset, self.options.slave_timeout_ms),
+                self.replicated_to(end_offset, self.options.slave_timeout_ms),
             )
         elif self.core.sync_flush:
             flushed = await self._flushed(end_offset)
-        elif self.replication is not None:
-            slave = await self.replication.safe(end_offset, self.options.slave_timeout_ms)
+        elif self.replicated_to is not None:
+            slave = await self.replicated_to(end_offset, self.options.slave_timeout_ms)
         return slave or flushed
 
     async def _flushed(self, end_offset: int) -> int:

@@ -2,7 +2,7 @@
 
 `schedule` puts a message into the queue of its slot. `tick`, called ten times a second, reads the
 entries of the current slot into memory (and from a minute before its start, those of the next one),
-stores due messages in their real queue together with a progress mark, and goes on to the next slot.
+stores due messages in their real queue together with a progress mark, and reads the next slot.
 A message that is due before the next tick gets a timer of the event loop, so that deliveries are
 exact to a few milliseconds. After a long stop, the past slots are processed one after the other:
 memory never holds more than two slots, with `limits.TIMER_SLOT_MESSAGES_MAX` entries each.
@@ -24,11 +24,11 @@ from coherer import limits
 from coherer._common.clock import IntervalTimer
 from coherer._common.logs import Log
 from coherer._record.layout import body_of, decode, properties_of, store_ms_of
+from coherer._record.system_topics import HALF_TOPIC, TIMER_TOPIC
 from coherer._rules.rocketmq.timers import (
     MARKS,
     SLOT_MS,
     SLOTS,
-    TIMER_TOPIC,
     Progress,
     TimedEntry,
     TimerError,
@@ -40,7 +40,6 @@ from coherer._rules.rocketmq.timers import (
     slot_of,
     waiting,
 )
-from coherer._rules.rocketmq.transactions import HALF_TOPIC
 from coherer._server.core.core import Core
 from coherer._server.rocketmq.remoting import Refusal
 from coherer._store import AppendResult, Draft, Store
@@ -94,11 +93,11 @@ class _Slot:
         if self._next < end:
             entries = store.entries(TIMER_TOPIC, self.queue, self._next, ENTRIES_AT_ONCE)
             for entry in entries:
-                place = _place_of(store, entry)
-                if place is None or progress.has(place):
+                timed = _timed_entry(store, entry)
+                if timed is None or progress.has(timed):
                     continue
-                if slot_of(place.due_ms) == self.number:
-                    key = (place.due_ms - self._begin_ms) << _OFFSET_BITS | place.offset
+                if slot_of(timed.due_ms) == self.number:
+                    key = (timed.due_ms - self._begin_ms) << _OFFSET_BITS | timed.offset
                     heapq.heappush(self._heap, key)
             self._next = entries[-1].offset + 1 if entries else end
         if self._next < end:
@@ -298,15 +297,15 @@ class TimerService:
 
         self._core.appender.submit([*drafts, progress_mark], done, wait_durable=False)
 
-    def _released(self, place: TimedEntry, now_ms: int) -> Draft | None:
-        if place.offset < self._progress.rolled_to:
+    def _released(self, timed: TimedEntry, now_ms: int) -> Draft | None:
+        if timed.offset < self._progress.rolled_to:
             return None
-        record = self._store.record_at(place.offset)
+        record = self._store.record_at(timed.offset)
         if record is None:
             _log.error(
                 "The timed message at log offset %d, due at %d ms, is lost",
-                place.offset,
-                place.due_ms,
+                timed.offset,
+                timed.due_ms,
             )
             return None
         draft = released(decode(record, check_crc=False), now_ms)
@@ -315,7 +314,7 @@ class TimerService:
             or draft.topic == HALF_TOPIC
             or not is_valid_queue(draft.topic, draft.queue_id)
         ):
-            _log.error("The timed message at log offset %d has no valid destination", place.offset)
+            _log.error("The timed message at log offset %d has no valid destination", timed.offset)
             return None
         return draft
 
@@ -366,8 +365,8 @@ class TimerService:
         while offset < end:
             entries = self._store.entries(TIMER_TOPIC, queue, offset, count)
             for entry in entries:
-                place = _place_of(self._store, entry)
-                if place is not None and not self._progress.has(place):
+                timed = _timed_entry(self._store, entry)
+                if timed is not None and not self._progress.has(timed):
                     done = False
                     yield entry
                 elif done:
@@ -406,19 +405,19 @@ class TimerService:
                 else:
                     high = middle
             for entry in store.entries(TIMER_TOPIC, queue, low, 1):
-                place = _place_of(store, entry)
-                if place is not None:
-                    slots.append(slot_of(place.due_ms))
+                timed = _timed_entry(store, entry)
+                if timed is not None:
+                    slots.append(slot_of(timed.due_ms))
         return min(slots)
 
 
-def _place_of(store: Store, entry: QueueEntry) -> TimedEntry | None:
+def _timed_entry(store: Store, entry: QueueEntry) -> TimedEntry | None:
     """The waiting message of an entry; None if it is not one."""
     if entry.size_bytes == BLANK_SIZE:
         return None
-    place = TimedEntry.of(entry)
-    if place is not None:
-        return place
+    timed = TimedEntry.of(entry)
+    if timed is not None:
+        return timed
     record = store.record_at(entry.physical_offset)
     return None if record is None else TimedEntry.of(entry, bytes(properties_of(record)))
 

@@ -21,12 +21,10 @@ from coherer._common.clock import IntervalTimer
 from coherer._common.logs import Log
 from coherer._record.ids import decode_offset_id
 from coherer._record.layout import COMMITTED, ROLLED_BACK, Record, decode
+from coherer._record.system_topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from coherer._rules.rocketmq.transaction_checks import CheckOptions, Plan, TransactionLedger
 from coherer._rules.rocketmq.transactions import (
-    DISCARD_TOPIC,
     GROUP,
-    HALF_TOPIC,
-    OP_TOPIC,
     UNKNOWN,
     End,
     Question,
@@ -92,11 +90,6 @@ class TransactionService:
         self._rounds = IntervalTimer(self._options.interval_ms, core.now_ms())
         self._busy = False
         core.on_idle_check(self._in_use)
-
-    def restart(self) -> None:
-        """Start again from the committed offsets, after a slave has become a master."""
-        self._ledger = self._open_ledger()
-        self._round_ms = None
 
     # -- requests
 
@@ -173,7 +166,7 @@ class TransactionService:
             if not is_valid_queue(real.topic, real.queue_id):
                 raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _NO_DESTINATION)
             drafts.append(self._schedule(real))
-        self._need_topic(OP_TOPIC)
+        self._need_topic(OP_HALF_TOPIC)
         store = self._core.store
         drafts.append(done_mark(end.half_offset, store.store_host, self._core.wall_ms()))
 
@@ -215,12 +208,12 @@ class TransactionService:
     def _read_marks(self) -> bool:
         """Read marks that this process did not write; returns whether all are known."""
         store, ledger = self._core.store, self._ledger
-        first, end = store.queue_range(OP_TOPIC, 0)
+        first, end = store.queue_range(OP_HALF_TOPIC, 0)
         if ledger.read_to < first:
             ledger.skip_ops(first)
         if ledger.read_to >= end:
             return True
-        records, following = self._read(OP_TOPIC, ledger.read_to)
+        records, following = self._read(OP_HALF_TOPIC, ledger.read_to)
         for record in records:
             op = read_op(record)
             self._nothing_up_to(op.offset)
@@ -251,18 +244,20 @@ class TransactionService:
         self._core.appender.submit(plan.drafts, done, wait_durable=False)
 
     def _plan_stored(
-        self, ledger: TransactionLedger, plan: Plan, placed: Sequence[AppendResult]
+        self, ledger: TransactionLedger, plan: Plan, appended: Sequence[AppendResult]
     ) -> None:
-        ledger.carried_out(plan, [place.queue_offset for place in placed])
+        ledger.carried_out(plan, [copy.queue_offset for copy in appended])
         self._note()
         if not plan.more:
             self._round_ms = None
-        every = zip(plan.sources, plan.drafts, plan.asked, placed, strict=True)
-        for source, draft, asked, place in every:
-            if draft.topic == DISCARD_TOPIC:
-                _log.warning("Half message %d given up", source.queue_offset, about=DISCARD_TOPIC)
-            elif asked and not ledger.marked(place.queue_offset):
-                asking = question(source, draft, place.queue_offset, place.physical_offset)
+        every = zip(plan.sources, plan.drafts, plan.asked, appended, strict=True)
+        for source, draft, asked, copy in every:
+            if draft.topic == CHECK_MAX_TIME_TOPIC:
+                _log.warning(
+                    "Half message %d given up", source.queue_offset, about=CHECK_MAX_TIME_TOPIC
+                )
+            elif asked and not ledger.marked(copy.queue_offset):
+                asking = question(source, draft, copy.queue_offset, copy.physical_offset)
                 if not self._ask(asking):
                     _log.info("No producer of group %s is connected for a check", asking.group)
 
@@ -280,7 +275,7 @@ class TransactionService:
 
     def _open_ledger(self) -> TransactionLedger:
         return TransactionLedger(
-            self._offset_of(HALF_TOPIC), self._offset_of(OP_TOPIC), self._options
+            self._offset_of(HALF_TOPIC), self._offset_of(OP_HALF_TOPIC), self._options
         )
 
     def _offset_of(self, topic: str) -> int:
@@ -291,10 +286,10 @@ class TransactionService:
     def _note(self) -> None:
         offsets = self._core.offsets
         offsets.open(GROUP, HALF_TOPIC, 0).offset = self._ledger.half_offset
-        offsets.open(GROUP, OP_TOPIC, 0).offset = self._ledger.op_offset
+        offsets.open(GROUP, OP_HALF_TOPIC, 0).offset = self._ledger.op_offset
 
     def _in_use(self) -> Iterable[tuple[str, str]]:
-        return ((HALF_TOPIC, GROUP), (OP_TOPIC, GROUP))
+        return ((HALF_TOPIC, GROUP), (OP_HALF_TOPIC, GROUP))
 
 
 _NO_DESTINATION: Final = (

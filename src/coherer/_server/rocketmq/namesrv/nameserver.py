@@ -269,7 +269,7 @@ class NameServer:
 
     Args:
         options: how it behaves.
-        load: returns the content of a file; None if there is none.
+        load: returns the content of a file; None if it does not exist.
         files: writes files.
         now_ms: a monotonic clock.
         access: the accounts; None without access control. Changes need an administrator's account.

@@ -11,10 +11,9 @@ from typing import Final
 
 import msgspec
 
-from coherer import limits
 from coherer._common.logs import Log
 from coherer._rules.rocketmq.routes import KeyValueTable
-from coherer._server.rocketmq.remoting import Refusal
+from coherer._server.rocketmq.remoting import Refusal, settings_in
 from coherer._wire.rocketmq import java_properties as texts
 from coherer._wire.rocketmq.bodies import KVTable
 from coherer._wire.rocketmq.codes import ResponseCode
@@ -125,13 +124,7 @@ class ConfigHandler:
 
     def update(self, request: Command) -> Command:
         """UPDATE_NAMESRV_CONFIG (318): change settings; as in Java, unknown ones are ignored."""
-        if len(request.body) > limits.SETTINGS_BYTES_MAX:
-            remark = f"settings of more than {limits.SETTINGS_BYTES_MAX} bytes are not read"
-            raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
-        try:
-            given = texts.parse(str(request.body, "utf-8", "replace"))
-        except ValueError as error:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, "string2Properties error") from error
+        given = settings_in(request)
         self._values.update((k, v) for k, v in given.items() if k in self._values)
         self._save(texts.compose_file(self._values).encode())
         return Command(ResponseCode.SUCCESS)

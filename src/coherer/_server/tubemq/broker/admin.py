@@ -326,32 +326,15 @@ class BrokerAdmin:
         """admin_get_group_detail_info, admin_query_broker_all_consumer_info: details of readers."""
         groups = set(params.words("groupName"))
         chosen = [r for r in self._state.leases if not groups or r.group in groups]
-        records: list[Json] = [
-            {"index": index, **self._reader_form(reader)} for index, reader in enumerate(chosen, 1)
-        ]
-        return {
-            "result": True,
-            "errCode": 0,
-            "errMsg": "Success!",
-            "dataSet": records,
-            "totalCnt": len(records),
-        }
+        return _numbered(map(self._reader_form, chosen))
 
     def stores(self, params: Params) -> Answer:
         """admin_query_broker_all_store_info: the contents of the stores of each topic."""
         topics = set(params.words("topicName"))
         chosen = [topic for topic in self._state.topics if not topics or topic.name in topics]
-        records: list[Json] = [
-            {"index": index, "topicName": topic.name, "storeInfo": self._stores(topic)}
-            for index, topic in enumerate(chosen, 1)
-        ]
-        return {
-            "result": True,
-            "errCode": 0,
-            "errMsg": "Success!",
-            "dataSet": records,
-            "totalCnt": len(records),
-        }
+        return _numbered(
+            {"topicName": topic.name, "storeInfo": self._stores(topic)} for topic in chosen
+        )
 
     def metrics(self, params: Params) -> Answer:
         """admin_get_metrics_info; `needRefresh` resets the counters."""
@@ -545,6 +528,18 @@ def _answer(records: Iterable[Answer], *, name: str = "dataSet", count: str = "t
         name: shown,
         count: len(shown),
         "offsetStep": 1,
+    }
+
+
+def _numbered(records: Iterable[Answer]) -> Answer:
+    """An answer with records that carry their number, from 1."""
+    shown: list[Json] = [{"index": index, **record} for index, record in enumerate(records, 1)]
+    return {
+        "result": True,
+        "errCode": 0,
+        "errMsg": "Success!",
+        "dataSet": shown,
+        "totalCnt": len(shown),
     }
 
 

@@ -184,7 +184,7 @@ class GetHandler:
         return reader.throttle.pause_ms(rules, backlog_bytes, now_ms, wall_ms=self._state.wall_ms())
 
     def _serve(self, get: PendingGet) -> bool:
-        """Answer a get with messages. Returns False, without an answer, if there are none."""
+        """Answer a get with messages. Without messages, return False and send no answer."""
         reader, position = get.reader, get.reader.position
         store, unit = self._state.store, self._state.options.transfer_bytes
         if self._state.flow.data_limits:

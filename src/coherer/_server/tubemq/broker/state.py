@@ -42,10 +42,9 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         broker_id: the id of the broker in the cluster, above zero.
         host: the address under which clients and the master reach the broker.
-        port: the port likewise.
+        port: the port under which they reach it.
         tls_port: the port for TLS, announced to the master; None without TLS.
-        web_port: the port of the HTTP administration, which Coherer's masters are told; 0 without
-            one.
+        web_port: the port of the HTTP administration, for Coherer's masters; 0 without one.
         lease_timeout_ms: a consumer that is silent for this long loses its partitions.
         hold_ms: the maximum time that a get without messages waits for one. Choose less for
             consumers with few fetching threads (Java's push consumer) and several brokers: while a
@@ -336,7 +335,7 @@ class PartitionReader(Lease):
 
 
 class BrokerState:
-    """What the handlers of a broker share.
+    """The state that the handlers of a broker share.
 
     Attributes:
         core: the state that both protocols share.

@@ -8,14 +8,14 @@ token. Coherer's master authenticates clients, Java's included:
   token instead of a signature. In the second half of the token's lifetime, answers ask for a new
   signature (`requireAuth`).
 * Java's consumers do not sign when they register. Their registration is kept, outside of any group,
-  until the answer to their first heartbeat has asked for a signature and the second one brings it.
+  until they sign: the answer to the first heartbeat requests it, the second heartbeat carries it.
 * Brokers cannot check passwords. They check the visit token, which only authenticated clients
   get. It is a random number, where Java uses the time of its creation. (Java's brokers can also
   ask consumers for a signature, whose content they do not check. Java's consumers do not send one
   when they take partitions, so that option is never switched on.)
 
 A token is bound to the client, the user and this run of the master. A client with a token of an
-earlier run is told to register again (411), not that its password is wrong (415).
+earlier run has to register again (411): the answer does not call its password wrong (415).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Authenticator:
     def consumer(
         self, client_id: str, certificate: pb.MasterCertificateInfo, now_ms: int
     ) -> Identity | None:
-        """Authenticate a consumer. Returns None if it has to be asked for a signature.
+        """Authenticate a consumer. Returns None if it still has to sign.
 
         Raises:
             Refusal: with 415 if its signature is wrong.

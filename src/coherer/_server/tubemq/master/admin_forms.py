@@ -209,7 +209,7 @@ def broker_ids(params: Params) -> list[int]:
     """The ids of `brokerId`, at least one.
 
     Raises:
-        ParamError: there is none, or one is not a number.
+        ParamError: no id is given, or one is not a number.
     """
     params.required("brokerId")
     return params.numbers("brokerId")

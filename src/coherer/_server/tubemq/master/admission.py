@@ -71,7 +71,7 @@ class ConsumerAdmission:
             create: whether to create missing topics, if the options of the cluster permit it.
 
         Raises:
-            Refusal: with 400 if there are none or too many, with 431 if one does not exist.
+            Refusal: with 400 for no topics or too many, with 431 if one does not exist.
         """
         named = frozenset(topic.strip() for topic in topics if topic.strip())
         if not 0 < len(named) <= limits.TOPICS_PER_CLIENT_MAX:
@@ -145,7 +145,7 @@ class ConsumerAdmission:
     def identify(
         self, certificate: pb.MasterCertificateInfo, client_id: str, now_ms: int
     ) -> Identity | None:
-        """Authenticate a consumer. Returns None if it has to be asked for a signature.
+        """Authenticate a consumer. Returns None if it still has to sign.
 
         Raises:
             Refusal: with 415 if its signature is wrong.
@@ -177,7 +177,7 @@ class ConsumerAdmission:
     def admit(self, group: str, client_id: str, identity: Identity | None, now_ms: int) -> bool:
         """Complete a deferred registration once the consumer has signed.
 
-        Returns False if the consumer still has to be asked for a signature. A member that no longer
+        Returns False if the consumer still has to sign. A member that no longer
         authenticates itself is not counted as alive until it signs.
 
         Raises:

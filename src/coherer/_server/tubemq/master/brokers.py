@@ -7,7 +7,7 @@ broker then reports what it has applied. Clients only see what brokers have repo
 
 Differences from Java's master: an unknown broker may be added when it registers
 (`MasterOptions.auto_add_brokers`). If a broker reports that it has just started, all consumers that
-held partitions there are told to take them again, because the broker has lost its leases. A broker
+held partitions there have to take them again, because the broker has lost its leases. A broker
 that was stopped after disk errors is released by its restart, not only by an administrator.
 """
 

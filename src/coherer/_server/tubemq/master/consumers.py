@@ -3,8 +3,8 @@
 The rules of balancing are in `coherer._rules.tubemq.groups`. Difference from Java's master: a group
 that has changed is balanced during a member's heartbeat, before it is answered. A new consumer thus
 gets its partitions with its first heartbeat, and a rebalance takes no longer than the reports of
-the members. Coherer's own consumers are told how often to report (`heartbeatMs`): more often while
-partitions are being moved.
+the members. The answers tell Coherer's consumers how often to report (`heartbeatMs`): more often
+while partitions are being moved.
 """
 
 from __future__ import annotations

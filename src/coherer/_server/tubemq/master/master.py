@@ -188,7 +188,7 @@ class Master:
         """Whether this master refuses all requests.
 
         A standby that becomes active loads its catalog again and starts without registered clients
-        and brokers, which are told to register.
+        and brokers, and asks them to register.
         """
         return self.state.standby
 

@@ -48,7 +48,7 @@ class Peer(msgspec.Struct, frozen=True):
 
     Args:
         host: the address of the client.
-        secure: whether it uses TLS; then it is told the TLS ports of brokers.
+        secure: whether it uses TLS; then answers contain the TLS ports of brokers.
     """
 
     host: str
@@ -80,7 +80,7 @@ class MasterCounters:
 
     Attributes:
         since_ms: when they were reset, ms since 1970.
-        producers_timed_out: producers that have timed out; consumers and brokers likewise.
+        producers_timed_out: producers that have timed out; the same for consumers and brokers.
         groups_timed_out: groups whose last member has timed out.
         client_balanced_timed_out: the client-balanced ones of these groups.
         balances: the durations of balances.
@@ -116,7 +116,7 @@ def _parse(data: bytes) -> tuple[_Saved, Catalog]:
 
 
 class MasterState:
-    """What the handlers of a master share.
+    """The state that the handlers of a master share.
 
     Attributes:
         options: the options of the master.
@@ -242,7 +242,7 @@ class MasterState:
     # -- after changes
 
     def apply_changes(self, now_ms: int) -> None:
-        """Act on changes of the catalog and of brokers. Cheap if there are none."""
+        """Act on changes of the catalog and of brokers. Cheap without changes."""
         touched = self.catalog.take_touched() | self.broker_registry.take_changed_topics(now_ms)
         if touched:
             self.groups.touch(touched, now_ms)

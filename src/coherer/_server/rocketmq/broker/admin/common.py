@@ -48,7 +48,7 @@ def queues_of(state: RocketState, topic: Topic, count: int) -> Iterator[tuple[Qu
 
 
 def stored_ms(state: RocketState, queue: Queue, offset: int) -> int:
-    """The store time of the message at an offset; -1 if there is none."""
+    """The store time of the message at an offset; -1 if the offset has no message."""
     low, high = state.store.queue_range(queue.topic, queue.id)
     if not low <= offset < high:
         return -1
@@ -57,7 +57,7 @@ def stored_ms(state: RocketState, queue: Queue, offset: int) -> int:
 
 
 def position(state: RocketState, group: str, queue: Queue) -> int:
-    """The committed offset of a group in a queue; -1 if there is none."""
+    """The committed offset of a group in a queue, or -1."""
     found = state.offsets.find(group, queue.topic, queue.id)
     return -1 if found is None else found.offset
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from coherer import limits
 from coherer._common.logs import Log
 from coherer._record.system_topics import levels_text
 from coherer._rules.common.java_json import DataVersion
@@ -25,7 +24,7 @@ from coherer._rules.rocketmq.acl import Account
 from coherer._server.rocketmq.broker.admin.common import done
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.remoting import Refusal
+from coherer._server.rocketmq.remoting import Refusal, settings_in
 from coherer._wire.rocketmq import bodies, fastjson
 from coherer._wire.rocketmq import java_properties as texts
 from coherer._wire.rocketmq.codes import ResponseCode
@@ -152,13 +151,7 @@ class ConfigAdmin:
             Refusal: the body is invalid.
             StoreError: they could not be written.
         """
-        if len(request.body) > limits.SETTINGS_BYTES_MAX:
-            remark = f"settings of more than {limits.SETTINGS_BYTES_MAX} bytes are not read"
-            raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
-        try:
-            given = texts.parse(str(request.body, "utf-8", "replace"))
-        except ValueError as error:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, "string2Properties error") from error
+        given = settings_in(request)
         before = self._state.options.perm
         if self._take(given):
             state = self._state

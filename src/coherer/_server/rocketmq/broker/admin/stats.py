@@ -284,9 +284,9 @@ class ProgressAdmin:
             found = self._of_group(group.group_name, header.is_order)
             listed.append({group.group_name: found})
             behind += sum(
-                place.broker_offset - place.consumer_offset
+                offsets.broker_offset - offsets.consumer_offset
                 for stats in found
-                for place in stats.offset_table.values()
+                for offsets in stats.offset_table.values()
             )
         return done(
             bodies.BrokerConsumeStats(

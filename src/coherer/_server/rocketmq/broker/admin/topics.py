@@ -224,11 +224,11 @@ class GroupAdmin:
         for group in self._state.offsets.groups_of(header.topic):
             if group in without:
                 continue
-            for topic, queue_id, place in self._state.offsets.of(group):
+            for topic, queue_id, position in self._state.offsets.of(group):
                 low, _ = self._state.store.queue_range(topic, queue_id)
-                if topic == header.topic and place.offset >= max(low, 0):
-                    known = smallest.get(queue_id, place.offset)
-                    smallest[queue_id] = min(known, place.offset)
+                if topic == header.topic and position.offset >= max(low, 0):
+                    known = smallest.get(queue_id, position.offset)
+                    smallest[queue_id] = min(known, position.offset)
         return done(bodies.CorrectionOffsets(correction_offsets=smallest))
 
     def clone_offsets(self, request: Command) -> Command:
@@ -247,7 +247,7 @@ class GroupAdmin:
                 continue
             if not header.offline and has_unsubscribed(state, header.src_group, topic):
                 continue
-            for name, queue_id, place in list(state.offsets.of(header.src_group)):
+            for name, queue_id, position in list(state.offsets.of(header.src_group)):
                 if name == topic:
-                    state.offsets.open(header.dest_group, topic, queue_id).move_to(place.offset)
+                    state.offsets.open(header.dest_group, topic, queue_id).move_to(position.offset)
         return done()
