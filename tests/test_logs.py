@@ -35,7 +35,7 @@ class Bench:
     def __init__(self) -> None:
         self.now_s = 1000.0
         self.written = Written()
-        self.repeats = LogThrottle(lambda: self.now_s, subjects_max=3)
+        self.throttle = LogThrottle(lambda: self.now_s, subjects_max=3)
         self.logger = logging.getLogger("tests.of.repeats")
         self.logger.addHandler(self.written)
         self.logger.propagate = False

@@ -310,8 +310,8 @@ SECRET = "Sesame-Open-77"
 
 
 def test_no_options_show_their_secrets(tmp_path: Path) -> None:
-    from coherer._client.rocketmq.options import RocketOptions
-    from coherer._client.tubemq.cluster import ClientOptions
+    from coherer._client.rocketmq.options import ClientOptions as RocketmqOptions
+    from coherer._client.tubemq.cluster import ClientOptions as TubemqOptions
     from coherer._rules.rocketmq.acl import Account
     from coherer._server.tubemq.master.options import MasterOptions
     from coherer.cli.common import AdminTarget
@@ -329,8 +329,8 @@ def test_no_options_show_their_secrets(tmp_path: Path) -> None:
         ),
         tls,
         Account(access_key="operator", secret_key=SECRET),
-        ClientOptions(addresses=address, user="ann", password=SECRET, tls=tls),
-        RocketOptions(addresses=address, user="ann", password=SECRET, token=SECRET, tls=tls),
+        TubemqOptions(addresses=address, user="ann", password=SECRET, tls=tls),
+        RocketmqOptions(addresses=address, user="ann", password=SECRET, token=SECRET, tls=tls),
         AdminTarget("tubemq://a", None, SECRET, "ann", SECRET),
         Access(url=f"tubemq://ann:{SECRET}@a", user="ann", password=SECRET, tls=tls),
         Admin("http://127.0.0.1:1", SECRET, user="ann", password=SECRET),

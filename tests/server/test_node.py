@@ -183,7 +183,7 @@ OPEN = {"host": "0.0.0.0", "advertised_host": "127.0.0.1"}
         ({"users": {"a": "b"}}, None),
         ({"users": {"a": "b"}, "unprotected": frozenset({"tubemq"})}, "TubeMQ is served without"),
         ({"users": {"a": "b"}, "unprotected": frozenset({"rocketmq"})}, "RocketMQ is served with"),
-        ({"users": {"a": "b"}, "unprotected": frozenset({"namesrv"})}, "Remove `namesrv`"),
+        ({"users": {"a": "b"}, "unprotected": frozenset({"namesrv"})}, "Remove namesrv from"),
         (
             {"users": {"a": "b"}, "admin_port": 0, "unprotected": frozenset({"admin"})},
             "Queries over HTTP are",

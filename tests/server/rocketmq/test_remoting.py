@@ -300,13 +300,17 @@ async def test_silence_ends_a_connection(harness: Harness, caller: Caller) -> No
 
 
 async def test_a_client_that_has_vanished_is_closed_once_and_does_not_stay(
-    harness: Harness,
-    caller: Caller,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It takes nothing any more, and its connection never breaks."""
-    monkeypatch.setattr(limits, "STALLED_WRITE_MS", 20)
+    harness = Harness()
+    harness.listener = await net.listen(
+        "127.0.0.1",
+        0,
+        harness.remoting.make,
+        budget=net.ConnectionBudget(net.ConnectionLimits(write_stall_ms=20)),
+    )
+    caller = await Caller.dial(harness.listener.port)
     await caller.ask(ECHO)
     caller.connection.pause_reading()
     for _ in range(8):
@@ -324,6 +328,7 @@ async def test_a_client_that_has_vanished_is_closed_once_and_does_not_stay(
         assert await harness.lost.get() is channel
     assert not harness.remoting.channels
     caller.connection.abort()
+    await harness.listener.close()
 
 
 async def test_garbage_ends_only_its_connection(
