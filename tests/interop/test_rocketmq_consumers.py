@@ -97,7 +97,7 @@ async def test_of_two_confirmations_at_once_the_later_stays(
                 assert one is not None
                 assert two is not None
                 await asyncio.gather(consumer.commit(one), consumer.commit(two))
-                assert await consumer._membership.manager.store.read(two.queue) == two.next_offset
+                assert await stored_is(consumer, two.queue, two.next_offset)
 
 
 async def test_retries_go_to_whoever_has_the_queue(rocket: RocketSite, cluster: Cluster) -> None:
@@ -173,14 +173,15 @@ async def test_javas_tools_ask_our_consumer(rocket: RocketSite, cluster: Cluster
 
         async with client.consumer(place.group, place.topic, start="earliest") as consumer:
             assert texts(await take(consumer, 2)) == ["first", "second"]
-            own_id = client._instance.client_id
+            [state] = await client.admin().groups(place.group)
+            [own_id] = [member.id for member in state.members]
             said = await run("consumerStatus", "-g", place.group, "-i", own_id, "-s")
             assert "PROP_CONSUME_TYPE" in said
             assert place.topic in said
             connected = await run("consumerConnection", "-g", place.group)
             assert own_id in connected
             assert "PYTHON" in connected
-            await consumer._membership.manager.persist()
+            await consumer.commit()
             progress = await run("consumerProgress", "-g", place.group)
             assert place.topic in progress
             directly = asyncio.create_task(
@@ -190,7 +191,7 @@ async def test_javas_tools_ask_our_consumer(rocket: RocketSite, cluster: Cluster
                 batch = await consumer.receive()
             assert batch is not None
             assert batch.bodies() == [b"first"]
-            consumer.done(batch)
+            batch.ack()
             assert "CR_SUCCESS" in await directly
             await until(lambda: stored_is(consumer, Queue(place.topic, "broker-a", 0), 2))
             said = await run(

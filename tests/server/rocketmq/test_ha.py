@@ -190,8 +190,9 @@ async def test_a_record_in_two_halves_waits_for_the_second(
     peers: asyncio.Queue[Peer] = asyncio.Queue()
 
     def accept(connection: net.Connection) -> Peer:
-        peers.put_nowait(Peer(connection))
-        return peers._queue[-1]  # type: ignore[attr-defined, no-any-return]
+        peer = Peer(connection)
+        peers.put_nowait(peer)
+        return peer
 
     listener = await net.listen("127.0.0.1", 0, accept)
     side = Side(tmp_path / "halves", harness.clock)
