@@ -11,6 +11,7 @@ import pytest
 from coherer._rules.common.topics import Topic
 from coherer._server.core import topic_sync
 from coherer._server.node.node import Node, NodeOptions
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -28,10 +29,8 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
         yield node
 
 
-async def until(node: Node, *names: str) -> None:
-    async with asyncio.timeout(20):
-        while not node.topics().keys() >= set(names):  # noqa: ASYNC110 - nobody tells us
-            await asyncio.sleep(0)
+async def until_known(node: Node, *names: str) -> None:
+    await until(lambda: node.topics().keys() >= set(names))
 
 
 async def test_changes_that_take_long_are_booked_together(
@@ -53,7 +52,7 @@ async def test_changes_that_take_long_are_booked_together(
         node.core.topics.put(Topic(name=name), 1)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-    await until(node, *names)
+    await until_known(node, *names)
     assert 1 <= booked < len(names) / 2
 
 
@@ -63,7 +62,7 @@ async def test_deletions_are_synced_at_once(node: Node, monkeypatch: pytest.Monk
     monkeypatch.setattr(topic_sync, "REST_FACTOR", 100_000)
     core = node.core
     core.topics.put(Topic(name="short"), 1)
-    await until(node, "short")
+    await until_known(node, "short")
     core.topics.put(Topic(name="waits"), 1)
     await asyncio.sleep(0)
     assert "waits" not in node.topics()

@@ -15,6 +15,7 @@ from coherer._wire.rocketmq.codes import refused
 from coherer._wire.rocketmq.command import Command
 from coherer.errors import DisconnectedError, ProtocolError, RequestTimeoutError
 from tests.server.rocketmq_caller import Caller
+from tests.waiting import until
 
 ECHO, REFUSE, FAIL, LATER, NEVER, BATCH, HEADLESS, BROKEN, LARGE = range(1000, 1009)
 
@@ -261,8 +262,7 @@ async def test_a_connection_that_closes_while_others_are_served(harness: Harness
     await gone.hang_up()
     async with asyncio.timeout(10):
         await harness.lost.get()
-        while harness.remoting.catching_up:  # noqa: ASYNC110 - it ends by itself, and tells nobody
-            await asyncio.sleep(0)
+    await until(lambda: harness.remoting.catching_up == 0)
 
 
 async def test_an_unhandled_error_while_catching_up_closes_the_connection(
@@ -316,9 +316,8 @@ async def test_a_client_that_has_vanished_is_closed_once_and_does_not_stay(
     for _ in range(8):
         caller.begin(LARGE)
     caller.connection.flush()
+    await until(lambda: harness.handled == 9)
     async with asyncio.timeout(10):
-        while harness.handled < 9:  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0.001)
         [channel] = harness.remoting.channels
         with caplog.at_level(logging.INFO, "coherer._server"):
             for beats in range(1, 4):
