@@ -117,7 +117,7 @@ async def test_messages_acknowledged_over_both_protocols_survive_a_stop(
     assert [record.getMessage() for record in caplog.records] == []
     assert not (tmp_path / "abort").exists()
     found = stored(tmp_path)
-    assert {place: found.get(place) for place in acknowledged} == acknowledged
+    assert {key: found.get(key) for key in acknowledged} == acknowledged
 
 
 async def test_slow_peers_of_many_ports_are_waited_for_together(
