@@ -82,7 +82,7 @@ async def until(holds: Callable[[], object], timeout_s: float = RESET_S) -> None
     await asyncio.to_thread(wait_until, holds, timeout_s)
 
 
-async def test_a_java_consumer_is_booked(scenario: BrokerScenario, open_client: Open) -> None:
+async def test_a_java_consumer_is_registered(scenario: BrokerScenario, open_client: Open) -> None:
     await filled(scenario, open_client)
     consumer = await pushed(scenario, open_client)
     admin = await scenario.dial()

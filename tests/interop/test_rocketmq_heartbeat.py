@@ -34,7 +34,7 @@ FASTJSON = (
 # -- heartbeats
 
 
-async def test_a_heartbeat_is_booked(scenario: BrokerScenario) -> None:
+async def test_a_heartbeat_is_registered(scenario: BrokerScenario) -> None:
     client = await scenario.dial()
     wanted = [
         tags(scenario.topic, 7, subString="A || B", codeSet=[65, 66], tagsSet=["A", "B"]),
@@ -76,7 +76,7 @@ async def test_the_retry_topic_is_registered(scenario: BrokerScenario) -> None:
     assert (queue.read_queue_nums, queue.write_queue_nums, queue.perm) == (1, 1, 6)
 
 
-async def test_members_are_told(scenario: BrokerScenario) -> None:
+async def test_members_are_notified_of_changes(scenario: BrokerScenario) -> None:
     first = await scenario.member("a")
     assert first.told() == []
     second = await scenario.member("b")
@@ -100,7 +100,7 @@ async def test_members_are_told(scenario: BrokerScenario) -> None:
     assert second.told() == []
 
 
-async def test_a_lost_connection_is_told(scenario: BrokerScenario) -> None:
+async def test_members_are_notified_of_a_lost_connection(scenario: BrokerScenario) -> None:
     first = await scenario.member("a")
     second = await scenario.member("b")
     await first.next_asked()

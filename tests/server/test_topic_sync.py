@@ -33,7 +33,7 @@ async def until_known(node: Node, *names: str) -> None:
     await until(lambda: node.topics().keys() >= set(names))
 
 
-async def test_changes_that_take_long_are_booked_together(
+async def test_slow_changes_are_synced_in_batches(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert node.core is not None

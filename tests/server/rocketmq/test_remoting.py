@@ -135,7 +135,7 @@ async def test_an_unknown_code_has_the_remark_of_4_9(caller: Caller) -> None:
     assert (answer.code, answer.remark) == (3, " request type 350 not supported")
 
 
-async def test_a_name_server_says_nothing_to_unknown_codes() -> None:
+async def test_a_name_server_ignores_unknown_codes() -> None:
     harness = Harness(silent=True)
     harness.listener = await net.listen("127.0.0.1", 0, harness.remoting.make)
     caller = await Caller.dial(harness.listener.port)

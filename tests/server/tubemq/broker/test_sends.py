@@ -123,7 +123,7 @@ async def test_a_full_disk_refuses_sends_until_there_is_space(
     assert (await client.send()).success
 
 
-async def test_an_error_of_ours_is_answered(
+async def test_an_unhandled_error_is_answered(
     client: BrokerClient,
     broker: Broker,
     monkeypatch: pytest.MonkeyPatch,
