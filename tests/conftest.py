@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import warnings
@@ -29,24 +30,34 @@ settings.register_profile(
 settings.load_profile(os.environ.get("COHERER_HYPOTHESIS", "fast"))
 
 
+_CHILDREN = itertools.count(-1, -1)
+"""Process ids that no process has."""
+
+
 @pytest.fixture(autouse=True)
 def _every_test_logs_anew() -> None:
     """A line that another test has caused is written again."""
     LOG_THROTTLE.forget()
 
 
-@pytest.fixture
-def forked(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
-    """Within it, this thread takes itself for a child process.
+Forked = Callable[[], AbstractContextManager[None]]
 
-    Others do not: the TubeMQ scenarios of tests/interop run beside all tests.
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> Forked:
+    """Within it, this thread takes itself for a child process, each time for another one.
+
+    Other threads do not: the TubeMQ scenarios of tests/interop run beside all tests.
     """
     getpid, parent = os.getpid, threading.get_ident()
 
     @contextmanager
     def fork() -> Iterator[None]:
+        child = next(_CHILDREN)
         with monkeypatch.context() as patch:
-            patch.setattr(os, "getpid", lambda: -1 if threading.get_ident() == parent else getpid())
+            patch.setattr(
+                os, "getpid", lambda: child if threading.get_ident() == parent else getpid()
+            )
             yield
 
     return fork

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 import coherer
+from coherer._client.rocketmq.instance import Instance
+from coherer._client.rocketmq.link import Handler
 from coherer._client.rocketmq.transactions import Verdict
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer.testing import async_embedded_node
@@ -26,7 +30,15 @@ def test_every_request_code_has_a_row() -> None:
     assert {code: row[0] for code, row in ROWS.items()} == {int(c): c.name for c in RequestCode}
 
 
-async def test_who_answers() -> None:
+async def test_who_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_client: set[int] = set()
+
+    def handle(self: Instance, code: int, handler: Handler) -> None:
+        by_client.add(code)
+        register(self, code, handler)
+
+    register = Instance.handle
+    monkeypatch.setattr(Instance, "handle", handle)
     async with (
         async_embedded_node() as node,
         coherer.connect(node.rocketmq_url) as client,
@@ -39,7 +51,7 @@ async def test_who_answers() -> None:
         assert name_server is not None
         assert _said("broker") == broker.codes
         assert _said("name server") == set(name_server.handlers)
-        assert _said("client") == set(client._instance.pool.handlers.by_code)
+        assert _said("client") == by_client
 
 
 def _said(who: str) -> set[int]:

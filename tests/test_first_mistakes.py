@@ -36,7 +36,7 @@ BOTH = pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
 
 
 @BOTH
-def test_trio_is_told_that_clients_run_on_asyncio(node: EmbeddedNode, protocol: str) -> None:
+def test_trio_users_learn_that_clients_run_on_asyncio(node: EmbeddedNode, protocol: str) -> None:
     async def enter() -> None:
         async with coherer.connect(url_of(node, protocol)):
             pass

@@ -29,13 +29,13 @@ class Written(logging.Handler):
         return [record.getMessage() for record in self.records]
 
 
-class Bench:
+class Harness:
     """A log, what it writes, and its clock."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
         self.written = Written()
-        self.repeats = LogThrottle(lambda: self.now_s, subjects_max=3)
+        self.throttle = LogThrottle(lambda: self.now_s, subjects_max=3)
         self.logger = logging.getLogger("tests.of.repeats")
         self.logger.addHandler(self.written)
         self.logger.propagate = False
@@ -44,88 +44,88 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Iterator[Bench]:
-    bench = Bench()
-    yield bench
-    bench.logger.removeHandler(bench.written)
+def harness() -> Iterator[Harness]:
+    harness = Harness()
+    yield harness
+    harness.logger.removeHandler(harness.written)
 
 
-def test_the_same_line_appears_once_a_minute_with_a_count(bench: Bench) -> None:
+def test_the_same_line_appears_once_a_minute_with_a_count(harness: Harness) -> None:
     for _ in range(5_000):
-        bench.log.warning("No room for %d messages", 3)
-        bench.now_s += 0.025  # for 125 s
-    assert bench.written.lines == [
+        harness.log.warning("No room for %d messages", 3)
+        harness.now_s += 0.025  # for 125 s
+    assert harness.written.lines == [
         "No room for 3 messages",
         "No room for 3 messages (2399 more in the last 60 s)",
         "No room for 3 messages (2399 more in the last 60 s)",
     ]
 
 
-def test_flush_writes_the_count_of_lines_that_stopped(bench: Bench) -> None:
+def test_flush_writes_the_count_of_lines_that_stopped(harness: Harness) -> None:
     for _ in range(3):
-        bench.log.error("Cannot accept: %s", "too many files")
-    bench.throttle.flush()
-    assert bench.written.lines == ["Cannot accept: too many files"]
-    bench.now_s += 60
-    bench.throttle.flush()
-    bench.throttle.flush()
-    assert bench.written.lines[1:] == ["Cannot accept: too many files (2 more in the last 60 s)"]
-    assert [record.levelno for record in bench.written.records] == [logging.ERROR] * 2
-    bench.now_s += 61
-    bench.throttle.flush()
-    bench.log.error("Cannot accept: %s", "too many files")
-    assert bench.written.lines[2:] == ["Cannot accept: too many files"]
+        harness.log.error("Cannot accept: %s", "too many files")
+    harness.throttle.flush()
+    assert harness.written.lines == ["Cannot accept: too many files"]
+    harness.now_s += 60
+    harness.throttle.flush()
+    harness.throttle.flush()
+    assert harness.written.lines[1:] == ["Cannot accept: too many files (2 more in the last 60 s)"]
+    assert [record.levelno for record in harness.written.records] == [logging.ERROR] * 2
+    harness.now_s += 61
+    harness.throttle.flush()
+    harness.log.error("Cannot accept: %s", "too many files")
+    assert harness.written.lines[2:] == ["Cannot accept: too many files"]
 
 
-def test_a_later_line_of_another_call_writes_the_count(bench: Bench) -> None:
-    bench.log.info("first")
-    bench.log.info("first")
-    bench.now_s += 70
-    bench.log.info("second")
-    assert bench.written.lines == ["first", "first (1 more in the last 70 s)", "second"]
+def test_a_later_line_of_another_call_writes_the_count(harness: Harness) -> None:
+    harness.log.info("first")
+    harness.log.info("first")
+    harness.now_s += 70
+    harness.log.info("second")
+    assert harness.written.lines == ["first", "first (1 more in the last 70 s)", "second"]
 
 
-def test_subjects_are_counted_separately(bench: Bench) -> None:
+def test_subjects_are_counted_separately(harness: Harness) -> None:
     for number in range(4):
-        bench.log.warning("%s does not answer, attempt %d", "a", number, about="a")
-        bench.log.warning("%s does not answer, attempt %d", "b", number, about="b")
-    assert bench.written.lines == [
+        harness.log.warning("%s does not answer, attempt %d", "a", number, about="a")
+        harness.log.warning("%s does not answer, attempt %d", "b", number, about="b")
+    assert harness.written.lines == [
         "a does not answer, attempt 0",
         "b does not answer, attempt 0",
     ]
 
 
-def test_the_number_of_subjects_is_limited(bench: Bench) -> None:
+def test_the_number_of_subjects_is_limited(harness: Harness) -> None:
     for number in range(1_000):
-        bench.log.warning("Not serving %s", f"10.0.0.9:{number}")
-    assert len(bench.written.lines) == 4
-    bench.now_s += 60
-    bench.log.warning("Not serving %s", "10.0.0.9:1000")
-    assert bench.written.lines[4:] == [
+        harness.log.warning("Not serving %s", f"10.0.0.9:{number}")
+    assert len(harness.written.lines) == 4
+    harness.now_s += 60
+    harness.log.warning("Not serving %s", "10.0.0.9:1000")
+    assert harness.written.lines[4:] == [
         "Not serving 10.0.0.9:3 (996 more in the last 60 s)",
         "Not serving 10.0.0.9:1000",
     ]
 
 
-def test_lines_have_their_origin_and_exception(bench: Bench) -> None:
+def test_lines_have_their_origin_and_exception(harness: Harness) -> None:
     for _ in range(2):
         try:
             int("a cause")
         except ValueError as error:
             cause = error
-            bench.log.exception("It failed")
-        bench.log.error("It failed for 100 %", exc_info=cause)
-        bench.now_s += 61
-    assert bench.written.lines == ["It failed", "It failed for 100 %"] * 2
-    assert {record.filename for record in bench.written.records} == {"test_logs.py"}
-    assert all(record.exc_info for record in bench.written.records)
+            harness.log.exception("It failed")
+        harness.log.error("It failed for 100 %", exc_info=cause)
+        harness.now_s += 61
+    assert harness.written.lines == ["It failed", "It failed for 100 %"] * 2
+    assert {record.filename for record in harness.written.records} == {"test_logs.py"}
+    assert all(record.exc_info for record in harness.written.records)
 
 
-def test_disabled_levels_are_skipped(bench: Bench) -> None:
-    bench.log.debug("%d", "not a number")
-    bench.logger.setLevel(logging.DEBUG)
-    bench.log.debug("%s", 1)
-    assert bench.written.lines == ["1"]
+def test_disabled_levels_are_skipped(harness: Harness) -> None:
+    harness.log.debug("%d", "not a number")
+    harness.logger.setLevel(logging.DEBUG)
+    harness.log.debug("%s", 1)
+    assert harness.written.lines == ["1"]
 
 
 def _loggers(path: Path) -> list[str]:

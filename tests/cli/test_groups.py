@@ -43,7 +43,7 @@ def test_members_offsets_and_lag(
     with client, client.consumer(group, coherer_topic, start="earliest") as consumer:
         batch = consumer.receive(timeout_ms=10_000)
         assert batch is not None
-        consumer.confirm(batch)
+        batch.ack()
         state = described(coherer_node, group)
         assert (state["group"], state["topics"]) == (group, [coherer_topic])
         (member,) = state["members"]  # type: ignore[misc]

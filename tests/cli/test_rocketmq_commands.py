@@ -57,7 +57,7 @@ def test_a_topic_is_created_listed_and_deleted(run: Run, name: str) -> None:
     ]
     again = run("topics", "create", name)
     assert again.exit_code == 1
-    assert "The topic is there." in again.stderr
+    assert "The topic exists already." in again.stderr
     assert run("topics", "create", name, "--partitions", "3", "--if-missing").exit_code == 0
     elsewhere = run("topics", "create", f"{name}2", "--broker", "nobody")
     assert elsewhere.exit_code == 1
@@ -106,9 +106,8 @@ def test_an_unknown_group_is_an_error(run: Run) -> None:
 
 def test_consuming_without_a_group_creates_none(run: Run, name: str) -> None:
     produced(run, name, 1)
-    groups = {group["group"] for group in run.json("groups", "list")}
     assert run("consume", name, "-n", "1", "-t", "5").stdout == "body 0\n"
-    assert {group["group"] for group in run.json("groups", "list")} == groups
+    assert not [group for group in run.json("groups", "list") if name in group["topics"]]
 
 
 def test_filters(run: Run, name: str) -> None:
@@ -147,7 +146,7 @@ def test_a_missing_account_is_reported_once(tmp_path: Path) -> None:
         node.create_topic("guarded")
         done = Run(node.rocketmq_url)("consume", "guarded", "-n", "1", "-t", "5")
     assert done.exit_code == 1
-    assert "Look at user and password" in done.stderr
+    assert "Check user and password" in done.stderr
     assert done.stderr.count("AclException") == 1
 
 

@@ -295,7 +295,7 @@ def test_a_broker_stops_without_its_master(tmp_path: Path, servers: list[Served]
         (["--role", "broker"], "needs --master"),
         (["--tls-certificate", "/missing.pem"], "--tls-certificate of TLS, /missing.pem"),
         (["--host", "0.0.0.0"], "Set --advertised-host"),
-        (["--broker-user", "alice"], "--broker-user and --broker-password go together"),
+        (["--broker-user", "alice"], "--broker-user and --broker-password must be set together"),
         (["--set", "heartbet_ms=3"], "Did you mean heartbeat_ms?"),
         (["--set", "heartbeat_ms"], "Write name=value"),
     ],

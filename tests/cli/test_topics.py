@@ -43,7 +43,7 @@ def test_a_topic_is_created_listed_and_deleted(coherer_node: EmbeddedNode, name:
     again = topics(coherer_node, "create", name)
     assert again.exit_code == 1
     assert re.match(
-        r"error: .* is on broker 1 .*, server 127.0.0.1:\d+, .*--if-missing", again.stderr
+        r"error: .* exists on broker 1 .*, server 127.0.0.1:\d+, .*--if-missing", again.stderr
     )
     assert topics(coherer_node, "create", name, "--if-missing").exit_code == 0
 

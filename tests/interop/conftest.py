@@ -15,9 +15,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from tests.interop.peers.broker_scenario import BrokerScenario
 from tests.interop.peers.cache import UnavailableError
-from tests.interop.peers.rocket_place import Place
-from tests.interop.peers.rocket_scribe import Script, play
+from tests.interop.peers.recorder import Script, play
 from tests.interop.peers.rocket_site import KINDS, Cluster, RocketSite
 from tests.interop.peers.runs import Runs, wanted_of
 
@@ -92,12 +92,14 @@ def cluster(rocket: RocketSite, request: pytest.FixtureRequest) -> Cluster:
 
 
 @pytest.fixture(params=["java", "ours"])
-async def place(rocket: RocketSite, request: pytest.FixtureRequest) -> AsyncIterator[Place]:
+async def scenario(
+    rocket: RocketSite, request: pytest.FixtureRequest
+) -> AsyncIterator[BrokerScenario]:
     """Java's broker, then ours, with names of the test's own."""
     cluster = await asyncio.to_thread(rocket.cluster, request.param)
-    place = Place(cluster)
-    yield place
-    for client in place.clients:
+    scenario = BrokerScenario(cluster)
+    yield scenario
+    for client in scenario.clients:
         client.connection.close()
 
 

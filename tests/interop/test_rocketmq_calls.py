@@ -20,8 +20,8 @@ from coherer._wire.rocketmq.bodies import (
 from coherer._wire.rocketmq.messages import StoredMessage
 from coherer._wire.rocketmq.names import Queue
 from coherer.rocketmq import connect as connect_rocketmq
+from tests.interop.peers.broker_scenario import BrokerScenario, outcome
 from tests.interop.peers.driver import DriverError
-from tests.interop.peers.rocket_place import Place, outcome
 from tests.interop.peers.rocket_site import Client, Cluster, RocketSite, wait_until
 from tests.server.client_harness import Client as Asker
 from tests.server.client_harness import tags
@@ -36,21 +36,21 @@ Open = Callable[..., Client]
 
 
 @pytest.fixture
-async def place(rocket: RocketSite) -> AsyncIterator[Place]:
+async def scenario(rocket: RocketSite) -> AsyncIterator[BrokerScenario]:
     """Our broker."""
-    place = Place(await asyncio.to_thread(rocket.cluster, "ours"))
-    yield place
-    for client in place.clients:
+    scenario = BrokerScenario(await asyncio.to_thread(rocket.cluster, "ours"))
+    yield scenario
+    for client in scenario.clients:
         client.connection.close()
 
 
 @pytest.fixture
-async def open_client(rocket: RocketSite, place: Place) -> AsyncIterator[Open]:
+async def open_client(rocket: RocketSite, scenario: BrokerScenario) -> AsyncIterator[Open]:
     """Opens Java's clients."""
     opened: list[Client] = []
 
     def open_one(kind: str, language: str = "java", **parameters: object) -> Client:
-        opened.append(rocket.client(place.cluster, kind, language, **parameters))
+        opened.append(rocket.client(scenario.cluster, kind, language, **parameters))
         return opened[-1]
 
     yield open_one
@@ -59,19 +59,21 @@ async def open_client(rocket: RocketSite, place: Place) -> AsyncIterator[Open]:
             await asyncio.to_thread(client.close)
 
 
-async def filled(place: Place, open_client: Open) -> Client:
+async def filled(scenario: BrokerScenario, open_client: Open) -> Client:
     """A topic with messages in each of its four queues; gives the producer."""
-    producer = await asyncio.to_thread(open_client, "producer", group=place.producers)
+    producer = await asyncio.to_thread(open_client, "producer", group=scenario.producers)
     for number in range(MESSAGES):
         more = {"broker": "broker-a", "queue": number % 4} if number else {}
-        await asyncio.to_thread(producer.send, place.topic, f"m{number}", **more)
+        await asyncio.to_thread(producer.send, scenario.topic, f"m{number}", **more)
     return producer
 
 
-async def pushed(place: Place, open_client: Open, count: int = MESSAGES, **more: object) -> Client:
+async def pushed(
+    scenario: BrokerScenario, open_client: Open, count: int = MESSAGES, **more: object
+) -> Client:
     """A consumer of the topic that has got so many messages."""
-    more = {"topics": {place.topic: "*"}, **more}
-    client = await asyncio.to_thread(open_client, "push", group=place.group, **more)
+    more = {"topics": {scenario.topic: "*"}, **more}
+    client = await asyncio.to_thread(open_client, "push", group=scenario.group, **more)
     await asyncio.to_thread(client.wait_for, count)
     return client
 
@@ -80,37 +82,37 @@ async def until(holds: Callable[[], object], timeout_s: float = RESET_S) -> None
     await asyncio.to_thread(wait_until, holds, timeout_s)
 
 
-async def test_a_java_consumer_is_booked(place: Place, open_client: Open) -> None:
-    await filled(place, open_client)
-    consumer = await pushed(place, open_client)
-    admin = await place.dial()
-    answer = await admin.ask(203, {"consumerGroup": place.group})
+async def test_a_java_consumer_is_registered(scenario: BrokerScenario, open_client: Open) -> None:
+    await filled(scenario, open_client)
+    consumer = await pushed(scenario, open_client)
+    admin = await scenario.dial()
+    answer = await admin.ask(203, {"consumerGroup": scenario.group})
     found = msgspec.json.decode(answer.body)
     [connection] = found["connectionSet"]
     assert connection["clientId"] == consumer("client_id")
     assert (connection["language"], connection["version"]) == ("JAVA", 399)
-    assert set(found["subscriptionTable"]) == {place.topic, f"%RETRY%{place.group}"}
+    assert set(found["subscriptionTable"]) == {scenario.topic, f"%RETRY%{scenario.group}"}
     assert found["messageModel"] == "CLUSTERING"
-    await booked(place)
+    await booked(scenario)
 
 
-async def booked(place: Place) -> None:
+async def booked(scenario: BrokerScenario) -> None:
     """Until a heartbeat has named the producers: theirs come every second."""
-    admin = await place.dial()
+    admin = await scenario.dial()
     async with asyncio.timeout(RESET_S):
-        while (await admin.ask(204, {"producerGroup": place.producers})).code:  # noqa: ASYNC110
+        while (await admin.ask(204, {"producerGroup": scenario.producers})).code:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
-async def test_java_consumers_share_the_queues(place: Place, open_client: Open) -> None:
-    await filled(place, open_client)
-    first = await pushed(place, open_client)
+async def test_java_consumers_share_the_queues(scenario: BrokerScenario, open_client: Open) -> None:
+    await filled(scenario, open_client)
+    first = await pushed(scenario, open_client)
     assert len(first("queues")) >= 4
-    second = await pushed(place, open_client, 0)
+    second = await pushed(scenario, open_client, 0)
 
     def shares(*clients: Client) -> list[list[int]]:
         return [
-            sorted(one["queue"] for one in client("queues") if one["topic"] == place.topic)
+            sorted(one["queue"] for one in client("queues") if one["topic"] == scenario.topic)
             for client in clients
         ]
 
@@ -119,28 +121,35 @@ async def test_java_consumers_share_the_queues(place: Place, open_client: Open) 
     await until(lambda: shares(first) == [[0, 1, 2, 3]])
 
 
-async def test_a_java_consumer_says_what_it_does(place: Place, open_client: Open) -> None:
-    await filled(place, open_client)
-    consumer = await pushed(place, open_client)
-    admin = await place.dial()
-    fields = {"consumerGroup": place.group, "clientId": consumer("client_id")}
+async def test_a_java_consumer_says_what_it_does(
+    scenario: BrokerScenario, open_client: Open
+) -> None:
+    await filled(scenario, open_client)
+    consumer = await pushed(scenario, open_client)
+    admin = await scenario.dial()
+    fields = {"consumerGroup": scenario.group, "clientId": consumer("client_id")}
     answer = await admin.ask(307, {**fields, "jstackEnable": "true"})
     assert outcome(answer) == (0, NOT_SET)  # as Java's client says it
     info = RunningInfo.decode(answer.body)
     assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
-    assert {one.topic for one in info.subscription_set} == {place.topic, f"%RETRY%{place.group}"}
-    assert {Queue(place.topic, "broker-a", number) for number in range(4)} <= set(info.mq_table)
+    assert {one.topic for one in info.subscription_set} == {
+        scenario.topic,
+        f"%RETRY%{scenario.group}",
+    }
+    assert {Queue(scenario.topic, "broker-a", number) for number in range(4)} <= set(info.mq_table)
     assert info.jstack
 
 
-async def test_a_java_consumer_consumes_directly(place: Place, open_client: Open) -> None:
-    producer = await filled(place, open_client)
-    consumer = await pushed(place, open_client)
-    sent = await asyncio.to_thread(producer.send, place.topic, "again")
+async def test_a_java_consumer_consumes_directly(
+    scenario: BrokerScenario, open_client: Open
+) -> None:
+    producer = await filled(scenario, open_client)
+    consumer = await pushed(scenario, open_client)
+    sent = await asyncio.to_thread(producer.send, scenario.topic, "again")
     await asyncio.to_thread(consumer.wait_for, MESSAGES + 1)
-    admin = await place.dial()
+    admin = await scenario.dial()
     fields = {
-        "consumerGroup": place.group,
+        "consumerGroup": scenario.group,
         "clientId": consumer("client_id"),
         "msgId": sent["offset_id"],
     }
@@ -151,12 +160,14 @@ async def test_a_java_consumer_consumes_directly(place: Place, open_client: Open
     await until(lambda: consumer.bodies().count("again") == 2)  # it is told by another way
 
 
-async def test_a_java_consumer_says_how_far_it_is(place: Place, open_client: Open) -> None:
-    await filled(place, open_client)
-    consumer = await pushed(place, open_client)
-    admin = await place.dial()
-    fields = {"topic": place.topic, "group": place.group}
-    queues = {Queue(place.topic, "broker-a", number) for number in range(4)}
+async def test_a_java_consumer_says_how_far_it_is(
+    scenario: BrokerScenario, open_client: Open
+) -> None:
+    await filled(scenario, open_client)
+    consumer = await pushed(scenario, open_client)
+    admin = await scenario.dial()
+    fields = {"topic": scenario.topic, "group": scenario.group}
+    queues = {Queue(scenario.topic, "broker-a", number) for number in range(4)}
     async with asyncio.timeout(RESET_S):
         while True:  # the last message is shown before it is booked
             answer = await admin.ask(223, fields)
@@ -172,22 +183,22 @@ async def test_a_java_consumer_says_how_far_it_is(place: Place, open_client: Ope
 async def test_consumers_read_again(rocket: RocketSite, open_client: Open) -> None:
     """At the same time: Java's sleeps for ten seconds before it reads again, C++'s for 15."""
     cluster = await asyncio.to_thread(rocket.cluster, "ours")
-    places = {language: Place(cluster) for language in ("java", "cpp")}
+    places = {language: BrokerScenario(cluster) for language in ("java", "cpp")}
     await asyncio.gather(*(read_again(at, open_client, word) for word, at in places.items()))
-    for place in places.values():
-        for client in place.clients:
+    for scenario in places.values():
+        for client in scenario.clients:
             client.connection.close()
 
 
-async def read_again(place: Place, open_client: Open, language: str) -> None:
-    await filled(place, open_client)
-    admin = await place.dial()
+async def read_again(scenario: BrokerScenario, open_client: Open, language: str) -> None:
+    await filled(scenario, open_client)
+    admin = await scenario.dial()
     for number in range(4):
-        await place.commit(admin, number, MESSAGES // 4)
-    parameters = {"group": place.group, "topics": {place.topic: "*"}}
+        await scenario.commit(admin, number, MESSAGES // 4)
+    parameters = {"group": scenario.group, "topics": {scenario.topic: "*"}}
     consumer = await asyncio.to_thread(open_client, "push", language, **parameters)
-    await holding(place, 4)  # it passes over what is told to it before
-    fields = {"topic": place.topic, "group": place.group, "timestamp": "0", "isForce": "true"}
+    await holding(scenario, 4)  # it passes over what is told to it before
+    fields = {"topic": scenario.topic, "group": scenario.group, "timestamp": "0", "isForce": "true"}
     answer = await admin.ask_as(222, fields, language=language.upper())
     assert answer.code == 0, answer.remark
     assert set(ResetOffset.decode(answer.body).offset_table.values()) == {0}
@@ -195,10 +206,10 @@ async def read_again(place: Place, open_client: Open, language: str) -> None:
     assert set(consumer.bodies()) == {f"m{number}" for number in range(MESSAGES)}
 
 
-async def holding(place: Place, queues: int) -> None:
+async def holding(scenario: BrokerScenario, queues: int) -> None:
     """Until the only member of the group has so many queues of the topic, by its own words."""
-    admin = await place.dial()
-    group = {"consumerGroup": place.group}
+    admin = await scenario.dial()
+    group = {"consumerGroup": scenario.group}
     async with asyncio.timeout(RESET_S):
         while True:
             ids = await admin.ask(38, group)
@@ -206,7 +217,7 @@ async def holding(place: Place, queues: int) -> None:
                 [client_id] = msgspec.json.decode(ids.body)["consumerIdList"]
                 answer = await admin.ask(307, {**group, "clientId": client_id})
                 found = RunningInfo.decode(answer.body).mq_table if answer.code == 0 else {}
-                if sum(queue.topic == place.topic for queue in found) == queues:
+                if sum(queue.topic == scenario.topic for queue in found) == queues:
                     return
             await asyncio.sleep(0.05)
 
@@ -218,14 +229,16 @@ async def test_java_transactions_are_asked_about(rocket: RocketSite) -> None:
             "ours", names, transaction_timeout_ms=500, transaction_interval_ms=500
         )
     )
-    place = Place(Cluster("java-names", names, broker))
+    scenario = BrokerScenario(Cluster("java-names", names, broker))
     client = await asyncio.to_thread(
-        lambda: rocket.client(place.cluster, "transaction", group=place.producers)
+        lambda: rocket.client(scenario.cluster, "transaction", group=scenario.producers)
     )
     sent = []
     for check in ("commit", "rollback", "unknown"):
         properties = {"LOCAL": "unknown", "CHECK": check}
-        sent.append(await asyncio.to_thread(client.send, place.topic, check, properties=properties))
+        sent.append(
+            await asyncio.to_thread(client.send, scenario.topic, check, properties=properties)
+        )
 
     def checks() -> list[dict[str, Any]]:
         return [event for event in client.events if event["event"] == "checked"]
@@ -236,11 +249,13 @@ async def test_java_transactions_are_asked_about(rocket: RocketSite) -> None:
     await until(lambda: set(states()) == {"COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"})
     for event in checks():
         message = event["message"]
-        assert message["topic"] == place.topic
-        assert message["properties"]["PGROUP"] == place.producers
+        assert message["topic"] == scenario.topic
+        assert message["properties"]["PGROUP"] == scenario.producers
         assert message["properties"]["UNIQ_KEY"] in [one["id"] for one in sent]
     consumer = await asyncio.to_thread(
-        lambda: rocket.client(place.cluster, "push", group=place.group, topics={place.topic: "*"})
+        lambda: rocket.client(
+            scenario.cluster, "push", group=scenario.group, topics={scenario.topic: "*"}
+        )
     )
     await asyncio.to_thread(consumer.wait_for, 1)
     assert consumer.bodies() == ["commit"]
@@ -253,25 +268,31 @@ async def test_java_transactions_are_asked_about(rocket: RocketSite) -> None:
     await asyncio.to_thread(broker.stop)
 
 
-async def test_java_requests_are_answered(place: Place, open_client: Open) -> None:
-    producer = await filled(place, open_client)
-    await pushed(place, open_client, reply=True)
-    await booked(place)
+async def test_java_requests_are_answered(scenario: BrokerScenario, open_client: Open) -> None:
+    producer = await filled(scenario, open_client)
+    await pushed(scenario, open_client, reply=True)
+    await booked(scenario)
     answer = await asyncio.to_thread(
-        producer, "request", topic=place.topic, body="aGVsbG8=", timeout_ms=10_000
+        producer, "request", topic=scenario.topic, body="aGVsbG8=", timeout_ms=10_000
     )
     assert answer["body"] == "cmU6aGVsbG8="  # re:hello
     assert answer["properties"]["PUSH_REPLY_TIME"]
 
 
-async def test_java_consumers_in_order_hold_locks(place: Place, open_client: Open) -> None:
-    producer = await filled(place, open_client)
+async def test_java_consumers_in_order_hold_locks(
+    scenario: BrokerScenario, open_client: Open
+) -> None:
+    producer = await filled(scenario, open_client)
     for number in range(40):
-        await asyncio.to_thread(producer.send, place.topic, f"o{number}", order_by=str(number % 4))
-    first = await pushed(place, open_client, MESSAGES + 40, orderly=True)
-    admin = await place.dial()
-    queues = [{"brokerName": "broker-a", "queueId": one, "topic": place.topic} for one in range(4)]
-    body = {"clientId": "thief", "consumerGroup": place.group, "mqSet": queues}
+        await asyncio.to_thread(
+            producer.send, scenario.topic, f"o{number}", order_by=str(number % 4)
+        )
+    first = await pushed(scenario, open_client, MESSAGES + 40, orderly=True)
+    admin = await scenario.dial()
+    queues = [
+        {"brokerName": "broker-a", "queueId": one, "topic": scenario.topic} for one in range(4)
+    ]
+    body = {"clientId": "thief", "consumerGroup": scenario.group, "mqSet": queues}
     answer = await admin.ask(41, body=msgspec.json.encode(body))
     assert bytes(answer.body) == b'{"lockOKMQSet":[]}'
     assert first.bodies().count("o1") == 1
@@ -283,14 +304,14 @@ async def test_java_consumers_in_order_hold_locks(place: Place, open_client: Ope
     assert len(msgspec.json.decode(answer.body)["lockOKMQSet"]) == 4
 
 
-async def test_java_consumers_filter_by_sql(place: Place, open_client: Open) -> None:
-    producer = await asyncio.to_thread(open_client, "producer", group=place.producers)
+async def test_java_consumers_filter_by_sql(scenario: BrokerScenario, open_client: Open) -> None:
+    producer = await asyncio.to_thread(open_client, "producer", group=scenario.producers)
     for number in range(10):
         await asyncio.to_thread(
-            producer.send, place.topic, f"m{number}", properties={"a": str(number)}
+            producer.send, scenario.topic, f"m{number}", properties={"a": str(number)}
         )
     consumer = await pushed(
-        place, open_client, 4, topics={place.topic: {"sql": "a > 5 AND a IS NOT NULL"}}
+        scenario, open_client, 4, topics={scenario.topic: {"sql": "a > 5 AND a IS NOT NULL"}}
     )
     assert sorted(consumer.bodies()) == ["m6", "m7", "m8", "m9"]
 
@@ -299,22 +320,22 @@ async def test_java_consumers_filter_by_sql(place: Place, open_client: Open) -> 
     ("language", "name", "version"), [("node", "JAVA", 121), ("cpp", "CPP", 63)]
 )
 async def test_consumers_in_other_languages(
-    place: Place, open_client: Open, language: str, name: str, version: int
+    scenario: BrokerScenario, open_client: Open, language: str, name: str, version: int
 ) -> None:
-    producer = await filled(place, open_client)
-    admin = await place.dial()
+    producer = await filled(scenario, open_client)
+    admin = await scenario.dial()
     for number in range(4):
-        await place.commit(admin, number, 0)
-    parameters = {"group": place.group, "topics": {place.topic: "*"}}
+        await scenario.commit(admin, number, 0)
+    parameters = {"group": scenario.group, "topics": {scenario.topic: "*"}}
     consumer = await asyncio.to_thread(open_client, "push", language, **parameters)
     await asyncio.to_thread(consumer.wait_for, MESSAGES)
-    answer = await admin.ask(203, {"consumerGroup": place.group})
+    answer = await admin.ask(203, {"consumerGroup": scenario.group})
     assert answer.code == 0, answer.remark
     found = msgspec.json.decode(answer.body)
     [connection] = found["connectionSet"]
     assert (connection["language"], connection["version"]) == (name, version)
-    assert place.topic in found["subscriptionTable"]
-    await asyncio.to_thread(producer.send, place.topic, "more")
+    assert scenario.topic in found["subscriptionTable"]
+    await asyncio.to_thread(producer.send, scenario.topic, "more")
     await asyncio.to_thread(consumer.wait_for, MESSAGES + 1)
     assert set(consumer.bodies()) == {*(f"m{number}" for number in range(MESSAGES)), "more"}
 
@@ -323,18 +344,20 @@ async def test_consumers_in_other_languages(
 
 
 @pytest.fixture(params=["java", "ours"])
-async def anywhere(rocket: RocketSite, request: pytest.FixtureRequest) -> AsyncIterator[Place]:
+async def anywhere(
+    rocket: RocketSite, request: pytest.FixtureRequest
+) -> AsyncIterator[BrokerScenario]:
     """A broker of either."""
-    place = Place(await asyncio.to_thread(rocket.cluster, request.param))
-    yield place
-    for client in place.clients:
+    scenario = BrokerScenario(await asyncio.to_thread(rocket.cluster, request.param))
+    yield scenario
+    for client in scenario.clients:
         client.connection.close()
 
 
-async def test_our_consumer_answers_every_call(anywhere: Place) -> None:
-    place = anywhere
-    admin = await place.dial()
-    sent = [await place.send(admin, b"m%d" % number, number % 2) for number in range(MESSAGES)]
+async def test_our_consumer_answers_every_call(anywhere: BrokerScenario) -> None:
+    scenario = anywhere
+    admin = await scenario.dial()
+    sent = [await scenario.send(admin, b"m%d" % number, number % 2) for number in range(MESSAGES)]
     got: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def handle(batch: Iterable[StoredMessage]) -> None:
@@ -347,19 +370,21 @@ async def test_our_consumer_answers_every_call(anywhere: Place) -> None:
 
     everything = sorted(b"m%d" % number for number in range(MESSAGES))
     async with (
-        connect_rocketmq(place.cluster.url) as client,
-        client.consumer(place.group, place.topic, start="earliest", persist_ms=200) as consumer,
+        connect_rocketmq(scenario.cluster.url) as client,
+        client.consumer(
+            scenario.group, scenario.topic, start="earliest", persist_ms=200
+        ) as consumer,
     ):
         running = asyncio.create_task(consumer.run(handle))
         assert await bodies(MESSAGES) == everything
-        group = {"consumerGroup": place.group}
+        group = {"consumerGroup": scenario.group}
         answer = await admin.ask(38, group)
         [client_id] = msgspec.json.decode(answer.body)["consumerIdList"]
         # 307
         answer = await admin.ask(307, {**group, "clientId": client_id, "jstackEnable": "true"})
         assert answer.code == 0, answer.remark
         info = RunningInfo.decode(answer.body)
-        assert {place.queue(0), place.queue(1)} <= set(info.mq_table)
+        assert {scenario.queue(0), scenario.queue(1)} <= set(info.mq_table)
         assert info.jstack
         # 309
         message_id = sent[3]["msgId"]
@@ -368,32 +393,36 @@ async def test_our_consumer_answers_every_call(anywhere: Place) -> None:
         assert ConsumeDirectlyResult.decode(answer.body).consume_result == "CR_SUCCESS"
         assert await bodies(1) == [b"m3"]
         # 223, 221
-        whose = {"topic": place.topic, "group": place.group}
+        whose = {"topic": scenario.topic, "group": scenario.group}
         answer = await admin.ask(223, {**whose, "clientAddr": client_id})
         table = ConsumerStatus.decode(answer.body).consumer_table[client_id]
-        assert table == {place.queue(number): MESSAGES // 2 for number in (0, 1)}
+        assert table == {scenario.queue(number): MESSAGES // 2 for number in (0, 1)}
         # 222, 220: in both forms
         for language in ("JAVA", "CPP"):
-            await caught_up(place, admin)
+            await caught_up(scenario, admin)
             fields = {**whose, "timestamp": "0", "isForce": "true"}
             answer = await admin.ask_as(222, fields, language=language)
             assert answer.code == 0, answer.remark
             assert await bodies(MESSAGES) == everything
         # 40: half of the queues go to a newcomer, and come back
-        other = await place.dial()
-        await other.consume(place.group, tags(place.topic), client_id="zzz")
-        await until_held(place, client_id, 1)
+        other = await scenario.dial()
+        await other.consume(scenario.group, tags(scenario.topic), client_id="zzz")
+        await until_held(scenario, client_id, 1)
         await other.hang_up()
-        await until_held(place, client_id, 2)
+        await until_held(scenario, client_id, 2)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def caught_up(place: Place, admin: Asker) -> None:
+async def caught_up(scenario: BrokerScenario, admin: Asker) -> None:
     """Until the broker knows that the group has read everything."""
     async with asyncio.timeout(RESET_S):
         for number in (0, 1):
-            queue = {"topic": place.topic, "queueId": str(number), "consumerGroup": place.group}
+            queue = {
+                "topic": scenario.topic,
+                "queueId": str(number),
+                "consumerGroup": scenario.group,
+            }
             offset = -1
             while offset != MESSAGES // 2:
                 await asyncio.sleep(0.02)
@@ -401,14 +430,14 @@ async def caught_up(place: Place, admin: Asker) -> None:
                 offset = int(answer.fields.get("offset", "-1"))
 
 
-async def until_held(place: Place, client_id: str, queues: int) -> None:
+async def until_held(scenario: BrokerScenario, client_id: str, queues: int) -> None:
     """Until a member has so many queues of the topic."""
-    admin = await place.dial()
-    fields = {"consumerGroup": place.group, "clientId": client_id}
+    admin = await scenario.dial()
+    fields = {"consumerGroup": scenario.group, "clientId": client_id}
     async with asyncio.timeout(RESET_S):
         while True:
             answer = await admin.ask(307, fields)
             table = RunningInfo.decode(answer.body).mq_table
-            if sum(queue.topic == place.topic for queue in table) == queues:
+            if sum(queue.topic == scenario.topic for queue in table) == queues:
                 return
             await asyncio.sleep(0.02)

@@ -16,7 +16,7 @@ from coherer._record.properties import decode as decode_properties
 from coherer._record.properties import encode as encode_properties
 from coherer._wire.rocketmq import fastjson
 from coherer._wire.rocketmq.bodies import ConsumerStatus, ResetOffset
-from tests.interop.peers.rocket_place import Place, outcome
+from tests.interop.peers.broker_scenario import BrokerScenario, outcome
 from tests.interop.peers.rocket_site import RocketSite
 from tests.server.client_harness import heartbeat, sql
 
@@ -26,39 +26,39 @@ NOT_SET = "not set any response code"
 WAIT_S = 15.0
 
 
-async def test_reset_offset(place: Place) -> None:
-    admin = await place.dial()
+async def test_reset_offset(scenario: BrokerScenario) -> None:
+    admin = await scenario.dial()
     fields = {
-        "topic": place.topic,
-        "group": place.group,
+        "topic": scenario.topic,
+        "group": scenario.group,
         "timestamp": "-1",
         "isForce": "true",
     }
     answer = await admin.ask(222, fields)
     assert outcome(answer) == (
         1,
-        f"[reset-offset] reset offset failed, no topic in this broker. topic={place.topic}",
+        f"[reset-offset] reset offset failed, no topic in this broker. topic={scenario.topic}",
     )
     for _ in range(3):
-        await place.send(admin, queue=0)
-    await place.visible(admin, 3)
-    await place.commit(admin, 0, 1)
+        await scenario.send(admin, queue=0)
+    await scenario.visible(admin, 3)
+    await scenario.commit(admin, 0, 1)
     answer = await admin.ask(222, fields)
-    assert outcome(answer) == (1, f"THe consumer group <{place.group}> not exist")
-    await place.commit(admin, 1, 0)
+    assert outcome(answer) == (1, f"THe consumer group <{scenario.group}> not exist")
+    await scenario.commit(admin, 1, 0)
     answer = await admin.ask(222, fields)
     remark = (
-        f"Consumer not online, so can not reset offset, Group: {place.group} "
-        f"Topic: {place.topic} Timestamp: -1"
+        f"Consumer not online, so can not reset offset, Group: {scenario.group} "
+        f"Topic: {scenario.topic} Timestamp: -1"
     )
     assert outcome(answer) == (206, remark)
-    client = await place.member("c")
-    table = {place.queue(0): 3, place.queue(1): 0}
+    client = await scenario.member("c")
+    table = {scenario.queue(0): 3, scenario.queue(1): 0}
     for language, force in (("JAVA", "true"), ("CPP", "true"), ("JAVA", "false")):
         asked = {**fields, "isForce": force}
         answer = await admin.ask_as(222, asked, language=language)
         assert outcome(answer) == (0, NOT_SET)
-        wanted = table if force == "true" else {**table, place.queue(0): 1}
+        wanted = table if force == "true" else {**table, scenario.queue(0): 1}
         assert ResetOffset.decode(answer.body).offset_table == wanted
         told = await client.next_asked()
         assert (told.code, told.is_oneway) == (220, True)
@@ -69,42 +69,42 @@ async def test_reset_offset(place: Place) -> None:
         )
     answer = await admin.ask_as(222, fields, language=None)
     assert answer.code == 1
-    old = await place.member("old", version=27)
+    old = await scenario.member("old", version=27)
     await old.settle()
     answer = await admin.ask(222, fields)
     assert outcome(answer) == (1, "the client does not support this feature. version=V3_0_6")
 
 
-async def test_reset_offset_by_time(place: Place) -> None:
+async def test_reset_offset_by_time(scenario: BrokerScenario) -> None:
     """It goes where the search by time goes (29), and not forward unless it is forced."""
-    admin = await place.dial()
+    admin = await scenario.dial()
     between: list[int] = []
     for _ in range(4):
-        await place.send(admin)
+        await scenario.send(admin)
         await asyncio.sleep(0.02)  # so that they are stored at different times
         between.append(time.time_ns() // 10**6)
         await asyncio.sleep(0.02)
-    await place.visible(admin, 4)
-    await place.commit(admin, 0, 3)
-    await place.commit(admin, 1, 0)
-    await place.member("c")
+    await scenario.visible(admin, 4)
+    await scenario.commit(admin, 0, 3)
+    await scenario.commit(admin, 1, 0)
+    await scenario.member("c")
     for time_ms in (0, *between, between[-1] + 60_000):
-        where = {"topic": place.topic, "queueId": "0", "timestamp": str(time_ms)}
+        where = {"topic": scenario.topic, "queueId": "0", "timestamp": str(time_ms)}
         target = int((await admin.ask(29, where)).fields["offset"])
         for force, offset in (("true", target), ("false", min(target, 3))):
-            fields = {"topic": place.topic, "group": place.group, "timestamp": str(time_ms)}
+            fields = {"topic": scenario.topic, "group": scenario.group, "timestamp": str(time_ms)}
             answer = await admin.ask(222, {**fields, "isForce": force})
             assert answer.code == 0, answer.remark
             table = ResetOffset.decode(answer.body).offset_table
-            assert table == {place.queue(0): offset, place.queue(1): 0}
+            assert table == {scenario.queue(0): offset, scenario.queue(1): 0}
 
 
-async def test_consumer_status(place: Place) -> None:
-    admin = await place.dial()
-    fields = {"topic": place.topic, "group": place.group}
+async def test_consumer_status(scenario: BrokerScenario) -> None:
+    admin = await scenario.dial()
+    fields = {"topic": scenario.topic, "group": scenario.group}
     assert (await admin.ask(223, fields)).code == 1
-    client = await place.member("c")
-    table = {place.queue(0): 5, place.queue(1): 7}
+    client = await scenario.member("c")
+    table = {scenario.queue(0): 5, scenario.queue(1): 7}
     body = fastjson.dumps({"consumerTable": {}, "messageQueueTable": table})
     for more in ({}, {"clientAddr": "c"}):
         pending = admin.begin(223, {**fields, **more})
@@ -116,19 +116,19 @@ async def test_consumer_status(place: Place) -> None:
         assert ConsumerStatus.decode(answer.body).consumer_table == {"c": table}
     answer = await admin.ask(223, {**fields, "clientAddr": "nobody"})
     assert (answer.code, bytes(answer.body)) == (0, b'{"consumerTable":{},"messageQueueTable":{}}')
-    await place.member("old", version=27)
+    await scenario.member("old", version=27)
     answer = await admin.ask(223, {**fields, "clientAddr": "old"})
     assert outcome(answer) == (1, "the client does not support this feature. version=V3_0_6")
 
 
-async def test_running_info_and_consuming_directly(place: Place) -> None:
-    admin = await place.dial()
-    placed = await place.send(admin, b"body")
-    fields = {"consumerGroup": place.group, "clientId": "c", "msgId": placed["msgId"]}
+async def test_running_info_and_consuming_directly(scenario: BrokerScenario) -> None:
+    admin = await scenario.dial()
+    placed = await scenario.send(admin, b"body")
+    fields = {"consumerGroup": scenario.group, "clientId": "c", "msgId": placed["msgId"]}
     for code in (307, 309):
         answer = await admin.ask(code, fields)
-        assert outcome(answer) == (1, f"The Consumer <{place.group}> <c> not online")
-    old = await place.member("old", version=61)
+        assert outcome(answer) == (1, f"The Consumer <{scenario.group}> <c> not online")
+    old = await scenario.member("old", version=61)
     for code in (307, 309):
         answer = await admin.ask(code, {**fields, "clientId": "old"})
         remark = (
@@ -136,20 +136,20 @@ async def test_running_info_and_consuming_directly(place: Place) -> None:
             "V3_1_8_SNAPSHOT"
         )
         assert outcome(answer) == (1, remark)
-    client = await place.member("c")
+    client = await scenario.member("c")
     await old.next_asked()
     more = {"jstackEnable": "false", "other": "1"}
     pending = admin.begin(307, {**fields, **more})
     asked = await client.next_asked()
     assert (asked.code, asked.is_oneway, asked.fields) == (307, False, {**fields, **more})
-    remark = f"The Consumer Group <{place.group}> not exist in this consumer"
+    remark = f"The Consumer Group <{scenario.group}> not exist in this consumer"
     client.connection.write(client.session.response(asked, 1, remark))
     assert outcome(await pending) == (1, remark)
     pending = admin.begin(309, fields)
     asked = await client.next_asked()
     assert asked.fields == {**fields, "brokerName": "broker-a"}
     record = decode(asked.body)
-    assert (record.topic, bytes(record.body)) == (place.topic, b"body")
+    assert (record.topic, bytes(record.body)) == (scenario.topic, b"body")
     client.answer(asked, body=b'{"consumeResult":"CR_LATER"}')
     answer = await pending
     assert (outcome(answer), bytes(answer.body)) == ((0, None), b'{"consumeResult":"CR_LATER"}')
@@ -159,31 +159,33 @@ async def test_running_info_and_consuming_directly(place: Place) -> None:
 async def test_a_consumer_that_does_not_answer(rocket: RocketSite) -> None:
     """Both brokers wait for ten seconds, at the same time."""
 
-    async def timed_out(place: Place) -> None:
-        admin = await place.dial()
-        client = await place.member("c")
-        pending = admin.begin(307, {"consumerGroup": place.group, "clientId": "c"})
+    async def timed_out(scenario: BrokerScenario) -> None:
+        admin = await scenario.dial()
+        client = await scenario.member("c")
+        pending = admin.begin(307, {"consumerGroup": scenario.group, "clientId": "c"})
         await client.next_asked()
         async with asyncio.timeout(60):
             answer = await pending
         assert answer.code == 207
-        assert (answer.remark or "").startswith(f"consumer <{place.group}> <c> Timeout: ")
-        for one in place.clients:
+        assert (answer.remark or "").startswith(f"consumer <{scenario.group}> <c> Timeout: ")
+        for one in scenario.clients:
             one.connection.close()
 
-    places = [Place(await asyncio.to_thread(rocket.cluster, kind)) for kind in ("java", "ours")]
-    await asyncio.gather(*map(timed_out, places))
+    scenarios = [
+        BrokerScenario(await asyncio.to_thread(rocket.cluster, kind)) for kind in ("java", "ours")
+    ]
+    await asyncio.gather(*map(timed_out, scenarios))
 
 
-async def test_request_and_reply(place: Place) -> None:
-    asking, answering = await place.dial(), await place.dial()
-    client_id = f"asker-{place.group}"
-    await asking.beat(heartbeat(client_id, [], place.producers))
+async def test_request_and_reply(scenario: BrokerScenario) -> None:
+    asking, answering = await scenario.dial(), await scenario.dial()
+    client_id = f"asker-{scenario.group}"
+    await asking.beat(heartbeat(client_id, [], scenario.producers))
 
     def fields(**properties: str) -> dict[str, str]:
         text = encode_properties({"MSG_TYPE": "reply", "CORRELATION_ID": "7", **properties})
         values = (
-            place.producers, "DefaultCluster_REPLY_TOPIC", "TBW102", "4", "0", "0",
+            scenario.producers, "DefaultCluster_REPLY_TOPIC", "TBW102", "4", "0", "0",
             "1650000000000", "3", text.decode(), "0", "false",
         )  # fmt: skip
         return {**dict(zip("abcdefghijk", values, strict=True)), "m": "false"}
@@ -207,7 +209,7 @@ async def test_request_and_reply(place: Place) -> None:
         assert int(pushed.fields.pop("storeTimestamp")) > 0
         assert pushed.fields.pop("bornHost").startswith("/127.0.0.1:")
         assert pushed.fields == {
-            "producerGroup": place.producers,
+            "producerGroup": scenario.producers,
             "topic": "DefaultCluster_REPLY_TOPIC",
             "defaultTopic": "TBW102",
             "defaultTopicQueueNums": "4",
@@ -217,7 +219,7 @@ async def test_request_and_reply(place: Place) -> None:
             "flag": "3",
             "reconsumeTimes": "0",
             "unitMode": "false",
-            "storeHost": f"/{place.cluster.broker.address}",
+            "storeHost": f"/{scenario.cluster.broker.address}",
         }
         asking.answer(pushed, code)
         answer = await pending
@@ -225,18 +227,18 @@ async def test_request_and_reply(place: Place) -> None:
         assert set(answer.fields) >= {"msgId", "queueId", "queueOffset", "MSG_REGION", "TRACE_ON"}
 
 
-async def test_filters(place: Place) -> None:
+async def test_filters(scenario: BrokerScenario) -> None:
     """A heartbeat's expression is ready for the pulls that refer to it, or not (3.11, 2.6)."""
-    client = await place.dial()
-    await place.send(client)
-    await place.visible(client, 1)
+    client = await scenario.dial()
+    await scenario.send(client)
+    await scenario.visible(client, 1)
 
     async def pull(version: int) -> int:
         answer = await client.ask(
             11,
             {
-                "consumerGroup": place.group,
-                "topic": place.topic,
+                "consumerGroup": scenario.group,
+                "topic": scenario.topic,
                 "queueId": "0",
                 "queueOffset": "0",
                 "maxMsgNums": "1",
@@ -258,5 +260,5 @@ async def test_filters(place: Place) -> None:
         ("a IS (", 12, 12, 27),  # newer and wrong: none any more
         ("a IS NULL", 12, 12, 0),  # which the next heartbeat puts right
     ):
-        await client.consume(place.group, sql(place.topic, expression, version))
+        await client.consume(scenario.group, sql(scenario.topic, expression, version))
         assert await pull(asked) == code, (expression, version)

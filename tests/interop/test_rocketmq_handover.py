@@ -24,12 +24,12 @@ SHARED_S = 10.0
 
 
 async def test_a_name_server_knows_a_topic_when_it_is_created(cluster: Cluster) -> None:
-    async with scenario_at(cluster.url) as place:
-        client = place.client()
-        await place.make(client, 1)
+    async with scenario_at(cluster.url) as scenario:
+        client = scenario.client()
+        await scenario.make(client, 1)
         for number in range(20):
-            topic = f"{place.topic}_{number}"
-            answer = await place.ask(
+            topic = f"{scenario.topic}_{number}"
+            answer = await scenario.ask(
                 client,
                 RequestCode.UPDATE_AND_CREATE_TOPIC,
                 topic=topic,
@@ -96,8 +96,8 @@ def test_a_group_whose_members_start_together_has_shared_its_queues_soon(
 
 
 async def created(names: str, topic: str) -> None:
-    async with scenario_at(f"rocketmq://{names}") as place:
-        await place.client().admin().create_topic(topic, 4)
+    async with scenario_at(f"rocketmq://{names}") as scenario:
+        await scenario.client().admin().create_topic(topic, 4)
 
 
 def feed(producer: Client, topic: str, stop: threading.Event) -> None:

@@ -15,7 +15,7 @@ import pytest
 from coherer._wire.rocketmq.bodies import QueueData, TopicRoute
 from coherer._wire.rocketmq.codes import FAQ
 from coherer._wire.rocketmq.command import Command
-from tests.interop.peers.rocket_place import Place, outcome
+from tests.interop.peers.broker_scenario import BrokerScenario, outcome
 from tests.server.client_harness import Client, consumer, heartbeat, tags
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -34,19 +34,19 @@ FASTJSON = (
 # -- heartbeats
 
 
-async def test_a_heartbeat_is_booked(place: Place) -> None:
-    client = await place.dial()
+async def test_a_heartbeat_is_registered(scenario: BrokerScenario) -> None:
+    client = await scenario.dial()
     wanted = [
-        tags(place.topic, 7, subString="A || B", codeSet=[65, 66], tagsSet=["A", "B"]),
-        tags(f"%RETRY%{place.group}", 7),
+        tags(scenario.topic, 7, subString="A || B", codeSet=[65, 66], tagsSet=["A", "B"]),
+        tags(f"%RETRY%{scenario.group}", 7),
     ]
-    data = heartbeat("10.0.0.9@1", [consumer(place.group, *wanted)], place.producers)
+    data = heartbeat("10.0.0.9@1", [consumer(scenario.group, *wanted)], scenario.producers)
     answer = await client.beat(data, language="GO", version=317)
     assert outcome(answer) == (0, None)
     assert (answer.version, answer.fields, bytes(answer.body)) == (399, {}, b"")
-    ids = await client.ask(38, {"consumerGroup": place.group})
+    ids = await client.ask(38, {"consumerGroup": scenario.group})
     assert bytes(ids.body) == b'{"consumerIdList":["10.0.0.9@1"]}'
-    found = msgspec.json.decode((await client.ask(203, {"consumerGroup": place.group})).body)
+    found = msgspec.json.decode((await client.ask(203, {"consumerGroup": scenario.group})).body)
     [connection] = found.pop("connectionSet")
     assert connection.pop("clientAddr").startswith("127.0.0.1:")
     assert connection == {"clientId": "10.0.0.9@1", "language": "GO", "version": 317}
@@ -60,85 +60,85 @@ async def test_a_heartbeat_is_booked(place: Place) -> None:
         "consumeType": "CONSUME_PASSIVELY",
         "messageModel": "CLUSTERING",
     }
-    producers = await client.ask(204, {"producerGroup": place.producers})
+    producers = await client.ask(204, {"producerGroup": scenario.producers})
     [connection] = msgspec.json.decode(producers.body)["connectionSet"]
     assert (connection["clientId"], connection["language"]) == ("10.0.0.9@1", "GO")
-    who = await client.ask(300, {"topic": place.topic})
-    assert msgspec.json.decode(who.body) == {"groupList": [place.group]}
+    who = await client.ask(300, {"topic": scenario.topic})
+    assert msgspec.json.decode(who.body) == {"groupList": [scenario.group]}
 
 
-@pytest.mark.parametrize("place", ["java", "ours", "java-names"], indirect=True)
-async def test_the_retry_topic_is_registered(place: Place) -> None:
-    client = await place.dial()
-    data = heartbeat("me", [consumer(place.group, tags(place.topic), unitMode=True)])
+@pytest.mark.parametrize("scenario", ["java", "ours", "java-names"], indirect=True)
+async def test_the_retry_topic_is_registered(scenario: BrokerScenario) -> None:
+    client = await scenario.dial()
+    data = heartbeat("me", [consumer(scenario.group, tags(scenario.topic), unitMode=True)])
     await client.beat(data)
-    queue = await route(place, f"%RETRY%{place.group}")
+    queue = await route(scenario, f"%RETRY%{scenario.group}")
     assert (queue.read_queue_nums, queue.write_queue_nums, queue.perm) == (1, 1, 6)
 
 
-async def test_members_are_told(place: Place) -> None:
-    first = await place.member("a")
+async def test_members_are_notified_of_changes(scenario: BrokerScenario) -> None:
+    first = await scenario.member("a")
     assert first.told() == []
-    second = await place.member("b")
-    assert (await first.next_asked()).fields == {"consumerGroup": place.group}
+    second = await scenario.member("b")
+    assert (await first.next_asked()).fields == {"consumerGroup": scenario.group}
     # The same again is no change; a newer version is none either.
     for version in (1, 9):
-        await second.consume(place.group, tags(place.topic, version), client_id="b")
+        await second.consume(scenario.group, tags(scenario.topic, version), client_id="b")
         assert second.told() == []
-    found = msgspec.json.decode((await first.ask(203, {"consumerGroup": place.group})).body)
-    assert found["subscriptionTable"][place.topic]["subVersion"] == 9
+    found = msgspec.json.decode((await first.ask(203, {"consumerGroup": scenario.group})).body)
+    assert found["subscriptionTable"][scenario.topic]["subVersion"] == 9
     # Another topic is one, and the last one's topics count.
-    await second.consume(place.group, tags("other"), client_id="b")
-    assert second.told() == [place.group]
-    assert (await first.next_asked()).fields == {"consumerGroup": place.group}
-    found = msgspec.json.decode((await first.ask(203, {"consumerGroup": place.group})).body)
+    await second.consume(scenario.group, tags("other"), client_id="b")
+    assert second.told() == [scenario.group]
+    assert (await first.next_asked()).fields == {"consumerGroup": scenario.group}
+    found = msgspec.json.decode((await first.ask(203, {"consumerGroup": scenario.group})).body)
     assert list(found["subscriptionTable"]) == ["other"]
     # Who leaves is missed by the others.
-    fields = {"clientID": "b", "consumerGroup": place.group, "producerGroup": "none"}
+    fields = {"clientID": "b", "consumerGroup": scenario.group, "producerGroup": "none"}
     assert outcome(await second.ask(35, fields)) == (0, None)
-    assert (await first.next_asked()).fields == {"consumerGroup": place.group}
+    assert (await first.next_asked()).fields == {"consumerGroup": scenario.group}
     assert second.told() == []
 
 
-async def test_a_lost_connection_is_told(place: Place) -> None:
-    first = await place.member("a")
-    second = await place.member("b")
+async def test_members_are_notified_of_a_lost_connection(scenario: BrokerScenario) -> None:
+    first = await scenario.member("a")
+    second = await scenario.member("b")
     await first.next_asked()
     await second.hang_up()
-    assert (await first.next_asked()).fields == {"consumerGroup": place.group}
-    ids = await first.ask(38, {"consumerGroup": place.group})
+    assert (await first.next_asked()).fields == {"consumerGroup": scenario.group}
+    ids = await first.ask(38, {"consumerGroup": scenario.group})
     assert bytes(ids.body) == b'{"consumerIdList":["a"]}'
-    third = await place.dial()
+    third = await scenario.dial()
     await first.hang_up()
 
     async def empty() -> Command:
-        answer = await third.ask(38, {"consumerGroup": place.group})
+        answer = await third.ask(38, {"consumerGroup": scenario.group})
         while answer.code == 0:
             await asyncio.sleep(0.01)
-            answer = await third.ask(38, {"consumerGroup": place.group})
+            answer = await third.ask(38, {"consumerGroup": scenario.group})
         return answer
 
     async with asyncio.timeout(WAIT_S):
         answer = await empty()
-    assert outcome(answer) == (1, f"no consumer for this group, {place.group}")
+    assert outcome(answer) == (1, f"no consumer for this group, {scenario.group}")
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"nonsense", b'{"consumerDataSet":7}'])
-async def test_what_is_no_heartbeat(place: Place, body: bytes) -> None:
-    client = await place.dial()
+async def test_what_is_no_heartbeat(scenario: BrokerScenario, body: bytes) -> None:
+    client = await scenario.dial()
     answer = await client.ask(34, body=body)
     assert answer.code == 1
     assert answer.remark
-    assert (await client.consume(place.group, tags(place.topic))).code == 0
+    assert (await client.consume(scenario.group, tags(scenario.topic))).code == 0
 
 
-async def test_forms_of_fastjson(place: Place) -> None:
-    client = await place.dial()
-    other = f"{place.group}2"
-    body = FASTJSON.replace("GROUP2", other).replace("GROUP", place.group)
+async def test_forms_of_fastjson(scenario: BrokerScenario) -> None:
+    client = await scenario.dial()
+    other = f"{scenario.group}2"
+    body = FASTJSON.replace("GROUP2", other).replace("GROUP", scenario.group)
     before_ms = time.time() * 1000 - 60_000
     assert outcome(await client.ask(34, body=body.encode())) == (0, None)
-    for group in (place.group, other):
+    for group in (scenario.group, other):
         answer = await client.ask(203, {"consumerGroup": group})
         found = msgspec.json.decode(answer.body)
         assert "consumeType" not in found
@@ -154,17 +154,17 @@ async def test_forms_of_fastjson(place: Place) -> None:
         }
 
 
-async def test_numbers_for_words(place: Place) -> None:
+async def test_numbers_for_words(scenario: BrokerScenario) -> None:
     """As the C++ client says it."""
-    client = await place.dial()
+    client = await scenario.dial()
     words = {"consumeFromWhere": 4, "consumeType": 1, "messageModel": 0}
-    data = heartbeat("c", [consumer(place.group, tags("t"), **words)])
+    data = heartbeat("c", [consumer(scenario.group, tags("t"), **words)])
     assert (await client.beat(data, language="CPP", version=63)).code == 0
-    found = msgspec.json.decode((await client.ask(203, {"consumerGroup": place.group})).body)
+    found = msgspec.json.decode((await client.ask(203, {"consumerGroup": scenario.group})).body)
     assert found["consumeFromWhere"] == "CONSUME_FROM_FIRST_OFFSET"
     assert found["consumeType"] == "CONSUME_PASSIVELY"
     assert found["messageModel"] == "BROADCASTING"
-    wrong = heartbeat("c", [consumer(place.group, tags("t"), consumeType=7)])
+    wrong = heartbeat("c", [consumer(scenario.group, tags("t"), consumeType=7)])
     assert (await client.beat(wrong)).code == 1
 
 
@@ -183,38 +183,41 @@ async def test_numbers_for_words(place: Place) -> None:
     ],
 )
 async def test_topics_after_models(
-    place: Place, model: str, asked: int, unit: bool, queues: int | None, sys_flag: int
+    scenario: BrokerScenario, model: str, asked: int, unit: bool, queues: int | None, sys_flag: int
 ) -> None:
-    client = await place.dial()
-    values = (place.producers, place.topic, model, str(asked), "0", "0", "1650000000000", "0")
+    client = await scenario.dial()
+    values = (scenario.producers, scenario.topic, model, str(asked), "0", "0", "1650000000000", "0")
     fields = dict(zip("abcdefgh", values, strict=True))
     more = {"i": "", "j": "0", "k": "true" if unit else "false", "m": "false"}
     answer = await client.ask(310, {**fields, **more}, b"x")
     if queues is None:
-        assert outcome(answer) == (17, f"topic[{place.topic}] not exist, apply first please!{FAQ}")
+        assert outcome(answer) == (
+            17,
+            f"topic[{scenario.topic}] not exist, apply first please!{FAQ}",
+        )
         return
     assert answer.code == 0, answer.remark
-    queue = await route(place, place.topic)
+    queue = await route(scenario, scenario.topic)
     found = queue.read_queue_nums, queue.write_queue_nums, queue.perm, queue.topic_sys_flag
     assert found == (queues, queues, 6, sys_flag)
 
 
-async def test_retry_topics_need_no_model(place: Place) -> None:
-    client = await place.dial()
-    topic = f"%RETRY%{place.group}"
-    values = (place.producers, topic, "nothing", "4", "0", "0", "1650000000000", "0")
+async def test_retry_topics_need_no_model(scenario: BrokerScenario) -> None:
+    client = await scenario.dial()
+    topic = f"%RETRY%{scenario.group}"
+    values = (scenario.producers, topic, "nothing", "4", "0", "0", "1650000000000", "0")
     fields = dict(zip("abcdefgh", values, strict=True))
     more = {"i": "", "j": "0", "k": "true", "m": "false"}
     answer = await client.ask(310, {**fields, **more}, b"x")
     assert answer.code == 0, answer.remark
-    queue = await route(place, topic)
+    queue = await route(scenario, topic)
     found = queue.read_queue_nums, queue.write_queue_nums, queue.perm, queue.topic_sys_flag
     assert found == (1, 1, 6, 2)
 
 
-async def route(place: Place, topic: str) -> QueueData:
+async def route(scenario: BrokerScenario, topic: str) -> QueueData:
     """What the name server learns of a topic."""
-    names = await Client.dial(int(place.cluster.namesrv.rpartition(":")[2]))
+    names = await Client.dial(int(scenario.cluster.namesrv.rpartition(":")[2]))
     async with asyncio.timeout(WAIT_S):
         answer = await names.ask(ROUTE, {"topic": topic})
         while answer.code:
@@ -228,19 +231,19 @@ async def route(place: Place, topic: str) -> QueueData:
 # -- questions and locks
 
 
-async def test_who_is_not_there(place: Place) -> None:
-    client = await place.dial()
-    group = {"consumerGroup": place.group}
+async def test_who_is_not_there(scenario: BrokerScenario) -> None:
+    client = await scenario.dial()
+    group = {"consumerGroup": scenario.group}
     assert outcome(await client.ask(38, group)) == (
         1,
-        f"no consumer for this group, {place.group}",
+        f"no consumer for this group, {scenario.group}",
     )
     assert outcome(await client.ask(203, group)) == (
         206,
-        f"the consumer group[{place.group}] not online",
+        f"the consumer group[{scenario.group}] not online",
     )
-    answer = await client.ask(204, {"producerGroup": place.producers})
-    assert outcome(answer) == (1, f"the producer group[{place.producers}] not exist")
+    answer = await client.ask(204, {"producerGroup": scenario.producers})
+    assert outcome(answer) == (1, f"the producer group[{scenario.producers}] not exist")
     assert bytes((await client.ask(300, {"topic": "nobody"})).body) == b'{"groupList":[]}'
     assert outcome(await client.ask(35, {"clientID": "x"})) == (0, None)
     for code in (38, 203, 204):
@@ -270,34 +273,34 @@ async def test_who_is_not_there(place: Place) -> None:
     ],
 )
 async def test_checking_a_client(
-    place: Place, expression: str | None, kind: str, code: int, remark: str | None
+    scenario: BrokerScenario, expression: str | None, kind: str, code: int, remark: str | None
 ) -> None:
-    client = await place.dial()
+    client = await scenario.dial()
     data = None
     if expression is not None:
-        data = tags(place.topic, subString=expression, expressionType=kind)
-    body = {"clientId": "me", "group": place.group, "subscriptionData": data}
+        data = tags(scenario.topic, subString=expression, expressionType=kind)
+    body = {"clientId": "me", "group": scenario.group, "subscriptionData": data}
     answer = await client.ask(46, body=msgspec.json.encode(body))
     assert answer.code == code
     if code == 0 or remark is not None:
         assert answer.remark == remark
 
 
-async def test_locks(place: Place) -> None:
-    client = await place.dial()
+async def test_locks(scenario: BrokerScenario) -> None:
+    client = await scenario.dial()
 
     def body(client_id: str, *queues: int) -> bytes:
         queue_set = [
-            {"brokerName": "broker-a", "queueId": one, "topic": place.topic} for one in queues
+            {"brokerName": "broker-a", "queueId": one, "topic": scenario.topic} for one in queues
         ]
-        batch = {"clientId": client_id, "consumerGroup": place.group, "mqSet": queue_set}
+        batch = {"clientId": client_id, "consumerGroup": scenario.group, "mqSet": queue_set}
         return msgspec.json.encode(batch)
 
     async def locked(client_id: str, *queues: int) -> list[int]:
         answer = await client.ask(41, body=body(client_id, *queues))
         assert outcome(answer) == (0, None)
         found = msgspec.json.decode(answer.body)["lockOKMQSet"]
-        assert all(one["topic"] == place.topic for one in found)
+        assert all(one["topic"] == scenario.topic for one in found)
         return sorted(one["queueId"] for one in found)
 
     assert await locked("a", 0, 1) == [0, 1]
@@ -306,5 +309,5 @@ async def test_locks(place: Place) -> None:
     assert outcome(await client.ask(42, body=body("b", 0, 1, 2))) == (0, None)
     assert await locked("a", 0, 1, 2) == [0, 1, 2]
     await client.hang_up()
-    client = await place.dial()
+    client = await scenario.dial()
     assert await locked("b", 0) == []

@@ -28,7 +28,7 @@ CASES = [
 
 
 @dataclass
-class Stage:
+class Scenario:
     """Who plays, and under which names.
 
     Args:
@@ -45,23 +45,23 @@ class Stage:
 
 
 @pytest.fixture(params=CASES, ids="-".join)
-async def stage(rocket: RocketSite, request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
+async def scenario(rocket: RocketSite, request: pytest.FixtureRequest) -> AsyncIterator[Scenario]:
     kind, sends, receives = request.param
     word = uuid.uuid4().hex[:10]
     async with Clients(rocket, rocket.cluster(kind), f"g{word}") as clients:
-        yield Stage(clients, sends, receives, f"t{word}")
+        yield Scenario(clients, sends, receives, f"t{word}")
 
 
-async def test_every_way_of_sending(stage: Stage) -> None:
-    producer = await stage.clients.producer(stage.sends)
+async def test_every_way_of_sending(scenario: Scenario) -> None:
+    producer = await scenario.clients.producer(scenario.sends)
     first = await producer.send(
-        stage.topic, "one", tag="red", keys=["k1", "k2"], properties={"a": "1", "b": "zwei"}
+        scenario.topic, "one", tag="red", keys=["k1", "k2"], properties={"a": "1", "b": "zwei"}
     )
-    consumer = await stage.clients.consumer(stage.receives, {stage.topic: "*"})
-    await producer.send_many(stage.topic, [f"many {number}" for number in range(100)])
-    await producer.batch(stage.topic, [f"batch {number}" for number in range(50)])
-    await producer.oneway(stage.topic, "away")
-    await producer.send(stage.topic, "long " * 4_000)
+    consumer = await scenario.clients.consumer(scenario.receives, {scenario.topic: "*"})
+    await producer.send_many(scenario.topic, [f"many {number}" for number in range(100)])
+    await producer.batch(scenario.topic, [f"batch {number}" for number in range(50)])
+    await producer.oneway(scenario.topic, "away")
+    await producer.send(scenario.topic, "long " * 4_000)
     found = await consumer.wait_for(153)
     expected = {f"many {number}" for number in range(100)}
     expected |= {f"batch {number}" for number in range(50)} | {"one", "away", "long " * 4_000}
@@ -74,55 +74,57 @@ async def test_every_way_of_sending(stage: Stage) -> None:
     assert (one["queue"], one["offset"]) == (first["queue"], first["offset"])
 
 
-async def test_filters(stage: Stage) -> None:
-    producer = await stage.clients.producer(stage.sends)
+async def test_filters(scenario: Scenario) -> None:
+    producer = await scenario.clients.producer(scenario.sends)
     for number in range(12):
         tag = ("red", "green", "blue")[number % 3]
-        await producer.send(stage.topic, f"{number}", tag=tag, properties={"n": f"{number}"})
-    group = stage.clients.groups
-    tags = await stage.clients.consumer(
-        stage.receives, {stage.topic: "red || blue"}, group=f"{group}_tags"
+        await producer.send(scenario.topic, f"{number}", tag=tag, properties={"n": f"{number}"})
+    group = scenario.clients.groups
+    tags = await scenario.clients.consumer(
+        scenario.receives, {scenario.topic: "red || blue"}, group=f"{group}_tags"
     )
-    sql = await stage.clients.consumer(
-        stage.receives,
-        {stage.topic: {"sql": "n > 3 AND n <= 8 AND TAGS <> 'green'"}},
+    sql = await scenario.clients.consumer(
+        scenario.receives,
+        {scenario.topic: {"sql": "n > 3 AND n <= 8 AND TAGS <> 'green'"}},
         group=f"{group}_sql",
     )
-    await producer.send(stage.topic, "last", tag="blue", properties={"n": "5"})
+    await producer.send(scenario.topic, "last", tag="blue", properties={"n": "5"})
     found = await tags.wait_for(9)
     assert {one["body"] for one in found} == {"0", "2", "3", "5", "6", "8", "9", "11", "last"}
     found = await sql.wait_for(4)
     assert {one["body"] for one in found} == {"5", "6", "8", "last"}
 
 
-async def test_retries_and_dead_letters(stage: Stage) -> None:
-    producer = await stage.clients.producer(stage.sends)
-    await producer.send(stage.topic, "twice", properties={"FAIL_TIMES": "1"})
-    await producer.send(stage.topic, "never", properties={"FAIL_TIMES": "9"})
-    group = f"{stage.clients.groups}_readers"
-    consumer = await stage.clients.consumer(stage.receives, {stage.topic: "*"}, max_attempts=1)
+async def test_retries_and_dead_letters(scenario: Scenario) -> None:
+    producer = await scenario.clients.producer(scenario.sends)
+    await producer.send(scenario.topic, "twice", properties={"FAIL_TIMES": "1"})
+    await producer.send(scenario.topic, "never", properties={"FAIL_TIMES": "9"})
+    group = f"{scenario.clients.groups}_readers"
+    consumer = await scenario.clients.consumer(
+        scenario.receives, {scenario.topic: "*"}, max_attempts=1
+    )
     (found,) = await consumer.wait_for(1)
-    assert (found["body"], found["attempt"], found["topic"]) == ("twice", 1, stage.topic)
+    assert (found["body"], found["attempt"], found["topic"]) == ("twice", 1, scenario.topic)
     failed = await consumer.wait_for(3, "failed")
     assert sorted((one["body"], one["attempt"]) for one in failed) == [
         ("never", 0),
         ("never", 1),
         ("twice", 0),
     ]
-    dead = await stage.clients.consumer(
-        stage.receives, {f"%DLQ%{group}": "*"}, group=f"{stage.clients.groups}_dead"
+    dead = await scenario.clients.consumer(
+        scenario.receives, {f"%DLQ%{group}": "*"}, group=f"{scenario.clients.groups}_dead"
     )
     failed = await dead.wait_for(1, "failed")
     assert failed[0]["body"] == "never"
 
 
-async def test_delays(stage: Stage) -> None:
-    producer = await stage.clients.producer(stage.sends)
-    await producer.send(stage.topic, "makes the topic")
-    consumer = await stage.clients.consumer(stage.receives, {stage.topic: "*"})
+async def test_delays(scenario: Scenario) -> None:
+    producer = await scenario.clients.producer(scenario.sends)
+    await producer.send(scenario.topic, "makes the topic")
+    consumer = await scenario.clients.consumer(scenario.receives, {scenario.topic: "*"})
     await consumer.wait_for(1)
-    await producer.send(stage.topic, "late", delay_level=1, tag="red")
-    await producer.send(stage.topic, "now")
+    await producer.send(scenario.topic, "late", delay_level=1, tag="red")
+    await producer.send(scenario.topic, "now")
     found = {one["body"]: one for one in await consumer.wait_for(3)}
     assert set(found) == {"makes the topic", "now", "late"}
     late = found["late"]
@@ -130,27 +132,29 @@ async def test_delays(stage: Stage) -> None:
     assert late["tag"] == "red"
 
 
-async def test_transactions(stage: Stage) -> None:
-    producer = await stage.clients.producer(stage.sends)
-    await producer.send(stage.topic, "makes the topic")
-    consumer = await stage.clients.consumer(stage.receives, {stage.topic: "*"})
+async def test_transactions(scenario: Scenario) -> None:
+    producer = await scenario.clients.producer(scenario.sends)
+    await producer.send(scenario.topic, "makes the topic")
+    consumer = await scenario.clients.consumer(scenario.receives, {scenario.topic: "*"})
     await consumer.wait_for(1)
-    await producer.transact(stage.topic, "committed", "commit")
-    await producer.transact(stage.topic, "rolled back", "rollback")
-    await producer.transact(stage.topic, "checked, rolled back", "unknown", "rollback")
-    await producer.transact(stage.topic, "checked, committed", "unknown", "commit")
+    await producer.transact(scenario.topic, "committed", "commit")
+    await producer.transact(scenario.topic, "rolled back", "rollback")
+    await producer.transact(scenario.topic, "checked, rolled back", "unknown", "rollback")
+    await producer.transact(scenario.topic, "checked, committed", "unknown", "commit")
     found = await consumer.wait_for(3)
     # (Queues have no order among each other.)
     assert sorted(one["body"] for one in found[1:]) == ["checked, committed", "committed"]
 
 
-async def test_order(stage: Stage) -> None:
-    producer = await stage.clients.producer(stage.sends)
+async def test_order(scenario: Scenario) -> None:
+    producer = await scenario.clients.producer(scenario.sends)
     for number in range(30):
         key = f"key{number % 3}"
         fails = {"FAIL_TIMES": "1"} if number == 4 else {}
-        await producer.send(stage.topic, f"{key} {number}", order_by=key, properties=fails)
-    consumer = await stage.clients.consumer(stage.receives, {stage.topic: "*"}, orderly=True)
+        await producer.send(scenario.topic, f"{key} {number}", order_by=key, properties=fails)
+    consumer = await scenario.clients.consumer(
+        scenario.receives, {scenario.topic: "*"}, orderly=True
+    )
     found = [one["body"].split() for one in await consumer.wait_for(30)]
     for key in ("key0", "key1", "key2"):
         numbers = [int(number) for name, number in found if name == key]
@@ -160,29 +164,29 @@ async def test_order(stage: Stage) -> None:
     assert failed["body"] == "key1 4"
 
 
-async def test_broadcast(stage: Stage) -> None:
-    producer = await stage.clients.producer(stage.sends)
-    await producer.send(stage.topic, "before")
+async def test_broadcast(scenario: Scenario) -> None:
+    producer = await scenario.clients.producer(scenario.sends)
+    await producer.send(scenario.topic, "before")
     consumers = [
-        await stage.clients.consumer(stage.receives, {stage.topic: "*"}, broadcast=True)
+        await scenario.clients.consumer(scenario.receives, {scenario.topic: "*"}, broadcast=True)
         for _ in range(2)
     ]
-    await producer.send(stage.topic, "after")
+    await producer.send(scenario.topic, "after")
     for consumer in consumers:
         assert {one["body"] for one in await consumer.wait_for(2)} == {"before", "after"}
 
 
-async def test_a_group_shares_and_takes_over(stage: Stage) -> None:
-    producer = await stage.clients.producer(stage.sends)
-    await producer.send(stage.topic, "first")
-    one = await stage.clients.consumer(stage.receives, {stage.topic: "*"})
+async def test_a_group_shares_and_takes_over(scenario: Scenario) -> None:
+    producer = await scenario.clients.producer(scenario.sends)
+    await producer.send(scenario.topic, "first")
+    one = await scenario.clients.consumer(scenario.receives, {scenario.topic: "*"})
     await one.wait_for(1)
-    other = await stage.clients.consumer("java", {stage.topic: "*"})
+    other = await scenario.clients.consumer("java", {scenario.topic: "*"})
     sent = {"first"}
     while not other.bodies():
-        await _send_20(producer, stage.topic, sent)
+        await _send_20(producer, scenario.topic, sent)
     await one.close()
-    await _send_20(producer, stage.topic, sent)
+    await _send_20(producer, scenario.topic, sent)
     await asyncio.to_thread(wait_until, lambda: {*one.bodies(), *other.bodies()} == sent)
 
 
@@ -192,9 +196,9 @@ async def _send_20(producer: Producer, topic: str, sent: set[str]) -> None:
     sent.update(bodies)
 
 
-async def test_request_and_reply(stage: Stage) -> None:
-    producer = await stage.clients.producer(stage.sends)
-    await producer.send(stage.topic, "makes the topic")
-    replier = await stage.clients.consumer(stage.receives, {stage.topic: "*"}, reply=True)
+async def test_request_and_reply(scenario: Scenario) -> None:
+    producer = await scenario.clients.producer(scenario.sends)
+    await producer.send(scenario.topic, "makes the topic")
+    replier = await scenario.clients.consumer(scenario.receives, {scenario.topic: "*"}, reply=True)
     await replier.wait_for(1)
-    assert await producer.request(stage.topic, "what?") == "re:what?"
+    assert await producer.request(scenario.topic, "what?") == "re:what?"

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.interop.peers.rocket_scribe import Scribe, Script
+from tests.interop.peers.recorder import Recorder, Script
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -45,48 +45,50 @@ NULLS = {34: b"null", 41: b"null", 42: b"[]", 46: b"null", 200: b"[]"}
 ODD_NUMBERS = ("x", "", "-1", "99999999999999999999")
 
 
-def fields_of(scribe: Scribe, words: str) -> dict[str, str]:
-    """`name=value` says both; a topic and groups are those of the place."""
+def fields_of(recorder: Recorder, words: str) -> dict[str, str]:
+    """`name=value` says both; a topic and groups are the scenario's."""
     fields: dict[str, str] = {}
     for word in words.split():
         name, found, value = word.partition("=")
         kind, _, alias = name.partition(":")
-        own = scribe.place.topic if kind == "topic" else scribe.place.group
+        own = recorder.scenario.topic if kind == "topic" else recorder.scenario.group
         fields[alias or kind] = value if found else own
     return fields
 
 
-async def ask(scribe: Scribe, label: str, code: int, fields: dict[str, str], body: bytes) -> None:
-    answer = await scribe.client.ask(code, fields, body)
+async def ask(
+    recorder: Recorder, label: str, code: int, fields: dict[str, str], body: bytes
+) -> None:
+    answer = await recorder.client.ask(code, fields, body)
     remark = "some remark" if answer.code == 1 and answer.remark else answer.remark
-    said = scribe.plain(remark or ""), sorted(answer.fields), bool(answer.body)
-    scribe.lines.append((label, answer.code, *said))
+    said = recorder.plain(remark or ""), sorted(answer.fields), bool(answer.body)
+    recorder.lines.append((label, answer.code, *said))
 
 
 async def test_each_field_in_turn(same: Callable[[Script], Awaitable[None]]) -> None:
-    async def script(scribe: Scribe) -> None:
-        await scribe.fill(2)
-        await scribe.place.member("here")
+    async def script(recorder: Recorder) -> None:
+        await recorder.fill(2)
+        await recorder.scenario.member("here")
         for queue in range(4):
-            await scribe.place.commit(scribe.client, queue, 0)
+            await recorder.scenario.commit(recorder.client, queue, 0)
         for code, words in REQUESTS.items():
-            whole = fields_of(scribe, words)
-            await ask(scribe, f"{code}", code, whole, b"")
+            whole = fields_of(recorder, words)
+            await ask(recorder, f"{code}", code, whole, b"")
             for name, value in whole.items():
                 rest = {other: said for other, said in whole.items() if other != name}
-                await ask(scribe, f"{code} without {name}", code, rest, b"")
+                await ask(recorder, f"{code} without {name}", code, rest, b"")
                 for odd in ODD_NUMBERS if value.isdigit() and name != "queueId" else ():
-                    await ask(scribe, f"{code} {name}={odd}", code, {**rest, name: odd}, b"")
+                    await ask(recorder, f"{code} {name}={odd}", code, {**rest, name: odd}, b"")
 
     await same(script)
 
 
 async def test_bodies_that_are_null(same: Callable[[Script], Awaitable[None]]) -> None:
-    async def script(scribe: Scribe) -> None:
+    async def script(recorder: Recorder) -> None:
         for code, body in NULLS.items():
-            await ask(scribe, f"{code}", code, {}, body)
+            await ask(recorder, f"{code}", code, {}, body)
         for body in (b"", b"nonsense", b"\xff", b"traceOn=true"):
-            await ask(scribe, f"25 {body!r}", 25, {}, body)
-        await ask(scribe, "25 malformed", 25, {}, b"traceOn=\\u00")
+            await ask(recorder, f"25 {body!r}", 25, {}, body)
+        await ask(recorder, "25 malformed", 25, {}, b"traceOn=\\u00")
 
     await same(script)

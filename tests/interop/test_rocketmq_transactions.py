@@ -13,7 +13,7 @@ from coherer._record.layout import Record, decode
 from coherer._record.properties import decode as properties_of
 from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer._wire.rocketmq.command import Command
-from tests.interop.peers.rocket_place import Place
+from tests.interop.peers.broker_scenario import BrokerScenario
 from tests.interop.peers.rocket_site import RocketSite
 from tests.server.client_harness import Client, heartbeat
 from tests.server.rocket_harness import SEND_V2, pull_fields, records_of, send_fields
@@ -29,8 +29,8 @@ Said: TypeAlias = list[tuple[Any, ...]]
 class Play:
     """One broker, what it is asked, and what it says."""
 
-    def __init__(self, place: Place, client: Client) -> None:
-        self.place = place
+    def __init__(self, scenario: BrokerScenario, client: Client) -> None:
+        self.scenario = scenario
         self.client = client
         self.said: Said = []
 
@@ -38,13 +38,15 @@ class Play:
         self.said.append((label, *what))
 
     def plain(self, text: str) -> str:
-        return text.replace(self.place.topic, "TOPIC").replace(self.place.producers, "PRODUCERS")
+        return text.replace(self.scenario.topic, "TOPIC").replace(
+            self.scenario.producers, "PRODUCERS"
+        )
 
     async def prepare(self, body: str, **properties: str) -> tuple[int, int]:
-        """A half message; gives its queue offset and its place in the log."""
+        """A half message; returns its queue offset and its log offset."""
         given = {
             "TRAN_MSG": "true",
-            "PGROUP": self.place.producers,
+            "PGROUP": self.scenario.producers,
             "UNIQ_KEY": f"U{body}",
             "TAGS": "TagA",
             "WAIT": "true",
@@ -53,22 +55,22 @@ class Play:
         text = "\x02".join(f"{name}\x01{value}" for name, value in given.items())
         # Java's copies of half messages lose the flag, ours do not: here it is 0.
         fields = send_fields(
-            a=self.place.producers, b=self.place.topic, e=1, f=4, g=_now_ms(), h=0, i=text
+            a=self.scenario.producers, b=self.scenario.topic, e=1, f=4, g=_now_ms(), h=0, i=text
         )
         answer = await self.client.ask(SEND_V2, fields, body.encode())
         self.note("prepared", answer.code, answer.remark, answer.fields.get("queueId"))
         at = decode_offset_id(answer.fields["msgId"]).physical_offset
         return int(answer.fields["queueOffset"]), at
 
-    async def end(self, label: str, place: tuple[int, int], how: int, **changes: str) -> None:
-        answer = await self.client.ask(Code.END_TRANSACTION, self.ending(place, how, **changes))
+    async def end(self, label: str, scenario: tuple[int, int], how: int, **changes: str) -> None:
+        answer = await self.client.ask(Code.END_TRANSACTION, self.ending(scenario, how, **changes))
         self.note(label, answer.code, answer.remark)
 
-    def ending(self, place: tuple[int, int], how: int, **changes: str) -> dict[str, str]:
+    def ending(self, scenario: tuple[int, int], how: int, **changes: str) -> dict[str, str]:
         return {
-            "producerGroup": self.place.producers,
-            "tranStateTableOffset": str(place[0]),
-            "commitLogOffset": str(place[1]),
+            "producerGroup": self.scenario.producers,
+            "tranStateTableOffset": str(scenario[0]),
+            "commitLogOffset": str(scenario[1]),
             "commitOrRollback": str(how),
             "fromTransactionCheck": "false",
             "msgId": "U",
@@ -80,7 +82,7 @@ class Play:
         return decode(bytes(answer.body))
 
     async def next_mark(self, offset: int, half: int) -> Record:
-        """The mark of a half message, by its place in its queue: the first one from there on."""
+        """The mark of a half message, by its queue offset: the first one from there on."""
         async with asyncio.timeout(WAIT_S):
             while True:
                 fields = {"offset": str(offset)}
@@ -124,18 +126,18 @@ def _now_ms() -> int:
 
 async def ended(play: Play) -> None:
     """Everything that a producer can say at the end, also what does not fit."""
-    await play.place.send(play.client)  # makes the topic
+    await play.scenario.send(play.client)  # makes the topic
     first = await play.prepare("first")
     second = await play.prepare("second")
     play.note_record("half", await play.record_at(first[1]))
     await play.end("another group", first, COMMIT, producerGroup="others")
-    await play.end("another place", (first[0] + 1, first[1]), COMMIT)
+    await play.end("another scenario", (first[0] + 1, first[1]), COMMIT)
     await play.end("nothing there", (first[0], 1 << 40), COMMIT)
     nothing = play.client.begin(Code.END_TRANSACTION, play.ending(first, UNKNOWN))
     await play.end("commit", first, COMMIT)
     await play.end("roll back", second, ROLL_BACK)
     play.note("not known", nothing.done())
-    (real,) = await play.pulled(play.place.topic, 1, 0, 1)
+    (real,) = await play.pulled(play.scenario.topic, 1, 0, 1)
     play.note_record("real", real)
     play.note("of the half message", real.prepared_offset == first[1], real.queue_offset)
     # Java knows no topic of the marks, so that nobody pulls them; they follow in the log, with
@@ -149,23 +151,23 @@ async def ended(play: Play) -> None:
 
 async def delayed(play: Play) -> None:
     """What waits in the schedule topic, and what comes out of it."""
-    await play.place.send(play.client)
+    await play.scenario.send(play.client)
     text = "DELAY\x01{}\x02WAIT\x01true\x02KEYS\x01k1 k2\x02TAGS\x01TagA\x02UNIQ_KEY\x01U1"
     for level in (18, 99, 1):
-        fields = send_fields(b=play.place.topic, e=1, f=1, i=text.format(level))
+        fields = send_fields(b=play.scenario.topic, e=1, f=1, i=text.format(level))
         answer = await play.client.ask(SEND_V2, fields, b"late")
         play.note("sent", answer.code, answer.remark, answer.fields.get("queueId"))
         at = decode_offset_id(answer.fields["msgId"]).physical_offset
         play.note_record(f"level {level}", await play.record_at(at))
-    (real,) = await play.pulled(play.place.topic, 1, 0, 1)
+    (real,) = await play.pulled(play.scenario.topic, 1, 0, 1)
     play.note_record("delivered", real)
     play.note("delivered", real.prepared_offset, real.queue_offset, real.reconsume_times)
 
 
 async def asked(play: Play) -> None:
     """Who says nothing is asked, with the message as it was sent."""
-    await play.place.send(play.client)
-    data = heartbeat("me", [], play.place.producers)
+    await play.scenario.send(play.client)
+    data = heartbeat("me", [], play.scenario.producers)
     play.note("heartbeat", (await play.client.beat(data)).code)
     half = await play.prepare("open", KEYS="k1", colour="red")
     request = await the_question(play.client)
@@ -185,7 +187,7 @@ async def asked(play: Play) -> None:
     )
     play.note_record("copy", await play.record_at(where[1]))
     await play.end("answer", where, COMMIT, fromTransactionCheck="true")
-    (real,) = await play.pulled(play.place.topic, 1, 0, 1)
+    (real,) = await play.pulled(play.scenario.topic, 1, 0, 1)
     play.note_record("real", real)
 
 
@@ -212,8 +214,8 @@ async def resumed(play: Play) -> None:
 async def test_what_java_stores_and_says_we_do(rocket: RocketSite, script: Any) -> None:
     said: dict[str, Said] = {}
     for kind in ("java", "ours"):
-        place = Place(await asyncio.to_thread(rocket.cluster, kind))
-        play = Play(place, await place.dial())
+        scenario = BrokerScenario(await asyncio.to_thread(rocket.cluster, kind))
+        play = Play(scenario, await scenario.dial())
         try:
             await script(play)
         finally:

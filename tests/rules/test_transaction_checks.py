@@ -17,7 +17,7 @@ from coherer._store import Draft
 HOST = bytes(8)
 
 
-class Bench:
+class Harness:
     """A half topic, an op topic, and a clock."""
 
     def __init__(self, **options: int) -> None:
@@ -88,157 +88,157 @@ class Bench:
 
 
 def test_nothing_to_do() -> None:
-    bench = Bench()
-    assert bench.round() == []
-    assert (bench.ledger.half_offset, bench.ledger.op_offset) == (0, 0)
+    harness = Harness()
+    assert harness.round() == []
+    assert (harness.ledger.half_offset, harness.ledger.op_offset) == (0, 0)
 
 
 def test_marked_messages_are_stepped_over() -> None:
-    bench = Bench()
+    harness = Harness()
     for _ in range(5):
-        bench.send()
+        harness.send()
     for offset in (1, 0, 3):
-        bench.end(offset)
-    assert bench.ledger.advance()
-    assert (bench.ledger.half_offset, bench.ledger.op_offset) == (2, 2)
-    assert not bench.ledger.advance()
+        harness.end(offset)
+    assert harness.ledger.advance()
+    assert (harness.ledger.half_offset, harness.ledger.op_offset) == (2, 2)
+    assert not harness.ledger.advance()
 
 
 def test_a_young_message_ends_the_round() -> None:
-    bench = Bench()
-    bench.send()
-    bench.now_ms += 6_000
-    assert bench.round() == []
-    assert bench.ledger.half_offset == 0
-    bench.now_ms += 1
-    assert bench.round() == ["m"]
-    assert (bench.ledger.half_offset, len(bench.halves)) == (1, 2)
-    assert decode(bench.halves[1].properties)["TRANSACTION_CHECK_TIMES"] == "1"
+    harness = Harness()
+    harness.send()
+    harness.now_ms += 6_000
+    assert harness.round() == []
+    assert harness.ledger.half_offset == 0
+    harness.now_ms += 1
+    assert harness.round() == ["m"]
+    assert (harness.ledger.half_offset, len(harness.halves)) == (1, 2)
+    assert decode(harness.halves[1].properties)["TRANSACTION_CHECK_TIMES"] == "1"
 
 
 def test_a_message_of_this_round_waits_for_the_next() -> None:
-    bench = Bench()
-    bench.send(age_ms=60_000)
-    assert bench.round() == []
-    bench.now_ms += 1
-    assert bench.round() == ["m"]
+    harness = Harness()
+    harness.send(age_ms=60_000)
+    assert harness.round() == []
+    harness.now_ms += 1
+    assert harness.round() == ["m"]
 
 
 def test_a_message_born_in_the_future_is_checked() -> None:
-    bench = Bench()
-    bench.send(age_ms=-5_000)
-    bench.now_ms += 100
-    assert bench.round() == ["m"]
+    harness = Harness()
+    harness.send(age_ms=-5_000)
+    harness.now_ms += 100
+    assert harness.round() == ["m"]
 
 
 def test_a_message_is_given_up_after_the_last_check() -> None:
-    bench = Bench(checks_max=3)
-    bench.send()
+    harness = Harness(checks_max=3)
+    harness.send()
     asked = 0
     for _ in range(6):
-        bench.now_ms += 60_000
-        asked += len(bench.round())
+        harness.now_ms += 60_000
+        asked += len(harness.round())
     assert asked == 3
-    assert [record.topic for record in bench.lost] == [CHECK_MAX_TIME_TOPIC]
-    assert decode(bench.lost[0].properties)["TRANSACTION_CHECK_TIMES"] == "3"
-    assert bench.ledger.half_offset == len(bench.halves) == 4
+    assert [record.topic for record in harness.lost] == [CHECK_MAX_TIME_TOPIC]
+    assert decode(harness.lost[0].properties)["TRANSACTION_CHECK_TIMES"] == "3"
+    assert harness.ledger.half_offset == len(harness.halves) == 4
 
 
 def test_an_expired_message_is_given_up_without_a_check() -> None:
-    bench = Bench(keep_ms=100_000)
-    bench.send(age_ms=100_001)
-    assert bench.round() == []
-    assert len(bench.lost) == 1
+    harness = Harness(keep_ms=100_000)
+    harness.send(age_ms=100_001)
+    assert harness.round() == []
+    assert len(harness.lost) == 1
 
 
 def test_an_immune_message_waits_at_the_end_and_costs_no_checks() -> None:
-    bench = Bench()
-    bench.send("immune", CHECK_IMMUNITY_TIME_IN_SECONDS="200")
-    bench.send("other")
+    harness = Harness()
+    harness.send("immune", CHECK_IMMUNITY_TIME_IN_SECONDS="200")
+    harness.send("other")
     asked: list[str] = []
     for _ in range(3):
-        bench.now_ms += 60_000
-        asked += bench.round()
+        harness.now_ms += 60_000
+        asked += harness.round()
     assert asked == ["other"] * 3
-    last = decode(bench.halves[-2].properties)
+    last = decode(harness.halves[-2].properties)
     assert last["TRAN_PREPARED_QUEUE_OFFSET"] == "0"
     assert "TRANSACTION_CHECK_TIMES" not in last
-    bench.now_ms += 60_000
-    assert sorted(bench.round()) == ["immune", "other"]
+    harness.now_ms += 60_000
+    assert sorted(harness.round()) == ["immune", "other"]
 
 
 def test_an_invalid_immunity_time_is_the_default() -> None:
-    bench = Bench()
-    bench.send(CHECK_IMMUNITY_TIME_IN_SECONDS="soon")
-    bench.now_ms += 6_001
-    assert bench.round() == ["m"]
+    harness = Harness()
+    harness.send(CHECK_IMMUNITY_TIME_IN_SECONDS="soon")
+    harness.now_ms += 6_001
+    assert harness.round() == ["m"]
 
 
 def test_the_end_of_an_older_copy_ends_the_newest() -> None:
-    bench = Bench()
-    bench.send()
+    harness = Harness()
+    harness.send()
     for _ in range(3):
-        bench.now_ms += 60_000
-        bench.round()
-    bench.end(0)  # the answer to the producer's own send, long under way
-    bench.now_ms += 60_000
-    assert bench.round() == []
-    assert (bench.ledger.half_offset, bench.ledger.op_offset) == (4, 1)
+        harness.now_ms += 60_000
+        harness.round()
+    harness.end(0)  # the answer to the producer's own send, long under way
+    harness.now_ms += 60_000
+    assert harness.round() == []
+    assert (harness.ledger.half_offset, harness.ledger.op_offset) == (4, 1)
 
 
 def test_the_end_of_an_immune_message_is_found_after_a_restart() -> None:
-    bench = Bench()
-    bench.send("first")
-    bench.send("immune", CHECK_IMMUNITY_TIME_IN_SECONDS="600")
-    bench.now_ms += 60_000
-    bench.round()
-    bench.end(1)
-    bench.restart()
-    bench.now_ms += 60_000
-    assert bench.round() == ["first"]
-    bench.now_ms += 600_000
-    assert bench.round() == ["first"]
+    harness = Harness()
+    harness.send("first")
+    harness.send("immune", CHECK_IMMUNITY_TIME_IN_SECONDS="600")
+    harness.now_ms += 60_000
+    harness.round()
+    harness.end(1)
+    harness.restart()
+    harness.now_ms += 60_000
+    assert harness.round() == ["first"]
+    harness.now_ms += 600_000
+    assert harness.round() == ["first"]
 
 
 def test_an_end_between_plan_and_storing_counts() -> None:
-    bench = Bench()
-    bench.send()
-    bench.now_ms += 60_000
-    plan = bench.plan()
-    bench.end(0)
-    bench.carry_out(plan)
-    assert (bench.ledger.half_offset, bench.ledger.op_offset) == (2, 1)
+    harness = Harness()
+    harness.send()
+    harness.now_ms += 60_000
+    plan = harness.plan()
+    harness.end(0)
+    harness.carry_out(plan)
+    assert (harness.ledger.half_offset, harness.ledger.op_offset) == (2, 1)
 
 
 def test_a_plan_that_was_not_carried_out_changes_nothing() -> None:
-    bench = Bench()
-    bench.send()
-    bench.now_ms += 60_000
-    assert len(bench.plan().drafts) == 1
-    assert len(bench.plan().drafts) == 1
-    assert bench.round() == ["m"]
+    harness = Harness()
+    harness.send()
+    harness.now_ms += 60_000
+    assert len(harness.plan().drafts) == 1
+    assert len(harness.plan().drafts) == 1
+    assert harness.round() == ["m"]
 
 
 def test_large_rounds_come_in_pieces() -> None:
-    bench = Bench(per_round=10)
+    harness = Harness(per_round=10)
     for number in range(95):
-        bench.send(str(number))
-    bench.now_ms += 60_000
-    assert bench.plan().more
-    assert bench.round() == [str(number) for number in range(95)]
-    assert bench.ledger.half_offset == 95
+        harness.send(str(number))
+    harness.now_ms += 60_000
+    assert harness.plan().more
+    assert harness.round() == [str(number) for number in range(95)]
+    assert harness.ledger.half_offset == 95
 
 
 def test_missing_half_messages_are_stepped_over() -> None:
-    bench = Bench()
-    bench.send("a")
-    bench.send("b")
-    bench.now_ms += 60_000
+    harness = Harness()
+    harness.send("a")
+    harness.send("b")
+    harness.now_ms += 60_000
 
     def read(offset: int) -> tuple[Sequence[layout.Record], int]:
-        return ([], 1) if offset == 0 else bench.read(offset)
+        return ([], 1) if offset == 0 else harness.read(offset)
 
-    plan = bench.ledger.plan(bench.now_ms, bench.now_ms, read)
+    plan = harness.ledger.plan(harness.now_ms, harness.now_ms, read)
     assert [bytes(draft.body) for draft in plan.drafts] == [b"b"]
     assert plan.end == 2
 
@@ -253,29 +253,29 @@ def test_deleted_marks_are_skipped() -> None:
 @given(st.lists(st.sampled_from(["send", "end", "late", "round", "restart", "wait"]), max_size=60))
 def test_every_transaction_is_settled_once_and_not_checked_after_its_end(steps: list[str]) -> None:
     """Only open transactions are checked (except after a restart)."""
-    bench = Bench(checks_max=1_000)
+    harness = Harness(checks_max=1_000)
     open_offsets: dict[str, int] = {}
     ended: set[str] = set()
     restarted = False
     for number, step in enumerate(steps):
         if step == "send":
-            open_offsets[str(number)] = bench.send(str(number))
+            open_offsets[str(number)] = harness.send(str(number))
         elif step in ("end", "late") and open_offsets:
             name = min(open_offsets) if step == "end" else max(open_offsets)
-            bench.end(open_offsets.pop(name))
+            harness.end(open_offsets.pop(name))
             ended.add(name)
         elif step == "round":
-            bench.now_ms += 60_000
-            asked = bench.round()
+            harness.now_ms += 60_000
+            asked = harness.round()
             assert restarted or not ended & set(asked)
             assert set(open_offsets) <= set(asked)
         elif step == "restart":
-            bench.restart()
+            harness.restart()
             restarted = True
         else:
-            bench.now_ms += 1_000
-    bench.now_ms += 60_000
-    bench.round()
+            harness.now_ms += 1_000
+    harness.now_ms += 60_000
+    harness.round()
     if not open_offsets and not restarted:
-        assert bench.ledger.half_offset == len(bench.halves)
-        assert bench.ledger.op_offset == len(bench.ops)
+        assert harness.ledger.half_offset == len(harness.halves)
+        assert harness.ledger.op_offset == len(harness.ops)

@@ -43,7 +43,9 @@ class FakeConnection:
         self.writes = 0
         self.full = False
         self.reading = True
-        self.room = asyncio.Event()
+        self.answered = asyncio.Event()
+        self.draining = asyncio.Event()
+        self.drained = asyncio.Event()
 
     @property
     def overloaded(self) -> bool:
@@ -58,12 +60,14 @@ class FakeConnection:
         for answer in self.session.receive(data):
             assert answer.serial not in self.answers, "answered twice"
             self.answers[answer.serial] = answer
+        self.answered.set()
 
     def flush(self) -> None:
         pass
 
     async def drain(self) -> None:
-        await self.room.wait()
+        self.draining.set()
+        await self.drained.wait()
 
     def report_unfinished(self, unfinished: tuple[int, int]) -> None:
         """Whole requests come here."""
@@ -99,6 +103,13 @@ class BrokerClient:
         assert isinstance(found, Response), found
         return methods.parse(kind, found.body)
 
+    async def wait_answer(self, serial: int, kind: type[M]) -> M:
+        async with asyncio.timeout(10):
+            while (answer := self.answer(serial, kind)) is None:
+                self.connection.answered.clear()
+                await self.connection.answered.wait()
+        return answer
+
     def ask(self, method: int, message: Message, kind: type[M]) -> M:
         answer = self.answer(self.post(method, message), kind)
         assert answer is not None, "not answered at once"
@@ -106,10 +117,7 @@ class BrokerClient:
 
     async def send(self, **fields: Any) -> pb.SendMessageResponseB2P:
         serial = self.post(methods.SEND_MESSAGE, send_request(**fields))
-        await asyncio.sleep(0)
-        answer = self.answer(serial, pb.SendMessageResponseB2P)
-        assert answer is not None
-        return answer
+        return await self.wait_answer(serial, pb.SendMessageResponseB2P)
 
     def register(self, **fields: Any) -> pb.RegisterResponseB2C:
         request = pb.RegisterRequestC2B(**{**CONSUMER, "opType": 31, "readStatus": 0, **fields})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -106,13 +106,6 @@ class Harness:
         await self.listener.close()
         for side in [*self._sides, self.side]:
             await side.close()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Let the loop turn until something is so."""
-    async with asyncio.timeout(10):
-        while not holds():  # noqa: ASYNC110 - what comes over a socket tells nobody here
-            await asyncio.sleep(0)
 
 
 @asynccontextmanager

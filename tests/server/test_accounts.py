@@ -25,6 +25,7 @@ from coherer._wire.tubemq import methods
 from coherer.errors import CohererError, RefusedError, UsageError
 from tests.server.node_harness import message, options, producer, to_broker, to_master
 from tests.server.rocketmq_caller import Caller
+from tests.waiting import until
 
 ANN = {"user": "ann", "password": "secret"}
 FILE = """\
@@ -247,9 +248,8 @@ async def test_replication_needs_an_authenticated_address(tmp_path: Path) -> Non
         await Caller.dial(node.ha_port)
         assert node.rocketmq.replicator is not None
         assert node.rocketmq.replicator.master is not None
-        async with asyncio.timeout(10):
-            while not node.rocketmq.replicator.master.slaves:  # noqa: ASYNC110 - the other end's
-                await asyncio.sleep(0)
+        master = node.rocketmq.replicator.master
+        await until(lambda: master.slaves)
 
 
 async def test_the_log_is_replicated_to_a_trusted_address(tmp_path: Path) -> None:
@@ -260,9 +260,8 @@ async def test_the_log_is_replicated_to_a_trusted_address(tmp_path: Path) -> Non
         await Caller.dial(node.ha_port)
         assert node.rocketmq.replicator is not None
         assert node.rocketmq.replicator.master is not None
-        async with asyncio.timeout(10):
-            while not node.rocketmq.replicator.master.slaves:  # noqa: ASYNC110 - the other end's
-                await asyncio.sleep(0)
+        master = node.rocketmq.replicator.master
+        await until(lambda: master.slaves)
 
 
 async def test_a_slave_follows_a_master_with_accounts(tmp_path: Path) -> None:
@@ -274,10 +273,10 @@ async def test_a_slave_follows_a_master_with_accounts(tmp_path: Path) -> None:
             rocketmq_broker_id=1,
             namesrv=master.rocketmq_url.removeprefix("rocketmq://"),
         )
-        async with slave, asyncio.timeout(30):
+        async with slave:
             assert slave.core is not None
-            while not slave.core.store.end_offset:  # noqa: ASYNC110 - another node's progress
-                await asyncio.sleep(0.05)
+            store = slave.core.store
+            await until(lambda: store.end_offset)
 
 
 async def test_a_file_of_accounts_keeps_its_mode(tmp_path: Path) -> None:
@@ -310,8 +309,8 @@ SECRET = "Sesame-Open-77"
 
 
 def test_no_options_show_their_secrets(tmp_path: Path) -> None:
-    from coherer._client.rocketmq.options import RocketOptions
-    from coherer._client.tubemq.cluster import ClientOptions
+    from coherer._client.rocketmq.options import ClientOptions as RocketmqOptions
+    from coherer._client.tubemq.cluster import ClientOptions as TubemqOptions
     from coherer._rules.rocketmq.acl import Account
     from coherer._server.tubemq.master.options import MasterOptions
     from coherer.cli.common import AdminTarget
@@ -329,8 +328,8 @@ def test_no_options_show_their_secrets(tmp_path: Path) -> None:
         ),
         tls,
         Account(access_key="operator", secret_key=SECRET),
-        ClientOptions(addresses=address, user="ann", password=SECRET, tls=tls),
-        RocketOptions(addresses=address, user="ann", password=SECRET, token=SECRET, tls=tls),
+        TubemqOptions(addresses=address, user="ann", password=SECRET, tls=tls),
+        RocketmqOptions(addresses=address, user="ann", password=SECRET, token=SECRET, tls=tls),
         AdminTarget("tubemq://a", None, SECRET, "ann", SECRET),
         Access(url=f"tubemq://ann:{SECRET}@a", user="ann", password=SECRET, tls=tls),
         Admin("http://127.0.0.1:1", SECRET, user="ann", password=SECRET),

@@ -17,20 +17,29 @@ from coherer.testing import ManualClock
 OPTIONS = StoreOptions(segment_bytes=1 << 20, queue_segment_bytes=20_000, index_enabled=False)
 
 
-class Told:
-    """A submitter."""
+class Submitter:
+    """Collects the answers to its submissions."""
 
     def __init__(self) -> None:
         self.offsets: list[int] = []
         self.errors: list[CohererError] = []
         self.ends: list[int] = []
+        self._answered = asyncio.Event()
+
+    async def answered(self, times: int = 1) -> None:
+        """Wait until so many submissions have been answered."""
+        async with asyncio.timeout(10):
+            while len(self.ends) < times:
+                self._answered.clear()
+                await self._answered.wait()
 
     def __call__(self, outcome: Sequence[AppendResult] | CohererError, end_offset: int) -> None:
         self.ends.append(end_offset)
         if isinstance(outcome, CohererError):
             self.errors.append(outcome)
         else:
-            self.offsets += [place.queue_offset for place in outcome]
+            self.offsets += [result.queue_offset for result in outcome]
+        self._answered.set()
 
 
 @pytest.fixture
@@ -64,12 +73,12 @@ async def test_all_of_a_turn_is_one_append(core: Core, sizes: list[int]) -> None
     arrived: list[int] = []
     core.on_arrival(lambda given, placed: arrived.append(len(given) + len(placed)))
     core.on_arrival(lambda given, placed: arrived.append(-len(given)))
-    one, other = Told(), Told()
+    one, other = Submitter(), Submitter()
     core.appender.submit(drafts(2), one)
     core.appender.submit(drafts(3), None)
     core.appender.submit(drafts(1), other)
     assert sizes == []
-    await asyncio.sleep(0)
+    await other.answered()
     assert sizes == [6]
     assert (one.offsets, other.offsets) == ([0, 1], [5])
     assert one.ends == other.ends == [core.store.end_offset]
@@ -79,10 +88,10 @@ async def test_all_of_a_turn_is_one_append(core: Core, sizes: list[int]) -> None
 
 
 async def test_batching_is_skipped_for_a_single_sender(core: Core, sizes: list[int]) -> None:
-    appender, told = core.appender, Told()
+    appender, told = core.appender, Submitter()
     appender.submit(drafts(1), told)
     assert sizes == [], "perhaps others send in this turn, too"
-    await asyncio.sleep(0)
+    await told.answered()
     assert sizes == [1]
     asked = 0
     while len(sizes) == len(told.ends) == asked + 1:
@@ -90,23 +99,23 @@ async def test_batching_is_skipped_for_a_single_sender(core: Core, sizes: list[i
         asked += 1
     assert asked > 10, "many are stored as they come, but not for ever"
     appender.submit(drafts(2), told)
-    await asyncio.sleep(0)
+    await told.answered(asked + 2)
     assert sizes[-1] == 3, "then a turn is waited for again"
     appender.submit(drafts(1), told)
     appender.submit(drafts(1), told)
-    await asyncio.sleep(0)
+    await told.answered(asked + 4)
     assert sizes[-1] == 2, "there were two in the turn before"
     assert told.offsets == list(range(core.store.queue_range("t", 0)[1]))
 
 
 async def test_drafts_are_stored_at_once(core: Core, sizes: list[int]) -> None:
-    one, other = Told(), Told()
+    one, other = Submitter(), Submitter()
     core.appender.submit(drafts(1), one)
     core.appender.submit([DraftBatch("t", 0, [b"a"], [b""], [0], [0], [()])], other)
     assert sizes == [2], "with what waits for the turn's end"
     assert (one.offsets, other.offsets) == ([0], [1])
-    await asyncio.sleep(0)
-    assert sizes == [2]
+    await core.appender.close()
+    assert sizes == [2], "nothing is left"
 
 
 async def test_a_failing_callback_does_not_affect_the_others(
@@ -115,10 +124,10 @@ async def test_a_failing_callback_does_not_affect_the_others(
     def fail(outcome: object, end_offset: int) -> None:
         raise ValueError("of ours")
 
-    told = Told()
+    told = Submitter()
     core.appender.submit(drafts(1), fail)
     core.appender.submit(drafts(1), told)
-    await asyncio.sleep(0)
+    await told.answered()
     assert told.offsets == [1]
     assert "of ours" in caplog.text
 
@@ -132,44 +141,45 @@ async def test_every_submitter_gets_the_error(
 
     arrived: list[object] = []
     core.on_arrival(lambda given, placed: arrived.append((given, placed)))
-    told = Told()
+    told = Submitter()
     with monkeypatch.context() as patch:
         patch.setattr(core.store, "append", fail)
         core.appender.submit(drafts(1), told)
         core.appender.submit(drafts(1), None)
         core.appender.submit(drafts(1), told)
-        await asyncio.sleep(0)
+        await told.answered(2)
     assert len(told.errors) == 2
     assert isinstance(told.errors[0], UsageError if isinstance(error, UsageError) else StoreError)
     assert arrived == []
 
 
 async def test_a_refused_message_does_not_affect_other_batches(core: Core) -> None:
-    good, bad, last = Told(), Told(), Told()
+    good, bad, last = Submitter(), Submitter(), Submitter()
     core.appender.submit(drafts(2), good)
     core.appender.submit([*drafts(1), Draft("t", 0, b"x", b"p" * 40_000)], bad)
     core.appender.submit(drafts(1), last)
-    await asyncio.sleep(0)
+    await last.answered()
     assert (good.offsets, last.offsets) == ([0, 1], [2])
     assert [type(error) for error in bad.errors] == [UsageError]
 
 
 async def test_some_wait_for_the_disk(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    may_flush = asyncio.Event()
+    flushing, may_flush = asyncio.Event(), asyncio.Event()
     flush = core.flusher.flush
 
     async def held() -> int:
+        flushing.set()
         await may_flush.wait()
         return await flush()
 
     monkeypatch.setattr(core.flusher, "flush", held)
-    quick, safe = Told(), Told()
+    quick, safe = Submitter(), Submitter()
     durable: list[CohererError | None] = []
     core.appender.submit(drafts(1), quick)
     core.appender.submit(drafts(1), safe, wait_durable=True)
-    await asyncio.sleep(0)
+    await quick.answered()
     core.appender.when_durable(core.store.end_offset, durable.append)
-    await asyncio.sleep(0)
+    await flushing.wait()
     assert (quick.offsets, safe.offsets, durable) == ([0], [], [])
     may_flush.set()
     await core.appender.close()
@@ -185,12 +195,13 @@ async def test_a_disk_failure_reaches_every_waiting_submitter(
     def fail() -> int:
         raise StoreError("Input/output error.")
 
-    safe, durable = Told(), list[CohererError | None]()
+    safe, durable = Submitter(), list[CohererError | None]()
     with monkeypatch.context() as patch:
         patch.setattr(core.store, "flush", fail)
+        core.on_arrival(
+            lambda *_: core.appender.when_durable(core.store.end_offset, durable.append)
+        )
         core.appender.submit(drafts(1), safe, wait_durable=True)
-        await asyncio.sleep(0)
-        core.appender.when_durable(core.store.end_offset, durable.append)
         await core.appender.close()
     assert [error.text for error in safe.errors] == ["Input/output error."]
     assert safe.ends == [core.store.end_offset], "it is stored nevertheless"
@@ -201,9 +212,10 @@ async def test_a_disk_failure_reaches_every_waiting_submitter(
 async def test_removing_a_topic(core: Core) -> None:
     told: list[tuple[str, int]] = []
     core.on_removal(lambda name: told.append((name, core.store.queue_range(name, 0)[1])))
-    core.appender.submit(drafts(3), None)
+    stored = Submitter()
+    core.appender.submit(drafts(3), stored)
     core.offsets.open("g", "t", 0).move_to(2)
-    await asyncio.sleep(0)
+    await stored.answered()
     core.remove_topic("t")
     assert told == [("t", 3)], "before its messages are gone"
     assert core.store.queue_range("t", 0) == (0, 0)

@@ -139,7 +139,7 @@ def test_java_forms_are_read(store: Store) -> None:
     core = core_of(store)
     assert core.topics["t"] == Topic(name="t", perm=4)
     assert "g" in core.groups
-    assert [place.offset for _, _, place in core.offsets.of("g")] == [10, 7]
+    assert [position.offset for _, _, position in core.offsets.of("g")] == [10, 7]
 
 
 async def test_changes_of_a_turn_are_written_together(

@@ -117,7 +117,7 @@ def missing(directory: Path, acknowledged: Acknowledged) -> list[tuple[int, int]
                 del record
                 offset = read.next_offset
                 del read
-    return [place for place, body in acknowledged.items() if found.get(place) != body]
+    return [key for key, body in acknowledged.items() if found.get(key) != body]
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ async def told(asker: RawClient, client_id: str) -> list[int]:
     return sorted(SubscribeInfo.parse(text).partition.id for text in answer.event.subscribeInfo)
 
 
-async def test_a_consumer_that_is_taken_for_dead_and_lives_reads_nothing_any_more(
+async def test_a_consumer_that_was_declared_dead_reads_nothing_more(
     tmp_path: Path,
 ) -> None:
     """The master waits 2 s for a consumer that reports often; the broker has the last word."""

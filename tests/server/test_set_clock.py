@@ -203,8 +203,8 @@ async def test_a_lease_ends_in_time(tmp_path: Path, clock: ManualClock, by_ms: i
 async def test_members_and_locks_end_in_time(
     tmp_path: Path, clock: ManualClock, by_ms: int
 ) -> None:
-    stage = await ClientHarness(tmp_path, clock, RocketOptions()).start()
-    client = await stage.dial()
+    harness = await ClientHarness(tmp_path, clock, RocketOptions()).start()
+    client = await harness.dial()
     await client.consume("g", tags("demo"))
     body = bodies.LockBatch(
         consumer_group="g", client_id="me", queues=frozenset({Queue("demo", "broker", 0)})
@@ -212,17 +212,17 @@ async def test_members_and_locks_end_in_time(
     assert (await client.ask(41, body=body)).code == 0
     clock.turn(by_ms)
     clock.advance(20_000)
-    stage.remoting.tick()
-    stage.clients.tick()
+    harness.remoting.tick()
+    harness.clients.tick()
     queue = Queue("demo", "broker", 0)
-    assert stage.state.locks.owner("g", queue, clock.now_ms()) == "me"
-    assert stage.state.consumers.find("g", "me") is not None
+    assert harness.state.locks.owner("g", queue, clock.now_ms()) == "me"
+    assert harness.state.consumers.find("g", "me") is not None
     clock.advance(140_000)
-    stage.clients.tick()
-    assert stage.state.locks.owner("g", queue, clock.now_ms()) is None
+    harness.clients.tick()
+    assert harness.state.locks.owner("g", queue, clock.now_ms()) is None
     async with asyncio.timeout(10):
-        await stage.lost.get()
-    await stage.stop()
+        await harness.lost.get()
+    await harness.stop()
 
 
 @both_ways
@@ -266,8 +266,8 @@ async def test_sends_are_accepted_from_a_time_of_day_on(
     tmp_path: Path, clock: ManualClock, by_ms: int
 ) -> None:
     begins_ms = clock.wall_ms() + HOUR_MS // 2
-    async with running(tmp_path, clock, accept_sends_from_ms=begins_ms) as stage:
-        client = await stage.dial()
+    async with running(tmp_path, clock, accept_sends_from_ms=begins_ms) as harness:
+        client = await harness.dial()
         clock.turn(by_ms)
         assert ((await client.send()).code == 0) is (by_ms > 0)
         client.connection.close()

@@ -23,6 +23,7 @@ from coherer.errors import CohererError, StoreError, StoreFullError
 from tests.server.node_harness import options
 from tests.server.raw_client import RawClient
 from tests.server.rocket_harness import Client, pull_fields, send_fields
+from tests.waiting import until
 
 SEND, PULL, NOT_FOUND = 310, 11, 19
 
@@ -105,8 +106,9 @@ async def test_messages_acknowledged_over_both_protocols_survive_a_stop(
             ]
             waiter = await Client.dial(node.rocketmq_port)
             held = waiter.begin(PULL, pull_fields(topic="demo", queueId="3", sysFlag="6"))
-            while {at for at, _ in acknowledged} != {0, 1} or len(acknowledged) < 500:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+            await until(
+                lambda: {at for at, _ in acknowledged} == {0, 1} and len(acknowledged) >= 500
+            )
             assert not held.done()
             await node.stop()
             await asyncio.gather(*tasks)
@@ -115,7 +117,7 @@ async def test_messages_acknowledged_over_both_protocols_survive_a_stop(
     assert [record.getMessage() for record in caplog.records] == []
     assert not (tmp_path / "abort").exists()
     found = stored(tmp_path)
-    assert {place: found.get(place) for place in acknowledged} == acknowledged
+    assert {key: found.get(key) for key in acknowledged} == acknowledged
 
 
 async def test_slow_peers_of_many_ports_are_waited_for_together(

@@ -13,13 +13,16 @@ from coherer.spark import queue
 from coherer.spark.options import Access
 
 if TYPE_CHECKING:
+    from tests.conftest import Forked
     from tests.spark.queues import ListQueue
 
 ACCESS = Access(url="list://x")
 
 
 @pytest.fixture
-def opened(list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Access]]:
+def opened(
+    list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch, forked: Forked
+) -> Iterator[list[Access]]:
     found: list[Access] = []
 
     def open_list(access: Access) -> ListQueue:
@@ -27,8 +30,8 @@ def opened(list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch) -> Iterator[l
         return list_queue
 
     monkeypatch.setitem(queue.OPENERS, "list", open_list)
-    monkeypatch.setattr(queue, "_queues", {})
-    yield found
+    with forked():  # a process without connections
+        yield found
     gc.unfreeze()
 
 
@@ -74,7 +77,6 @@ def test_a_child_process_opens_its_own_connection(opened: list[Access], forked) 
 
 def test_the_heap_is_frozen_once(opened: list[Access], monkeypatch: pytest.MonkeyPatch) -> None:
     frozen: list[int] = []
-    monkeypatch.setattr(queue, "_frozen", set())
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
     for _ in range(3):
         with queue.shared_queue(ACCESS):

@@ -59,7 +59,7 @@ class ListClient:
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> ListClient:
     client = ListClient()
-    monkeypatch.setattr(rocketmq, "_connected", lambda _access: client)
+    monkeypatch.setattr(rocketmq, "connect_rocketmq", lambda _url, **_options: client)
     monkeypatch.setattr(rocketmq, "BUSY_PAUSES_S", (0, 0, 0))
     return client
 

@@ -33,6 +33,7 @@ from coherer.spark.sink import (
 )
 
 if TYPE_CHECKING:
+    from tests.conftest import Forked
     from tests.spark.queues import ListQueue
 
 OPTIONS = WriteOptions(access=Access(url="list://x"), topic="t")
@@ -146,14 +147,14 @@ def test_a_topic_cannot_be_overwritten(kind: type[BatchSink | StreamSink]) -> No
 
 
 def test_a_task_counts_acknowledged_messages_and_adds_their_origin(
-    list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch
+    list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch, forked: Forked
 ) -> None:
     monkeypatch.setitem(queue.OPENERS, "list", lambda _access: list_queue)
-    monkeypatch.setattr(queue, "_queues", {})
     monkeypatch.setattr(queue, "freeze_heap", lambda: None)
     sink = BatchSink(OPTIONS, schema(VALUE), overwrite=False)
     parts = [batch(value=pa.array([b"a", b"b"])), batch(value=pa.array([b"c"]))]
-    done = sink.write(iter(parts))
+    with forked():  # a process without connections
+        done = sink.write(iter(parts))
     assert isinstance(done, TaskCommit)
     assert done.count == 3
     assert [message.properties["spark.seq"] for message in list_queue.sent] == ["0", "1", "2"]

@@ -16,7 +16,6 @@ from pyspark.sql.types import StructType
 from coherer.errors import UnavailableError, UsageError
 from coherer.spark import queue, source
 from coherer.spark.offsets import with_start
-from coherer.spark.options import Access
 from coherer.spark.planning import DataLossError
 from coherer.spark.source import (
     BatchReader,
@@ -28,19 +27,22 @@ from coherer.spark.source import (
 
 if TYPE_CHECKING:
     from coherer.spark.offsets import Offsets
+    from tests.conftest import Forked
     from tests.spark.queues import ListQueue
 
 KINDS = {"int": "integer", "bigint": "long"}
 
 
 @pytest.fixture(autouse=True)
-def opened(list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Access]]:
+def opened(
+    list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch, forked: Forked
+) -> Iterator[None]:
     for protocol in ("tubemq", "rocketmq"):
         monkeypatch.setitem(queue.OPENERS, protocol, lambda _access: list_queue)
-    monkeypatch.setattr(queue, "_queues", {})
     monkeypatch.setattr(queue, "freeze_heap", lambda: None)
     monkeypatch.setattr(source, "POLL_MS", (0, 0))
-    return
+    with forked():  # a process without connections
+        yield
 
 
 def made(**options: str) -> tuple[QueueDataSource, StructType]:

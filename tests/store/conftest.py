@@ -285,7 +285,7 @@ def label(record: memoryview) -> str:
     return bytes(decode(record).body).split(b";")[0].decode()
 
 
-class Bench:
+class Harness:
     """Opens stores and closes them at the end of the test."""
 
     def __init__(self, directory: Path, clock: Clock) -> None:
@@ -361,8 +361,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, clock: Clock) -> Iterator[Bench]:
-    made = Bench(tmp_path, clock)
+def harness(tmp_path: Path, clock: Clock) -> Iterator[Harness]:
+    made = Harness(tmp_path, clock)
     yield made
     made.close()
 

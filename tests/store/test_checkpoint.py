@@ -65,23 +65,23 @@ def test_the_file(tmp_path: Path) -> None:
     assert file.load() == Checkpoint(2, 2, 3, 4, 5, 6)
 
 
-def test_the_times_java_needs(bench: Any, clock: Any) -> None:
+def test_the_times_java_needs(harness: Any, clock: Any) -> None:
     """The times never cover more than what was synced when the checkpoint was written."""
-    store = bench.open()
-    store.append([bench.draft(0)])
+    store = harness.open()
+    store.append([harness.draft(0)])
     first_ms = clock.ms
     clock.ms += 100
     store.flush_queues()
-    store.append([bench.draft(1)])
-    data = (bench.directory / "checkpoint").read_bytes()
+    store.append([harness.draft(1)])
+    data = (harness.directory / "checkpoint").read_bytes()
     assert struct.unpack_from(">qqq", data) == (first_ms, first_ms, 0)
     store.flush()
-    assert (bench.directory / "checkpoint").read_bytes() == data
+    assert (harness.directory / "checkpoint").read_bytes() == data
     store.flush_queues()
-    data = (bench.directory / "checkpoint").read_bytes()
+    data = (harness.directory / "checkpoint").read_bytes()
     assert struct.unpack_from(">qqq", data) == (clock.ms, clock.ms, 0)
     store.close()
-    again = bench.open()
+    again = harness.open()
     again.close()  # nothing new: the times do not change
-    data = (bench.directory / "checkpoint").read_bytes()
+    data = (harness.directory / "checkpoint").read_bytes()
     assert struct.unpack_from(">qqq", data) == (clock.ms, clock.ms, 0)

@@ -48,19 +48,19 @@ class Counting(OsFiles):
         return super().sync_all(path)
 
 
-def spread(bench: Any, begin: int, count: int, topics: int = TOPICS) -> list[Any]:
-    return [bench.draft(n, f"t{n % topics}", size=50) for n in range(begin, begin + count)]
+def spread(harness: Any, begin: int, count: int, topics: int = TOPICS) -> list[Any]:
+    return [harness.draft(n, f"t{n % topics}", size=50) for n in range(begin, begin + count)]
 
 
-def test_a_batch_over_many_topics_is_one_write(bench: Any) -> None:
+def test_a_batch_over_many_topics_is_one_write(harness: Any) -> None:
     files = Counting()
-    store = bench.open(files=files, segment_bytes=1 << 20)
+    store = harness.open(files=files, segment_bytes=1 << 20)
     files.writes.clear()
     for number in range(5):
-        store.append(spread(bench, number * TOPICS, TOPICS))
+        store.append(spread(harness, number * TOPICS, TOPICS))
     assert files.writes == ["store"] * 5  # the log
-    assert len(bench.everything(store)) == TOPICS
-    assert bench.labels(store, "t7") == {at: f"t7/0/{at * TOPICS + 7}" for at in range(5)}
+    assert len(harness.everything(store)) == TOPICS
+    assert harness.labels(store, "t7") == {at: f"t7/0/{at * TOPICS + 7}" for at in range(5)}
     files.writes.clear()
     store.flush_queues()
     topics = {f"t{n}" for n in range(TOPICS)}
@@ -68,30 +68,30 @@ def test_a_batch_over_many_topics_is_one_write(bench: Any) -> None:
     assert sorted(queues) == sorted(topics)  # one for each
 
 
-def test_many_files_are_synced_by_one_call(bench: Any) -> None:
+def test_many_files_are_synced_by_one_call(harness: Any) -> None:
     files = Counting()
-    store = bench.open(files=files)
-    store.append(spread(bench, 0, 3))
+    store = harness.open(files=files)
+    store.append(spread(harness, 0, 3))
     store.flush_queues()
     assert {"t0", "t1", "t2"} <= set(files.synced)
     assert "all" not in files.synced
-    store.append(spread(bench, 3, TOPICS))
+    store.append(spread(harness, 3, TOPICS))
     files.synced.clear()
     store.flush_queues()
     assert "all" in files.synced
 
 
-def test_reads_cover_file_and_memory(bench: Any) -> None:
-    store = bench.open(queue_segment_bytes=2000)
+def test_reads_cover_file_and_memory(harness: Any) -> None:
+    store = harness.open(queue_segment_bytes=2000)
     for number in range(0, 60, 10):
-        store.append([bench.draft(number + n, tag="ab"[n % 2]) for n in range(10)])
+        store.append([harness.draft(number + n, tag="ab"[n % 2]) for n in range(10)])
         if number == 30:
             store.flush_queues()
     for first in range(60):
         for count in (1, 7, 60):
             read = store.read("t", 0, first, max_bytes=1 << 20, max_count=count)
             assert read.offsets == [*range(first, min(first + count, 60))]
-            found = [bench.label(record) for record in read.records]
+            found = [harness.label(record) for record in read.records]
             assert found == [f"t/0/{offset}" for offset in read.offsets]
             entries = store.entries("t", 0, first, count)
             assert [entry.offset for entry in entries] == read.offsets
@@ -100,15 +100,15 @@ def test_reads_cover_file_and_memory(bench: Any) -> None:
 
 
 def test_the_writer_writes_when_too_many_entries_are_pending(
-    bench: Any, monkeypatch: Any, full_files: Any
+    harness: Any, monkeypatch: Any, full_files: Any
 ) -> None:
-    store = bench.open(files=full_files, segment_bytes=1 << 20, pending_entries_max=1000)
-    store.append(spread(bench, 0, 1000))
-    assert not (bench.directory / "consumequeue" / "t0").exists()
-    store.append(spread(bench, 1000, 10))
-    assert (bench.directory / "consumequeue" / "t0").exists()
-    store.append(spread(bench, 1010, 1000))
-    before = bench.everything(store)
+    store = harness.open(files=full_files, segment_bytes=1 << 20, pending_entries_max=1000)
+    store.append(spread(harness, 0, 1000))
+    assert not (harness.directory / "consumequeue" / "t0").exists()
+    store.append(spread(harness, 1000, 10))
+    assert (harness.directory / "consumequeue" / "t0").exists()
+    store.append(spread(harness, 1010, 1000))
+    before = harness.everything(store)
 
     class Refusing:
         """No disk space for queues, only for the log."""
@@ -120,38 +120,38 @@ def test_the_writer_writes_when_too_many_entries_are_pending(
         patch.setattr(full_files, "make_directory", Refusing())
         patch.setattr(full_files, "fail_at", 0)  # the first write
         with pytest.raises(StoreFullError, match="consume queues"):
-            store.append(spread(bench, 2010, 10))
-        assert bench.everything(store) == before
-    store.append(spread(bench, 2010, 10))
+            store.append(spread(harness, 2010, 10))
+        assert harness.everything(store) == before
+    store.append(spread(harness, 2010, 10))
     store.close()
-    again = bench.open(segment_bytes=1 << 20)
-    assert sum(map(len, bench.everything(again).values())) == 2020
+    again = harness.open(segment_bytes=1 << 20)
+    assert sum(map(len, harness.everything(again).values())) == 2020
     assert again.recovery.clean
 
 
-def test_a_tick_writes_early_when_many_entries_are_pending(bench: Any) -> None:
-    store = bench.open(segment_bytes=1 << 20, pending_entries_max=200)
+def test_a_tick_writes_early_when_many_entries_are_pending(harness: Any) -> None:
+    store = harness.open(segment_bytes=1 << 20, pending_entries_max=200)
     store.tick()
-    store.append(spread(bench, 0, 99))
+    store.append(spread(harness, 0, 99))
     store.tick()
-    assert not (bench.directory / "consumequeue" / "t0").exists()
-    store.append(spread(bench, 99, 1))
+    assert not (harness.directory / "consumequeue" / "t0").exists()
+    store.append(spread(harness, 99, 1))
     store.tick()
-    assert (bench.directory / "consumequeue" / "t0").exists()
+    assert (harness.directory / "consumequeue" / "t0").exists()
 
 
-def test_slow_flushes_run_less_often(bench: Any, clock: Any) -> None:
+def test_slow_flushes_run_less_often(harness: Any, clock: Any) -> None:
     class Slow(Counting):
         def sync(self, handle: int) -> None:
             super().sync(handle)
             clock.ms += 200
 
     files = Slow()
-    store = bench.open(files=files)
+    store = harness.open(files=files)
     flushes: list[int] = []
     begin_ms = clock.ms
     for number in range(200):
-        store.append([bench.draft(number)])
+        store.append([harness.draft(number)])
         files.synced.clear()
         store.tick()
         if "t" in files.synced:
@@ -164,10 +164,10 @@ def test_slow_flushes_run_less_often(bench: Any, clock: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_writing_entries_concurrently_with_appends(bench: Any, seed: int) -> None:
+def test_writing_entries_concurrently_with_appends(harness: Any, seed: int) -> None:
     """One thread appends and reads while another writes the queues."""
     chance = random.Random(seed)
-    store = bench.open(segment_bytes=1 << 18, queue_segment_bytes=200, open_files=3)
+    store = harness.open(segment_bytes=1 << 18, queue_segment_bytes=200, open_files=3)
     stop = threading.Event()
 
     def flush() -> None:
@@ -182,51 +182,53 @@ def test_writing_entries_concurrently_with_appends(bench: Any, seed: int) -> Non
             drafts = []
             for _ in range(chance.randint(1, 30)):
                 number = chance.randrange(20)
-                drafts.append(bench.draft(counts[number], f"t{number}", size=20))
+                drafts.append(harness.draft(counts[number], f"t{number}", size=20))
                 counts[number] += 1
             store.append(drafts)
             number = chance.randrange(20)
             expected = {at: f"t{number}/0/{at}" for at in range(counts[number])}
-            assert bench.labels(store, f"t{number}") == expected
+            assert harness.labels(store, f"t{number}") == expected
     finally:
         stop.set()
         other.join()
-    store.append([bench.draft(count, f"t{n}", size=20) for n, count in enumerate(counts)])
-    expected = bench.everything(store)
+    store.append([harness.draft(count, f"t{n}", size=20) for n, count in enumerate(counts)])
+    expected = harness.everything(store)
     assert {key[0]: len(found) for key, found in expected.items()} == {
         f"t{n}": count + 1 for n, count in enumerate(counts)
     }
-    crashed = bench.open(bench.crash())
+    crashed = harness.open(harness.crash())
     assert crashed.recovery.replayed >= 20
-    assert bench.everything(crashed) == expected
+    assert harness.everything(crashed) == expected
     crashed.close()
     store.close()
-    assert bench.everything(bench.open()) == expected
+    assert harness.everything(harness.open()) == expected
 
 
-def test_deleting_a_topic_with_pending_entries(bench: Any) -> None:
-    store = bench.open()
-    store.append([bench.draft(n, "tu"[n % 2]) for n in range(10)])
+def test_deleting_a_topic_with_pending_entries(harness: Any) -> None:
+    store = harness.open()
+    store.append([harness.draft(n, "tu"[n % 2]) for n in range(10)])
     store.delete_topic("t")
     assert store.topics() == ["u"]
-    store.append([bench.draft(0)])
-    assert bench.labels(store) == {0: "t/0/0"}
-    crashed = bench.open(bench.crash())
-    assert bench.everything(crashed) == bench.everything(store)
+    store.append([harness.draft(0)])
+    assert harness.labels(store) == {0: "t/0/0"}
+    crashed = harness.open(harness.crash())
+    assert harness.everything(crashed) == harness.everything(store)
 
 
-def test_the_number_of_open_files_is_limited(bench: Any, clock: Any) -> None:
+def test_the_number_of_open_files_is_limited(harness: Any, clock: Any) -> None:
     from coherer._store import Store
 
     files, most = Counting(), 100
-    options = bench.open(bench.directory / "other").options
-    store = Store.open(bench.directory, options, now_ms=clock, files=files, open_files=lambda: most)
-    store.append(spread(bench, 0, TOPICS))
+    options = harness.open(harness.directory / "other").options
+    store = Store.open(
+        harness.directory, options, now_ms=clock, files=files, open_files=lambda: most
+    )
+    store.append(spread(harness, 0, TOPICS))
     store.flush_queues()
     assert files.opened == 100
     most = 10  # other parts of the process need files now
     store.tick()
     assert files.opened == 10
-    assert len(bench.everything(store)) == TOPICS
+    assert len(harness.everything(store)) == TOPICS
     store.close()
     assert files.opened == 0

@@ -58,10 +58,10 @@ def files_of(store: Any) -> dict[str, bytes]:
     max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
 )
 def test_a_draft_batch_gives_the_same_files_as_single_drafts(
-    bench: Any, tmp_path_factory: Any, batch: Sequence[Draft | DraftBatch]
+    harness: Any, tmp_path_factory: Any, batch: Sequence[Draft | DraftBatch]
 ) -> None:
     folder = tmp_path_factory.mktemp("stores")
-    one, other = bench.open(folder / "one"), bench.open(folder / "other")
+    one, other = harness.open(folder / "one"), harness.open(folder / "other")
     placed = one.append(batch)
     each = [draft.to_drafts() if isinstance(draft, DraftBatch) else [draft] for draft in batch]
     alone = iter(other.append(list(chain.from_iterable(each))))
@@ -82,13 +82,13 @@ def test_a_draft_batch_gives_the_same_files_as_single_drafts(
     [([b"x"], [bytes(PROPERTIES_BYTES_MAX + 1)]), ([bytes(16_384)], [b""])],
     ids=["properties", "size"],
 )
-def test_all_or_nothing(bench: Any, wrong: tuple[list[bytes], list[bytes]]) -> None:
-    store = bench.open()
-    store.append([bench.draft(0)])
-    before = bench.everything(store), store.end_offset
+def test_all_or_nothing(harness: Any, wrong: tuple[list[bytes], list[bytes]]) -> None:
+    store = harness.open()
+    store.append([harness.draft(0)])
+    before = harness.everything(store), store.end_offset
     bodies, texts = [b"fits", *wrong[0]], [b"", *wrong[1]]
     with pytest.raises(UsageError):
         store.append([DraftBatch("t", 0, bodies, texts, [0, 0], [0, 0], [(), ()])])
-    assert (bench.everything(store), store.end_offset) == before
-    store.append([bench.draft(1)])
-    assert list(bench.labels(store).values()) == ["t/0/0", "t/0/1"]
+    assert (harness.everything(store), store.end_offset) == before
+    store.append([harness.draft(1)])
+    assert list(harness.labels(store).values()) == ["t/0/0", "t/0/1"]

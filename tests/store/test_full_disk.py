@@ -12,67 +12,67 @@ from coherer._store import OsFiles
 from coherer.errors import StoreError, StoreFullError
 
 
-def batch(bench: Any, begin: int, count: int = 30, **how: Any) -> list[Any]:
+def batch(harness: Any, begin: int, count: int = 30, **how: Any) -> list[Any]:
     return [
-        bench.draft(begin + n, "tu"[n % 2], n % 3, size=700, key=f"k{n}", **how)
+        harness.draft(begin + n, "tu"[n % 2], n % 3, size=700, key=f"k{n}", **how)
         for n in range(count)
     ]
 
 
 @pytest.mark.parametrize("free_sectors", [0, 1, 5, 20, 31, 32, 40, 41, 43, 46, 60])
 def test_a_full_disk_rejects_a_batch_and_the_store_recovers(
-    bench: Any, full_files: Any, free_sectors: int
+    harness: Any, full_files: Any, free_sectors: int
 ) -> None:
-    store = bench.open(files=full_files)
-    store.append(batch(bench, 0, 5))
-    before, end = bench.everything(store), store.end_offset
+    store = harness.open(files=full_files)
+    store.append(batch(harness, 0, 5))
+    before, end = harness.everything(store), store.end_offset
     full_files.free_sectors = free_sectors
     refused = 0
     for _ in range(3):
         try:
-            store.append(batch(bench, 100))
+            store.append(batch(harness, 100))
         except StoreFullError:
             refused += 1
-            assert bench.everything(store) == before
+            assert harness.everything(store) == before
             assert store.end_offset == end
             # It is not visible after a restart either.
-            crashed = bench.open(bench.crash())
-            assert bench.everything(crashed) == before
+            crashed = harness.open(harness.crash())
+            assert harness.everything(crashed) == before
             assert not crashed.recovery.damage
             crashed.close()
         else:
-            before, end = bench.everything(store), store.end_offset
+            before, end = harness.everything(store), store.end_offset
     assert refused
     full_files.free_sectors = None
-    placed = store.append(batch(bench, 200))
+    placed = store.append(batch(harness, 200))
     assert placed[0].physical_offset == end
-    after = bench.everything(store)
+    after = harness.everything(store)
     assert sum(map(len, after.values())) == sum(map(len, before.values())) + 30
-    assert bench.everything(bench.open(bench.crash())) == after
+    assert harness.everything(harness.open(harness.crash())) == after
     store.close()
-    again = bench.open()
-    assert bench.everything(again) == after
+    again = harness.open()
+    assert harness.everything(again) == after
     assert again.recovery.clean
     assert not again.recovery.damage
     firsts = [name for name in after["t", 0].values() if int(name.split("/")[2]) % 100 == 0]
-    assert {bench.label(record) for record in again.by_key("t", "k0")} == set(firsts)
+    assert {harness.label(record) for record in again.by_key("t", "k0")} == set(firsts)
 
 
-def test_any_operation_may_fail(bench: Any, full_files: Any) -> None:
-    store = bench.open(files=full_files)
-    store.append(batch(bench, 0, 3))
+def test_any_operation_may_fail(harness: Any, full_files: Any) -> None:
+    store = harness.open(files=full_files)
+    store.append(batch(harness, 0, 3))
     number, survived = 1000, 0
     for fail_at in range(200):
-        before = bench.everything(store)
+        before = harness.everything(store)
         full_files.fail_at = fail_at
         number += 100
         try:
-            store.append(batch(bench, number, 40))
+            store.append(batch(harness, number, 40))
         except StoreFullError:
-            assert bench.everything(store) == before
+            assert harness.everything(store) == before
             full_files.fail_at = None
-            crashed = bench.open(bench.crash())
-            assert bench.everything(crashed) == before
+            crashed = harness.open(harness.crash())
+            assert harness.everything(crashed) == before
             crashed.close()
         else:
             survived += 1
@@ -80,14 +80,14 @@ def test_any_operation_may_fail(bench: Any, full_files: Any) -> None:
             if survived == 3:
                 break
     assert survived == 3
-    expected = bench.everything(store)
+    expected = harness.everything(store)
     store.close()
-    again = bench.open()
-    assert bench.everything(again) == expected
+    again = harness.open()
+    assert harness.everything(again) == expected
     assert (again.recovery.clean, again.recovery.damage) == (True, ())
 
 
-def test_a_failed_batch_is_cut_off_later_if_necessary(bench: Any) -> None:
+def test_a_failed_batch_is_cut_off_later_if_necessary(harness: Any) -> None:
     """Even the cleanup fails at first; it is done before the next write."""
 
     class Stubborn(OsFiles):
@@ -101,27 +101,27 @@ def test_a_failed_batch_is_cut_off_later_if_necessary(bench: Any) -> None:
             super().write(handle, data, offset)
 
     files = Stubborn()
-    store = bench.open(files=files)
-    store.append(batch(bench, 0, 3))
-    before = bench.everything(store)
+    store = harness.open(files=files)
+    store.append(batch(harness, 0, 3))
+    before = harness.everything(store)
     for left in (0, 1, 2, 3):
         files.left = left
         with pytest.raises(StoreFullError):
-            store.append(batch(bench, 100, 120))
-        assert bench.everything(store) == before
+            store.append(batch(harness, 100, 120))
+        assert harness.everything(store) == before
     files.left = None
-    store.append(batch(bench, 200, 2))
-    expected = bench.everything(store)
+    store.append(batch(harness, 200, 2))
+    expected = harness.everything(store)
     assert sum(map(len, expected.values())) == 5
-    crashed = bench.open(bench.crash())
-    assert bench.everything(crashed) == expected
+    crashed = harness.open(harness.crash())
+    assert harness.everything(crashed) == expected
     assert not crashed.recovery.damage
     assert crashed.recovery.cut_bytes == 0
 
 
-def test_keys_stay_in_memory_while_the_disk_is_full(bench: Any, full_files: Any) -> None:
-    store = bench.open(files=full_files)
-    store.append(batch(bench, 0, 6))
+def test_keys_stay_in_memory_while_the_disk_is_full(harness: Any, full_files: Any) -> None:
+    store = harness.open(files=full_files)
+    store.append(batch(harness, 0, 6))
     full_files.free_sectors = 0
     with pytest.raises(StoreFullError):
         store.flush_queues()
@@ -129,40 +129,40 @@ def test_keys_stay_in_memory_while_the_disk_is_full(bench: Any, full_files: Any)
     full_files.free_sectors = None
     store.flush_queues()
     assert len(store.by_key("t", "k0")) == 1
-    assert len(list((bench.directory / "index").iterdir())) == 1
+    assert len(list((harness.directory / "index").iterdir())) == 1
 
 
-def test_pending_keys_are_limited(bench: Any, full_files: Any) -> None:
-    store = bench.open(files=full_files, pending_keys_max=4)
-    store.append(batch(bench, 0, 6))
+def test_pending_keys_are_limited(harness: Any, full_files: Any) -> None:
+    store = harness.open(files=full_files, pending_keys_max=4)
+    store.append(batch(harness, 0, 6))
     full_files.free_sectors = 0
-    before = bench.everything(store)
+    before = harness.everything(store)
     with pytest.raises(StoreFullError):
-        store.append([bench.draft(9, key="k9")])
-    assert bench.everything(store) == before
-    store_without_keys = [bench.draft(9, size=1)]
+        store.append([harness.draft(9, key="k9")])
+    assert harness.everything(store) == before
+    store_without_keys = [harness.draft(9, size=1)]
     full_files.free_sectors = None
     store.append(store_without_keys)
-    store.append([bench.draft(10, key="k9")])
-    assert [bench.label(record) for record in store.by_key("t", "k9")] == ["t/0/10"]
+    store.append([harness.draft(10, key="k9")])
+    assert [harness.label(record) for record in store.by_key("t", "k9")] == ["t/0/10"]
 
 
-def test_a_full_disk_can_be_opened_and_read(bench: Any, full_files: Any) -> None:
-    store = bench.open()
-    store.append(batch(bench, 0, 6))
-    expected = bench.everything(store)
+def test_a_full_disk_can_be_opened_and_read(harness: Any, full_files: Any) -> None:
+    store = harness.open()
+    store.append(batch(harness, 0, 6))
+    expected = harness.everything(store)
     full_files.free_sectors = 0
-    again = bench.open(bench.crash(), files=full_files)
-    assert bench.everything(again) == expected
+    again = harness.open(harness.crash(), files=full_files)
+    assert harness.everything(again) == expected
     assert "The disk is full" in str(again.recovery)
     with pytest.raises(StoreFullError):
-        again.append(batch(bench, 100))
+        again.append(batch(harness, 100))
     full_files.free_sectors = None
-    again.append(batch(bench, 100, 1))
+    again.append(batch(harness, 100, 1))
 
 
-def test_a_full_disk_keeps_the_old_configuration(bench: Any, full_files: Any) -> None:
-    store = bench.open(files=full_files)
+def test_a_full_disk_keeps_the_old_configuration(harness: Any, full_files: Any) -> None:
+    store = harness.open(files=full_files)
     store.save_config("topics.json", b"old")
     full_files.free_sectors = 0
     with pytest.raises(StoreFullError):
@@ -173,7 +173,7 @@ def test_a_full_disk_keeps_the_old_configuration(bench: Any, full_files: Any) ->
     assert store.load_config("topics.json") == b"new"
 
 
-def test_other_errors_are_not_reported_as_full(bench: Any) -> None:
+def test_other_errors_are_not_reported_as_full(harness: Any) -> None:
     class Broken(OsFiles):
         broken = False
 
@@ -183,16 +183,16 @@ def test_other_errors_are_not_reported_as_full(bench: Any) -> None:
             super().write(handle, data, offset)
 
     files = Broken()
-    store = bench.open(files=files)
+    store = harness.open(files=files)
     files.broken = True
     with pytest.raises(StoreError) as caught:
-        store.append([bench.draft(0)])
+        store.append([harness.draft(0)])
     assert not isinstance(caught.value, StoreFullError)
     files.broken = False
-    store.append([bench.draft(0)])
+    store.append([harness.draft(0)])
 
 
-def test_too_many_open_files_is_a_temporary_error(bench: Any) -> None:
+def test_too_many_open_files_is_a_temporary_error(harness: Any) -> None:
     """A file that cannot be opened is not synced, but nothing is lost: unlike after a failed sync
     the store continues by itself."""
 
@@ -210,14 +210,14 @@ def test_too_many_open_files_is_a_temporary_error(bench: Any) -> None:
             super().sync_directory(path)
 
     files = Few()
-    store = bench.open(files=files)
-    store.append(batch(bench, 0, 6))
-    before = bench.everything(store)
+    store = harness.open(files=files)
+    store.append(batch(harness, 0, 6))
+    before = harness.everything(store)
     files.none_left = True
-    store.append([bench.draft(9, "new")])  # the file of its queue is created later
-    before = bench.everything(store)
+    store.append([harness.draft(9, "new")])  # the file of its queue is created later
+    before = harness.everything(store)
     assert before["new", 0] == {0: "new/0/9"}
-    for what in (store.flush, store.flush_queues, lambda: store.append(batch(bench, 50, 40))):
+    for what in (store.flush, store.flush_queues, lambda: store.append(batch(harness, 50, 40))):
         with pytest.raises(StoreFullError, match="Too many open files"):
             what()
     files.none_left = False
@@ -227,32 +227,32 @@ def test_too_many_open_files_is_a_temporary_error(bench: Any) -> None:
         store.flush_queues()
     files.none_left = False
     store.flush_queues()
-    assert bench.everything(store) == before
-    store.append(batch(bench, 100, 6))
-    expected = bench.everything(store)
+    assert harness.everything(store) == before
+    store.append(batch(harness, 100, 6))
+    expected = harness.everything(store)
     store.close()
-    again = bench.open()
-    assert bench.everything(again) == expected
+    again = harness.open()
+    assert harness.everything(again) == expected
     assert again.recovery.clean
 
 
-def test_a_store_on_a_full_disk_can_be_closed(bench: Any, full_files: Any) -> None:
+def test_a_store_on_a_full_disk_can_be_closed(harness: Any, full_files: Any) -> None:
     """The messages are in the log; the next open rebuilds the rest from it."""
-    store = bench.open(files=full_files)
-    store.append([bench.draft(0)])
+    store = harness.open(files=full_files)
+    store.append([harness.draft(0)])
     store.flush_queues()
-    store.append(batch(bench, 1, 6))
-    expected = bench.everything(store)
+    store.append(batch(harness, 1, 6))
+    expected = harness.everything(store)
     full_files.free_sectors = 0
     store.close()
     assert "The disk is full" in store.close_error
     assert store.durable_offset == store.end_offset
     full_files.free_sectors = None
-    again = bench.open()
-    assert bench.everything(again) == expected
+    again = harness.open()
+    assert harness.everything(again) == expected
     assert not again.recovery.clean
     assert not again.recovery.damage
     assert len(again.by_key("t", "k0")) == 1
     again.close()
     assert again.close_error == ""
-    assert bench.open().recovery.clean
+    assert harness.open().recovery.clean

@@ -302,44 +302,44 @@ def test_restored_slots_equal_written_ones(tmp_path: Path) -> None:
     file.close()
 
 
-def test_the_store_finds_by_key(bench: Any, clock: Any) -> None:
-    store = bench.open()
+def test_the_store_finds_by_key(harness: Any, clock: Any) -> None:
+    store = harness.open()
     for n in range(60):
-        store.append([bench.draft(n, "tu"[n % 2], key=f"k{n % 4} all"), bench.draft(n, "t")])
+        store.append([harness.draft(n, "tu"[n % 2], key=f"k{n % 4} all"), harness.draft(n, "t")])
         clock.ms += 1000
-    found = [bench.label(record) for record in store.by_key("t", "k2")]
+    found = [harness.label(record) for record in store.by_key("t", "k2")]
     assert found == [f"t/0/{n}" for n in range(58, 0, -4)]
     assert store.by_key("u", "k2") == []
     assert len(store.by_key("u", "all", max_count=7)) == 7
     begin_ms = 1_650_000_000_000
     span = store.by_key("t", "all", begin_ms=begin_ms + 10_000, end_ms=begin_ms + 14_000)
-    assert [bench.label(record) for record in span] == ["t/0/14", "t/0/12", "t/0/10"]
+    assert [harness.label(record) for record in span] == ["t/0/14", "t/0/12", "t/0/10"]
 
 
-def test_keys_with_equal_hashes_are_distinguished(bench: Any) -> None:
-    store = bench.open()
-    store.append([bench.draft(0, key="Aa"), bench.draft(1, key="BB")])
+def test_keys_with_equal_hashes_are_distinguished(harness: Any) -> None:
+    store = harness.open()
+    store.append([harness.draft(0, key="Aa"), harness.draft(1, key="BB")])
     assert key_hash("t", "Aa") == key_hash("t", "BB")
-    assert [bench.label(record) for record in store.by_key("t", "Aa")] == ["t/0/0"]
+    assert [harness.label(record) for record in store.by_key("t", "Aa")] == ["t/0/0"]
 
 
-def test_unique_ids_are_keys(bench: Any) -> None:
-    store = bench.open()
+def test_unique_ids_are_keys(harness: Any) -> None:
+    store = harness.open()
     text = b"UNIQ_KEY\x010A\x02KEYS\x01k"
     store.append([Draft("t", 0, b"x", text, keys=("0A", "k"))])
-    image = bench.crash()
-    for opened in (store, bench.open(image)):
+    image = harness.crash()
+    for opened in (store, harness.open(image)):
         (record,) = opened.by_key("t", "0A")
         assert decode(record).body == b"x"
         assert len(opened.by_key("t", "k")) == 1
 
 
-def test_without_an_index(bench: Any) -> None:
-    store = bench.open(index_enabled=False)
-    store.append([bench.draft(0, key="k")])
+def test_without_an_index(harness: Any) -> None:
+    store = harness.open(index_enabled=False)
+    store.append([harness.draft(0, key="k")])
     assert store.by_key("t", "k") == []
     store.close()
-    assert not list((bench.directory / "index").iterdir())
+    assert not list((harness.directory / "index").iterdir())
 
 
 def test_keys_are_written_while_others_are_added() -> None:

@@ -66,28 +66,28 @@ def live_and_die(directory: Path, first: int, seed: int, lines: int) -> dict[int
     return acknowledged
 
 
-def test_every_acknowledged_message_is_found(bench: Any) -> None:
+def test_every_acknowledged_message_is_found(harness: Any) -> None:
     chance = random.Random(7)
     known: dict[int, int] = {}
     for round_number in range(ROUNDS):
         first = max(known, default=-1) + 10_000
-        known |= live_and_die(bench.directory, first, round_number, chance.randint(1, 1500))
-        store = bench.open(index_slots=500, index_entries=3000)
+        known |= live_and_die(harness.directory, first, round_number, chance.randint(1, 1500))
+        store = harness.open(index_slots=500, index_entries=3000)
         assert not store.recovery.clean
         assert not store.recovery.damage
         found = {
             int(name): offset
             for queue_id in store.queues("t")
-            for offset, name in bench.labels(store, "t", queue_id).items()
+            for offset, name in harness.labels(store, "t", queue_id).items()
         }
         assert known.items() <= found.items()
         for number in chance.sample(sorted(found), 20):
             (record,) = store.by_key("t", f"k{number}")
-            assert bench.label(record) == str(number)
+            assert harness.label(record) == str(number)
         known = found
         if round_number % 3:
             store.close()  # otherwise the next open finds an unfinished recovery
         else:
-            crashed = bench.crash(f"round{round_number}")
+            crashed = harness.crash(f"round{round_number}")
             store.close()
-            bench.directory = crashed
+            harness.directory = crashed

@@ -21,7 +21,7 @@ SEEDS = int(os.environ.get("COHERER_POWER_SEEDS", "60"))
 
 
 def run(
-    bench: Any, store: Store, chance: random.Random, number: int, saved: list[bytes]
+    harness: Any, store: Store, chance: random.Random, number: int, saved: list[bytes]
 ) -> tuple[int, dict[str, int]]:
     """Append, flush and delete; return the next number and the log offset of each message."""
     log_offsets: dict[str, int] = {}
@@ -29,7 +29,7 @@ def run(
         step = chance.random()
         if step < 0.6:
             drafts = [
-                bench.draft(
+                harness.draft(
                     number + n,
                     chance.choice("tu"),
                     chance.randrange(3),
@@ -49,7 +49,7 @@ def run(
         elif step < 0.9:
             store.save_config("topics.json", b"%09d" % number)
             saved.append(b"%09d" % number)
-        bench.clock.ms += chance.choice([0, 1, 1000])
+        harness.clock.ms += chance.choice([0, 1, 1000])
     return number, log_offsets
 
 
@@ -85,7 +85,7 @@ class Cut:
             self._files.cut(self._root, self._image, self._chance)
 
 
-def with_key(bench: Any, store: Store, topic: str) -> list[str]:
+def with_key(harness: Any, store: Store, topic: str) -> list[str]:
     """The messages of a topic with the key "k"."""
     found: list[str] = []
     for queue_id in store.queues(topic):
@@ -93,7 +93,7 @@ def with_key(bench: Any, store: Store, topic: str) -> list[str]:
         slices = store.read(topic, queue_id, at, max_bytes=1 << 30, max_count=9999)
         while slices.records:
             found += [
-                bench.label(record)
+                harness.label(record)
                 for record in slices.records
                 if bytes(properties_of(record)).endswith(b"KEYS\x01k")
             ]
@@ -104,7 +104,7 @@ def with_key(bench: Any, store: Store, topic: str) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_flushed_messages_survive_a_power_cut(
-    bench: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
+    harness: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
 ) -> None:
     """Three runs on one disk, each ended by a power cut."""
     chance = random.Random(seed)
@@ -114,22 +114,22 @@ def test_flushed_messages_survive_a_power_cut(
     for life in range(3):
         files = power_files()
         files.adopt(directory)
-        store = bench.open(directory, files=files)
-        before = {name for queue in bench.everything(store).values() for name in queue.values()}
+        store = harness.open(directory, files=files)
+        before = {name for queue in harness.everything(store).values() for name in queue.values()}
         assert kept.keys() <= before
         assert not store.recovery.clean or life == 0
         assert (store.load_config("topics.json") or b"") >= config
         image = tmp_path / f"life{life + 1}"
         cut = Cut(store, files, directory, image, chance)
-        number, log_offsets = run(bench, store, chance, number, cut.saved)
+        number, log_offsets = run(harness, store, chance, number, cut.saved)
         cut.now()
         # Recovery has synced everything that it found.
         kept = dict.fromkeys(before, 0)
         kept |= {name: at for name, at in log_offsets.items() if at < cut.durable}
         config = cut.config
         directory = image
-    store = bench.open(directory)
-    found = bench.everything(store)
+    store = harness.open(directory)
+    found = harness.everything(store)
     names = [name for queue in found.values() for name in queue.values()]
     assert len(names) == len(set(names))
     assert kept.keys() <= set(names)
@@ -144,23 +144,23 @@ def test_flushed_messages_survive_a_power_cut(
         )
         assert set(tagged.offsets) <= queue.keys()
     for topic in store.topics():
-        labels = [bench.label(record) for record in store.by_key(topic, "k", max_count=9999)]
-        assert sorted(labels) == sorted(with_key(bench, store, topic))
-    store.append([bench.draft(10**6)])
+        labels = [harness.label(record) for record in store.by_key(topic, "k", max_count=9999)]
+        assert sorted(labels) == sorted(with_key(harness, store, topic))
+    store.append([harness.draft(10**6)])
     store.close()
-    again = bench.open(directory)
-    assert sum(map(len, bench.everything(again).values())) == len(names) + 1
+    again = harness.open(directory)
+    assert sum(map(len, harness.everything(again).values())) == len(names) + 1
 
 
 @pytest.mark.parametrize("seed", range(SEEDS // 3))
 async def test_what_a_node_with_sync_flush_acknowledged_survives(
-    bench: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
+    harness: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
 ) -> None:
     """As servers use the store: sends of many connections, one flush for all that wait."""
     chance = random.Random(seed)
     files = power_files()
-    files.adopt(bench.directory)
-    core = Core(bench.open(files=files), lambda: bench.clock.ms, sync_flush=True)
+    files.adopt(harness.directory)
+    core = Core(harness.open(files=files), lambda: harness.clock.ms, sync_flush=True)
     acknowledged: list[str] = []
     kept: list[str] = []
     left = chance.randint(1, 120)
@@ -171,12 +171,12 @@ async def test_what_a_node_with_sync_flush_acknowledged_survives(
         if left == 0:
             files.before = lambda: None
             kept = list(acknowledged)
-            files.cut(bench.directory, tmp_path / "image", chance)
+            files.cut(harness.directory, tmp_path / "image", chance)
 
     files.before = step
     for number in range(0, 200, 4):
         drafts = [
-            bench.draft(number + n, "tu"[n % 2], n % 3, size=chance.choice([20, 700, 3000]))
+            harness.draft(number + n, "tu"[n % 2], n % 3, size=chance.choice([20, 700, 3000]))
             for n in range(4)
         ]
         names = [draft.body.split(b";")[0].decode() for draft in drafts]
@@ -186,31 +186,31 @@ async def test_what_a_node_with_sync_flush_acknowledged_survives(
     await core.close()
     assert len(acknowledged) == 200
     assert left <= 0
-    found = {name for queue in bench.everything(bench.open(tmp_path / "image")).values()
+    found = {name for queue in harness.everything(harness.open(tmp_path / "image")).values()
              for name in queue.values()}  # fmt: skip
     assert found.issuperset(kept)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_after_close_nothing_is_lost(
-    bench: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
+    harness: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
     files = power_files()
-    store = bench.open(files=files)
-    number, log_offsets = run(bench, store, chance, 0, [])
-    expected = bench.everything(store)
+    store = harness.open(files=files)
+    number, log_offsets = run(harness, store, chance, 0, [])
+    expected = harness.everything(store)
     store.close()
-    files.cut(bench.directory, tmp_path / "image", chance)
-    again = bench.open(tmp_path / "image")
-    assert bench.everything(again) == expected
+    files.cut(harness.directory, tmp_path / "image", chance)
+    again = harness.open(tmp_path / "image")
+    assert harness.everything(again) == expected
     assert sum(map(len, expected.values())) == len(log_offsets) == number
     assert not again.recovery.damage
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_rejected_messages_do_not_come_back(
-    bench: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
+    harness: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
 ) -> None:
     """The bytes may have reached the disk before they were removed."""
 
@@ -223,26 +223,26 @@ def test_rejected_messages_do_not_come_back(
             return int(super().open(path, create=create))
 
     files = Refusing()
-    store = bench.open(files=files)
-    store.append([bench.draft(0)])
+    store = harness.open(files=files)
+    store.append([harness.draft(0)])
     store.flush()
     files.refuse = True
     with pytest.raises(StoreFullError):
-        store.append([bench.draft(1, size=9_000), bench.draft(0, "u", size=9_000)])
+        store.append([harness.draft(1, size=9_000), harness.draft(0, "u", size=9_000)])
     store.flush()
-    files.cut(bench.directory, tmp_path / "image", random.Random(seed))
-    assert bench.everything(bench.open(tmp_path / "image")) == {("t", 0): {0: "t/0/0"}}
+    files.cut(harness.directory, tmp_path / "image", random.Random(seed))
+    assert harness.everything(harness.open(tmp_path / "image")) == {("t", 0): {0: "t/0/0"}}
 
 
 def test_a_power_cut_during_recovery(
-    bench: Any, power_files: Callable[[], Any], tmp_path: Path
+    harness: Any, power_files: Callable[[], Any], tmp_path: Path
 ) -> None:
     """The power may fail at any write of a recovery."""
-    store = bench.open()
+    store = harness.open()
     for number in range(40):
-        store.append([bench.draft(number, queue_id=number % 3, size=500, key="k")])
-    expected = bench.everything(store)
-    image = bench.crash()
+        store.append([harness.draft(number, queue_id=number % 3, size=500, key="k")])
+    expected = harness.everything(store)
+    image = harness.crash()
 
     class Dying(type(power_files())):  # type: ignore[misc]
         left = 10**9
@@ -268,7 +268,7 @@ def test_a_power_cut_during_recovery(
         files.adopt(target)
         files.left = writes
         try:
-            opened = bench.open(target, files=files)
+            opened = harness.open(target, files=files)
         except StoreError:
             pass
         else:
@@ -279,8 +279,8 @@ def test_a_power_cut_during_recovery(
         finally:
             files.left = 10**9
         files.cut(target, tmp_path / f"cut{writes}", random.Random(writes))
-        again = bench.open(tmp_path / f"cut{writes}")
-        assert bench.everything(again) == expected
+        again = harness.open(tmp_path / f"cut{writes}")
+        assert harness.everything(again) == expected
         assert len(again.by_key("t", "k", max_count=99)) == 40
         again.close()
     assert 0 < survived < 60
@@ -288,23 +288,23 @@ def test_a_power_cut_during_recovery(
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_new_directory_survives(
-    bench: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
+    harness: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
 ) -> None:
     """A flush also makes the names of the directory and its parents durable."""
     disk = tmp_path / "disk"
     disk.mkdir()
     files = power_files()
     files.adopt(disk)
-    store = bench.open(disk / "var" / "queue" / "data", files=files)
-    store.append([bench.draft(0)])
+    store = harness.open(disk / "var" / "queue" / "data", files=files)
+    store.append([harness.draft(0)])
     store.flush()
     files.cut(disk, tmp_path / "image", random.Random(seed))
-    again = bench.open(tmp_path / "image" / "var" / "queue" / "data")
-    assert bench.everything(again) == {("t", 0): {0: "t/0/0"}}
+    again = harness.open(tmp_path / "image" / "var" / "queue" / "data")
+    assert harness.everything(again) == {("t", 0): {0: "t/0/0"}}
 
 
 def test_a_directory_created_by_a_killed_process_survives(
-    bench: Any, power_files: Callable[[], Any], tmp_path: Path
+    harness: Any, power_files: Callable[[], Any], tmp_path: Path
 ) -> None:
     """The process had only created the directory."""
     disk = tmp_path / "disk"
@@ -312,18 +312,18 @@ def test_a_directory_created_by_a_killed_process_survives(
     files = power_files()
     files.adopt(disk)
     files.make_directory(disk / "data")
-    bench.open(disk / "data", files=files).flush()
+    harness.open(disk / "data", files=files).flush()
     files.cut(disk, tmp_path / "image", random.Random(1))
     assert (tmp_path / "image" / "data" / "abort").exists()
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_an_index_file_that_is_created_during_a_sync_survives(
-    bench: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
+    harness: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
 ) -> None:
     files = power_files()
-    store = bench.open(files=files, pending_keys_max=10)  # so the writer writes keys itself
-    store.append([bench.draft(n, key=f"k{n}") for n in range(10)])
+    store = harness.open(files=files, pending_keys_max=10)  # so the writer writes keys itself
+    store.append([harness.draft(n, key=f"k{n}") for n in range(10)])
     sync_directory = files.sync_directory
 
     def then_more(path: Path) -> None:
@@ -332,12 +332,12 @@ def test_an_index_file_that_is_created_during_a_sync_survives(
             files.sync_directory = sync_directory
             # The second file begins with the 40th key.
             for first, end in ((10, 35), (35, 45), (45, 46)):
-                store.append([bench.draft(n, key=f"k{n}") for n in range(first, end)])
+                store.append([harness.draft(n, key=f"k{n}") for n in range(first, end)])
 
     files.sync_directory = then_more
     store.flush_queues()
     store.flush_queues()
-    files.cut(bench.directory, tmp_path / "image", random.Random(seed))
-    again = bench.open(tmp_path / "image")
+    files.cut(harness.directory, tmp_path / "image", random.Random(seed))
+    again = harness.open(tmp_path / "image")
     for number in range(46):
         assert len(again.by_key("t", f"k{number}")) == 1

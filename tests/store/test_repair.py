@@ -15,13 +15,13 @@ COUNT = 300
 SEGMENT = 16_384
 
 
-def fill(bench: Any, store: Store, count: int = COUNT, begin: int = 0) -> None:
+def fill(harness: Any, store: Store, count: int = COUNT, begin: int = 0) -> None:
     for number in range(begin, begin + count):
-        store.append([bench.draft(number, "tu"[number % 2], number % 3, key=f"k{number}")])
+        store.append([harness.draft(number, "tu"[number % 2], number % 3, key=f"k{number}")])
 
 
-def contents(bench: Any, store: Store) -> Any:
-    return bench.everything(store)
+def contents(harness: Any, store: Store) -> Any:
+    return harness.everything(store)
 
 
 def queue_files(directory: Path) -> list[Path]:
@@ -90,76 +90,78 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_queues_are_rebuilt_after_a_clean_close(bench: Any, damage: Callable[[Path], None]) -> None:
-    store = bench.open(queue_segment_bytes=400)
-    fill(bench, store)
-    expected = contents(bench, store)
+def test_queues_are_rebuilt_after_a_clean_close(
+    harness: Any, damage: Callable[[Path], None]
+) -> None:
+    store = harness.open(queue_segment_bytes=400)
+    fill(harness, store)
+    expected = contents(harness, store)
     store.close()
-    assert len(queue_files(bench.directory)) == 3
-    damage(bench.directory)
-    again = bench.open(queue_segment_bytes=400, verify_bytes=0)
-    assert contents(bench, again) == expected
+    assert len(queue_files(harness.directory)) == 3
+    damage(harness.directory)
+    again = harness.open(queue_segment_bytes=400, verify_bytes=0)
+    assert contents(harness, again) == expected
     report = again.recovery
     assert report.clean
     assert report.damage == ()
     assert len(report.repaired) == (3 if damage is lose_topic else 1)
     assert all("Queue t/" in text for text in report.repaired)
     assert all("Nothing is lost" in text for text in report.problems())
-    again.append([bench.draft(900, "t", 0)])
+    again.append([harness.draft(900, "t", 0)])
     again.close()
-    third = bench.open(queue_segment_bytes=400)
+    third = harness.open(queue_segment_bytes=400)
     assert third.recovery.repaired == ()
     assert third.queue_range("t", 0) == (0, 51)
 
 
 @pytest.mark.parametrize("damage", [cut_first, cut_last, lose_middle, lose_last])
-def test_queues_are_rebuilt_after_a_crash(bench: Any, damage: Callable[[Path], None]) -> None:
-    store = bench.open(queue_segment_bytes=400)
-    fill(bench, store)
+def test_queues_are_rebuilt_after_a_crash(harness: Any, damage: Callable[[Path], None]) -> None:
+    store = harness.open(queue_segment_bytes=400)
+    fill(harness, store)
     store.flush_queues()
-    fill(bench, store, 30, begin=COUNT)
-    expected = contents(bench, store)
-    image = bench.crash()
+    fill(harness, store, 30, begin=COUNT)
+    expected = contents(harness, store)
+    image = harness.crash()
     damage(image)
-    again = bench.open(image, queue_segment_bytes=400)
-    assert contents(bench, again) == expected
+    again = harness.open(image, queue_segment_bytes=400)
+    assert contents(harness, again) == expected
     assert len(again.recovery.repaired) == 1
 
 
-def test_a_trimmed_queue_is_rebuilt(bench: Any) -> None:
-    store = bench.open(queue_segment_bytes=400, retention_hours=0)
-    fill(bench, store)
+def test_a_trimmed_queue_is_rebuilt(harness: Any) -> None:
+    store = harness.open(queue_segment_bytes=400, retention_hours=0)
+    fill(harness, store)
     store.flush_queues()
-    bench.clock.ms += 3_600_000
-    assert store.delete_expired(bench.clock.ms) > 0
-    expected, first = contents(bench, store), store.queue_range("t", 0)
+    harness.clock.ms += 3_600_000
+    assert store.delete_expired(harness.clock.ms) > 0
+    expected, first = contents(harness, store), store.queue_range("t", 0)
     assert first[0] > 0
     store.close()
-    lose_queue(bench.directory)
-    again = bench.open(queue_segment_bytes=400, retention_hours=0)
-    assert contents(bench, again) == expected
+    lose_queue(harness.directory)
+    again = harness.open(queue_segment_bytes=400, retention_hours=0)
+    assert contents(harness, again) == expected
     assert again.queue_range("t", 0) == first
 
 
-def test_a_recreated_topic_has_only_its_new_messages(bench: Any) -> None:
-    store = bench.open()
-    fill(bench, store)
+def test_a_recreated_topic_has_only_its_new_messages(harness: Any) -> None:
+    store = harness.open()
+    fill(harness, store)
     store.delete_topic("t")
-    fill(bench, store, 60, begin=COUNT)
-    expected = contents(bench, store)
+    fill(harness, store, 60, begin=COUNT)
+    expected = contents(harness, store)
     store.close()
-    lose_queue(bench.directory)
-    again = bench.open()
-    assert contents(bench, again) == expected
+    lose_queue(harness.directory)
+    again = harness.open()
+    assert contents(harness, again) == expected
 
 
-def test_a_deleted_topic_does_not_come_back(bench: Any) -> None:
-    store = bench.open()
-    fill(bench, store)
+def test_a_deleted_topic_does_not_come_back(harness: Any) -> None:
+    store = harness.open()
+    fill(harness, store)
     store.delete_topic("t")
     store.close()
-    flip(min((bench.directory / "consumequeue" / "u" / "1").iterdir()), 6)
-    again = bench.open()
+    flip(min((harness.directory / "consumequeue" / "u" / "1").iterdir()), 6)
+    again = harness.open()
     assert again.topics() == ["u"]
     assert len(again.recovery.repaired) == 1
 
@@ -184,45 +186,45 @@ def found(store: Store) -> list[int]:
     ids=["slot", "entry", "head", "cut", "missing"],
 )
 @pytest.mark.parametrize("which", [0, -1])
-def test_the_key_index_is_rebuilt(bench: Any, damage: Callable[[Path], None], which: int) -> None:
+def test_the_key_index_is_rebuilt(harness: Any, damage: Callable[[Path], None], which: int) -> None:
     sizes = {"index_enabled": True, "index_slots": 64, "index_entries": 101}
-    store = bench.open(**sizes)
-    fill(bench, store)
+    store = harness.open(**sizes)
+    fill(harness, store)
     assert found(store) == [1] * COUNT
     store.close()
-    files = index_files(bench.directory)
+    files = index_files(harness.directory)
     assert len(files) == 3
     damage(files[which])
-    again = bench.open(**sizes)
+    again = harness.open(**sizes)
     assert found(again) == [1] * COUNT
     assert [text for text in again.recovery.repaired if "key index" in text]
     again.close()
-    third = bench.open(**sizes)
+    third = harness.open(**sizes)
     assert third.recovery.repaired == ()
     assert found(third) == [1] * COUNT
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, -1])
-def test_a_missing_log_file_is_reported(bench: Any, number: int) -> None:
-    store = bench.open(verify_bytes=1000)
-    fill(bench, store, 2 * COUNT)
-    before = contents(bench, store)
+def test_a_missing_log_file_is_reported(harness: Any, number: int) -> None:
+    store = harness.open(verify_bytes=1000)
+    fill(harness, store, 2 * COUNT)
+    before = contents(harness, store)
     store.close()
-    files = sorted((bench.directory / "commitlog").iterdir())
+    files = sorted((harness.directory / "commitlog").iterdir())
     assert len(files) > 4
     lost = files[1:-1][number] if number >= 0 else files[-1]
     begin = int(lost.name)
     end = begin + SEGMENT if number >= 0 else store.end_offset
     lost.unlink()
-    again = bench.open(verify_bytes=1000)
+    again = harness.open(verify_bytes=1000)
     report = again.recovery
     assert report.clean
     assert report.damage == (DamagedRange(begin, end, "a file is missing"),)
-    after = contents(bench, again)
+    after = contents(harness, again)
     missing = sum(map(len, before.values())) - sum(map(len, after.values()))
     assert report.lost == missing > 0
     (text,) = report.problems()
     assert f"Bytes {begin} to {end} of the log are lost: a file is missing" in text
     assert f"Lost messages: {missing};" in text
     assert again.end_offset == store.end_offset
-    assert again.append([bench.draft(1, "t", 0)])[0].queue_offset == 100
+    assert again.append([harness.draft(1, "t", 0)])[0].queue_offset == 100

@@ -19,14 +19,14 @@ from coherer._store.replica import whole_bytes
 from coherer.errors import DamagedStoreError, StoreError, UsageError
 
 
-def fill(bench: Any, store: Store, count: int, begin: int = 0) -> None:
+def fill(harness: Any, store: Store, count: int, begin: int = 0) -> None:
     for first in range(begin, begin + count, 5):
         drafts = [
-            bench.draft(n, "tu"[n % 2], n % 3, tag="ab"[n % 2], key=f"k{n}", size=100 + n % 400)
+            harness.draft(n, "tu"[n % 2], n % 3, tag="ab"[n % 2], key=f"k{n}", size=100 + n % 400)
             for n in range(first, first + 5)
         ]
         store.append(drafts)
-        bench.clock.ms += 7
+        harness.clock.ms += 7
 
 
 def follow(master: Store, replica: Store, chunk_bytes: int = 1_000) -> None:
@@ -44,52 +44,52 @@ def follow(master: Store, replica: Store, chunk_bytes: int = 1_000) -> None:
 
 
 @pytest.fixture
-def replica(bench: Any, tmp_path: Path) -> Any:
-    return bench.open(tmp_path / "replica")
+def replica(harness: Any, tmp_path: Path) -> Any:
+    return harness.open(tmp_path / "replica")
 
 
 @pytest.mark.parametrize("chunk_bytes", [7, 333, 32_768])
 def test_a_replica_has_everything_of_the_master(
-    bench: Any, replica: Store, chunk_bytes: int
+    harness: Any, replica: Store, chunk_bytes: int
 ) -> None:
-    master = bench.open()
-    fill(bench, master, 200)  # several files
+    master = harness.open()
+    fill(harness, master, 200)  # several files
     follow(master, replica, chunk_bytes)
     assert replica.end_offset == master.end_offset
-    assert bench.everything(replica) == bench.everything(master)
+    assert harness.everything(replica) == harness.everything(master)
     assert replica.queue_range("t", 0) == master.queue_range("t", 0)
     assert bytes(replica.by_key("u", "k33")[0]) == bytes(master.by_key("u", "k33")[0])
     for at in range(0, master.end_offset, 16_384):
         assert bytes(replica.read_raw(at, 1 << 20)) == bytes(master.read_raw(at, 1 << 20))
 
 
-def test_a_replica_continues_after_a_crash(bench: Any, replica: Store, tmp_path: Path) -> None:
-    master = bench.open()
-    fill(bench, master, 100)
+def test_a_replica_continues_after_a_crash(harness: Any, replica: Store, tmp_path: Path) -> None:
+    master = harness.open()
+    fill(harness, master, 100)
     follow(master, replica)
     image = shutil.copytree(tmp_path / "replica", tmp_path / "image")
-    again = bench.open(image)
-    assert bench.everything(again) == bench.everything(master)
-    fill(bench, master, 100, begin=100)
+    again = harness.open(image)
+    assert harness.everything(again) == harness.everything(master)
+    fill(harness, master, 100, begin=100)
     follow(master, again)
-    assert bench.everything(again) == bench.everything(master)
+    assert harness.everything(again) == harness.everything(master)
 
 
-def test_a_replica_becomes_a_master(bench: Any, replica: Store) -> None:
-    master = bench.open()
-    fill(bench, master, 50)
+def test_a_replica_becomes_a_master(harness: Any, replica: Store) -> None:
+    master = harness.open()
+    fill(harness, master, 50)
     follow(master, replica)
-    fill(bench, master, 30, begin=50)
-    bench.clock.ms -= 7 * 6
-    fill(bench, replica, 30, begin=50)
-    assert bench.everything(replica) == bench.everything(master)
+    fill(harness, master, 30, begin=50)
+    harness.clock.ms -= 7 * 6
+    fill(harness, replica, 30, begin=50)
+    assert harness.everything(replica) == harness.everything(master)
 
 
 def test_a_new_replica_may_start_with_the_last_file(
-    bench: Any, replica: Store, tmp_path: Path
+    harness: Any, replica: Store, tmp_path: Path
 ) -> None:
-    master = bench.open()
-    fill(bench, master, 200)
+    master = harness.open()
+    fill(harness, master, 200)
     begin = master.last_segment_offset
     assert begin > 0
     while begin < master.end_offset:
@@ -97,27 +97,29 @@ def test_a_new_replica_may_start_with_the_last_file(
         replica.append_raw(begin, piece)
         begin += len(piece)
     assert replica.min_offset == master.last_segment_offset
-    everything = bench.everything(master)
-    for queue, messages in bench.everything(replica).items():
+    everything = harness.everything(master)
+    for queue, messages in harness.everything(replica).items():
         assert messages
         assert messages.items() <= everything[queue].items()
         assert max(messages) == max(everything[queue])
-    again = bench.open(shutil.copytree(tmp_path / "replica", tmp_path / "image"))
-    assert bench.everything(again) == bench.everything(replica)
+    again = harness.open(shutil.copytree(tmp_path / "replica", tmp_path / "image"))
+    assert harness.everything(again) == harness.everything(replica)
 
 
-def test_a_recreated_topic_starts_at_offset_0(bench: Any, replica: Store) -> None:
-    master = bench.open()
-    master.append([bench.draft(n) for n in range(10)])
+def test_a_recreated_topic_starts_at_offset_0(harness: Any, replica: Store) -> None:
+    master = harness.open()
+    master.append([harness.draft(n) for n in range(10)])
     master.delete_topic("t")
-    master.append([bench.draft(n) for n in range(20, 23)])
+    master.append([harness.draft(n) for n in range(20, 23)])
     follow(master, replica)
-    assert bench.labels(replica) == bench.labels(master) == {n: f"t/0/{20 + n}" for n in range(3)}
+    assert (
+        harness.labels(replica) == harness.labels(master) == {n: f"t/0/{20 + n}" for n in range(3)}
+    )
 
 
-def test_bytes_must_follow_the_end(bench: Any, replica: Store) -> None:
-    master = bench.open()
-    fill(bench, master, 20)
+def test_bytes_must_follow_the_end(harness: Any, replica: Store) -> None:
+    master = harness.open()
+    fill(harness, master, 20)
     piece = bytes(master.read_raw(0, 1 << 20))
     replica.append_raw(0, piece)
     with pytest.raises(UsageError):
@@ -126,10 +128,10 @@ def test_bytes_must_follow_the_end(bench: Any, replica: Store) -> None:
         replica.append_raw(len(piece) + 16_384, piece)
 
 
-def test_files_of_another_size_are_refused(bench: Any, tmp_path: Path) -> None:
-    master = bench.open()
-    fill(bench, master, 200)
-    other = bench.open(tmp_path / "other", segment_bytes=8_192 * 3)
+def test_files_of_another_size_are_refused(harness: Any, tmp_path: Path) -> None:
+    master = harness.open()
+    fill(harness, master, 200)
+    other = harness.open(tmp_path / "other", segment_bytes=8_192 * 3)
     with pytest.raises(DamagedStoreError, match="mappedFileSizeCommitLog"):
         other.append_raw(0, bytes(master.read_raw(0, 1 << 20)))
     assert other.end_offset == 0
@@ -137,43 +139,43 @@ def test_files_of_another_size_are_refused(bench: Any, tmp_path: Path) -> None:
         other.append_raw(16_384, bytes(master.read_raw(16_384, 1 << 20)))
 
 
-def test_damaged_bytes_are_rejected_completely(bench: Any, replica: Store) -> None:
-    master = bench.open()
-    fill(bench, master, 20)
+def test_damaged_bytes_are_rejected_completely(harness: Any, replica: Store) -> None:
+    master = harness.open()
+    fill(harness, master, 20)
     piece = bytearray(master.read_raw(0, 1 << 20))
     piece[piece.index(b"/12;") + 1] ^= 1
     with pytest.raises(DamagedStoreError):
         replica.append_raw(0, bytes(piece))
     assert replica.topics() == []
     follow(master, replica)
-    assert bench.everything(replica) == bench.everything(master)
+    assert harness.everything(replica) == harness.everything(master)
 
 
 @pytest.mark.parametrize("fail_at", range(8))
 def test_a_full_disk_rejects_bytes_and_the_replica_recovers(
-    bench: Any, full_files: Any, tmp_path: Path, fail_at: int
+    harness: Any, full_files: Any, tmp_path: Path, fail_at: int
 ) -> None:
-    master = bench.open()
-    fill(bench, master, 60)
-    replica = bench.open(tmp_path / "full", files=full_files)
+    master = harness.open()
+    fill(harness, master, 60)
+    replica = harness.open(tmp_path / "full", files=full_files)
     first = bytes(master.read_raw(0, 1 << 20))
     whole = whole_bytes(first[: len(first) // 2])
     replica.append_raw(0, first[:whole])
-    before = bench.everything(replica)
+    before = harness.everything(replica)
     full_files.fail_at = fail_at
     try:
         replica.append_raw(whole, first[whole:])
     except StoreError:
         assert replica.end_offset == whole
-        assert bench.everything(replica) == before
+        assert harness.everything(replica) == before
     full_files.fail_at = None
     follow(master, replica)
-    assert bench.everything(replica) == bench.everything(master)
+    assert harness.everything(replica) == harness.everything(master)
 
 
-def test_read_raw_stops_at_the_end(bench: Any) -> None:
-    store = bench.open()
-    fill(bench, store, 5)
+def test_read_raw_stops_at_the_end(harness: Any) -> None:
+    store = harness.open()
+    fill(harness, store, 5)
     assert len(store.read_raw(0, 1 << 20)) == store.end_offset
     assert len(store.read_raw(3, 10)) == 10
     for offset in (-1, store.end_offset, 1 << 40):
@@ -190,17 +192,17 @@ def test_garbage_is_rejected_or_complete(data: bytes, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_a_replica_survives_power_cuts_and_continues(
-    bench: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
+    harness: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
 ) -> None:
     """Several runs of a replica, each ended by a power cut; the master keeps running."""
     chance = random.Random(seed)
-    master, directory = bench.open(), tmp_path / "life0"
+    master, directory = harness.open(), tmp_path / "life0"
     for life in range(3):
-        fill(bench, master, 5 * chance.randint(1, 30), begin=1000 * life)
+        fill(harness, master, 5 * chance.randint(1, 30), begin=1000 * life)
         files = power_files()
         if directory.exists():
             files.adopt(directory)
-        replica = bench.open(directory, files=files, replica=True)
+        replica = harness.open(directory, files=files, replica=True)
         waiting, begin = bytearray(), replica.end_offset
         cut_at = chance.randint(begin, master.end_offset)
         while begin + len(waiting) < cut_at:
@@ -215,11 +217,11 @@ def test_a_replica_survives_power_cuts_and_continues(
         image = tmp_path / f"life{life + 1}"
         files.cut(directory, image, chance)
         directory = image
-        after = bench.open(shutil.copytree(image, tmp_path / f"look{life}"), replica=True)
+        after = harness.open(shutil.copytree(image, tmp_path / f"look{life}"), replica=True)
         assert after.end_offset >= durable
         assert after.recovery.damage == ()
         follow(master, after)
-        assert bench.everything(after) == bench.everything(master)
+        assert harness.everything(after) == harness.everything(master)
         assert [len(after.by_key("t", f"k{n}")) for n in range(0, 50, 2)] == [
             len(master.by_key("t", f"k{n}")) for n in range(0, 50, 2)
         ]

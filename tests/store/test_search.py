@@ -6,13 +6,13 @@ import pytest
 
 
 @pytest.fixture
-def store(bench: Any, clock: Any) -> Any:
+def store(harness: Any, clock: Any) -> Any:
     """Messages at 10, 20, 20, 20, 30, 50 ms after the clock's start."""
-    store = bench.open()
+    store = harness.open()
     begin = clock.ms
     for number, ms in enumerate([10, 20, 20, 20, 30, 50]):
         clock.ms = begin + ms
-        store.append([bench.draft(number, size=5000), bench.draft(number, "other")])
+        store.append([harness.draft(number, size=5000), harness.draft(number, "other")])
     clock.ms = begin
     return store
 
@@ -35,10 +35,10 @@ def test_by_time_without_messages(store: Any) -> None:
     assert store.offset_at_time("u", 0, 5, nearest=True) == 0
 
 
-def test_by_time_after_old_files_were_deleted(bench: Any, store: Any, clock: Any) -> None:
+def test_by_time_after_old_files_were_deleted(harness: Any, store: Any, clock: Any) -> None:
     begin = clock.ms
     store.close()
-    again = bench.open(retention_bytes=16_000)
+    again = harness.open(retention_bytes=16_000)
     assert again.delete_expired(begin) == 1
     first, last = again.queue_range("t", 0)
     assert (first, last) == (3, 6)
@@ -47,16 +47,16 @@ def test_by_time_after_old_files_were_deleted(bench: Any, store: Any, clock: Any
     assert again.offset_at_time("t", 0, begin, nearest=True) == 3
 
 
-def test_by_time_skips_damage(bench: Any, store: Any, clock: Any) -> None:
+def test_by_time_skips_damage(harness: Any, store: Any, clock: Any) -> None:
     result = store.read("t", 0, 4, max_bytes=1, max_count=1)
     del result
-    image = bench.crash()
+    image = harness.crash()
     path = sorted((image / "commitlog").iterdir())[1]
     data = bytearray(path.read_bytes())
     at = data.index(b"t/0/4;")
     data[at] ^= 1
     path.write_bytes(data)
-    again = bench.open(image)
+    again = harness.open(image)
     assert len(again.recovery.damage) == 1
     assert again.offset_at_time("t", 0, clock.ms + 21) == 5
     assert again.offset_at_time("t", 0, clock.ms + 20) == 1

@@ -19,14 +19,14 @@ def read(store: Store, offset: int, *, topic: str = "t", queue_id: int = 0, **li
     return store.read(topic, queue_id, offset, **limits)
 
 
-def test_appended_messages_are_read(bench: Any) -> None:
-    store = bench.open()
-    placed = store.append([bench.draft(0), bench.draft(0, queue_id=1), bench.draft(1)])
+def test_appended_messages_are_read(harness: Any) -> None:
+    store = harness.open()
+    placed = store.append([harness.draft(0), harness.draft(0, queue_id=1), harness.draft(1)])
     assert [(p.queue_offset, p.size_bytes) for p in placed] == [(0, 192), (0, 192), (1, 192)]
     assert [p.physical_offset for p in placed] == [0, 192, 384]
     slices = read(store, 0)
     assert slices.status is ReadStatus.FOUND
-    assert [bench.label(record) for record in slices.records] == ["t/0/0", "t/0/1"]
+    assert [harness.label(record) for record in slices.records] == ["t/0/0", "t/0/1"]
     assert (slices.offsets, slices.next_offset) == ([0, 1], 2)
     assert (slices.min_offset, slices.max_offset, slices.backlog_bytes) == (0, 2, 0)
     assert read(store, 0, queue_id=1).backlog_bytes == 192
@@ -35,8 +35,8 @@ def test_appended_messages_are_read(bench: Any) -> None:
     assert store.end_offset == 576
 
 
-def test_every_field_is_kept(bench: Any, clock: Any) -> None:
-    store = bench.open(store_host=bytes([10, 0, 0, 1]) + (10911).to_bytes(4, "big"))
+def test_every_field_is_kept(harness: Any, clock: Any) -> None:
+    store = harness.open(store_host=bytes([10, 0, 0, 1]) + (10911).to_bytes(4, "big"))
     draft = Draft(
         "t", 3, b"hello", b"a\x01b",
         tag_code=7, flag=-5, sys_flag=1, born_ms=123, born_host=b"\x0a\0\0\x02\0\0\0\x07",
@@ -54,12 +54,12 @@ def test_every_field_is_kept(bench: Any, clock: Any) -> None:
     assert (second.born_host, second.sys_flag, second.queue_offset) == (v6.born_host, 16, 1)
 
 
-def test_files_have_rocketmqs_format(bench: Any) -> None:
+def test_files_have_rocketmqs_format(harness: Any) -> None:
     """Protocol page, 6.1 and 13.13."""
-    store = bench.open()
-    store.append([bench.draft(number, tag="TagA") for number in range(100)])
+    store = harness.open()
+    store.append([harness.draft(number, tag="TagA") for number in range(100)])
     store.flush_queues()
-    root = bench.directory
+    root = harness.directory
     names = [path.name for path in sorted((root / "commitlog").iterdir())]
     assert names == ["00000000000000000000", "00000000000000016384"]
     assert {path.stat().st_size for path in (root / "commitlog").iterdir()} == {16384}
@@ -121,9 +121,9 @@ def test_all_batches_are_read_after_reopening(
     store.close()
 
 
-def test_reads_at_the_ends_of_a_queue(bench: Any) -> None:
-    store = bench.open()
-    store.append([bench.draft(number) for number in range(3)])
+def test_reads_at_the_ends_of_a_queue(harness: Any) -> None:
+    store = harness.open()
+    store.append([harness.draft(number) for number in range(3)])
     assert read(store, 3).status is ReadStatus.EMPTY
     assert read(store, 4).status is ReadStatus.BEYOND
     assert read(store, 4).next_offset == 3
@@ -136,10 +136,10 @@ def test_reads_at_the_ends_of_a_queue(bench: Any) -> None:
     assert store.queue_range("u", 0) == (0, 0)
 
 
-def test_tag_filters_use_codes_only(bench: Any) -> None:
-    store = bench.open()
+def test_tag_filters_use_codes_only(harness: Any) -> None:
+    store = harness.open()
     tags = ["a", "b", "a", "", "c"] * 20
-    placed = store.append([bench.draft(n, tag=tag) for n, tag in enumerate(tags)])
+    placed = store.append([harness.draft(n, tag=tag) for n, tag in enumerate(tags)])
     del placed
     slices = read(store, 1, tags=frozenset([97, 0]), max_count=5)
     assert slices.offsets == [2, 3, 5, 7, 8]
@@ -150,15 +150,15 @@ def test_tag_filters_use_codes_only(bench: Any) -> None:
     assert read(store, 0, tags=frozenset([99]), max_bytes=400).offsets == [4, 9]
 
 
-def test_a_filtered_read_scans_a_limited_number_of_entries(bench: Any) -> None:
-    store = bench.open(segment_bytes=1 << 22, queue_segment_bytes=6_000_000)
-    store.append([bench.draft(n, tag="a", size=10) for n in range(17_000)])
+def test_a_filtered_read_scans_a_limited_number_of_entries(harness: Any) -> None:
+    store = harness.open(segment_bytes=1 << 22, queue_segment_bytes=6_000_000)
+    store.append([harness.draft(n, tag="a", size=10) for n in range(17_000)])
     slices = read(store, 5, tags=frozenset([1]))
     assert (slices.status, slices.next_offset) == (ReadStatus.NO_MATCH, 16_005)
 
 
-def test_prepared_messages_and_rollbacks_are_in_no_queue(bench: Any) -> None:
-    store = bench.open()
+def test_prepared_messages_and_rollbacks_are_in_no_queue(harness: Any) -> None:
+    store = harness.open()
     kinds = [0, PREPARED, COMMITTED, ROLLED_BACK]
     drafts = [Draft("t", 0, b"%d" % kind, b"", sys_flag=kind) for kind in kinds]
     placed = store.append(drafts)
@@ -168,8 +168,8 @@ def test_prepared_messages_and_rollbacks_are_in_no_queue(bench: Any) -> None:
     half = store.record_at(placed[1].physical_offset)
     assert half is not None
     assert decode(half).body == b"4"
-    image = bench.crash()
-    again = bench.open(image)
+    image = harness.crash()
+    again = harness.open(image)
     assert [bytes(decode(r).body) for r in read(again, 0).records] == found
     assert not again.recovery.damage
 
@@ -188,18 +188,18 @@ def test_prepared_messages_and_rollbacks_are_in_no_queue(bench: Any) -> None:
         Draft("t", 0, bytes(16384), b""),
     ],
 )
-def test_an_invalid_message_rejects_the_whole_batch(bench: Any, draft: Draft) -> None:
-    store = bench.open()
-    store.append([bench.draft(0)])
+def test_an_invalid_message_rejects_the_whole_batch(harness: Any, draft: Draft) -> None:
+    store = harness.open()
+    store.append([harness.draft(0)])
     with pytest.raises(UsageError):
-        store.append([bench.draft(1), draft, bench.draft(2)])
-    store.append([bench.draft(3)])
-    assert bench.labels(store) == {0: "t/0/0", 1: "t/0/3"}
-    assert not list(Path(bench.directory).parent.glob("up*"))
+        store.append([harness.draft(1), draft, harness.draft(2)])
+    store.append([harness.draft(3)])
+    assert harness.labels(store) == {0: "t/0/0", 1: "t/0/3"}
+    assert not list(Path(harness.directory).parent.glob("up*"))
 
 
-def test_the_largest_record_fills_a_log_file(bench: Any) -> None:
-    store = bench.open()
+def test_the_largest_record_fills_a_log_file(harness: Any) -> None:
+    store = harness.open()
     largest = 16384 - 8 - 92
     store.append([Draft("t", 0, bytes(largest), b"")] * 2)
     with pytest.raises(UsageError):
@@ -208,49 +208,49 @@ def test_the_largest_record_fills_a_log_file(bench: Any) -> None:
     assert store.end_offset == 16384 + 16376
 
 
-def test_an_empty_batch_changes_nothing(bench: Any) -> None:
-    store = bench.open()
+def test_an_empty_batch_changes_nothing(harness: Any) -> None:
+    store = harness.open()
     assert store.append([]) == []
     assert store.end_offset == 0
 
 
-def test_record_at(bench: Any) -> None:
-    store = bench.open()
-    placed = store.append([bench.draft(number) for number in range(2)])
+def test_record_at(harness: Any) -> None:
+    store = harness.open()
+    placed = store.append([harness.draft(number) for number in range(2)])
     found = store.record_at(placed[1].physical_offset)
     assert found is not None
-    assert bench.label(found) == "t/0/1"
+    assert harness.label(found) == "t/0/1"
     for nothing in (1, 191, store.end_offset, store.end_offset + 99_999, -5):
         assert store.record_at(nothing) is None
 
 
-def test_slices_stay_valid_after_file_and_store_are_gone(bench: Any) -> None:
-    store = bench.open()
-    store.append([bench.draft(number, size=4000) for number in range(9)])
+def test_slices_stay_valid_after_file_and_store_are_gone(harness: Any) -> None:
+    store = harness.open()
+    store.append([harness.draft(number, size=4000) for number in range(9)])
     store.close()
-    store = bench.open(retention_bytes=1)
+    store = harness.open(retention_bytes=1)
     records = read(store, 0).records
     before = [bytes(record) for record in records]
-    assert store.delete_expired(bench.clock.ms) == 2
+    assert store.delete_expired(harness.clock.ms) == 2
     store.close()
     gc.collect()
     assert [bytes(record) for record in records] == before
 
 
-def test_two_stores_cannot_share_a_directory(bench: Any) -> None:
-    store = bench.open()
+def test_two_stores_cannot_share_a_directory(harness: Any) -> None:
+    store = harness.open()
     with pytest.raises(StoreError, match="in use"):
-        bench.open()
+        harness.open()
     store.close()
-    bench.open()
+    harness.open()
 
 
-def test_a_closed_store_rejects_calls(bench: Any) -> None:
-    store = bench.open()
+def test_a_closed_store_rejects_calls(harness: Any) -> None:
+    store = harness.open()
     store.close()
     store.close()
     attempts = [
-        lambda: store.append([bench.draft(0)]),
+        lambda: store.append([harness.draft(0)]),
         lambda: read(store, 0),
         store.flush_queues,
         store.tick,
@@ -260,44 +260,44 @@ def test_a_closed_store_rejects_calls(bench: Any) -> None:
             attempt()
 
 
-def test_store_times_never_decrease(bench: Any, clock: Any) -> None:
-    store = bench.open()
-    store.append([bench.draft(0)])
+def test_store_times_never_decrease(harness: Any, clock: Any) -> None:
+    store = harness.open()
+    store.append([harness.draft(0)])
     clock.ms -= 10_000
-    store.append([bench.draft(1)])
+    store.append([harness.draft(1)])
     times = [decode(record).store_ms for record in read(store, 0).records]
     assert times == [clock.ms + 10_000] * 2
 
 
-def test_flush_moves_the_durable_offset(bench: Any) -> None:
-    store = bench.open()
+def test_flush_moves_the_durable_offset(harness: Any) -> None:
+    store = harness.open()
     assert store.durable_offset == store.flush() == 0
-    store.append([bench.draft(number, size=4000) for number in range(9)])
+    store.append([harness.draft(number, size=4000) for number in range(9)])
     assert store.durable_offset == 0
     assert store.flush() == store.durable_offset == store.end_offset
 
 
-def test_tick_flushes_at_its_intervals(bench: Any, clock: Any) -> None:
-    store = bench.open()
+def test_tick_flushes_at_its_intervals(harness: Any, clock: Any) -> None:
+    store = harness.open()
     store.tick()  # the first of each interval
     store.tick()
-    store.append([bench.draft(0)])
+    store.append([harness.draft(0)])
     store.tick()
     assert store.durable_offset == 0
     clock.ms += 500
     store.tick()
     assert store.durable_offset == store.end_offset
-    checkpoint = bench.directory / "checkpoint"
+    checkpoint = harness.directory / "checkpoint"
     before = checkpoint.read_bytes() if checkpoint.exists() else b""
     clock.ms += 5_000
     store.tick()
     assert checkpoint.read_bytes() != before
 
 
-def test_setting_the_clock_back_does_not_change_the_intervals(bench: Any, clock: Any) -> None:
-    store = bench.open()
+def test_setting_the_clock_back_does_not_change_the_intervals(harness: Any, clock: Any) -> None:
+    store = harness.open()
     store.tick()
-    store.append([bench.draft(0)])
+    store.append([harness.draft(0)])
     clock.ms -= 3_600_000
     for _ in range(2):
         clock.ms += 500
@@ -305,40 +305,40 @@ def test_setting_the_clock_back_does_not_change_the_intervals(bench: Any, clock:
     assert store.durable_offset == store.end_offset
 
 
-def test_with_sync_flush_tick_does_not_flush_the_log(bench: Any, clock: Any) -> None:
-    store = bench.open(flush="sync")
+def test_with_sync_flush_tick_does_not_flush_the_log(harness: Any, clock: Any) -> None:
+    store = harness.open(flush="sync")
     store.tick()
-    store.append([bench.draft(0)])
+    store.append([harness.draft(0)])
     clock.ms += 4_999
     store.tick()
     assert store.durable_offset == 0
 
 
-def test_a_deleted_topic_does_not_come_back(bench: Any) -> None:
-    store = bench.open()
-    store.append([bench.draft(0), bench.draft(0, "u", key="k")])
+def test_a_deleted_topic_does_not_come_back(harness: Any) -> None:
+    store = harness.open()
+    store.append([harness.draft(0), harness.draft(0, "u", key="k")])
     store.delete_topic("t")
     store.delete_topic("never-was")
     assert (store.topics(), store.queue_range("t", 0)) == (["u"], (0, 0))
-    assert not (bench.directory / "consumequeue" / "t").exists()
-    assert bench.everything(bench.open(bench.crash())) == {("u", 0): {0: "u/0/0"}}
-    store.append([bench.draft(7)])
-    assert bench.labels(store) == {0: "t/0/7"}
-    again = bench.open(bench.crash("second"))
-    assert bench.labels(again) == {0: "t/0/7"}
+    assert not (harness.directory / "consumequeue" / "t").exists()
+    assert harness.everything(harness.open(harness.crash())) == {("u", 0): {0: "u/0/0"}}
+    store.append([harness.draft(7)])
+    assert harness.labels(store) == {0: "t/0/7"}
+    again = harness.open(harness.crash("second"))
+    assert harness.labels(again) == {0: "t/0/7"}
     assert not again.recovery.damage
 
 
-def test_existing_files_keep_their_sizes(bench: Any) -> None:
-    store = bench.open()
-    store.append([bench.draft(number) for number in range(100)])
+def test_existing_files_keep_their_sizes(harness: Any) -> None:
+    store = harness.open()
+    store.append([harness.draft(number) for number in range(100)])
     store.close()
-    again = bench.open(segment_bytes=1 << 20, queue_segment_bytes=6_000_000)
-    again.append([bench.draft(100)])
-    assert bench.labels(again) == {number: f"t/0/{number}" for number in range(101)}
+    again = harness.open(segment_bytes=1 << 20, queue_segment_bytes=6_000_000)
+    again.append([harness.draft(100)])
+    assert harness.labels(again) == {number: f"t/0/{number}" for number in range(101)}
 
 
-def test_a_failed_sync_stops_the_store(bench: Any) -> None:
+def test_a_failed_sync_stops_the_store(harness: Any) -> None:
     class Failing(OsFiles):
         broken = False
 
@@ -348,25 +348,25 @@ def test_a_failed_sync_stops_the_store(bench: Any) -> None:
             super().sync(handle)
 
     files = Failing()
-    store = bench.open(files=files)
-    store.append([bench.draft(0)])
+    store = harness.open(files=files)
+    store.append([harness.draft(0)])
     files.broken = True
     with pytest.raises(StoreError, match="synced"):
         store.flush()
     files.broken = False
     # The kernel may have dropped the failed write: a later sync proves nothing.
-    for attempt in (store.flush, store.flush_queues, lambda: store.append([bench.draft(1)])):
+    for attempt in (store.flush, store.flush_queues, lambda: store.append([harness.draft(1)])):
         with pytest.raises(StoreError):
             attempt()
     assert store.durable_offset == 0
     with pytest.raises(StoreError):
         store.close()
-    assert not bench.open().recovery.clean
+    assert not harness.open().recovery.clean
 
 
-def test_flushing_concurrently_with_appends(bench: Any) -> None:
+def test_flushing_concurrently_with_appends(harness: Any) -> None:
     """Two threads work concurrently; a copy in between has all acknowledged messages."""
-    store = bench.open(retention_bytes=60_000, flush_interval_ms=0, queue_flush_interval_ms=0)
+    store = harness.open(retention_bytes=60_000, flush_interval_ms=0, queue_flush_interval_ms=0)
     done = threading.Event()
     failures: list[BaseException] = []
 
@@ -383,26 +383,26 @@ def test_flushing_concurrently_with_appends(bench: Any) -> None:
     thread.start()
     try:
         for number in range(400):
-            store.append([bench.draft(number, "tu"[number % 2], n, key="k") for n in range(3)])
-            bench.clock.ms += 1
+            store.append([harness.draft(number, "tu"[number % 2], n, key="k") for n in range(3)])
+            harness.clock.ms += 1
             if number % 40 == 39:
-                store.delete_expired(bench.clock.ms)
+                store.delete_expired(harness.clock.ms)
                 store.delete_topic("v")
-                store.append([bench.draft(number, "v")])
+                store.append([harness.draft(number, "v")])
     finally:
         done.set()
         thread.join()
     assert not failures
-    crashed = bench.open(bench.crash())
-    assert bench.everything(crashed) == bench.everything(store)
+    crashed = harness.open(harness.crash())
+    assert harness.everything(crashed) == harness.everything(store)
     assert not crashed.recovery.damage
     assert store.queue_range("t", 0)[1] == 200
     assert store.min_offset > 0
 
 
-def test_mapped_memory_is_released_and_mapped_again(bench: Any, clock: Any) -> None:
-    store = bench.open(segment_bytes=1 << 24)
-    store.append([bench.draft(number, size=9_000) for number in range(1000)])
+def test_mapped_memory_is_released_and_mapped_again(harness: Any, clock: Any) -> None:
+    store = harness.open(segment_bytes=1 << 24)
+    store.append([harness.draft(number, size=9_000) for number in range(1000)])
     slices = read(store, 0, max_bytes=1 << 24, max_count=1000)
     before = [bytes(record) for record in slices.records]
     store.tick()

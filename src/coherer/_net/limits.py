@@ -175,6 +175,11 @@ class WriteBuffers:
         self._lagging: set[Connection] = set()
         self._next_sweep_s = 0.0
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Unsent bytes of all connections whose peers lag."""
+        return sum(connection.unsent_bytes for connection in self._lagging)
+
     def add_lagging(self, connection: Connection) -> int:
         """Note that a connection has unsent bytes; return how many it may have."""
         now_s = time.monotonic()

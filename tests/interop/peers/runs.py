@@ -24,7 +24,7 @@ import pytest
 from .cache import UnavailableError, prepare
 from .clients import Clients, JavaClients
 from .our_clients import OurClients
-from .site import Deployed, Place, Site, wait
+from .site import Deployed, Site, Topology, wait
 
 AT_ONCE = 12
 READY_TIMEOUT_S = 180.0
@@ -36,18 +36,18 @@ TOPIC_CHARS = 50  # of 64, for a topic's name
 
 @dataclass(frozen=True)
 class Cell:
-    """One combination: whose client at which place.
+    """One combination: whose client, at which master and brokers.
 
     Args:
         client: "java" or "ours".
-        place: master and brokers.
+        topology: master and brokers.
     """
 
     client: str
-    place: Place
+    topology: Topology
 
     def __str__(self) -> str:
-        return f"{self.client}:{self.place}"
+        return f"{self.client}:{self.topology}"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class At:
         return self.name
 
     async def restart(self) -> None:
-        """Ends the place's broker and starts it again, once all who share it are here."""
+        """Restart the broker, as soon as all tests that share it have called this."""
         await self.restarts.arrive(self.deployed, self.name)
 
     def group(self, suffix: str = "") -> str:
@@ -89,30 +89,30 @@ class Restarts:
     """
 
     def __init__(self, wanted: Iterable[Wanted]) -> None:
-        self._missing: dict[Place, set[str]] = {}
-        self._begun: set[Place] = set()
-        self._done: dict[Place, asyncio.Event] = {}
+        self._missing: dict[Topology, set[str]] = {}
+        self._begun: set[Topology] = set()
+        self._done: dict[Topology, asyncio.Event] = {}
         for one in wanted:
-            if one.cell.place.restarts:
-                self._missing.setdefault(one.cell.place, set()).add(one.name)
-                self._done.setdefault(one.cell.place, asyncio.Event())
+            if one.cell.topology.restarts:
+                self._missing.setdefault(one.cell.topology, set()).add(one.name)
+                self._done.setdefault(one.cell.topology, asyncio.Event())
 
     async def arrive(self, deployed: Deployed, name: str) -> None:
         """Waits for the others; one of them restarts the broker."""
-        place = deployed.place
-        self.give_up(place, name)
+        topology = deployed.topology
+        self.give_up(topology, name)
         async with asyncio.timeout(SCENARIO_TIMEOUT_S):
-            while self._missing[place]:  # noqa: ASYNC110 - a few waits of a minute, no hurry
+            while self._missing[topology]:  # noqa: ASYNC110 - a few waits of a minute, no hurry
                 await asyncio.sleep(0.05)
-        if place not in self._begun:
-            self._begun.add(place)
+        if topology not in self._begun:
+            self._begun.add(topology)
             await asyncio.to_thread(_restart, deployed)
-            self._done[place].set()
-        await self._done[place].wait()
+            self._done[topology].set()
+        await self._done[topology].wait()
 
-    def give_up(self, place: Place, name: str) -> None:
+    def give_up(self, topology: Topology, name: str) -> None:
         """One fewer to wait for."""
-        self._missing.get(place, set()).discard(name)
+        self._missing.get(topology, set()).discard(name)
 
 
 def _restart(deployed: Deployed) -> None:
@@ -135,14 +135,17 @@ class Wanted:
     def name(self) -> str:
         """Of the topic, and part of the group's."""
         name = self.scenario.__name__.removeprefix("test_")[:TOPIC_CHARS]
-        return f"{name}_{self.cell.client}_{self.cell.place.code}"
+        return f"{name}_{self.cell.client}_{self.cell.topology.code}"
 
 
 def scenario(
-    places: Iterable[Place], *, partitions: int = 4, clients: Iterable[str] = ("java", "ours")
+    topologies: Iterable[Topology],
+    *,
+    partitions: int = 4,
+    clients: Iterable[str] = ("java", "ours"),
 ) -> Callable[[Scenario], Callable[..., None]]:
     """Makes a test of a scenario, one per cell."""
-    cells = [Cell(client, place) for place in places for client in clients]
+    cells = [Cell(client, topology) for topology in topologies for client in clients]
 
     def decorate(run: Scenario) -> Callable[..., None]:
         @pytest.mark.interop
@@ -220,9 +223,9 @@ class Runs:
     def _run(self) -> None:
         try:
             tube = prepare("tubemq", self.say).short_lived()
-            topics: dict[Place, dict[str, int]] = {}
+            topics: dict[Topology, dict[str, int]] = {}
             for one in self._wanted:
-                topics.setdefault(one.cell.place, {})[one.name] = one.partitions
+                topics.setdefault(one.cell.topology, {})[one.name] = one.partitions
             self._site = Site(tube, self.folder, topics, self.say)
             self._site.start()
             asyncio.run(self._run_all(self._site))
@@ -262,12 +265,12 @@ class Runs:
         restarts: Restarts,
     ) -> None:
         future = self._outcomes[one.name, one.cell]
-        place = one.cell.place
+        topology = one.cell.topology
         try:
-            deployed = site.places[place]
+            deployed = site.topologies[topology]
             await deployed.writable(READY_TIMEOUT_S)
             # Those that restart wait for each other: they must not wait for a slot as well.
-            limit = contextlib.nullcontext() if place.restarts else slots
+            limit = contextlib.nullcontext() if topology.restarts else slots
             async with limit, asyncio.timeout(SCENARIO_TIMEOUT_S):
                 await one.scenario(At(clients, deployed, restarts, one.name))
             future.set_result(None)
@@ -277,7 +280,7 @@ class Runs:
             if not isinstance(failure, Exception):
                 raise
         finally:
-            restarts.give_up(place, one.name)
+            restarts.give_up(topology, one.name)
 
 
 def _plain(failure: BaseException) -> Exception:

@@ -1,6 +1,6 @@
 """All servers of a session: two masters, brokers of both kinds at each, and brokers to restart.
 
-A place is a master with one or more of its brokers. Topics of every place are created before
+A topology is a master with one or more of its brokers. Topics of every topology are created before
 brokers start: the Java system makes a topic writable only some 41 s after its broker's start.
 """
 
@@ -27,13 +27,13 @@ CONSUMER_TIMEOUT_MS = 20_000
 
 
 @dataclass
-class Place:
+class Topology:
     """A master and those of its brokers that hold a scenario's topics.
 
     Args:
         name: `master/broker`, for the ids of tests.
         master: "java" or "ours".
-        brokers: their kinds; a restart place has brokers that nobody else uses.
+        brokers: their kinds; a restart topology has brokers that nobody else uses.
         restarts: whether the brokers are for restarting.
     """
 
@@ -55,25 +55,25 @@ class Place:
 
 
 PAIRS = [
-    Place("java/java", "java", ("java",)),
-    Place("java/ours", "java", ("ours",)),
-    Place("ours/java", "ours", ("java",)),
-    Place("ours/ours", "ours", ("ours",)),
+    Topology("java/java", "java", ("java",)),
+    Topology("java/ours", "java", ("ours",)),
+    Topology("ours/java", "ours", ("java",)),
+    Topology("ours/ours", "ours", ("ours",)),
 ]
 SEVERAL = [
-    Place("java/several", "java", ("java", "ours")),
-    Place("ours/several", "ours", ("java", "ours")),
+    Topology("java/several", "java", ("java", "ours")),
+    Topology("ours/several", "ours", ("java", "ours")),
 ]
 RESTARTS = [
-    Place(f"{pair.name}-restarted", pair.master, pair.brokers, restarts=True) for pair in PAIRS
+    Topology(f"{pair.name}-restarted", pair.master, pair.brokers, restarts=True) for pair in PAIRS
 ]
 
 
 @dataclass
 class Deployed:
-    """A place with its running servers."""
+    """A topology with its running servers."""
 
-    place: Place
+    topology: Topology
     address: str
     brokers: list[Broker]
     web: WebApi
@@ -95,12 +95,12 @@ async def wait(event: threading.Event, timeout_s: float) -> None:
 
 
 class Site:
-    """Brings up what the wanted places need, in the background.
+    """Brings up what the wanted topologies need, in the background.
 
     Args:
         tube: the Java system.
         folder: logs and data.
-        topics: place to topic to number of partitions.
+        topics: topology to topic to number of partitions.
         say: told of progress, from any thread.
     """
 
@@ -108,7 +108,7 @@ class Site:
         self,
         tube: JavaSystem,
         folder: Path,
-        topics: Mapping[Place, Mapping[str, int]],
+        topics: Mapping[Topology, Mapping[str, int]],
         say: Callable[[str], None],
     ) -> None:
         self._tube = tube
@@ -120,7 +120,7 @@ class Site:
         self._stopped = False
         self._numbers = itertools.count(1)  # of brokers and drivers
         self.java_driver: JavaDriver | None = None
-        self.places: dict[Place, Deployed] = {}
+        self.topologies: dict[Topology, Deployed] = {}
         self.known = threading.Event()
         self._thread = threading.Thread(target=self._bring_up, name="site", daemon=True)
         self.failure: BaseException | None = None
@@ -164,15 +164,15 @@ class Site:
             self.java_driver = self.java_clients()
             masters = {kind: self._master(kind) for kind in {p.master for p in self._topics}}
             shared: dict[tuple[str, str, int], Broker] = {}
-            for place in self._topics:
-                self._deploy(place, masters[place.master], shared)
+            for topology in self._topics:
+                self._deploy(topology, masters[topology.master], shared)
             self._start_brokers()
             self._say(f"masters and brokers are up after {time.monotonic() - start:.0f} s")
             self.known.set()
             self._watch(start)
         except BaseException as failure:  # noqa: BLE001 - handed to whoever waits
             self.failure = failure
-            for deployed in self.places.values():
+            for deployed in self.topologies.values():
                 deployed.failure = failure
                 deployed.ready.set()
             self.known.set()
@@ -190,20 +190,20 @@ class Site:
         return master
 
     def _deploy(
-        self, place: Place, master: Master, shared: dict[tuple[str, str, int], Broker]
+        self, topology: Topology, master: Master, shared: dict[tuple[str, str, int], Broker]
     ) -> None:
         brokers = []
-        for index, kind in enumerate(place.brokers):
-            key = (place.master, kind, place.brokers[:index].count(kind))
-            broker = None if place.restarts else shared.get(key)
+        for index, kind in enumerate(topology.brokers):
+            key = (topology.master, kind, topology.brokers[:index].count(kind))
+            broker = None if topology.restarts else shared.get(key)
             if broker is None:
                 broker = self._new_broker(kind, master)
-                if not place.restarts:
+                if not topology.restarts:
                     shared[key] = broker
             brokers.append(broker)
-        for topic, partitions in self._topics[place].items():
+        for topic, partitions in self._topics[topology].items():
             master.web.add_topic(topic, [broker.broker_id for broker in brokers], partitions)
-        self.places[place] = Deployed(place, master.address, brokers, master.web)
+        self.topologies[topology] = Deployed(topology, master.address, brokers, master.web)
 
     def _new_broker(self, kind: str, master: Master) -> Broker:
         number = next(self._numbers)
@@ -217,7 +217,7 @@ class Site:
         return broker
 
     def _start_brokers(self) -> None:
-        brokers = {id(b): b for d in self.places.values() for b in d.brokers}.values()
+        brokers = {id(b): b for d in self.topologies.values() for b in d.brokers}.values()
         for broker in brokers:
             self._owe(broker.stop)
             broker.start()
@@ -225,19 +225,19 @@ class Site:
             broker.wait()
 
     def _watch(self, start: float) -> None:
-        """Says of each place when all of its topics are writable."""
+        """Says of each topology when all of its topics are writable."""
 
         def watch(deployed: Deployed) -> None:
             try:
-                wait_writable(deployed.web, self._topics[deployed.place])
+                wait_writable(deployed.web, self._topics[deployed.topology])
                 took = time.monotonic() - start
-                self._say(f"{deployed.place} is writable after {took:.0f} s")
+                self._say(f"{deployed.topology} is writable after {took:.0f} s")
             except BaseException as failure:  # noqa: BLE001 - handed to whoever waits
                 deployed.failure = failure
             deployed.ready.set()
 
-        with ThreadPoolExecutor(max(len(self.places), 1)) as pool:
-            list(pool.map(watch, self.places.values()))
+        with ThreadPoolExecutor(max(len(self.topologies), 1)) as pool:
+            list(pool.map(watch, self.topologies.values()))
 
 
-__all__ = ["HOST", "PAIRS", "RESTARTS", "SEVERAL", "Deployed", "Place", "Site"]
+__all__ = ["HOST", "PAIRS", "RESTARTS", "SEVERAL", "Deployed", "Site", "Topology"]

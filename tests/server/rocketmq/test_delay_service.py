@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -35,7 +34,7 @@ class Node:
 
     async def tick(self) -> None:
         self.service.tick()
-        await asyncio.sleep(0)  # the appender stores at the end of the turn
+        await self.core.appender.close()  # stores what is pending
 
     async def until(self, ms: int) -> None:
         """Move the clock in steps of a tick."""

@@ -18,7 +18,8 @@ from coherer._server.rocketmq.ha.master import BEHIND_BYTES_MAX
 from coherer._server.rocketmq.ha.slave import HaSlave
 from coherer.errors import ProtocolError
 from coherer.testing import ManualClock
-from tests.server.ha_harness import Harness, Peer, Side, running, until
+from tests.server.ha_harness import Harness, Peer, Side, running
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -130,7 +131,6 @@ async def test_sends_that_wait_for_a_slave(harness: Harness) -> None:
     await until(lambda: bool(harness.master.slaves))
     assert await harness.master.safe(end, 10) == 12  # somebody is, and does not say that he has it
     waiting = asyncio.create_task(harness.master.safe(end, 10_000))
-    await asyncio.sleep(0)
     peer.connection.write(REPORT.pack(end))
     assert await waiting == 0
     assert (
@@ -190,8 +190,9 @@ async def test_a_record_in_two_halves_waits_for_the_second(
     peers: asyncio.Queue[Peer] = asyncio.Queue()
 
     def accept(connection: net.Connection) -> Peer:
-        peers.put_nowait(Peer(connection))
-        return peers._queue[-1]  # type: ignore[attr-defined, no-any-return]
+        peer = Peer(connection)
+        peers.put_nowait(peer)
+        return peer
 
     listener = await net.listen("127.0.0.1", 0, accept)
     side = Side(tmp_path / "halves", harness.clock)

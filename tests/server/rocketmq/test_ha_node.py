@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from coherer._server.rocketmq.ha.slave import MetadataSync
 from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer.errors import UsageError
 from tests.server.rocket_harness import Client, bodies_of, pull_fields, send_fields
+from tests.waiting import until
 
 PEM = Path(__file__).parents[2] / "net" / "localhost.pem"
 
@@ -76,13 +77,6 @@ class Harness:
             client.connection.close()
         for node in reversed(self._nodes):
             await node.stop()
-
-
-async def until(holds: Callable[[], Awaitable[object]]) -> None:
-    """Ask until something is so that another node does in its own time."""
-    async with asyncio.timeout(20):
-        while not await holds():  # noqa: ASYNC110 - there is no event for it here
-            await asyncio.sleep(0.01)
 
 
 async def bodies(client: Client, queue: int = 0) -> list[bytes]:

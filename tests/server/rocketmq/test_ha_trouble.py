@@ -19,7 +19,8 @@ from coherer._wire.rocketmq.command import Command
 from coherer.errors import CohererError
 from coherer.testing import ManualClock
 from coherer.testing.proxy import FaultProxy
-from tests.server.ha_harness import Harness, Side, running, until
+from tests.server.ha_harness import Harness, Side, running
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -115,7 +116,15 @@ async def test_either_side_notices_that_the_other_has_vanished(
             await until(lambda: len(harness.master.slaves) == 1 and slave.link is not None)
             body = f"after {len(side.bodies())}"
             await harness.side.send(body)
-            await until(lambda: side.bodies()[-1:] == [body])  # noqa: B023
+
+            def caught_up() -> bool:
+                """A connection that was made in the black hole has to time out, too."""
+                clock.advance(1_000)
+                harness.master.tick()
+                slave.tick()
+                return side.bodies()[-1:] == [body]  # noqa: B023
+
+            await until(caught_up)
         await slave.close()
     await until(lambda: not harness.master.slaves)
     await side.close()
@@ -171,14 +180,18 @@ async def test_waiting_in_vain_costs_nothing_later(harness: Harness) -> None:
 
 @pytest.mark.parametrize("address", ["a..b:1", "127.0.0.1:99999", "nobody", "x" * 70 + ":5"])
 async def test_an_invalid_address_of_the_master(
-    harness: Harness, tmp_path: Path, clock: ManualClock, address: str
+    harness: Harness,
+    tmp_path: Path,
+    clock: ManualClock,
+    address: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     await harness.side.send("x")
     side = Side(tmp_path / "follower", clock)
     slave = HaSlave(side.core, retry_s=0.001)
     slave.found(address)
     slave.start()
-    await asyncio.sleep(0)
+    await until(lambda: "Copying the master's log failed" in caplog.text)
     slave.found(f"127.0.0.1:{harness.listener.port}")
     await until(lambda: side.bodies() == ["x"])
     await slave.close()

@@ -169,7 +169,7 @@ async def test_unregistering_a_broker(caller: Caller) -> None:
     assert (await route(caller)).code == 17
 
 
-async def test_silent_brokers_are_taken_out_and_hung_up_on(
+async def test_silent_brokers_are_removed_and_disconnected(
     harness: Harness, caller: Caller, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = await harness.caller()

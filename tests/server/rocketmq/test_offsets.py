@@ -31,10 +31,10 @@ async def offset(peer: Client, code: int, fields: dict[str, str]) -> int:
 async def test_where_a_group_stands(broker_harness: BrokerHarness, peer: Client) -> None:
     await peer.send()
     assert await offset(peer, QUERY_OFFSET, of_group()) == 0, "the queue begins in memory"
-    for place in (7, 3):  # also back, and beyond the end
-        answer = await peer.ask(UPDATE_OFFSET, of_group(commitOffset=place))
+    for position in (7, 3):  # also back, and beyond the end
+        answer = await peer.ask(UPDATE_OFFSET, of_group(commitOffset=position))
         assert (answer.code, answer.remark) == (0, None)
-        assert await offset(peer, QUERY_OFFSET, of_group()) == place
+        assert await offset(peer, QUERY_OFFSET, of_group()) == position
     peer.tell(UPDATE_OFFSET, of_group(topic="unknown", queueId=9, commitOffset=1))
     assert await offset(peer, QUERY_OFFSET, of_group(topic="unknown", queueId=9)) == 1
     answer = await peer.ask(ALL_OFFSETS)
@@ -154,10 +154,10 @@ async def test_messages_by_their_keys(peer: Client, clock: ManualClock) -> None:
 async def test_a_message_by_its_offset(broker_harness: BrokerHarness, peer: Client) -> None:
     await peer.send(b"one")
     answer = await peer.send(b"two")
-    place = int(answer.fields["msgId"][16:], 16)
-    answer = await peer.ask(VIEW, {"offset": str(place)})
+    position = int(answer.fields["msgId"][16:], 16)
+    answer = await peer.ask(VIEW, {"offset": str(position)})
     assert (answer.code, bodies_of(answer)) == (0, [b"two"])
-    for wrong in (place + 1, -5, broker_harness.store.end_offset, 1 << 60):
+    for wrong in (position + 1, -5, broker_harness.store.end_offset, 1 << 60):
         answer = await peer.ask(VIEW, {"offset": str(wrong)})
         assert (answer.code, answer.remark) == (
             1,

@@ -42,7 +42,7 @@ def put_topic(harness: BrokerHarness, name: str, queues: int = 2, *, order: bool
     harness.state.topics.put(topic, harness.clock.now_ms())
 
 
-def place(harness: BrokerHarness, group: str, topic: str, *offsets: int) -> None:
+def set_offsets(harness: BrokerHarness, group: str, topic: str, *offsets: int) -> None:
     for queue, offset in enumerate(offsets):
         harness.state.offsets.open(group, topic, queue).move_to(offset)
 
@@ -111,7 +111,7 @@ async def test_a_topic_is_deleted_with_all_that_belongs_to_it(
     broker_harness: BrokerHarness, peer: Client
 ) -> None:
     await peer.send()
-    place(broker_harness, "g", "demo", 1)
+    set_offsets(broker_harness, "g", "demo", 1)
     for _ in range(2):  # one that is not there is deleted, too
         answer = await peer.ask(Code.DELETE_TOPIC_IN_BROKER, {"topic": "demo"})
         assert (answer.code, answer.remark) == (0, None)
@@ -177,7 +177,7 @@ async def test_a_group_is_made_listed_and_deleted(
     assert listed.subscription_group_table["g"] == group
     assert "TOOLS_CONSUMER" in listed.subscription_group_table
     assert listed.data_version.counter == 1
-    place(broker_harness, "g", "demo", 5)
+    set_offsets(broker_harness, "g", "demo", 5)
     for remove, left in (("false", True), ("true", False)):
         fields = {"groupName": "g", "removeOffset": remove}
         assert (await peer.ask(Code.DELETE_SUBSCRIPTIONGROUP, fields)).code == 0
@@ -204,8 +204,8 @@ async def test_groups_that_cannot_be(
 
 async def test_the_smallest_offsets_of_a_topic(broker_harness: BrokerHarness, peer: Client) -> None:
     for group, offsets in {"a": (5, 7), "b": (3, 9), "c": (1, 1)}.items():
-        place(broker_harness, group, "demo", *offsets)
-    place(broker_harness, "a", "other", 0)
+        set_offsets(broker_harness, group, "demo", *offsets)
+    set_offsets(broker_harness, "a", "other", 0)
 
     async def ask(groups: str) -> dict[int, int]:
         fields = {"topic": "demo", "filterGroups": groups, "compareGroup": "a"}
@@ -220,7 +220,7 @@ async def test_the_smallest_offsets_of_a_topic(broker_harness: BrokerHarness, pe
 
 async def test_cloning_offsets(broker_harness: BrokerHarness, peer: Client) -> None:
     for topic in ("demo", "more", "gone"):
-        place(broker_harness, "a", topic, 5, 7)
+        set_offsets(broker_harness, "a", topic, 5, 7)
     put_topic(broker_harness, "demo")
     put_topic(broker_harness, "more")
 
@@ -228,7 +228,7 @@ async def test_cloning_offsets(broker_harness: BrokerHarness, peer: Client) -> N
         fields |= {"srcGroup": "a", "destGroup": group}
         assert (await peer.ask(Code.CLONE_GROUP_OFFSET, fields)).code == 0
         found = broker_harness.state.offsets.of(group)
-        return {(topic, queue, place.offset) for topic, queue, place in found}
+        return {(topic, queue, position.offset) for topic, queue, position in found}
 
     demo, more = {("demo", 0, 5), ("demo", 1, 7)}, {("more", 0, 5), ("more", 1, 7)}
     assert await clone("b", topic="demo") == demo
@@ -264,8 +264,8 @@ async def test_the_queues_of_a_topic(broker_harness: BrokerHarness, peer: Client
 
 async def test_how_far_a_group_is(broker_harness: BrokerHarness, peer: Client) -> None:
     await filled(broker_harness, peer)
-    place(broker_harness, "g", "demo", 2)
-    place(broker_harness, "g", "gone", 9)
+    set_offsets(broker_harness, "g", "demo", 2)
+    set_offsets(broker_harness, "g", "gone", 9)
     answer = await peer.ask(Code.GET_CONSUME_STATS, {"consumerGroup": "g"})
     at_ms = broker_harness.clock.now_ms() - 1000
     expected = {
@@ -285,8 +285,8 @@ async def test_how_far_all_groups_are(broker_harness: BrokerHarness, peer: Clien
     await filled(broker_harness, peer)
     put_topic(broker_harness, "ordered", order=True)
     broker_harness.state.groups.add("g")
-    place(broker_harness, "g", "demo", 1)
-    place(broker_harness, "g", "ordered", 0)
+    set_offsets(broker_harness, "g", "demo", 1)
+    set_offsets(broker_harness, "g", "ordered", 0)
 
     async def ask(is_order: str) -> tuple[int, set[str]]:
         answer = await peer.ask(Code.GET_BROKER_CONSUME_STATS, {"isOrder": is_order})
@@ -304,7 +304,7 @@ async def test_how_far_all_groups_are(broker_harness: BrokerHarness, peer: Clien
 
 async def test_which_times_a_group_has_to_read(broker_harness: BrokerHarness, peer: Client) -> None:
     await filled(broker_harness, peer)
-    place(broker_harness, "g", "demo", 2)
+    set_offsets(broker_harness, "g", "demo", 2)
     now_ms = broker_harness.clock.now_ms()
     broker_harness.clock.advance(500)
     fields = {"topic": "demo", "group": "g"}

@@ -15,6 +15,7 @@ from coherer._wire.rocketmq.codes import refused
 from coherer._wire.rocketmq.command import Command
 from coherer.errors import DisconnectedError, ProtocolError, RequestTimeoutError
 from tests.server.rocketmq_caller import Caller
+from tests.waiting import until
 
 ECHO, REFUSE, FAIL, LATER, NEVER, BATCH, HEADLESS, BROKEN, LARGE = range(1000, 1009)
 
@@ -134,7 +135,7 @@ async def test_an_unknown_code_has_the_remark_of_4_9(caller: Caller) -> None:
     assert (answer.code, answer.remark) == (3, " request type 350 not supported")
 
 
-async def test_a_name_server_says_nothing_to_unknown_codes() -> None:
+async def test_a_name_server_ignores_unknown_codes() -> None:
     harness = Harness(silent=True)
     harness.listener = await net.listen("127.0.0.1", 0, harness.remoting.make)
     caller = await Caller.dial(harness.listener.port)
@@ -261,8 +262,7 @@ async def test_a_connection_that_closes_while_others_are_served(harness: Harness
     await gone.hang_up()
     async with asyncio.timeout(10):
         await harness.lost.get()
-        while harness.remoting.catching_up:  # noqa: ASYNC110 - it ends by itself, and tells nobody
-            await asyncio.sleep(0)
+    await until(lambda: harness.remoting.catching_up == 0)
 
 
 async def test_an_unhandled_error_while_catching_up_closes_the_connection(
@@ -300,21 +300,24 @@ async def test_silence_ends_a_connection(harness: Harness, caller: Caller) -> No
 
 
 async def test_a_client_that_has_vanished_is_closed_once_and_does_not_stay(
-    harness: Harness,
-    caller: Caller,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It takes nothing any more, and its connection never breaks."""
-    monkeypatch.setattr(limits, "STALLED_WRITE_MS", 20)
+    harness = Harness()
+    harness.listener = await net.listen(
+        "127.0.0.1",
+        0,
+        harness.remoting.make,
+        budget=net.ConnectionBudget(net.ConnectionLimits(write_stall_ms=20)),
+    )
+    caller = await Caller.dial(harness.listener.port)
     await caller.ask(ECHO)
     caller.connection.pause_reading()
     for _ in range(8):
         caller.begin(LARGE)
     caller.connection.flush()
+    await until(lambda: harness.handled == 9)
     async with asyncio.timeout(10):
-        while harness.handled < 9:  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0.001)
         [channel] = harness.remoting.channels
         with caplog.at_level(logging.INFO, "coherer._server"):
             for beats in range(1, 4):
@@ -324,6 +327,7 @@ async def test_a_client_that_has_vanished_is_closed_once_and_does_not_stay(
         assert await harness.lost.get() is channel
     assert not harness.remoting.channels
     caller.connection.abort()
+    await harness.listener.close()
 
 
 async def test_garbage_ends_only_its_connection(

@@ -163,7 +163,7 @@ async def test_the_broker_chooses_a_queue(broker_harness: BrokerHarness, peer: C
     assert chosen <= {0, 1, 2, 3}
 
 
-async def test_numbers_that_are_none(peer: Client, broker_harness: BrokerHarness) -> None:
+async def test_invalid_numbers(peer: Client, broker_harness: BrokerHarness) -> None:
     await peer.send()
     for wrong in ({"e": "x"}, {"g": "now"}, {"h": "3000000000"}, {"f": ""}, {"e": "9" * 30}):
         answer = await peer.send(**wrong)
@@ -379,7 +379,7 @@ async def test_the_flag_decides_not_the_code(broker_harness: BrokerHarness, peer
         ({"i": "k\x01" + "v" * 33_000}, encode_batch_item(b"x", b""), 1),
     ],
 )
-async def test_batches_that_are_none(
+async def test_invalid_batches(
     broker_harness: BrokerHarness, peer: Client, fields: dict[str, object], body: bytes, code: int
 ) -> None:
     answer = await peer.ask(BATCH, send_fields(m="true", **fields), body)

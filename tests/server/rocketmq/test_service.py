@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from coherer.testing import ManualClock
 from tests.server.node_harness import options
 from tests.server.raw_client import RawClient
 from tests.server.rocketmq_caller import Caller
+from tests.waiting import until
 
 PEM = Path(__file__).parents[2] / "net" / "localhost.pem"
 ANYBODY = net.TlsOptions(verify=False)
@@ -54,18 +55,11 @@ async def route(caller: Caller, topic: str) -> bodies.TopicRoute | None:
     return bodies.TopicRoute.decode(answer.body)
 
 
-async def until(met: Callable[[], bool]) -> None:
-    """Poll until a condition holds."""
-    async with asyncio.timeout(10):
-        while not met():  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0.001)
-
-
 async def until_route(caller: Caller, topic: str) -> bodies.TopicRoute:
-    """Asks until a name server knows."""
-    async with asyncio.timeout(10):
-        while (found := await route(caller, topic)) is None:  # noqa: ASYNC110 - likewise
-            await asyncio.sleep(0.01)
+    """Wait until a name server has the route of a topic."""
+    await until(lambda: route(caller, topic))
+    found = await route(caller, topic)
+    assert found is not None
     return found
 
 

@@ -48,13 +48,13 @@ class Node:
         self.store.append([self.service.schedule(draft)])
 
     async def tick(self) -> None:
-        """A tick, and the work that it schedules."""
-        self.service.tick()
+        """Tick until nothing more is stored; a tick passes a limited number of empty slots."""
         end = -1
         while end != self.store.end_offset:
             end = self.store.end_offset
             for _ in range(60):
-                await asyncio.sleep(0)
+                self.service.tick()
+                await self.core.appender.close()  # stores what is pending
 
     async def until(self, ms: int, step_ms: int = 100) -> None:
         for _ in range(ms // step_ms):

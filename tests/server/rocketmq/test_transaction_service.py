@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -83,7 +82,7 @@ class Node:
         before = len(self.questions)
         for _ in range(5):
             self.service.tick()
-            await asyncio.sleep(0)
+            await self.core.appender.close()  # stores what is pending
         return [question.unique_key for question in self.questions[before:]]
 
     def records(self, topic: str, queue_id: int = 0) -> list[layout.Record]:

@@ -239,8 +239,7 @@ def test_a_session_in_chunks_of_any_size(sent: list[Command], step: int) -> None
 
 
 def test_numbers_of_requests_wrap_around() -> None:
-    session = Session()
-    session._opaque = 2**31 - 2  # getting there takes two thousand million
+    session = Session(first_opaque=2**31 - 1)
     assert [session.request(1)[0] for _ in range(3)] == [2**31 - 1, -(2**31), -(2**31) + 1]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,23 +61,28 @@ def test_the_encoder_equals_protobuf(
     encoder = sending.SendEncoder(
         message.clientId, message.topicName, message.partitionId, message.sentAddr
     )
-    client = ClientSession()
-    client._serial = serial - 1 if serial > -(2**31) else 2**31 - 1
-    _, expected = client.request(methods.SEND_MESSAGE, message, timeout_ms)
+    _, expected = ClientSession(serial).request(methods.SEND_MESSAGE, message, timeout_ms)
     assert encoded(encoder, message, serial, timeout_ms) == expected
     assert encoded(encoder, message, serial, timeout_ms) == expected  # from its caches
     message.data += b"x"
-    client._serial -= 1
-    _, expected = client.request(methods.SEND_MESSAGE, message, timeout_ms)
+    _, expected = ClientSession(serial).request(methods.SEND_MESSAGE, message, timeout_ms)
     assert encoded(encoder, message, serial, timeout_ms) == expected
 
 
 def test_the_caches_of_the_encoder_are_bounded() -> None:
     encoder = sending.SendEncoder("p", "t", 0, 0)
-    for size in range(5000):
-        encoder.encode(1, bytes(size), 0, str(size), None, b"", 1000)
-    assert len(encoder._heads) <= 4096
-    assert len(encoder._tails) <= 4096
+
+    def memory_after(first: int, count: int) -> int:
+        for number in range(first, first + count):
+            encoder.encode(1, b"", 0, str(number), None, b"", number)
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        full = memory_after(1, 4_000)
+        assert memory_after(4_001, 12_000) < 1.5 * full
+    finally:
+        tracemalloc.stop()
 
 
 @given(int32, int64, int64, int64)

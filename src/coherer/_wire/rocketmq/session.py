@@ -20,6 +20,7 @@ class Session:
         language: the language in the headers.
         binary: write requests with the binary header. Answers are always in JSON, which all clients
             read.
+        first_opaque: the number of the first request.
 
     >>> client, server = Session(), Session()
     >>> opaque, frame = client.request(105, {"topic": "T"})
@@ -31,11 +32,13 @@ class Session:
 
     __slots__ = ("_binary", "_decoder", "_language", "_opaque")
 
-    def __init__(self, language: str = PYTHON, *, binary: bool = False) -> None:
+    def __init__(
+        self, language: str = PYTHON, *, binary: bool = False, first_opaque: int = 1
+    ) -> None:
         self._decoder = FrameDecoder()
         self._language = language
         self._binary = binary
-        self._opaque = 0
+        self._opaque = first_opaque - 1
 
     def receive(self, data: bytes) -> list[Command]:
         """Take bytes from the socket.

@@ -269,17 +269,21 @@ class ServerSession:
 
 
 class ClientSession:
-    """The client's end of a connection; example at `ServerSession`."""
+    """The client's end of a connection; example at `ServerSession`.
+
+    Args:
+        first_serial: the serial number of the first request.
+    """
 
     __slots__ = ("_decoder", "_known", "_serial")
 
-    def __init__(self) -> None:
+    def __init__(self, first_serial: int = 1) -> None:
         self._decoder = FrameDecoder()
-        self._serial = 0
+        self._serial = first_serial - 1
         self._known: dict[bytes, tuple[int, int, int]] = {}
 
     def next_serial(self) -> int:
-        """Return the next serial number: 1, 2, …, wrapping as a signed 32-bit number."""
+        """Return the next serial number, wrapping as a signed 32-bit number."""
         self._serial = serial = self._serial + 1 if self._serial < 0x7FFFFFFF else -0x80000000
         return serial
 

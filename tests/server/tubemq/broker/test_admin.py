@@ -89,7 +89,7 @@ async def test_the_partitions_of_a_broker(app: AdminApp, asker: RawClient) -> No
     assert app.handle("admin_query_pubinfo", {})["dataCount"] == 3
 
     assert len(await get(asker)) == 4
-    place = {
+    position = {
         "partitionId": 1,
         "curOffset": 0,
         "flightOffset": 4,
@@ -102,7 +102,7 @@ async def test_the_partitions_of_a_broker(app: AdminApp, asker: RawClient) -> No
     assert app.handle("admin_query_offset", {"group": "g", "topic": "demo"})["dataSet"] == [
         {
             "groupName": "g",
-            "subInfo": [{"topicName": "demo", "offsets": [place], "partCount": 1}],
+            "subInfo": [{"topicName": "demo", "offsets": [position], "partCount": 1}],
             "topicCount": 1,
         }
     ]
@@ -145,7 +145,7 @@ async def test_moving_a_group_with_a_held_get(app: AdminApp, asker: RawClient) -
     assert [message.payLoadData for message in answer.messages] == [b"2", b"3"]
     found = app.handle("admin_query_offset", {"group": "new"})["dataSet"]
     [topic] = found[0]["subInfo"]  # type: ignore[index, call-overload]
-    assert [(place["partitionId"], place["curOffset"]) for place in topic["offsets"]] == [
+    assert [(position["partitionId"], position["curOffset"]) for position in topic["offsets"]] == [
         (1, 2),
         (0, 0),
     ]
@@ -155,7 +155,7 @@ async def test_moving_groups_to_the_end(app: AdminApp, asker: RawClient) -> None
     given = {"groupName": "g", "modifyUser": "me", "manualSet": "false", "topicName": "demo,none"}
     assert app.handle("admin_set_offset", given)["result"] is True
     [group] = app.handle("admin_query_offset", {})["dataSet"]  # type: ignore[misc]
-    lags = [place["offsetLag"] for place in group["subInfo"][0]["offsets"]]  # type: ignore[index, call-overload]
+    lags = [position["offsetLag"] for position in group["subInfo"][0]["offsets"]]  # type: ignore[index, call-overload]
     assert lags == [0, 0]
 
 
@@ -201,8 +201,8 @@ async def test_through_the_client(node: Node, asker: RawClient) -> None:
     ends = [(part.min_offset, part.max_offset) for part in await admin.partitions("demo")]
     assert ends == [(0, 0), (0, 4)]
     [group] = await admin.groups("g")
-    [place] = [part for part in group.partitions if part.partition == 1]
-    assert (place.committed, place.lag, place.owner) == (0, 4, "c")
+    [position] = [part for part in group.partitions if part.partition == 1]
+    assert (position.committed, position.lag, position.owner) == (0, 4, "c")
     assert await admin.reset_offsets("g", "demo", "latest") == {"1:demo:0": 0, "1:demo:1": 4}
     [group] = await admin.groups("g")
     assert group.lag == 0

@@ -85,9 +85,13 @@ async def test_the_offset_of_a_group(
     assert (before["zkOffset"], before["curReadDataOffset"]) == (0, -1)
     assert client.register(partitionId=1, groupName="g").success
     client.get(partitionId=1, groupName="g")
-    place = ask(app, "admin_query_group_offset", **where, requireRealOffset="true")
-    assert (place["minOffset"], place["maxOffset"], place["tmpOffset"]) == (0, len(sent), 9)
-    assert place["maxDataOffset"] > place["minDataOffset"] == 0
+    position = ask(app, "admin_query_group_offset", **where, requireRealOffset="true")
+    assert (position["minOffset"], position["maxOffset"], position["tmpOffset"]) == (
+        0,
+        len(sent),
+        9,
+    )
+    assert position["maxDataOffset"] > position["minDataOffset"] == 0
     for change in ({"topicName": "none"}, {"partitionId": 3}, {"partitionId": ""}):
         assert ask(app, "admin_query_group_offset", **{**where, **change})["errCode"] == 400
 

@@ -48,10 +48,10 @@ async def test_old_groups_and_old_files_go(
     client.unregister(groupName="h")
     broker.core.clean()
     clock.advance(1000)
-    monkeypatch.setattr(store, "clean", lambda now_ms: 2)
+    monkeypatch.setattr(store, "delete_expired", lambda now_ms: 2)
     broker.core.clean()
     assert broker.state.offsets.groups() == {"g"}
-    assert "2 old files" in caplog.text
+    assert "Deleted 2 expired files" in caplog.text
     await close(broker)
 
 

@@ -13,6 +13,7 @@ from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.session import Response
 from coherer.testing import ManualClock
 from tests.server.broker_harness import BrokerClient, bodies, close, serve
+from tests.waiting import until
 
 
 async def test_a_get_waits_for_its_partition(
@@ -157,14 +158,12 @@ async def test_a_consumer_that_does_not_read_its_answers_gets_no_more(client: Br
     client.connection.full = True
     serials = [client.post_get(lastPackConsumed=False) for _ in range(3)]
     assert not client.connection.reading
-    await asyncio.sleep(0)
+    await client.connection.draining.wait()
     assert all(client.got(serial) is None for serial in serials)
     client.connection.full = False
-    client.connection.room.set()
-    for _ in range(10):
-        await asyncio.sleep(0)
+    client.connection.drained.set()
+    await until(lambda: client.connection.reading)
     assert all(client.got(serial) is not None for serial in serials)
-    assert client.connection.reading
     assert client.got(client.post_get(lastPackConsumed=False)) is not None
 
 
@@ -172,11 +171,11 @@ async def test_a_connection_closes_while_its_gets_are_postponed(
     client: BrokerClient, broker: Broker
 ) -> None:
     client.register()
+    before = asyncio.all_tasks()
     client.connection.full = True
     client.post_get()
-    await asyncio.sleep(0)
+    await client.connection.draining.wait()
     client.receiver.closed(None)
-    client.connection.room.set()
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    client.connection.drained.set()
+    await until(lambda: asyncio.all_tasks() <= before)
     assert broker.gets.held_count == 0

@@ -76,7 +76,7 @@ class Script:
             brokerAuthorizedInfo=pb.MasterBrokerAuthorizedInfo(visitAuthorizedToken="1,2"),
             clsConfig=pb.ClusterConfig(configId=3, maxMsgSize=2_000_000),
         )
-        self._configuration(answer)
+        self.configure(answer)
         return answer
 
     def _heartbeat(self, request: pb.HeartRequestB2M) -> pb.HeartResponseM2B:
@@ -94,10 +94,10 @@ class Script:
             takeRemoveTopicInfo=True,
             removeTopicConfInfo=[topic.text() for topic in self.removing],
         )
-        self._configuration(answer)
+        self.configure(answer)
         return answer
 
-    def _configuration(self, answer: pb.RegisterResponseM2B | pb.HeartResponseM2B) -> None:
+    def configure(self, answer: pb.RegisterResponseM2B | pb.HeartResponseM2B) -> None:
         if answer.takeConfInfo:
             answer.curBrokerConfId = self.id
             answer.confCheckSumId = self.id
@@ -269,7 +269,7 @@ async def test_invalid_configurations_change_nothing(
 
     script.id = 2
     for text, topics in ((" ", ["b"]), (DEFAULTS, ["b:c"])):
-        script._configuration = broken(text, topics)  # type: ignore[assignment, method-assign]
+        script.configure = broken(text, topics)  # type: ignore[assignment, method-assign]
         link.sync()
         assert partitions(broker) == {"a": 2}
     assert "invalid configuration from the master" in caplog.text
@@ -286,7 +286,7 @@ async def test_stops_and_flow_rules_are_applied(
         answer.stopRead, answer.qryPriorityId, answer.flowCheckId = True, 303, 4
         answer.flowControlInfo = '[{"type":1,"rule":[{"zeroCnt":3,"freqInMs":300}]}]'
 
-    script._configuration = configure  # type: ignore[assignment, method-assign]
+    script.configure = configure  # type: ignore[assignment, method-assign]
     link.sync()
     assert (broker.state.stop_read, broker.state.stop_write) == (True, False)
     assert broker.state.flow.frequency_limits
@@ -414,16 +414,16 @@ async def test_the_link_finds_the_active_master_again(
     await one.listener.close()
 
 
-async def test_masters_that_do_not_answer(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_masters_that_do_not_answer(script: Script) -> None:
     master = ScriptedMaster(script)
     port = await master.open()
     masters = MasterClient([("127.0.0.1", port)])
     heartbeat = pb.CloseRequestB2M(brokerId="7")
     master.mute = True
-    with monkeypatch.context() as patch:
-        patch.setattr(masters, "_timeout_ms", 20)
-        with pytest.raises(TimeoutError):
-            await masters.call(methods.BROKER_CLOSE, heartbeat)
+    impatient = MasterClient([("127.0.0.1", port)], timeout_ms=20)
+    with pytest.raises(TimeoutError):
+        await impatient.call(methods.BROKER_CLOSE, heartbeat)
+    impatient.close()
     master.mute, master.garbage = False, b"\xff"
     with pytest.raises(ProtocolError):
         await masters.call(methods.BROKER_CLOSE, heartbeat)

@@ -41,8 +41,8 @@ def test_batch_replies_equal_single_replies(
 def test_ids_that_grow_a_digit() -> None:
     first_id = 355 << 48  # 99_923_…
     step = 10**17 - first_id
-    places = [AppendResult(0, step + add, 1) for add in (-2, -1, 0, 1)]
-    assert send_replies([1, 2, 3, 4], places, first_id, 5) == b"".join(
-        encode_send_response(serial, first_id + place.physical_offset, 5, 0)
-        for serial, place in enumerate(places, 1)
+    results = [AppendResult(0, step + add, 1) for add in (-2, -1, 0, 1)]
+    assert send_replies([1, 2, 3, 4], results, first_id, 5) == b"".join(
+        encode_send_response(serial, first_id + result.physical_offset, 5, 0)
+        for serial, result in enumerate(results, 1)
     )

@@ -265,7 +265,9 @@ def test_a_new_topic_or_partition_reaches_running_groups() -> None:
     assert a.numbers == [0, 1, 2]
 
 
-def test_a_restarted_broker_has_to_be_taken_again(harness: MasterHarness) -> None:
+def test_partitions_of_a_restarted_broker_have_to_be_registered_again(
+    harness: MasterHarness,
+) -> None:
     a = join(harness, "a")
     a.heartbeat()
     a.heartbeat()

@@ -1,6 +1,6 @@
 """Plays the same requests to Java's broker and to ours, and compares what they say.
 
-A script writes down what a broker answers, without what differs from place to place; what Java's
+A script records what a broker answers, without what differs from broker to broker; what Java's
 said is what ours has to say.
 """
 
@@ -16,7 +16,7 @@ from coherer._wire.rocketmq.command import Command
 from tests.server.client_harness import Client
 from tests.server.rocket_harness import SEND_V2, pull_fields, records_of, send_fields
 
-from .rocket_place import Place
+from .broker_scenario import BrokerScenario
 from .rocket_site import RocketSite
 
 MAXIMUM = 30
@@ -25,11 +25,11 @@ _EXCEPTION = re.compile(r"(?s)^[\w.]*(Exception|Error): .*")
 Line: TypeAlias = tuple[Any, ...]
 
 
-class Scribe:
-    """Asks a broker and writes down what it says."""
+class Recorder:
+    """Sends requests to a broker and records its answers."""
 
-    def __init__(self, place: Place, client: Client) -> None:
-        self.place = place
+    def __init__(self, scenario: BrokerScenario, client: Client) -> None:
+        self.scenario = scenario
         self.client = client
         self.lines: list[Line] = []
 
@@ -84,25 +84,25 @@ class Scribe:
         ]
 
     def plain(self, text: str) -> str:
-        """Without the names of this test and this place."""
-        text = text.replace(self.place.topic, "TOPIC").replace(self.place.group, "GROUP")
+        """Replace the names of this test and this broker."""
+        text = text.replace(self.scenario.topic, "TOPIC").replace(self.scenario.group, "GROUP")
         return re.sub(r"127\.0\.0\.1:\d+", "ADDRESS", text)
 
     def sending(self, **changes: object) -> dict[str, str]:
-        return send_fields(**{"b": self.place.topic, **changes})
+        return send_fields(**{"b": self.scenario.topic, **changes})
 
     def pulling(self, **changes: object) -> dict[str, str]:
         return pull_fields(
-            **{"topic": self.place.topic, "consumerGroup": self.place.group, **changes}
+            **{"topic": self.scenario.topic, "consumerGroup": self.scenario.group, **changes}
         )
 
     def queue(self, **changes: object) -> dict[str, str]:
-        fields = {"topic": self.place.topic, "queueId": 0, **changes}
+        fields = {"topic": self.scenario.topic, "queueId": 0, **changes}
         return {name: str(value) for name, value in fields.items()}
 
     async def visible(self, count: int, topic: str | None = None, queue: int = 0) -> None:
         """Java's brokers show a message a moment after they have taken it."""
-        fields = self.queue(topic=topic or self.place.topic, queueId=queue)
+        fields = self.queue(topic=topic or self.scenario.topic, queueId=queue)
         await self.until(MAXIMUM, fields, lambda answer: int(answer.fields["offset"]) >= count)
 
     async def until(
@@ -123,18 +123,18 @@ class Scribe:
         await self.visible(count)
 
 
-Script: TypeAlias = Callable[[Scribe], Awaitable[None]]
+Script: TypeAlias = Callable[[Recorder], Awaitable[None]]
 
 
 async def play(rocket: RocketSite, script: Script) -> None:
     """Plays a script at both brokers, and compares."""
     said: dict[str, list[Line]] = {}
     for kind in ("java", "ours"):
-        place = Place(await asyncio.to_thread(rocket.cluster, kind))
-        scribe = Scribe(place, await place.dial())
-        await script(scribe)
-        said[kind] = scribe.lines
-        for client in place.clients:
+        scenario = BrokerScenario(await asyncio.to_thread(rocket.cluster, kind))
+        recorder = Recorder(scenario, await scenario.dial())
+        await script(recorder)
+        said[kind] = recorder.lines
+        for client in scenario.clients:
             client.connection.close()
     assert len(said["java"]) > 2
     for java, ours in zip(said["java"], said["ours"], strict=True):

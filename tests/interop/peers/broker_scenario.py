@@ -16,7 +16,7 @@ SEND, OFFSET, MAXIMUM = 310, 15, 30
 WAIT_S = 30.0
 
 
-class Place:
+class BrokerScenario:
     """A broker, with names that no other test uses.
 
     Args:
