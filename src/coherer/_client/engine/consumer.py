@@ -256,8 +256,8 @@ def on_sigterm(action: Callable[[], object]) -> Generator[None]:
     def terminate(number: int, frame: FrameType | None) -> None:
         del frame
         signal.signal(number, signal.SIG_DFL)
-        _log.info("SIGTERM: finishing the batches in hand, then stopping")
-        action()
+        action()  # before the log: a slow handler must not let another batch be taken
+        _log.info("SIGTERM: finishing the current batches, then stopping")
 
     signal.signal(number, terminate)
     try:
