@@ -177,11 +177,12 @@ def _post(
     deliver_at: datetime | None,
     delay: timedelta | None,
 ) -> Post | None:
-    """What posts a message with these options; None for the producer's own `post`."""
+    """The function that posts a message with these options; None for the default one."""
     when = delivery_time(delay_level, deliver_at, delay)
     if order_by is None and queue is None and not when:
         return None
-    return partial(producer.post, order_by=order_by, queue=queue, when=when)
+    post = producer._post  # pyright: ignore[reportPrivateUsage]
+    return partial(post, order_by=order_by, queue=queue, when=when)
 
 
 class ReceivedMessage(aio.ReceivedMessage, frozen=True, eq=False, gc=False):
@@ -765,7 +766,9 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
 
     def __init__(self, portal: Portal, inner: aio.Consumer) -> None:
         super().__init__(portal, inner)
-        inner.make = partial(ReceivedBatch, portal=portal)
+        inner._make_batch = partial(  # pyright: ignore[reportPrivateUsage]
+            ReceivedBatch, portal=portal
+        )
 
     @property
     def group(self) -> str:
@@ -919,7 +922,9 @@ class PullConsumer(ManagedFacade[aio.PullConsumer]):
 
     def __init__(self, portal: Portal, inner: aio.PullConsumer) -> None:
         super().__init__(portal, inner)
-        inner.make = partial(ReceivedBatch, portal=portal)
+        inner._make_batch = partial(  # pyright: ignore[reportPrivateUsage]
+            ReceivedBatch, portal=portal
+        )
 
     @property
     def group(self) -> str:

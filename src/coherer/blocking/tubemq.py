@@ -404,7 +404,9 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
 
     def __init__(self, portal: Portal, inner: aio.Consumer) -> None:
         super().__init__(portal, inner)
-        inner.make = partial(ReceivedBatch, portal=portal)
+        inner._make_batch = partial(  # pyright: ignore[reportPrivateUsage]
+            ReceivedBatch, portal=portal
+        )
 
     @property
     def group(self) -> str:

@@ -152,15 +152,6 @@ class BaseProducer(Lifecycle):
         """How many messages may be under way."""
         return self._window.limit
 
-    @property
-    def full(self) -> bool:
-        """Whether `submit` would be refused."""
-        return self._window.full
-
-    def publishes(self, topic: str) -> bool:
-        """Whether messages of a topic can be submitted."""
-        return topic in self._published
-
     async def start(self) -> None:
         """Register and publish the first topics; returns when the producer can send.
 
@@ -184,10 +175,6 @@ class BaseProducer(Lifecycle):
     @abstractmethod
     async def publish(self, *topics: str) -> None:
         """Publish topics; returns when messages to them can be sent."""
-
-    @abstractmethod
-    def post(self, message: Message, sink: Sink) -> None:
-        """Send a message and report to `sink`, regardless of the window. For facades."""
 
     async def ready(self) -> None:
         """Wait until there is room in the window."""
@@ -218,21 +205,17 @@ class BaseProducer(Lifecycle):
         Raises:
             CohererError: a topic could not be published. What was sent before is sent.
         """
-        bulk = self.bulk(receipts=receipts)
+        bulk = self._bulk(receipts=receipts)
         await bulk.add(messages)
         return await bulk.finish()
 
-    def bulk(self, *, receipts: bool = False) -> Bulk:
-        """Send many messages in several steps, with one report at the end.
-
-        Args:
-            receipts: keep them all, for the report.
-        """
+    def _bulk(self, *, receipts: bool) -> Bulk:
+        """Make the collector of the outcomes of `send_many`."""
         self.check()
-        return Bulk(self.post_many, receipts=receipts, unseen=self._unseen)
+        return Bulk(self._post_many, receipts=receipts, unseen=self._unseen)
 
-    async def post_many(self, messages: Iterable[Message], bulk: Bulk) -> None:
-        """Post messages as there is room in the window; see `Bulk.add`."""
+    async def _post_many(self, messages: Iterable[Message], bulk: Bulk) -> None:
+        """Post messages while the window has space; see `Bulk.add`."""
         self.check()
         window, published, post = self._window, self._published, self._posting()
         posted = 0  # since others had a turn
@@ -279,7 +262,11 @@ class BaseProducer(Lifecycle):
         if was not in {"new", "closed"}:
             await self._leave()
 
-    # -- for the kinds to say
+    # -- for protocols
+
+    @abstractmethod
+    def _post(self, message: Message, sink: Sink) -> None:
+        """Send a message; `sink` gets the outcome. Does not wait for the window."""
 
     @abstractmethod
     async def _register(self) -> None:
@@ -291,7 +278,7 @@ class BaseProducer(Lifecycle):
 
     def _posting(self) -> Callable[[Message, Sink], object]:
         """The function that posts each of many messages."""
-        return self.post
+        return self._post
 
     # -- inside
 

@@ -194,7 +194,7 @@ class AssignmentManager:
         options: the consumer's options.
         store: where offsets are stored.
         flags: of pulls.
-        make: makes batches.
+        make_batch: makes batches.
         assignments: the assigned queues, shared with the consumer.
 
     Attributes:
@@ -214,7 +214,7 @@ class AssignmentManager:
         options: ConsumerOptions,
         store: OffsetStore,
         flags: int,
-        make: Callable[..., ReceivedBatch],
+        make_batch: Callable[..., ReceivedBatch],
         assignments: Assignments[Queue, AssignedQueue],
     ) -> None:
         self.rpc = rpc
@@ -239,7 +239,7 @@ class AssignmentManager:
             store,
             Redelivery(rpc, group, options),
             self.buffer,
-            make,
+            make_batch,
             self._subscription_unknown,
         )
 

@@ -68,7 +68,7 @@ class AssignmentManager:
         topics: topic to the tags that are wanted; none means all messages.
         options: the consumer's options.
         heartbeat_ms: period of heartbeats to brokers.
-        make: makes batches.
+        make_batch: makes batches.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class AssignmentManager:
         topics: Mapping[str, frozenset[str]],
         options: ConsumerOptions,
         heartbeat_ms: int,
-        make: Callable[..., ReceivedBatch],
+        make_batch: Callable[..., ReceivedBatch],
     ) -> None:
         self._assignments = assignments
         self._rpc = rpc
@@ -92,7 +92,7 @@ class AssignmentManager:
         self._topics = topics
         self._options = options
         self._heartbeat_ms = heartbeat_ms
-        self._make = make
+        self._make_batch = make_batch
         self._turn = asyncio.Lock()  # an instruction and a loss may want the same partition
         self._losses: set[asyncio.Task[None]] = set()
         self._heartbeats = asyncio.create_task(self._send_heartbeats(), name="broker heartbeats")
@@ -176,7 +176,7 @@ class AssignmentManager:
             self._rpc,
             self._assignments.buffer,
             self._options,
-            self._make,
+            self._make_batch,
             self._lost,
         )
         self._assignments.add(fetcher.key, fetcher)
@@ -278,9 +278,6 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
         group: the group; its members share the partitions of its topics.
         topics: what to receive.
         options: how.
-
-    Attributes:
-        make: makes batches; facades have their own.
     """
 
     _RETRY: ClassVar[timedelta | None] = timedelta(seconds=1)
@@ -301,7 +298,8 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
         self._subscription = Subscription(
             group=group, topics=topics_of(topics), bound=self._positions.bound
         )
-        self.make: Callable[..., ReceivedBatch] = ReceivedBatch
+        # The blocking API sets its own class.
+        self._make_batch: Callable[..., ReceivedBatch] = ReceivedBatch
         self._instructions: asyncio.Queue[Instruction] = asyncio.Queue()
         self._membership = Membership(
             cluster, self._subscription, self._instructions.put_nowait, self._prefetch.wake
@@ -373,7 +371,7 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
             topics,
             self._options,
             self._cluster.options.heartbeat_ms,
-            self.make,
+            self._make_batch,
         )
         self._working = asyncio.create_task(self._work_off(), name="rebalance")
         membership.begin()

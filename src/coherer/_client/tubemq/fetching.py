@@ -106,7 +106,7 @@ class PartitionFetcher:
         rpc: the calls to brokers.
         buffer: the consumer's prefetch buffer.
         options: the consumer's options.
-        make: makes batches; facades have their own.
+        make_batch: makes batches.
         lost: called when the broker does not hold the partition for this member any more.
 
     Attributes:
@@ -126,7 +126,7 @@ class PartitionFetcher:
         rpc: BrokerRpc,
         buffer: PrefetchBuffer[ReceivedBatch],
         options: ConsumerOptions,
-        make: Callable[..., ReceivedBatch],
+        make_batch: Callable[..., ReceivedBatch],
         lost: Callable[[PartitionFetcher, CohererError], None],
     ) -> None:
         self.partition = partition
@@ -144,7 +144,7 @@ class PartitionFetcher:
         self._rpc = rpc
         self._buffer = buffer
         self._options = options
-        self._make = make
+        self._make_batch = make_batch
         self._lost = lost
         self._offset = start.offset  # where the last batch began
         self._max_offset = start.max_offset
@@ -328,7 +328,7 @@ class PartitionFetcher:
             timeout_ms=self._options.poll_ms,
         )
         answered_at = self._loop.time()
-        batch = self._make(
+        batch = self._make_batch(
             body,
             topic=self.partition.topic,
             broker=self._broker,

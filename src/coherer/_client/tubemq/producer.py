@@ -141,14 +141,14 @@ class Producer(BaseProducer):
         if self._window.full:
             raise self._crowded()
         if callback is not None:
-            self.post(message, CallbackSink(callback))
+            self._post(message, CallbackSink(callback))
             return None
         future: asyncio.Future[Receipt] = self._loop.create_future()
-        self.post(message, FutureSink(future))
+        self._post(message, FutureSink(future))
         return future
 
-    def post(self, message: Message, sink: Sink) -> None:
-        """Send a message and report to `sink`, regardless of the window. For facades.
+    def _post(self, message: Message, sink: Sink) -> None:
+        """Send a message; `sink` gets the outcome. Does not wait for the window.
 
         Raises:
             ClosedError: the producer is closed.
