@@ -376,7 +376,7 @@ class AssignedQueue:
 
     def next_fetch(self) -> FetchRequest | None:
         """See `FetchHandler`."""
-        if not self.state.can_fetch or not self._buffer.has_room(self):
+        if not self.state.can_fetch or not self._buffer.has_space(self):
             return None
         if self._context.locking and not self.locked:
             return None

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from itertools import chain
 from typing import TYPE_CHECKING, Final, cast, overload
 
-from coherer._client.engine.producer import BaseProducer, check_body, message_topic, mistaken
+from coherer._client.engine.producer import BaseProducer, check_body, encoding_error, message_topic
 from coherer._client.engine.sender import CallbackSink, FutureSink, Outcome, Sink
 from coherer._client.rocketmq.broker_sender import SINGLE
 from coherer._client.rocketmq.instance import Instance
@@ -186,7 +186,7 @@ class Producer(BaseProducer):
         """
         self.check()
         if self._window.full:
-            raise self._crowded()
+            raise self._window_full_error()
         sink: Sink
         future: asyncio.Future[SendReceipt] | None = None
         if callback is not None:
@@ -409,7 +409,7 @@ class Producer(BaseProducer):
             await self.publish(topic)
         self.check()
         if self._window.full:
-            await self._window.room()
+            await self._window.wait_for_space()
 
     def _send(
         self,
@@ -480,7 +480,7 @@ def _encode_item(message: Message, unique_id: str) -> BatchItem:
             return batch_item_parts(body, properties.encode())
         return batch_item_parts(body, b"UNIQ_KEY\x01" + unique_id.encode())
     except (TypeError, AttributeError) as error:
-        raise mistaken(message, error) from error
+        raise encoding_error(message, error) from error
 
 
 def _join(items: Iterable[BatchItem]) -> bytes:
