@@ -105,8 +105,8 @@ def connect(url: str | None = None, **options: Unpack[ConnectKeywords]) -> Clien
 class ReceivedBatch(aio.ReceivedBatch):
     """The messages of one get. TubeMQ acknowledges whole batches.
 
-    `retry` without `later` asks the broker for the batch again at once; with a `timedelta` the
-    consumer keeps it, and delivers it again after that time.
+    `retry` without `later` requests the batch again at once; with a `timedelta`, the consumer keeps
+    it and delivers it again after that time.
     """
 
     __slots__ = ("portal",)
