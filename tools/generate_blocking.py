@@ -76,11 +76,6 @@ FACADES: Final[Mapping[str, Mapping[str, Facade]]] = {
 }
 
 HIDDEN: Final = {
-    "Producer": {
-        "bulk", "changed", "elsewhere", "end", "full", "post", "post_many", "publishes",
-        "send_half",
-    },
-    "Reader": {"arrived", "failed", "moved", "next_fetch", "nothing"},
     "ReceivedBatch": {
         "ack_message", "count", "delivery", "filtered", "message", "namespace", "on_done", "pick",
         "retries", "retry_message", "split",
@@ -152,11 +147,12 @@ def _post(
     deliver_at: datetime | None,
     delay: timedelta | None,
 ) -> Post | None:
-    """What posts a message with these options; None for the producer's own `post`."""
+    """The function that posts a message with these options; None for the default one."""
     when = delivery_time(delay_level, deliver_at, delay)
     if order_by is None and queue is None and not when:
         return None
-    return partial(producer.post, order_by=order_by, queue=queue, when=when)
+    post = producer._post  # pyright: ignore[reportPrivateUsage]
+    return partial(post, order_by=order_by, queue=queue, when=when)
 ''',
     "tubemq": "",
 }
@@ -464,7 +460,9 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 MAKER: Final = """
     def __init__(self, portal: Portal, inner: aio.{name}) -> None:
         super().__init__(portal, inner)
-        inner.make = partial(ReceivedBatch, portal=portal)
+        inner._make_batch = partial(  # pyright: ignore[reportPrivateUsage]
+            ReceivedBatch, portal=portal
+        )
 """
 RECEIVED_START: Final = {
     "ReceivedBatch": """

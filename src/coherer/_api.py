@@ -34,7 +34,7 @@ from typing import (
 
 from coherer import limits
 from coherer._client.connecting import CommonKeywords
-from coherer._client.engine.options import parse, url_of
+from coherer._client.engine.options import parse_url, url_of
 from coherer._client.engine.sender import Outcome, SendReport
 from coherer._views import AnyMessage, GroupState, PartitionState, TopicState
 from coherer.message import Message, Receipt
@@ -472,7 +472,7 @@ def connect(url: str | None = None, **options: Unpack[ConnectKeywords]) -> Clien
     <Client of rocketmq://127.0.0.1:9876>
     """
     url = url_of(url)
-    if parse(url).scheme.startswith("rocketmq"):
+    if parse_url(url).scheme.startswith("rocketmq"):
         from coherer import rocketmq
 
         return rocketmq.connect(url, **cast("rocketmq.ConnectKeywords", options))

@@ -96,7 +96,7 @@ def test_an_unknown_lag_is_explained(coherer_node: EmbeddedNode, group: str) -> 
         client.admin().create_group(group)
     listed = run(coherer_node, "rocketmq", "groups", "list")
     [reason] = [line for line in listed.stderr.splitlines() if group in line]
-    assert reason.endswith("is unknown: it has not confirmed anything yet.")
+    assert reason.endswith("is unknown: it has not committed an offset yet.")
     [line] = [line for line in listed.stdout.splitlines() if line.startswith(group)]
     assert line.split()[-1] == "?"
 

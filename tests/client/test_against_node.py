@@ -207,10 +207,10 @@ async def test_a_broker_that_is_away_is_named_and_not_just_left_out(tmp_path: Pa
                 await asyncio.sleep(0.05)
 
         await until_read({"1", "2"})
-        assert await client.away("demo") == []
+        assert await client.unreadable_brokers("demo") == []
         await brokers[1].stop()
         await until_read({"1"})
-        assert [broker.id for broker in await client.away("demo")] == [2]
+        assert [broker.id for broker in await client.unreadable_brokers("demo")] == [2]
 
 
 @bounded

@@ -9,7 +9,7 @@ import pytest
 
 import coherer
 import coherer.blocking
-from coherer._client.engine.options import Address, parse
+from coherer._client.engine.options import Address, parse_url
 from coherer._client.tubemq.cluster import ClientOptions, Credentials, Signer, address_number
 from coherer._net import TlsOptions
 from coherer._wire.tubemq import codes, methods
@@ -123,7 +123,9 @@ async def test_a_broker_that_cannot_be_read_is_named(fake, client) -> None:
     fake.brokers.append(BrokerInfo(2, "10.9.9.9", 8123))
     fake.unreadable = {2}
     assert {one.broker.id for one in await client.partitions("demo")} == {1}
-    assert [(one.id, one.host) for one in await client.away("demo")] == [(2, "10.9.9.9")]
+    assert [(one.id, one.host) for one in await client.unreadable_brokers("demo")] == [
+        (2, "10.9.9.9")
+    ]
     assert set(await client.offsets("demo")) == {("1", number) for number in range(3)}
 
 
@@ -131,7 +133,7 @@ async def test_a_broker_that_cannot_be_read_is_named(fake, client) -> None:
 async def test_a_group_that_may_not_consume_asks_as_a_producer(fake, client, code: int) -> None:
     fake.always(methods.CONSUMER_REGISTER_V2, lambda asked: asked.refuse(code))
     assert len(await client.partitions("demo")) == 3
-    assert await client.away("demo") == []
+    assert await client.unreadable_brokers("demo") == []
 
 
 async def test_a_master_without_surveys_is_asked_as_a_producer(fake, client) -> None:
@@ -360,7 +362,9 @@ def test_administration() -> None:
     ],
 )
 def test_urls(url: str, servers: tuple[tuple[str, int], ...]) -> None:
-    assert parse(url) == Address(url.split(":", maxsplit=1)[0], servers, url.startswith("tubemqs"))
+    assert parse_url(url) == Address(
+        url.split(":", maxsplit=1)[0], servers, url.startswith("tubemqs")
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ async def test_who_waits_is_woken_when_an_eighth_is_free(limit: int, low: int) -
     window = Window(limit, 1000)
     window.used = limit
     assert window.full
-    waiting = [asyncio.ensure_future(window.room()) for _ in range(2)]
+    waiting = [asyncio.ensure_future(window.wait_for_space()) for _ in range(2)]
     await asyncio.sleep(0)
     while window.used > low:
         assert not any(one.done() for one in waiting)
@@ -23,15 +23,15 @@ async def test_who_waits_is_woken_when_an_eighth_is_free(limit: int, low: int) -
 async def test_no_waiting_while_there_is_room() -> None:
     window = Window(2, 1000)
     window.used = 1
-    await window.room()
+    await window.wait_for_space()
     window.used = 0
-    await window.empty()
+    await window.wait_until_empty()
 
 
 async def test_waiting_for_the_last() -> None:
     window = Window(5, 1000)
     window.used = 3
-    waiting = [asyncio.ensure_future(window.empty()) for _ in range(2)]
+    waiting = [asyncio.ensure_future(window.wait_until_empty()) for _ in range(2)]
     await asyncio.sleep(0)
     waiting[0].cancel()
     window.settle(0)
@@ -47,7 +47,7 @@ async def test_bytes_count_too() -> None:
     for _ in range(8):
         assert not window.full
         window.take(100)
-    waiting = asyncio.ensure_future(window.room())
+    waiting = asyncio.ensure_future(window.wait_for_space())
     await asyncio.sleep(0)
     assert window.full
     window.settle(100)

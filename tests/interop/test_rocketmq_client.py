@@ -295,14 +295,14 @@ async def test_a_broker_dies_while_we_send(rocket: RocketSite, victim: str, word
         await admin.create_topic(topic, 2, wait_ms=10_000)
         await eventually(lambda: admin.topics(topic), lambda found: len(found[0].brokers) == 2)
         async with client.producer(topic, window=100, retries=20, retry_lost=True) as producer:
-            bulk = producer.bulk(receipts=True)
-            for number in range(40):
-                await bulk.add(
-                    Message(topic, b"%d" % n) for n in range(number * 500, number * 500 + 500)
-                )
-                if number == 5:
-                    brokers[victim].kill()
-            report = await bulk.finish()
+
+            def messages() -> Iterator[Message]:
+                for number in range(20_000):
+                    if number == 3_000:
+                        brokers[victim].kill()
+                    yield Message(topic, b"%d" % number)
+
+            report = await producer.send_many(messages(), receipts=True)
             assert report.failed == []
             assert report.sent == 20_000
             late = {receipt.broker for receipt in report.receipts[-1_000:]}
@@ -329,14 +329,13 @@ async def test_what_is_sent_twice_when_a_broker_is_killed(
         async with client.producer(topic, retries=20, retry_lost=retry_lost) as producer:
             for number in range(rounds):
                 bodies = [b"%d-%d" % (number, n) for n in range(20_000)]
-                bulk = producer.bulk()
-                adding = asyncio.create_task(bulk.add(Message(topic, body) for body in bodies))
+                messages = [Message(topic, body) for body in bodies]
+                sending = asyncio.create_task(producer.send_many(messages))
                 await eventually(lambda: client.offsets(topic), is_longer(len(sent) + 1_000))
                 await asyncio.to_thread(broker.kill)
                 await asyncio.to_thread(broker.start)
                 await asyncio.to_thread(broker.wait)
-                await adding
-                report = await bulk.finish()
+                report = await sending
                 lost = {message.body for message, _ in report.failed}
                 assert all(type(error) is DisconnectedError for _, error in report.failed)
                 assert len(lost) == len(bodies) - report.sent

@@ -7,7 +7,7 @@ from typing import TypedDict, TypeVar
 
 import msgspec
 
-from coherer._client.engine.options import options_of, parse, url_of
+from coherer._client.engine.options import options_of, parse_url, url_of
 from coherer._common.masking import masked_url
 from coherer._net import TlsOptions
 from coherer.errors import UsageError
@@ -39,7 +39,7 @@ def client_options(kind: type[S], protocol: str, url: str | None, given: Mapping
         UsageError: the URL is of another protocol, or an option is unknown or out of range.
     """
     url = url_of(url, protocol)
-    address = parse(url)
+    address = parse_url(url)
     if address.scheme.removesuffix("s") != protocol:
         raise UsageError(
             f"{masked_url(url)!r} is not a URL of {protocol}.",

@@ -351,6 +351,11 @@ class ProducerFacade(ManagedFacade[P], Generic[P, R]):
         super().__init__(portal, inner)
         self._waiting: deque[tuple[Message, Sink, Post]] = deque()
         self._woken = False
+        # Only this class and the producer itself use these.
+        self._published = inner._published  # pyright: ignore[reportPrivateUsage]
+        self._window = inner._window  # pyright: ignore[reportPrivateUsage]
+        self._make_bulk = inner._bulk  # pyright: ignore[reportPrivateUsage]
+        self._plain_post: Post = inner._post  # pyright: ignore[reportPrivateUsage]
 
     def __exit__(
         self,
@@ -384,7 +389,7 @@ class ProducerFacade(ManagedFacade[P], Generic[P, R]):
         return None
 
     def _send_many(self, messages: Iterable[Message], *, receipts: bool) -> SendReport:
-        bulk: Bulk = self._portal.do(lambda: self._inner.bulk(receipts=receipts))
+        bulk: Bulk = self._portal.do(lambda: self._make_bulk(receipts=receipts))
         source = iter(messages)
         while chunk := list(islice(source, CHUNK)):
             self._portal.call(partial(bulk.add, chunk))
@@ -393,11 +398,11 @@ class ProducerFacade(ManagedFacade[P], Generic[P, R]):
     def _post(self, message: Message, sink: Sink, post: Post | None) -> None:
         self._check()
         producer = self._inner
-        if not producer.publishes(message_topic(message)):
+        if message_topic(message) not in self._published:
             self._portal.call(lambda: producer.publish(message.topic))
-        if producer.full or self._in_flight() >= producer.window:
+        if self._window.full or self._in_flight() >= self._window.limit:
             self._portal.call(producer.ready)
-        self._waiting.append((message, sink, post or producer.post))
+        self._waiting.append((message, sink, post or self._plain_post))
         if not self._woken:
             self._woken = True
             self._portal.post(self._hand_over)

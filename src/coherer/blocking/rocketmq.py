@@ -177,11 +177,12 @@ def _post(
     deliver_at: datetime | None,
     delay: timedelta | None,
 ) -> Post | None:
-    """What posts a message with these options; None for the producer's own `post`."""
+    """The function that posts a message with these options; None for the default one."""
     when = delivery_time(delay_level, deliver_at, delay)
     if order_by is None and queue is None and not when:
         return None
-    return partial(producer.post, order_by=order_by, queue=queue, when=when)
+    post = producer._post  # pyright: ignore[reportPrivateUsage]
+    return partial(post, order_by=order_by, queue=queue, when=when)
 
 
 class ReceivedMessage(aio.ReceivedMessage, frozen=True, eq=False, gc=False):
@@ -240,8 +241,8 @@ class ReceivedBatch(aio.ReceivedBatch):
     def ack(self) -> None:
         """Acknowledge the batch: its messages are not delivered again.
 
-        The server is told with the next fetch, or by `Consumer.commit`. Acknowledging it again, or
-        after its partition moved to another member, has no effect.
+        The acknowledgement goes to the server with the next fetch, or by `Consumer.commit`.
+        Acknowledging a batch again, or after its partition moved to another member, has no effect.
         """
         self.portal.tell(super().ack)
 
@@ -249,7 +250,7 @@ class ReceivedBatch(aio.ReceivedBatch):
         """Have the messages that are not acknowledged delivered again.
 
         Args:
-            later: when; None as soon as the protocol can.
+            later: the delay; None for the protocol's default.
         """
         work = super().retry
         self.portal.call(lambda: work(later=later))
@@ -612,7 +613,7 @@ class Producer(ProducerFacade[aio.Producer, SendReceipt]):
 
     @property
     def window(self) -> int:
-        """How many messages may be under way."""
+        """How many messages may be in flight."""
         return self._inner.window
 
     def start(self) -> None:
@@ -621,16 +622,16 @@ class Producer(ProducerFacade[aio.Producer, SendReceipt]):
         Raises:
             UnavailableError: no master or name server, or no broker of a topic, could be reached in
                 time.
-            RefusedError: a server refused, or a topic cannot be published; see `publish`.
+            RefusedError: a server refused the producer, or a topic; see `publish`.
         """
         self._portal.call(self._inner.start)
 
     def ready(self) -> None:
-        """Wait until there is room in the window."""
+        """Wait until the window has space."""
         self._portal.call(self._inner.ready)
 
     def flush(self) -> None:
-        """Wait until every message under way has its receipt or its error.
+        """Wait until every message in flight has its receipt or its error.
 
         Raises:
             ClosedError: the producer is closed; `close` has waited for them.
@@ -638,24 +639,25 @@ class Producer(ProducerFacade[aio.Producer, SendReceipt]):
         self._portal.call(self._inner.flush)
 
     def send_many(self, messages: Iterable[Message], *, receipts: bool = False) -> SendReport:
-        """Send many messages one by one, with many under way at a time.
+        """Send many messages, with as many in flight as the window allows.
 
         Args:
-            messages: taken one by one as there is room in the window; topics that are not
-                published yet are.
-            receipts: keep them all, for the report.
+            messages: taken one by one while the window has space. Their topics are published if
+                necessary.
+            receipts: keep the receipts in the report.
 
         Returns:
-            The report, when every outcome is known. Failures that the application does not look at
-            are raised as `SendManyError` at the end of the producer's `with` block.
+            The report, when every message has been stored or has failed. Failures that the
+            application does not look at are raised as `SendManyError` at the end of the producer's
+            `with` block.
 
         Raises:
-            CohererError: a topic could not be published. What was sent before is sent.
+            CohererError: a topic could not be published. The messages before it were sent.
         """
         return self._send_many(messages, receipts=receipts)
 
     def check_reports(self) -> None:
-        """Check that the application looked at every failure of `send_many`; `with` blocks call it.
+        """Check that the application looked at all failures of `send_many`; `with` calls this.
 
         Raises:
             SendManyError: a report has failures, and neither `failed` nor `check` was used.
@@ -663,11 +665,11 @@ class Producer(ProducerFacade[aio.Producer, SendReceipt]):
         self._inner.check_reports()
 
     def close(self) -> None:
-        """Wait for the messages under way, then leave. Calling it again does nothing."""
+        """Wait for the messages in flight, then close. Calling it again does nothing."""
         self._close()
 
     def check(self) -> None:
-        """Check that it can be used here and now; any thread may call it.
+        """Check that it is open; any thread may call this.
 
         Raises:
             ClosedError: it, or its client, was closed.
@@ -765,7 +767,9 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
 
     def __init__(self, portal: Portal, inner: aio.Consumer) -> None:
         super().__init__(portal, inner)
-        inner.make = partial(ReceivedBatch, portal=portal)
+        inner._make_batch = partial(  # pyright: ignore[reportPrivateUsage]
+            ReceivedBatch, portal=portal
+        )
 
     @property
     def group(self) -> str:
@@ -868,17 +872,17 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
         return self._inner.paused
 
     def pause(self, *partitions: Queue) -> None:
-        """Fetch and hand out nothing of these partitions until `resume`; without any, of none."""
+        """Stop fetching and delivering these partitions until `resume`; without any, all."""
         self._portal.do(lambda: self._inner.pause(*partitions))
 
     def resume(self, *partitions: Queue) -> None:
-        """Undo `pause` for these partitions; without any, for all."""
+        """Undo `pause` for these partitions; without any, for all of them."""
         self._portal.do(lambda: self._inner.resume(*partitions))
 
     def batches(self) -> Generator[ReceivedBatch]:
         """Batches for `for`; each is acknowledged when the loop asks for the next.
 
-        A batch that the loop before this one left unacknowledged, by `break` or an exception, is
+        Messages that the previous loop left unacknowledged, by `break` or an exception, are
         received again.
         """
         return self._batches()
@@ -888,23 +892,23 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
     ) -> None:
         """Pass every batch to `handler`, until the consumer is closed or SIGTERM arrives.
 
-        On SIGTERM, unless the application handles it itself, handlers that are running finish and
-        their batches are acknowledged, no new batch is taken, and `run` returns.
+        On SIGTERM, unless the application handles it itself, running handlers finish, their batches
+        are acknowledged, no new batch is taken, and `run` returns.
 
         Args:
-            handler: gets a batch; a plain function runs in a thread. When it returns, the batch is
-                acknowledged; when it raises, that is logged, and what it did not acknowledge is
-                delivered again.
+            handler: called with a batch; a plain function runs in a thread. When it returns, the
+                batch is acknowledged. When it raises, the exception is logged, and the messages
+                that it has not acknowledged are delivered again.
             workers: how many batches are handled at a time.
 
         Raises:
             UsageError: `workers` is less than 1.
-            RefusedError: the cluster has refused this member for good.
+            RefusedError: the cluster has permanently refused this member.
         """
         self._run(handler, workers)
 
     def check(self) -> None:
-        """Check that it can be used here and now; any thread may call it.
+        """Check that it is open; any thread may call this.
 
         Raises:
             ClosedError: it, or its client, was closed.
@@ -919,7 +923,9 @@ class PullConsumer(ManagedFacade[aio.PullConsumer]):
 
     def __init__(self, portal: Portal, inner: aio.PullConsumer) -> None:
         super().__init__(portal, inner)
-        inner.make = partial(ReceivedBatch, portal=portal)
+        inner._make_batch = partial(  # pyright: ignore[reportPrivateUsage]
+            ReceivedBatch, portal=portal
+        )
 
     @property
     def group(self) -> str:
@@ -1057,7 +1063,7 @@ class PullConsumer(ManagedFacade[aio.PullConsumer]):
         self._close()
 
     def check(self) -> None:
-        """Check that it can be used here and now; any thread may call it.
+        """Check that it is open; any thread may call this.
 
         Raises:
             ClosedError: it, or its client, was closed.
@@ -1118,7 +1124,7 @@ class Reader(ReaderFacade[aio.Reader, MessageBatch]):
         self._close()
 
     def check(self) -> None:
-        """Check that it can be used here and now; any thread may call it.
+        """Check that it is open; any thread may call this.
 
         Raises:
             ClosedError: it, or its client, was closed.

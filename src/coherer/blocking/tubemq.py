@@ -105,8 +105,8 @@ def connect(url: str | None = None, **options: Unpack[ConnectKeywords]) -> Clien
 class ReceivedBatch(aio.ReceivedBatch):
     """The messages of one get. TubeMQ acknowledges whole batches.
 
-    `retry` without `later` asks the broker for the batch again at once; with a `timedelta` the
-    consumer keeps it, and delivers it again after that time.
+    `retry` without `later` requests the batch again at once; with a `timedelta`, the consumer keeps
+    it and delivers it again after that time.
     """
 
     __slots__ = ("portal",)
@@ -118,8 +118,8 @@ class ReceivedBatch(aio.ReceivedBatch):
     def ack(self) -> None:
         """Acknowledge the batch: its messages are not delivered again.
 
-        The server is told with the next fetch, or by `Consumer.commit`. Acknowledging it again, or
-        after its partition moved to another member, has no effect.
+        The acknowledgement goes to the server with the next fetch, or by `Consumer.commit`.
+        Acknowledging a batch again, or after its partition moved to another member, has no effect.
         """
         self.portal.tell(super().ack)
 
@@ -127,7 +127,7 @@ class ReceivedBatch(aio.ReceivedBatch):
         """Have the messages that are not acknowledged delivered again.
 
         Args:
-            later: when; None as soon as the protocol can.
+            later: the delay; None for the protocol's default.
         """
         work = super().retry
         self.portal.call(lambda: work(later=later))
@@ -136,8 +136,8 @@ class ReceivedBatch(aio.ReceivedBatch):
 class Client(ClientFacade[aio.Client]):
     """A client of a TubeMQ cluster. Made by `coherer.blocking.connect`; use it with `with`.
 
-    It belongs to one event loop and one process. Connections are made when they are needed and
-    shared by everything that the client makes; nothing is sent before.
+    It belongs to one event loop and one process. Connections are opened when they are needed, and
+    shared by all producers, consumers and readers of the client.
 
     ```python
     with coherer.blocking.connect("tubemq://127.0.0.1:8715") as client:
@@ -162,14 +162,14 @@ class Client(ClientFacade[aio.Client]):
         timeout_ms: int | None = None,
         rules: QualityRules | None = None,
     ) -> Producer:
-        """A producer.
+        """Make a producer.
 
         Args:
-            topics: published at the start; others are published at their first message.
-            window: how many messages may be under way at a time.
-            window_bytes: how many bytes may be under way.
+            topics: published at the start; others are published with their first message.
+            window: maximum number of messages in flight.
+            window_bytes: maximum number of bytes in flight.
             timeout_ms: how long a message waits for its receipt; the client's timeout when None.
-            rules: when brokers are left out.
+            rules: when brokers are avoided.
 
         Raises:
             UsageError: an option is out of range.
@@ -189,12 +189,12 @@ class Client(ClientFacade[aio.Client]):
         )
 
     def consumer(self, group: str, topics: Topics, **options: Unpack[ConsumerKeywords]) -> Consumer:
-        """A consumer.
+        """Make a consumer.
 
         Args:
-            group: the group; its members share the partitions of its topics, and all of them have
-                to name the same topics and filters.
-            topics: a topic, several, or a mapping of topics to the tags that are wanted of each.
+            group: the group; its members share the partitions of its topics, and all of them must
+                have the same topics and filters.
+            topics: a topic, several, or a mapping of topics to tags.
             options: see `ConsumerOptions`.
 
         Raises:
@@ -206,12 +206,12 @@ class Client(ClientFacade[aio.Client]):
         )
 
     def reader(self, partition: Partition, offset: int, *, end: int | None = None) -> Reader:
-        """A reader of a range of one partition. It belongs to no group.
+        """Make a reader of a range of one partition, without a group.
 
         Args:
             partition: one of `partitions`.
             offset: where to begin.
-            end: the offset behind the last to read; the end of the partition at the start when
+            end: one after the last offset to read; the end of the partition at the start when
                 None.
 
         Raises:
@@ -223,22 +223,22 @@ class Client(ClientFacade[aio.Client]):
         )
 
     def partitions(self, topic: str) -> list[Partition]:
-        """The partitions of a topic that can be read, sorted.
+        """The readable partitions of a topic, sorted.
 
         Raises:
-            RefusedError: no partition can be read, or the topic does not exist.
+            RefusedError: it has none, or the topic does not exist.
             UnavailableError: no master could be reached.
         """
         return self._portal.call(lambda: self._inner.partitions(topic))
 
     def offsets(self, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
-        """The offsets of a topic's partitions; no group is disturbed.
+        """The offsets of a topic's partitions at the brokers.
 
-        Brokers that cannot be read now are left out; `away` names them.
+        Brokers that cannot be read now are left out; `unreadable_brokers` returns them.
 
         Returns:
-            Broker id and partition number, to the oldest offset and the one behind the newest.
-            Java's brokers count in index bytes, Coherer's in messages.
+            Broker id and partition number, to the oldest offset and one after the newest. Offsets
+            are bytes of an index with Java's brokers, and message numbers with Coherer's.
 
         Raises:
             RefusedError: the topic does not exist.
@@ -246,28 +246,28 @@ class Client(ClientFacade[aio.Client]):
         """
         return self._portal.call(lambda: self._inner.offsets(topic))
 
-    def away(self, topic: str) -> list[BrokerInfo]:
-        """The brokers that hold a part of a topic which cannot be read now.
+    def unreadable_brokers(self, topic: str) -> list[BrokerInfo]:
+        """The brokers of a topic that cannot be read now.
 
-        They are down, or do not accept readers.
+        They are down, or do not accept consumers.
 
         Raises:
             RefusedError: the topic does not exist.
             UnavailableError: no master could be reached.
         """
-        return self._portal.call(lambda: self._inner.away(topic))
+        return self._portal.call(lambda: self._inner.unreadable_brokers(topic))
 
     def admin(self, token: str | None = None) -> Admin:
         """Administration of the cluster over HTTP.
 
-        Its address is the option `admin` of `connect`, or what the master says. Java's masters do
-        not say; theirs is expected at port 8080. Before a change, the server that answers there has
-        to prove that it belongs to this cluster.
+        Its address is the option `admin` of `connect`, or the one that the master reports. Java's
+        masters do not report it; theirs is expected at port 8080. Before a change, the server at
+        that address must prove that it belongs to this cluster.
 
         Args:
             token: the master's confModAuthToken (`coherer serve --admin-token`); only changes
-                need it. None for the one that Java ships; a cluster with accounts needs the
-                client's account instead.
+                need it. None for Java's default; a cluster with accounts needs the client's account
+                instead.
         """
         return Admin(self._portal, self._portal.do(lambda: self._inner.admin(token)))
 
@@ -276,10 +276,10 @@ class Producer(ProducerFacade[aio.Producer, Receipt]):
     """Sends messages. Made by `Client.producer`; use it with `with`."""
 
     def publish(self, *topics: str) -> None:
-        """Publish topics; returns when messages to them can be sent.
+        """Publish topics; returns when messages can be sent to them.
 
         Raises:
-            RefusedError: a topic has no partition that takes messages; code 444.
+            RefusedError: a topic has no writable partition; code 444.
             UnavailableError: no master, or no broker of a topic, could be reached in time.
         """
         self._portal.call(lambda: self._inner.publish(*topics))
@@ -327,7 +327,7 @@ class Producer(ProducerFacade[aio.Producer, Receipt]):
 
     @property
     def window(self) -> int:
-        """How many messages may be under way."""
+        """How many messages may be in flight."""
         return self._inner.window
 
     def start(self) -> None:
@@ -336,16 +336,16 @@ class Producer(ProducerFacade[aio.Producer, Receipt]):
         Raises:
             UnavailableError: no master or name server, or no broker of a topic, could be reached in
                 time.
-            RefusedError: a server refused, or a topic cannot be published; see `publish`.
+            RefusedError: a server refused the producer, or a topic; see `publish`.
         """
         self._portal.call(self._inner.start)
 
     def ready(self) -> None:
-        """Wait until there is room in the window."""
+        """Wait until the window has space."""
         self._portal.call(self._inner.ready)
 
     def flush(self) -> None:
-        """Wait until every message under way has its receipt or its error.
+        """Wait until every message in flight has its receipt or its error.
 
         Raises:
             ClosedError: the producer is closed; `close` has waited for them.
@@ -353,24 +353,25 @@ class Producer(ProducerFacade[aio.Producer, Receipt]):
         self._portal.call(self._inner.flush)
 
     def send_many(self, messages: Iterable[Message], *, receipts: bool = False) -> SendReport:
-        """Send many messages one by one, with many under way at a time.
+        """Send many messages, with as many in flight as the window allows.
 
         Args:
-            messages: taken one by one as there is room in the window; topics that are not
-                published yet are.
-            receipts: keep them all, for the report.
+            messages: taken one by one while the window has space. Their topics are published if
+                necessary.
+            receipts: keep the receipts in the report.
 
         Returns:
-            The report, when every outcome is known. Failures that the application does not look at
-            are raised as `SendManyError` at the end of the producer's `with` block.
+            The report, when every message has been stored or has failed. Failures that the
+            application does not look at are raised as `SendManyError` at the end of the producer's
+            `with` block.
 
         Raises:
-            CohererError: a topic could not be published. What was sent before is sent.
+            CohererError: a topic could not be published. The messages before it were sent.
         """
         return self._send_many(messages, receipts=receipts)
 
     def check_reports(self) -> None:
-        """Check that the application looked at every failure of `send_many`; `with` blocks call it.
+        """Check that the application looked at all failures of `send_many`; `with` calls this.
 
         Raises:
             SendManyError: a report has failures, and neither `failed` nor `check` was used.
@@ -378,11 +379,11 @@ class Producer(ProducerFacade[aio.Producer, Receipt]):
         self._inner.check_reports()
 
     def close(self) -> None:
-        """Wait for the messages under way, then leave. Calling it again does nothing."""
+        """Wait for the messages in flight, then close. Calling it again does nothing."""
         self._close()
 
     def check(self) -> None:
-        """Check that it can be used here and now; any thread may call it.
+        """Check that it is open; any thread may call this.
 
         Raises:
             ClosedError: it, or its client, was closed.
@@ -404,7 +405,9 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
 
     def __init__(self, portal: Portal, inner: aio.Consumer) -> None:
         super().__init__(portal, inner)
-        inner.make = partial(ReceivedBatch, portal=portal)
+        inner._make_batch = partial(  # pyright: ignore[reportPrivateUsage]
+            ReceivedBatch, portal=portal
+        )
 
     @property
     def group(self) -> str:
@@ -432,11 +435,11 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
         self._check()
 
     def start(self) -> None:
-        """Join the group; partitions follow at the master's next balance (`wait_assigned`).
+        """Join the group; partitions are assigned by the next rebalance (`wait_assigned`).
 
         Raises:
             UnavailableError: no master could be reached in time.
-            RefusedError: the master refused, for example because the group reads other topics.
+            RefusedError: the master refused, for example because the group has other topics.
         """
         self._portal.call(self._inner.start)
 
@@ -444,23 +447,22 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
         """Wait until at least one partition is assigned; returns all that are.
 
         Raises:
-            RequestTimeoutError: that took too long. The master may balance once a minute only, or
-                the group has more members than partitions.
+            RequestTimeoutError: there was none in time. The master may rebalance only once a
+                minute, or the group has more members than partitions.
         """
         return self._portal.call(lambda: self._inner.wait_assigned(timeout_ms))
 
     def commit(self, *batches: ReceivedBatch) -> dict[Partition, int]:
         """Acknowledge batches, and wait until the brokers know of all acknowledgements.
 
-        Without `commit`, an acknowledgement rides on the next request for messages, which is
-        cheaper. One that has left with such a request is not sent again.
+        Without `commit`, an acknowledgement is sent with the next get, which is cheaper. One that
+        was sent with a get is not sent again.
 
         Args:
             batches: acknowledged first.
 
         Returns:
-            The group's new offset in each partition that something was committed of: where the
-            next batch begins.
+            The group's new offset in each committed partition: where the next batch begins.
 
         Raises:
             UsageError: a batch was acknowledged or retried before.
@@ -471,20 +473,20 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
         return self._portal.call(lambda: self._inner.commit(*batches))
 
     def seek(self, partition: Partition | str, offset: int) -> None:
-        """Go on at another offset of an assigned partition, by registering it there again.
+        """Continue at another offset of an assigned partition, by registering it again.
 
-        The broker moves an offset that it does not hold to the nearest one. Batches from before
+        The broker moves an offset that is out of range to the nearest one. Batches from before
         cannot be acknowledged any more.
 
         Raises:
             UsageError: the partition is not assigned to this consumer, or the offset is negative.
-            RefusedError: the broker does not hold the partition for this consumer any more.
+            RefusedError: the broker does not assign the partition to this consumer any more.
             UnavailableError: the broker did not answer.
         """
         self._portal.call(lambda: self._inner.seek(partition, offset))
 
     def close(self) -> None:
-        """Give everything back and leave the group; what is not acknowledged is delivered again.
+        """Leave the group. Messages that are not acknowledged are delivered again.
 
         Calling it again does nothing.
         """
@@ -496,11 +498,11 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
         return self._inner.paused
 
     def pause(self, *partitions: Partition | str) -> None:
-        """Fetch and hand out nothing of these partitions until `resume`; without any, of none."""
+        """Stop fetching and delivering these partitions until `resume`; without any, all."""
         self._portal.do(lambda: self._inner.pause(*partitions))
 
     def resume(self, *partitions: Partition | str) -> None:
-        """Undo `pause` for these partitions; without any, for all."""
+        """Undo `pause` for these partitions; without any, for all of them."""
         self._portal.do(lambda: self._inner.resume(*partitions))
 
     def receive(self, timeout_ms: int | None = None) -> ReceivedBatch | None:
@@ -510,11 +512,11 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
             timeout_ms: how long to wait; None for ever, 0 not at all.
 
         Returns:
-            A batch; None when time is up.
+            A batch; None on timeout.
 
         Raises:
             ClosedError: the consumer was closed.
-            RefusedError: the cluster has refused this member for good.
+            RefusedError: the cluster has permanently refused this member.
         """
         return cast(
             "ReceivedBatch | None", self._portal.call(lambda: self._inner.receive(timeout_ms))
@@ -523,7 +525,7 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
     def batches(self) -> Generator[ReceivedBatch]:
         """Batches for `for`; each is acknowledged when the loop asks for the next.
 
-        A batch that the loop before this one left unacknowledged, by `break` or an exception, is
+        Messages that the previous loop left unacknowledged, by `break` or an exception, are
         received again.
         """
         return self._batches()
@@ -533,18 +535,18 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
     ) -> None:
         """Pass every batch to `handler`, until the consumer is closed or SIGTERM arrives.
 
-        On SIGTERM, unless the application handles it itself, handlers that are running finish and
-        their batches are acknowledged, no new batch is taken, and `run` returns.
+        On SIGTERM, unless the application handles it itself, running handlers finish, their batches
+        are acknowledged, no new batch is taken, and `run` returns.
 
         Args:
-            handler: gets a batch; a plain function runs in a thread. When it returns, the batch is
-                acknowledged; when it raises, that is logged, and what it did not acknowledge is
-                delivered again.
+            handler: called with a batch; a plain function runs in a thread. When it returns, the
+                batch is acknowledged. When it raises, the exception is logged, and the messages
+                that it has not acknowledged are delivered again.
             workers: how many batches are handled at a time.
 
         Raises:
             UsageError: `workers` is less than 1.
-            RefusedError: the cluster has refused this member for good.
+            RefusedError: the cluster has permanently refused this member.
         """
         self._run(handler, workers)
 
@@ -554,12 +556,12 @@ class Reader(ReaderFacade[aio.Reader, MessageBatch]):
 
     @property
     def partition(self) -> Partition:
-        """What is read."""
+        """The partition that is read."""
         return self._inner.partition
 
     @property
     def exact(self) -> bool:
-        """Whether offsets count messages; known once it is open."""
+        """Whether offsets count messages; set by `start`."""
         return self._inner.exact
 
     @property
@@ -569,19 +571,19 @@ class Reader(ReaderFacade[aio.Reader, MessageBatch]):
 
     @property
     def end(self) -> int | None:
-        """The offset behind the last to read."""
+        """One after the last offset to read."""
         return self._inner.end
 
     @property
     def left_out(self) -> int:
-        """How many messages of the range could not be delivered, or are not there any more.
+        """How many messages of the range could not be delivered, or are deleted.
 
-        With Java's broker only those that came damaged are known.
+        With Java's broker it counts damaged messages only.
         """
         return self._inner.left_out
 
     def start(self) -> None:
-        """Take the partition.
+        """Register the partition with its broker.
 
         Raises:
             RefusedError: the partition does not exist.
@@ -590,20 +592,20 @@ class Reader(ReaderFacade[aio.Reader, MessageBatch]):
         self._portal.call(self._inner.start)
 
     def read(self) -> MessageBatch | None:
-        """The next messages; None when the end is reached or there are no more.
+        """The next messages; None at the end of the range or of the partition.
 
         Raises:
-            UnavailableError: the broker has not answered for as long as the timeout.
-            RefusedError: the broker refuses reads.
+            UnavailableError: the broker did not answer within the timeout.
+            RefusedError: the broker refused the get.
         """
         return self._portal.call(self._inner.read)
 
     def close(self) -> None:
-        """Give the partition back. Calling it again does nothing."""
+        """Unregister the partition. Calling it again does nothing."""
         self._close()
 
     def check(self) -> None:
-        """Check that it can be used here and now; any thread may call it.
+        """Check that it is open; any thread may call this.
 
         Raises:
             ClosedError: it, or its client, was closed.
@@ -627,12 +629,12 @@ class Admin(Facade[aio.Admin]):
         print(group.name, group.lag)
     ```
 
-    Methods raise `UnavailableError` when no server answers, `RefusedError` when one says no, and
-    `UsageError` when what answers is not of the cluster; nothing was changed then.
+    Methods raise `UnavailableError` when no server answers, `RefusedError` when one refuses, and
+    `UsageError` when the server does not belong to the cluster; then nothing was changed.
     """
 
     def topics(self, *names: str) -> list[TopicState]:
-        """The topics of the cluster in order of their names; only those named, if any are."""
+        """The topics, sorted by name; with names, only these topics."""
         return self._portal.call(lambda: self._inner.topics(*names))
 
     def create_topic(
@@ -648,16 +650,16 @@ class Admin(Facade[aio.Admin]):
 
         Args:
             name: a letter, then letters, digits, `_` and `-`.
-            partitions: how many on each broker.
-            brokers: their numbers; all that are online when None.
-            exist_ok: accept that a broker has the topic already.
+            partitions: the number of partitions on each broker.
+            brokers: ids of brokers; all that are online when None.
+            exist_ok: do not raise if a broker already has the topic.
             wait_ms: how long to wait until producers can use it. Coherer's nodes need milliseconds,
                 Java's brokers 41 seconds.
 
         Raises:
-            UsageError: the arguments cannot be right.
-            RefusedError: the name is refused, a broker is unknown, or the topic is there (402).
-            RequestTimeoutError: it is created, but cannot be used yet.
+            UsageError: an argument is out of range.
+            RefusedError: the name is invalid, a broker is unknown, or the topic exists (402).
+            RequestTimeoutError: the topic is created, but cannot be used yet.
         """
         self._portal.call(
             lambda: self._inner.create_topic(
@@ -669,7 +671,7 @@ class Admin(Facade[aio.Admin]):
         """Wait until producers and consumers can use a topic; returns its state.
 
         Raises:
-            RequestTimeoutError: not within `timeout_ms`.
+            RequestTimeoutError: it cannot be used within `timeout_ms`.
         """
         return self._portal.call(lambda: self._inner.wait_usable(name, timeout_ms=timeout_ms))
 
@@ -682,11 +684,11 @@ class Admin(Facade[aio.Admin]):
         self._portal.call(lambda: self._inner.delete_topic(name))
 
     def brokers(self) -> list[BrokerState]:
-        """The brokers that the master knows, in order of their numbers."""
+        """The brokers that the master knows, sorted by id."""
         return self._portal.call(self._inner.brokers)
 
     def partitions(self, topic: str) -> list[PartitionState]:
-        """The partitions of a topic and what they hold.
+        """The partitions of a topic, and their offsets.
 
         Raises:
             RefusedError: the topic does not exist.
@@ -694,9 +696,9 @@ class Admin(Facade[aio.Admin]):
         return self._portal.call(lambda: self._inner.partitions(topic))
 
     def groups(self, *names: str) -> list[GroupState]:
-        """The groups of consumers in order of their names; only those named, if any are.
+        """The consumer groups, sorted by name; with names, only these groups.
 
-        A group is there when it has members now, or offsets on a broker.
+        A group exists if it has members now, or offsets on a broker.
         """
         return self._portal.call(lambda: self._inner.groups(*names))
 
@@ -707,33 +709,33 @@ class Admin(Facade[aio.Admin]):
 
         Raises:
             RefusedError: the group does not exist.
-            UnavailableError: a broker does not answer; the others have forgotten the group.
+            UnavailableError: a broker does not answer; the offsets at the others are deleted.
         """
         self._portal.call(lambda: self._inner.delete_group(name))
 
     def set_offsets(self, group: str, offsets: Mapping[str, int]) -> None:
-        """Set the offsets of a group, also while it consumes.
+        """Set the offsets of a group, even while it is consuming.
 
         Args:
-            group: it need not exist.
-            offsets: new offsets by partition key, `broker:topic:partition`. A broker moves what is
-                outside of what it holds to the nearest offset that it holds.
+            group: the group; it need not exist.
+            offsets: new offsets by partition key, `broker:topic:partition`. A broker moves an
+                offset that is out of range to the nearest one in range.
 
         Raises:
-            UsageError: a key is invalid, or of an unknown broker.
+            UsageError: a key is invalid, or its broker is unknown.
         """
         self._portal.call(lambda: self._inner.set_offsets(group, offsets))
 
     def reset_offsets(
         self, group: str, topic: str, to: Literal["earliest", "latest"] | datetime | int
     ) -> dict[str, int]:
-        """Set a group's offsets of a whole topic.
+        """Reset a group's offsets in a whole topic.
 
         Args:
             group: the group.
             topic: the topic.
-            to: an end of the partitions; a time of storing, which Java's brokers cannot search; or
-                an offset for every partition, moved to the nearer end where it is not there.
+            to: an end of the partitions; a store time, which Java's brokers cannot search for; or
+                an offset for every partition, moved into its range.
 
         Returns:
             The offsets by partition key, `broker:topic:partition`.
@@ -741,6 +743,6 @@ class Admin(Facade[aio.Admin]):
         Raises:
             UsageError: `to` is invalid, or a broker cannot search by time.
             RefusedError: the topic does not exist.
-            UnavailableError: a broker does not tell what it holds. Nothing was changed then.
+            UnavailableError: a broker does not report its offsets; nothing was changed.
         """
         return self._portal.call(lambda: self._inner.reset_offsets(group, topic, to))

@@ -45,9 +45,9 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 def _url(given: str) -> str:
     """The URL given, or that of the environment, or the default of `coherer serve`."""
-    from coherer._client.engine.options import usual
+    from coherer._client.engine.options import url_from_environment
 
-    return given or usual() or DEFAULT_URL
+    return given or url_from_environment() or DEFAULT_URL
 
 
 Url = Annotated[

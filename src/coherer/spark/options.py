@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from coherer._client.engine.options import parse
+from coherer._client.engine.options import parse_url
 from coherer._common.masking import masked_url
 from coherer.errors import UsageError
 from coherer.spark.offsets import EARLIEST, LATEST, Offsets, from_json
@@ -192,7 +192,7 @@ def _pattern(value: str) -> str:
 
 
 def _url(value: str) -> str:
-    parse(value.strip())
+    parse_url(value.strip())
     return value.strip()
 
 

@@ -59,7 +59,7 @@ class TubeMQQueue:
 
     def missing_brokers(self, topic: str) -> Sequence[str]:
         """The brokers that the master lists for the topic and that cannot be read now."""
-        return [str(broker.id) for broker in self._client.away(topic)]
+        return [str(broker.id) for broker in self._client.unreadable_brokers(topic)]
 
     def reader(self, one: Range) -> ExactReader:
         """A reader for a range."""

@@ -123,7 +123,7 @@ def test_phases(events: Sequence[Event], phase: Phase) -> None:
 
 
 def test_a_partition_that_does_not_drain_cannot_be_kept() -> None:
-    with pytest.raises(RuntimeError, match="fetching has no keep"):
+    with pytest.raises(RuntimeError, match="fetching cannot keep"):
         RecordingFetcher().state.on(Event.KEEP)
 
 

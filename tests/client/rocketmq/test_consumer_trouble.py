@@ -161,7 +161,7 @@ async def test_misuse(cluster, shelf, client) -> None:
     async with consumer:
         await consumer.wait_assigned(5_000)
         assert repr(consumer).startswith("<Consumer of demo in readers: ")
-        with pytest.raises(UsageError, match="started once"):
+        with pytest.raises(UsageError, match="started only once"):
             await consumer.start()
         with pytest.raises(UsageError, match="worker"):
             await consumer.run(print, workers=0)

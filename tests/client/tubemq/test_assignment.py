@@ -30,12 +30,12 @@ def test_kinds_of_instructions() -> None:
 
 def test_what_is_held() -> None:
     assignment = ReportedAssignment()
-    assignment.hold(A)
-    assert (assignment.held, A.key in assignment) == ((A,), True)
+    assignment.add(A)
+    assert (assignment.partitions, A.key in assignment) == ((A,), True)
     assert assignment.missing([A, B]) == [B]
-    assignment.drop(A.key)
-    assignment.drop(A.key)
-    assert assignment.held == ()
+    assignment.remove(A.key)
+    assignment.remove(A.key)
+    assert assignment.partitions == ()
 
 
 def test_a_report_every_sixth_time() -> None:
@@ -46,17 +46,17 @@ def test_a_report_every_sixth_time() -> None:
 
 def test_a_change_is_reported_at_once() -> None:
     assignment = ReportedAssignment()
-    assignment.hold(A)
+    assignment.add(A)
     assert report(assignment) == Report((A,), None)
     assert report(assignment) == Report(None, None)
-    assignment.drop(A.key)
+    assignment.remove(A.key)
     assert report(assignment) == Report((), None)
 
 
 def test_an_acknowledgement_is_repeated_until_it_gets_through() -> None:
     assignment = ReportedAssignment()
     instruction = Instruction(3, ONLY_CONNECT, (A,))
-    assignment.hold(A)
+    assignment.add(A)
     assignment.finished(instruction)
     assert assignment.next_report() == assignment.next_report() == Report((A,), instruction)
     assert report(assignment) == Report((A,), instruction)
@@ -66,9 +66,9 @@ def test_an_acknowledgement_is_repeated_until_it_gets_through() -> None:
 
 def test_what_happens_during_a_heartbeat_is_told_by_the_next() -> None:
     assignment = ReportedAssignment()
-    assignment.hold(A)
+    assignment.add(A)
     content = assignment.next_report()
-    assignment.hold(B)
+    assignment.add(B)
     instruction = Instruction(3, ONLY_CONNECT, (B,))
     assignment.finished(instruction)
     assignment.accepted(content)
@@ -78,7 +78,7 @@ def test_what_happens_during_a_heartbeat_is_told_by_the_next() -> None:
 
 def test_a_registration_tells_everything() -> None:
     assignment = ReportedAssignment()
-    assignment.hold(A)
+    assignment.add(A)
     assignment.finished(Instruction(3, ONLY_CONNECT, (A,)))
     assignment.registered()
     assert assignment.settled

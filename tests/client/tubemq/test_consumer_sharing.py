@@ -158,4 +158,4 @@ async def test_a_listener_that_fails_harms_nobody(
 ) -> None:
     async with consumer_of(way, on_assigned=lambda partitions: 1 / 0) as consumer:
         assert len(await consumer.wait_assigned(2_000)) == 3
-    assert "A listener to assignments failed" in caplog.text
+    assert "A rebalance listener failed" in caplog.text

@@ -212,4 +212,4 @@ async def test_a_fork_is_noticed(forked, way: Cluster) -> None:
 
 
 def test_for_people(link: TubeConnection) -> None:
-    assert "0 under way" in repr(link)
+    assert "0 in flight" in repr(link)

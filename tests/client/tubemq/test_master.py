@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from coherer._client.tubemq import cluster
-from coherer._client.tubemq.cluster import ClientOptions, Cluster, Masters, persist
+from coherer._client.tubemq.cluster import ClientOptions, Cluster, Masters, retry
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer.errors import (
@@ -84,7 +84,7 @@ async def test_a_master_that_is_down(fake) -> None:
 async def test_persistence(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(cluster, "SAY_S", 0.01)
+    monkeypatch.setattr(cluster, "LOG_WAIT_S", 0.01)
     attempts: list[int] = []
 
     async def attempt() -> int:
@@ -93,7 +93,7 @@ async def test_persistence(
             raise ConnectError("no")
         return len(attempts)
 
-    assert await persist(attempt, timeout_ms=5_000, final=()) == 3
+    assert await retry(attempt, timeout_ms=5_000, final=()) == 3
     assert caplog.messages == ["Trying again for up to 5 s: no"]  # said once
 
 
@@ -114,6 +114,6 @@ async def test_an_end_to_persistence(error: Exception, timeout_ms: int, tries: i
         raise error
 
     with pytest.raises(type(error)):
-        await persist(attempt, timeout_ms=timeout_ms, final={400})
+        await retry(attempt, timeout_ms=timeout_ms, final={400})
     assert len(attempts) >= tries
     assert len(attempts) <= tries + 1

@@ -2,19 +2,25 @@ from __future__ import annotations
 
 import pytest
 
-from coherer._client.tubemq.routing import FAILURES_MAX, REST_MS, Rest, RoundRobin, partition_ids
+from coherer._client.tubemq.routing import (
+    BACKOFF_MS,
+    FAILURES_MAX,
+    Backoff,
+    RoundRobin,
+    partition_ids,
+)
 
 
 class TargetPartition:
     def __init__(self, name: int) -> None:
         self.name = name
-        self.rest = Rest()
+        self.backoff = Backoff()
 
 
 def choices(
-    robin: RoundRobin, places: list[TargetPartition], count: int, now_ms: int = 0
+    robin: RoundRobin, targets: list[TargetPartition], count: int, now_ms: int = 0
 ) -> list[int]:
-    return [robin.choose(places, now_ms).name for _ in range(count)]
+    return [robin.choose(targets, now_ms).name for _ in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -28,43 +34,43 @@ def test_ids_of_the_partitions_of_a_topic(
 
 
 def test_all_partitions_in_turn() -> None:
-    places = [TargetPartition(number) for number in range(3)]
-    assert choices(RoundRobin(-1), places, 7) == [0, 1, 2, 0, 1, 2, 0]
+    targets = [TargetPartition(number) for number in range(3)]
+    assert choices(RoundRobin(-1), targets, 7) == [0, 1, 2, 0, 1, 2, 0]
 
 
 def test_the_counter_may_wrap() -> None:
-    places = [TargetPartition(number) for number in range(4)]
-    taken = choices(RoundRobin(2**31 - 3), places, 8)
+    targets = [TargetPartition(number) for number in range(4)]
+    taken = choices(RoundRobin(2**31 - 3), targets, 8)
     assert sorted(taken) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
 def test_a_partition_that_fails_rests_for_three_seconds() -> None:
-    places = [TargetPartition(0), TargetPartition(1)]
+    targets = [TargetPartition(0), TargetPartition(1)]
     for _ in range(FAILURES_MAX + 1):
-        places[0].rest.failed(now_ms=100)
+        targets[0].backoff.failed(now_ms=100)
     robin = RoundRobin(0)
-    assert set(choices(robin, places, 6, now_ms=100 + REST_MS - 1)) == {1}
-    assert set(choices(robin, places, 6, now_ms=100 + REST_MS)) == {0, 1}
+    assert set(choices(robin, targets, 6, now_ms=100 + BACKOFF_MS - 1)) == {1}
+    assert set(choices(robin, targets, 6, now_ms=100 + BACKOFF_MS)) == {0, 1}
 
 
 def test_few_failures_are_forgiven_and_a_success_forgives_all() -> None:
-    rest = Rest()
+    backoff = Backoff()
     for _ in range(FAILURES_MAX):
-        rest.failed(0)
-    assert rest.until_ms == 0
-    rest.succeeded()
+        backoff.failed(0)
+    assert backoff.until_ms == 0
+    backoff.succeeded()
     for _ in range(FAILURES_MAX):
-        rest.failed(0)
-    assert rest.until_ms == 0
-    rest.failed(7)
-    assert rest.until_ms == 7 + REST_MS
-    rest.succeeded()
-    assert rest.until_ms == 0
+        backoff.failed(0)
+    assert backoff.until_ms == 0
+    backoff.failed(7)
+    assert backoff.until_ms == 7 + BACKOFF_MS
+    backoff.succeeded()
+    assert backoff.until_ms == 0
 
 
 def test_when_all_rest_they_are_taken_in_turn_all_the_same() -> None:
-    places = [TargetPartition(0), TargetPartition(1), TargetPartition(2)]
-    for place in places:
+    targets = [TargetPartition(0), TargetPartition(1), TargetPartition(2)]
+    for target in targets:
         for _ in range(FAILURES_MAX + 1):
-            place.rest.failed(0)
-    assert sorted(choices(RoundRobin(0), places, 6)) == [0, 0, 1, 1, 2, 2]
+            target.backoff.failed(0)
+    assert sorted(choices(RoundRobin(0), targets, 6)) == [0, 0, 1, 1, 2, 2]

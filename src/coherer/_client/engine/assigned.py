@@ -1,17 +1,17 @@
 """The state of one assigned partition (TubeMQ) or queue (RocketMQ): a table, without IO.
 
-A `PartitionState` knows what was fetched, what the application has, what it acknowledged, and which
-offset may be committed. A `Fetcher` does the IO around it: it fetches when `can_fetch` says so,
-passes answers to `fetched`, and commits `commit_offset`.
+A `PartitionState` records the fetched batches, the ones that the application has received, the
+acknowledged messages, and the offset that may be committed. A `Fetcher` does the IO: it fetches
+while `can_fetch` is true, passes answers to `fetched`, and commits `commit_offset`.
 
 Phases, and what each allows:
 
-| phase | fetch | hand out | acknowledge | entered when |
+| phase | fetch | deliver | acknowledge | entered when |
 |---|---|---|---|---|
 | fetching | yes | yes | yes | the partition is assigned; `resume` |
 | paused | no | no | yes | `pause` |
 | draining | no | no | yes | the partition is about to be given up |
-| revoked | no | no | no | it was given up or lost; there is no way back |
+| revoked | no | no | no | it was given up or lost; this phase is final |
 
 A fetched batch is a `Delivery`. Its states:
 
@@ -21,20 +21,20 @@ A fetched batch is a `Delivery`. Its states:
 | in hand | the application has it | all messages acknowledged, `requeue`, `rest` |
 | resting | waits for its redelivery | `wake` |
 | done | all messages are acknowledged | - |
-| void | nothing done to it has an effect | - |
+| void | acknowledging or retrying it has no effect | - |
 
 Invariants:
 
 1. No unacknowledged message lies before `commit_offset`. It never moves back, except by `seek`.
-2. Deliveries are handed out in the order of their offsets. An ordered partition has at most one in
+2. Deliveries are taken in the order of their offsets. An ordered partition has at most one in
    hand, and it is the first one.
-3. `seek` and `revoke` void every delivery. A batch that the application still has after that is
-   delivered again, to whoever reads the partition then; acknowledging it has no effect.
-4. `requeue` and `rest` void the delivery and put a new one with the messages that are not
-   acknowledged in its place. So a batch is never both in the application's hands and waiting.
-5. An acknowledged message is not handed out again, except after `seek`.
-6. `messages` and `size_bytes` are the sums over all deliveries that still hold `commit_offset`
-   back or stand behind one that does; `waiting_bytes` over those that wait.
+3. `seek` and `revoke` void every delivery. A batch that is in hand then is delivered again to the
+   next reader of the partition; acknowledging it has no effect.
+4. `requeue` and `rest` void the delivery and replace it with a new one that contains the
+   unacknowledged messages. So a batch is never both in hand and waiting.
+5. An acknowledged message is not delivered again, except after `seek`.
+6. `messages` and `size_bytes` are the sums over all deliveries that hold `commit_offset` back or
+   come after one that does; `waiting_bytes` is the sum over those that wait.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ import msgspec
 MIB: Final = 1024 * 1024
 
 RetryAfter = timedelta | int | None
-"""When a message is delivered again: after a time, at a delay level of the broker, or as the
-protocol does by default."""
+"""The delay of a redelivery: a time, a delay level of the broker, or None for the protocol's
+default."""
 
 
 class Phase(Enum):
-    """What an assigned partition is allowed to do; see the module."""
+    """What an assigned partition may do; see the module."""
 
     FETCHING = "fetching"
     PAUSED = "paused"
@@ -64,7 +64,7 @@ class Phase(Enum):
 
 
 class Event(Enum):
-    """What moves a partition from one phase to another."""
+    """Moves a partition from one phase to another."""
 
     PAUSE = "pause"
     RESUME = "resume"
@@ -97,11 +97,11 @@ TRANSITIONS: Final[Mapping[Phase, Mapping[Event, Phase]]] = {
     },
     Phase.REVOKED: _REVOKED,
 }
-"""The next phase. `keep` undoes `drain`; the consumer pauses the partition again if it has to."""
+"""The next phase. `keep` undoes `drain`; the consumer pauses the partition again if necessary."""
 
 
 class DeliveryState(Enum):
-    """Where a delivery is; see the module."""
+    """The state of a delivery; see the module."""
 
     WAITING = "waiting"
     IN_HAND = "in hand"
@@ -114,11 +114,11 @@ class Fetched(Protocol):
     """The messages of one fetch, or a part of them."""
 
     delivery: Delivery[Any] | None
-    """Its delivery, from when it is handed out until all of it is acknowledged or requeued."""
+    """Its delivery, from when it is taken until all of it is acknowledged or requeued."""
 
     @property
     def offset(self) -> int:
-        """Where the fetch began; nothing before it is in the batch."""
+        """Where the fetch began; the batch contains no earlier message."""
         ...
 
     @property
@@ -133,13 +133,13 @@ class Fetched(Protocol):
 
     @property
     def count(self) -> int:
-        """How many messages, as far as that is known without decoding them."""
+        """The number of messages, as far as it is known without decoding them."""
         ...
 
     def __len__(self) -> int: ...
 
     def offsets(self) -> Sequence[int]:
-        """The offset of each message, rising."""
+        """The offset of each message, ascending."""
         ...
 
     def pick(self, numbers: Sequence[int]) -> Self:
@@ -151,14 +151,14 @@ B = TypeVar("B", bound=Fetched)
 
 
 class FetchLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """When a partition is not fetched from because enough of it is here.
+    """A partition that has reached one of these limits is not fetched from.
 
     Args:
-        messages: this many unacknowledged messages.
-        size_bytes: this many bytes.
-        span: the distance from the first unacknowledged offset to the last. A single message may
-            hold the commit position back; this bounds what is delivered again after a crash. 0 for
-            no limit.
+        messages: the number of unacknowledged messages.
+        size_bytes: the number of their bytes.
+        span: the distance from the first unacknowledged offset to the last; 0 for no limit. A
+            single message can hold the commit offset back, and this limits how many messages are
+            delivered again after a crash.
     """
 
     messages: int = 1000
@@ -171,7 +171,7 @@ class Fetcher(Protocol[B]):
 
     state: PartitionState[B]
     listed: bool
-    """Whether the prefetch buffer has it in its turn; only the buffer changes it."""
+    """Whether it is queued in the prefetch buffer; only the buffer changes it."""
 
     @property
     def can_take(self) -> bool:
@@ -183,7 +183,7 @@ class Fetcher(Protocol[B]):
         ...
 
     def kick(self) -> None:
-        """Fetch, if that makes sense now."""
+        """Fetch, if the state allows it."""
         ...
 
     def ready(self) -> None:
@@ -191,11 +191,11 @@ class Fetcher(Protocol[B]):
         ...
 
     def settled(self) -> None:
-        """Messages were acknowledged: commit, and fetch if there is room."""
+        """Messages were acknowledged: commit, and fetch if there is space."""
         ...
 
     def finished(self, delivery: Delivery[B]) -> None:
-        """The application is done with a delivery: acknowledged, or failed and resting."""
+        """The application is done with a delivery: it is acknowledged, or failed and resting."""
         ...
 
     async def retry(self, delivery: Delivery[B], number: int | None, after: RetryAfter) -> None:
@@ -213,9 +213,9 @@ class Delivery(Generic[B]):
     Attributes:
         state: see the module.
         taken_ms: when the application took it; 0 before.
-        seen: how many messages from its start a loop has passed; counted lazily, so that a loop
-            costs an addition per message.
-        failed: the offsets of messages that are to be retried.
+        seen: how many messages from its start a loop has passed. They are acknowledged later
+            (`count_seen`), so that a loop costs one addition per message.
+        failed: the offsets of messages that were retried.
     """
 
     __slots__ = (
@@ -230,7 +230,7 @@ class Delivery(Generic[B]):
         self.failed: set[int] = set()
         self._fetcher = fetcher
         self._first = 0  # how many messages from the start are acknowledged
-        self._beyond: set[int] = set()  # the positions of those behind a gap
+        self._beyond: set[int] = set()  # the positions of acknowledged messages after a gap
         self._offsets: Sequence[int] | None = None
 
     def __repr__(self) -> str:
@@ -243,12 +243,12 @@ class Delivery(Generic[B]):
 
     @property
     def in_hand(self) -> bool:
-        """Whether the application has it, and what it does to it counts."""
+        """Whether the application has it, and can acknowledge it."""
         return self.state is DeliveryState.IN_HAND
 
     @property
     def position(self) -> int:
-        """The offset of the first unacknowledged message; behind the last when there is none."""
+        """The offset of the first unacknowledged message; after the last one if there is none."""
         if self.state is DeliveryState.DONE:
             return self.batch.next_offset
         if not self._first:
@@ -276,7 +276,7 @@ class Delivery(Generic[B]):
         self._fetcher.settled()
 
     def count_seen(self) -> None:
-        """Acknowledge what a loop has passed, unless the protocol knows whole batches only."""
+        """Acknowledge the messages that a loop has passed, unless only batches can be."""
         if self.in_hand and self.seen > self._first and self._fetcher.state.by_message:
             self._first = self.seen
             self._close_gap()
@@ -290,17 +290,17 @@ class Delivery(Generic[B]):
             await self._fetcher.retry(self, number, after)
 
     def requeue(self) -> None:
-        """Hand what is not acknowledged out again, before what is behind it."""
+        """Deliver the unacknowledged messages again, before later batches."""
         self.count_seen()
         if self.in_hand:
             self._fetcher.state.wake(self._replace())
             self._fetcher.ready()
 
     def rest(self) -> Delivery[B] | None:
-        """Take it out of the application's hands until `PartitionState.wake`, as another attempt.
+        """Withhold the unacknowledged messages until `PartitionState.wake`; another attempt.
 
         Returns:
-            The delivery that takes its place; None if all is acknowledged, or it is not in hand.
+            The new delivery; None if all messages are acknowledged, or it is not in hand.
         """
         self.count_seen()
         if not self.in_hand:
@@ -309,7 +309,7 @@ class Delivery(Generic[B]):
         return self._replace()
 
     def set_aside(self, number: int) -> Delivery[B] | None:
-        """Make one unacknowledged message a delivery of its own, which rests until `wake`."""
+        """Move one unacknowledged message to a delivery of its own, which rests until `wake`."""
         if not self.in_hand or not self._mark(number):
             return None
         aside = self._fetcher.state.put_aside(self.batch.pick((number,)))
@@ -319,7 +319,7 @@ class Delivery(Generic[B]):
         return aside
 
     def _mark(self, number: int) -> bool:
-        """Note an acknowledgement; whether the message was not acknowledged before."""
+        """Record an acknowledgement; returns False if the message was acknowledged before."""
         if number < self._first or number in self._beyond:
             return False
         self._beyond.add(number)
@@ -350,17 +350,17 @@ class PartitionState(Generic[B]):
     Args:
         fetcher: does the IO.
         offset: where fetching begins.
-        ordered: whether deliveries are handed out one at a time.
+        ordered: whether deliveries are taken one at a time.
         by_message: whether single messages can be acknowledged, not only whole batches.
-        limits: when not to fetch.
+        limits: when to stop fetching.
 
     Attributes:
         phase: see the module.
         next_offset: where the next fetch begins.
-        generation: grows with each `seek`; the answer to a fetch of an earlier one is dropped.
-        messages: how many messages are unacknowledged or stand behind one that is.
-        size_bytes: and how many bytes.
-        waiting_bytes: the part of them that waits to be taken.
+        generation: grows with each `seek`; answers to fetches of earlier generations are dropped.
+        messages: how many messages are unacknowledged, or come after one that is.
+        size_bytes: the number of their bytes.
+        waiting_bytes: the bytes of the deliveries that wait.
         ordered, by_message, limits: as given.
         fetched_ms, taken_ms: when messages were last fetched and taken, ms.
     """
@@ -401,7 +401,7 @@ class PartitionState(Generic[B]):
         return f"<PartitionState {self.phase.value}, {span}, {self.messages} messages>"
 
     def __iter__(self) -> Iterator[Delivery[B]]:
-        """The deliveries that hold the commit position back, or stand behind one that does."""
+        """The deliveries that hold the commit offset back, or come after one that does."""
         return iter((*self._deliveries, *self._aside))
 
     # -- the phase
@@ -414,7 +414,7 @@ class PartitionState(Generic[B]):
         """
         following = TRANSITIONS[self.phase].get(event)
         if following is None:
-            raise RuntimeError(f"A partition that is {self.phase.value} has no {event.value}.")
+            raise RuntimeError(f"A partition that is {self.phase.value} cannot {event.value}.")
         self.phase = following
         if event is Event.REVOKE:
             self._void()
@@ -426,7 +426,7 @@ class PartitionState(Generic[B]):
 
     @property
     def full(self) -> bool:
-        """Whether enough is here."""
+        """Whether a limit is reached."""
         limits = self.limits
         if self.messages >= limits.messages or self.size_bytes >= limits.size_bytes:
             return True
@@ -439,7 +439,7 @@ class PartitionState(Generic[B]):
             return False
         return not self.ordered or self._deliveries[0] is self._waiting[0]
 
-    # -- where it is
+    # -- offsets
 
     @property
     def commit_offset(self) -> int:
@@ -449,12 +449,12 @@ class PartitionState(Generic[B]):
 
     @property
     def span(self) -> int:
-        """How far the last fetched offset is behind the first unacknowledged one."""
+        """The distance from the first unacknowledged offset to the last fetched one."""
         return 0 if self.empty else self.next_offset - 1 - self.commit_offset
 
     @property
     def empty(self) -> bool:
-        """Whether everything that was fetched is acknowledged."""
+        """Whether all fetched messages are acknowledged."""
         return not self._deliveries and not self._aside
 
     @property
@@ -463,13 +463,13 @@ class PartitionState(Generic[B]):
         return any(one.in_hand for one in self)
 
     def overdue(self, before_ms: int) -> list[Delivery[B]]:
-        """The deliveries that the application took before then and still has."""
+        """The deliveries that the application has had since before this time."""
         return [one for one in self if one.in_hand and one.taken_ms < before_ms]
 
     # -- fetching
 
     def fetched(self, *batches: B) -> None:
-        """Add what a fetch brought, as one batch or in parts."""
+        """Add the result of a fetch, as one batch or in parts."""
         for batch in batches:
             delivery = Delivery(batch, self._fetcher)
             self._deliveries.append(delivery)
@@ -479,19 +479,19 @@ class PartitionState(Generic[B]):
             self.next_offset = batch.next_offset
 
     def passed_over(self, next_offset: int) -> None:
-        """A fetch brought nothing that can be delivered; the next begins here."""
+        """A fetch returned no deliverable messages; the next one begins here."""
         self.next_offset = next_offset
 
     def seek(self, offset: int) -> None:
-        """Forget everything, and go on at another offset."""
+        """Drop everything, and continue at another offset."""
         self._void()
         self.generation += 1
         self.next_offset = offset
 
-    # -- handing out
+    # -- delivering
 
     def take(self, now_ms: int) -> Delivery[B] | None:
-        """The next waiting delivery; it is in the application's hands from now on."""
+        """Take the next waiting delivery for the application."""
         if not self.can_take:
             return None
         delivery = self._waiting.popleft()
@@ -502,7 +502,7 @@ class PartitionState(Generic[B]):
         return delivery
 
     def wake(self, delivery: Delivery[B]) -> None:
-        """Hand a resting delivery out again, before what is behind it."""
+        """Deliver a resting delivery again, before later ones."""
         if delivery.state is not DeliveryState.RESTING:
             return
         delivery.state = DeliveryState.WAITING
@@ -511,10 +511,10 @@ class PartitionState(Generic[B]):
         earlier = sum(1 for one in self._waiting if one.batch.offset <= offset)
         self._waiting.insert(earlier, delivery)
 
-    # -- what deliveries call
+    # -- called by deliveries
 
     def settle(self) -> None:
-        """Forget the deliveries at the start that are done."""
+        """Remove the finished deliveries from the start."""
         deliveries = self._deliveries
         while deliveries and deliveries[0].state is DeliveryState.DONE:
             self._count(deliveries.popleft(), -1)
@@ -523,7 +523,7 @@ class PartitionState(Generic[B]):
             self._count(aside, -1)
 
     def replace(self, delivery: Delivery[B], batch: B) -> Delivery[B]:
-        """Put a new, resting delivery with `batch` in the place of another one."""
+        """Replace a delivery with a new, resting one that contains `batch`."""
         rest = Delivery(batch, self._fetcher)
         rest.state = DeliveryState.RESTING
         where = self._aside if delivery in self._aside else self._deliveries
@@ -533,7 +533,7 @@ class PartitionState(Generic[B]):
         return rest
 
     def put_aside(self, batch: B) -> Delivery[B]:
-        """Add a resting delivery that is out of the order of the others."""
+        """Add a resting delivery outside the order of the others."""
         aside = Delivery(batch, self._fetcher)
         aside.state = DeliveryState.RESTING
         self._aside.append(aside)

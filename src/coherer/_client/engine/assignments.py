@@ -1,8 +1,8 @@
 """The assigned partitions of a consumer, and the prefetch buffer that they share.
 
-The buffer hands out batches partition by partition in turn, so that no partition waits until
-another is empty. When `limit_bytes` are in it, fetchers that want more are noted, and kicked when
-there is room again.
+The buffer delivers batches of the partitions in turn, so that no partition waits until another is
+empty. When it holds `limit_bytes`, fetchers that want more are recorded, and kicked when there is
+space again.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ K = TypeVar("K", bound=Hashable)
 
 
 class PrefetchBuffer(Generic[B]):
-    """Fetched batches that wait for the application, at most `limit_bytes` of them.
+    """Fetched batches that wait for the application.
 
     Args:
-        limit_bytes: nothing more is fetched while this much is here.
-        count_in_hand: whether batches count until they are acknowledged, or until they are taken.
+        limit_bytes: nothing is fetched while this many bytes are buffered.
+        count_in_hand: whether a batch counts until it is acknowledged, not only until it is taken.
 
     Attributes:
-        size_bytes: how much is here. Partitions that are paused do not count, so that they do not
-            keep the others from being fetched.
+        size_bytes: the number of buffered bytes. Paused partitions do not count, so that they do
+            not block the others.
     """
 
     def __init__(self, limit_bytes: int, *, count_in_hand: bool) -> None:
@@ -42,7 +42,7 @@ class PrefetchBuffer(Generic[B]):
         self._waiters = Waiters()
 
     def add(self, fetcher: Fetcher[B], *, first: bool = False) -> None:
-        """A partition has batches; it gets its turn, at once with `first`."""
+        """Queue a partition that has batches; with `first`, before the others."""
         if fetcher.listed or not fetcher.can_take:
             return
         fetcher.listed = True
@@ -75,15 +75,15 @@ class PrefetchBuffer(Generic[B]):
                 return batch
         return None
 
-    def has_room(self, fetcher: Fetcher[B]) -> bool:
-        """Whether a partition may fetch; if not, its fetcher is kicked when it may."""
+    def has_space(self, fetcher: Fetcher[B]) -> bool:
+        """Whether a partition may fetch; if not, its fetcher is kicked later."""
         if self.size_bytes < self._limit_bytes:
             return True
         self._blocked.add(fetcher)
         return False
 
     def count(self, fetcher: Fetcher[B]) -> None:
-        """A partition has more or fewer bytes here than before."""
+        """Update the number of bytes of a partition."""
         state = fetcher.state
         size_bytes = 0
         if state.phase is Phase.FETCHING:
@@ -105,11 +105,11 @@ class PrefetchBuffer(Generic[B]):
         self._blocked.discard(fetcher)
 
     def wake(self) -> None:
-        """Let everyone who waits look again."""
+        """Wake all tasks that wait for a batch."""
         self._waiters.wake()
 
     async def changed(self) -> None:
-        """Wait until there may be something to take."""
+        """Wait until there may be a batch to take."""
         await self._waiters.wait()
 
 
@@ -121,8 +121,8 @@ class Assignments(Generic[K, F]):
 
     Attributes:
         fetchers: by the partition's key.
-        paused: keys of partitions that stay paused, also while they are not assigned.
-        buffer: as given.
+        paused: keys of paused partitions, including partitions that are not assigned now.
+        buffer: the consumer's prefetch buffer.
     """
 
     def __init__(self, buffer: PrefetchBuffer[Any]) -> None:
@@ -138,14 +138,14 @@ class Assignments(Generic[K, F]):
         return iter(list(self.fetchers.values()))
 
     def add(self, key: K, fetcher: F) -> None:
-        """A partition is assigned. Its fetcher is kicked by the caller, when it may begin."""
+        """Add an assigned partition. The caller kicks its fetcher when it may begin."""
         self.fetchers[key] = fetcher
         if key in self.paused:
             fetcher.state.on(Event.PAUSE)
         self._changed.wake()
 
     def drain(self, fetchers: Iterable[F]) -> None:
-        """Fetch and hand out nothing more of these; what is in hand may still be acknowledged."""
+        """Stop fetching and delivering these; received batches may still be acknowledged."""
         for fetcher in fetchers:
             fetcher.state.on(Event.DRAIN)
             self.buffer.count(fetcher)
@@ -156,10 +156,10 @@ class Assignments(Generic[K, F]):
         fetcher.state.on(Event.KEEP)
         if key in self.paused:
             fetcher.state.on(Event.PAUSE)
-        self._go_on(fetcher)
+        self._continue(fetcher)
 
     def remove(self, key: K) -> None:
-        """A partition was given up, or lost."""
+        """Remove a partition that was given up or lost."""
         fetcher = self.fetchers.pop(key, None)
         if fetcher is not None:
             fetcher.state.on(Event.REVOKE)
@@ -167,18 +167,18 @@ class Assignments(Generic[K, F]):
             self._changed.wake()
 
     def pause(self, keys: frozenset[K]) -> None:
-        """Fetch and hand out nothing of these partitions, and of no others."""
+        """Pause exactly these partitions, and resume the others."""
         self.paused = keys
         for key, fetcher in self.fetchers.items():
             fetcher.state.on(Event.PAUSE if key in keys else Event.RESUME)
-            self._go_on(fetcher)
+            self._continue(fetcher)
 
     async def wait_any(self, matching: Callable[[K], bool] = lambda _: True) -> None:
-        """Wait until a partition is assigned."""
+        """Wait until a matching partition is assigned."""
         while not any(map(matching, self.fetchers)):
             await self._changed.wait()
 
-    def _go_on(self, fetcher: F) -> None:
+    def _continue(self, fetcher: F) -> None:
         self.buffer.count(fetcher)
         self.buffer.add(fetcher)
         if fetcher.state.phase is Phase.FETCHING:

@@ -1,18 +1,18 @@
-"""Connections to servers: the requests under way on each, and the pool that makes them.
+"""Connections to servers: the requests in flight on each, and the pool that makes them.
 
 Rules:
 
 * A client has one connection per server address; everything that it makes shares it.
 * Requests are pipelined. Each waits in a table under its serial number; an answer to a request that
   is not in the table (any more) is dropped.
-* There is no timer per request: each connection has one, set for the earliest deadline.
+* There is no timer per request: each connection has one timer, set for the earliest deadline.
 * When a connection ends, its pending requests fail with `DisconnectedError`.
 * A connection without pending requests is closed when nothing was received for `idle_ms`.
-* A lost connection is made again by the next request. `sender.BrokerSender` makes its own again at
-  once, while messages are sent there.
+* The next request reopens a lost connection. `sender.BrokerSender` reopens its connection at once
+  while messages are sent to that broker.
 * A connection is dead if a request was not answered in time, nothing was received for `SILENT_MS`
-  after that, and another request is not answered either: the system would need a quarter of an hour
-  to notice. It is cut, and the next request dials again.
+  after that, and a second request is not answered either. The connection is aborted, and the next
+  request dials again. The operating system would need a quarter of an hour to notice.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ from coherer.errors import (
 
 _log = Log(logging.getLogger(__name__))
 
-BLIND_MS: Final = 50
-"""A sweep that is this late waits as long again for the answers that are in the socket already: the
-event loop was busy, and the server was not late."""
+LATE_SWEEP_MS: Final = 50
+"""A sweep that runs this late waits for the same time again: the event loop was busy, and the
+answers may be in the socket already."""
 
 SILENT_MS: Final = 5_000
-"""See above. Java's clients close after one answer that does not come in time."""
+"""See the module. Java's clients close the connection after one late answer."""
 
 SWEEP_MS_MIN: Final = 10
-"""Deadlines are met this exactly at best: a sweep looks at every request under way."""
+"""The precision of deadlines: a sweep checks every request in flight."""
 
-WRONG_PORT: Final = (
+WRONG_PORT_HINT: Final = (
     "Is the port right? Usual ones are 8715 for tubemq://, 8716 for tubemqs:// and 9876 for "
     "rocketmq://; 8080 is the HTTP administration."
 )
-UNKNOWN: Final = "The request may or may not have been carried out."
-STRANGER: Final = (
-    "Nothing was ever received from this server: does the port speak this protocol, and does it "
-    "use TLS exactly if the client does?"
+OUTCOME_UNKNOWN: Final = "The request may or may not have been carried out."
+NOTHING_RECEIVED: Final = (
+    "Nothing was ever received from this server: does the port speak this protocol, and do both "
+    "sides use TLS, or neither?"
 )
 
 A = TypeVar("A")
@@ -79,16 +79,16 @@ class PendingRequest(Protocol[A_contra]):
 
 
 class ServerConnection(Generic[A]):
-    """One connection, and the requests that are under way on it.
+    """One connection, and the requests in flight on it.
 
-    A protocol adds the session, which gives serial numbers and parses answers, and `received`,
-    which finds requests in `_waiting` and notes the time in `_heard`.
+    A protocol adds the session, which assigns serial numbers and parses answers, and `received`,
+    which finds requests in `_waiting` and records the time in `_heard`.
 
     Attributes:
         connection: the connection.
-        server: the address that was dialled, for error messages.
+        server: the dialled address, for error messages.
         retired: whether it was closed because it was idle.
-        idle_ms: a connection without requests that has been silent for this long is closed.
+        idle_ms: how long a connection without requests may be silent before it is closed.
     """
 
     idle_ms: ClassVar[int] = 300_000
@@ -100,17 +100,19 @@ class ServerConnection(Generic[A]):
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, PendingRequest[A]] = {}
         self._timer: asyncio.Handle | None = None
-        self._timer_at = 0.0  # uvloop's handles of what is due already do not tell
+        self._timer_at = 0.0  # uvloop's handles do not report the time once they are due
         self._made = self._heard = self._loop.time()
-        self._late: float | None = None  # when an answer was first missed since one came
+        self._late: float | None = (
+            None  # when the first answer since the last received data was late
+        )
         self._idle = self._loop.call_later(self.idle_ms / 1000, self._check_idle)
         self._when_closed: list[Callable[[], None]] = []
-        self._understood = False  # whether something made sense
-        self._over = False
+        self._understood = False  # whether anything received was valid
+        self._ended = False
         self._broken: ProtocolError | None = None
 
     def __repr__(self) -> str:
-        state = f"{len(self._waiting)} under way" if self.open else "closed"
+        state = f"{len(self._waiting)} in flight" if self.open else "closed"
         return f"<{type(self).__name__} {self.server}, {state}>"
 
     @property
@@ -120,7 +122,7 @@ class ServerConnection(Generic[A]):
 
     @property
     def local_host(self) -> str:
-        """The client's address as the server sees it, unless something between translates it."""
+        """The client's address as the server sees it, unless a NAT translates it."""
         return self.connection.local_host
 
     def expect(self, serial: int, waiter: PendingRequest[A]) -> None:
@@ -135,21 +137,21 @@ class ServerConnection(Generic[A]):
     async def close(self) -> None:
         """Close the connection and wait until it is closed."""
         self.connection.close()
-        if self._over:
+        if self._ended:
             return
         ended = asyncio.Event()
         self.when_closed(ended.set)
         await ended.wait()
 
     def when_closed(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when the connection is gone and its requests have failed."""
+        """Call `callback` when the connection is closed and its requests have failed."""
         self._when_closed.append(callback)
 
-    # -- what the connection calls
+    # -- called by the connection
 
     def closed(self, error: Exception | None) -> None:
-        """The connection is gone."""
-        self._over = True
+        """The connection is closed."""
+        self._ended = True
         error = error or self._broken
         self._idle.cancel()
         if self._timer is not None:
@@ -165,26 +167,32 @@ class ServerConnection(Generic[A]):
     # -- inside
 
     def _misread(self, error: ProtocolError) -> None:
-        """Close the connection, because an answer makes no sense."""
+        """Close the connection, because received data is invalid."""
         self._broken = error
         if self._understood:
             _log.warning("Closing the connection with %s: %s", self.server, error)
         self.connection.close()
 
     def _lost(self, error: Exception | None) -> CohererError:
-        """The error of the requests under way."""
+        """The error of the requests in flight when the connection breaks."""
         if self._broken is not None and not self._understood:
-            return WrongProtocolError(str(self._broken), server=self.server, hint=WRONG_PORT)
+            return WrongProtocolError(str(self._broken), server=self.server, hint=WRONG_PORT_HINT)
         return DisconnectedError(
             f"The connection broke before the answer came{f' ({error})' if error else ''}.",
             server=self.server,
-            hint=UNKNOWN if self._heard != self._made else f"{UNKNOWN} {STRANGER}",
+            hint=self._hint(),
         )
+
+    def _hint(self) -> str:
+        """The hint of the error of a request without an answer."""
+        if self._heard != self._made:
+            return OUTCOME_UNKNOWN
+        return f"{OUTCOME_UNKNOWN} {NOTHING_RECEIVED}"
 
     def _sweep(self) -> None:
         now = self._loop.time() + SWEEP_MS_MIN / 1000
-        if self._timer is not None and now - self._timer_at > BLIND_MS / 1000:
-            self._sweep_at(self._loop.time() + BLIND_MS / 1000)
+        if self._timer is not None and now - self._timer_at > LATE_SWEEP_MS / 1000:
+            self._sweep_at(self._loop.time() + LATE_SWEEP_MS / 1000)
             return
         self._timer = None
         waiting = self._waiting
@@ -194,11 +202,11 @@ class ServerConnection(Generic[A]):
                 RequestTimeoutError(
                     "No answer in time.",
                     server=self.server,
-                    hint=UNKNOWN if self._heard != self._made else f"{UNKNOWN} {STRANGER}",
+                    hint=self._hint(),
                 )
             )
         if late and self._dead():
-            _log.warning("%s does not answer any more; cutting the connection", self.server)
+            _log.warning("%s no longer answers; aborting the connection", self.server)
             self.connection.abort()
         elif waiting:
             earliest = min(waiter.deadline for waiter in waiting.values())
@@ -239,7 +247,7 @@ class AnyLink(Protocol):
         ...
 
     def closed(self, error: Exception | None) -> None:
-        """The connection is gone."""
+        """The connection is closed."""
         ...
 
     async def close(self) -> None:
@@ -254,8 +262,8 @@ class ConnectionPool(Generic[L]):
     """The connections of one client, one per address.
 
     Args:
-        make: wraps a connection; gets it and the address that was dialled.
-        tls: the options of TLS; None for plain TCP.
+        make: wraps a connection; called with the connection and the dialled address.
+        tls: the TLS options; None for plain TCP.
         connect_timeout_ms: for each new connection.
         limits: of the connections' buffers.
     """
@@ -297,19 +305,19 @@ class ConnectionPool(Generic[L]):
 
     @property
     def connected(self) -> bool:
-        """Whether it has open connections."""
+        """Whether a connection is open."""
         return any(link.open for link in self._links.values())
 
     def find(self, host: str, port: int) -> L | None:
-        """The open connection to an address, if there is one."""
+        """The open connection to an address; None if there is none."""
         link = self._links.get((host, port))
         return link if link is not None and link.open else None
 
     async def get(self, host: str, port: int) -> L:
-        """The open connection to an address, made now if need be.
+        """The open connection to an address; opened now if necessary.
 
         Raises:
-            ConnectError: it could not be made.
+            ConnectError: it could not be opened.
             ClosedError: the client is closed.
         """
         self.check()
@@ -323,7 +331,7 @@ class ConnectionPool(Generic[L]):
             task = asyncio.create_task(self._dial(host, port), name=f"dial {host}:{port}")
             self._dialling[address] = task
             task.add_done_callback(lambda _: self._dialling.pop(address, None))
-        # Shielded: several may wait for the same connection, and one of them may give up.
+        # Shielded: several callers may wait for the connection, and one of them may be cancelled.
         return await asyncio.shield(task)
 
     async def close(self) -> None:

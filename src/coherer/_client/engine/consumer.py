@@ -12,11 +12,11 @@ A protocol has a `Fetcher` per assigned partition. `Assignments` holds them and 
 
 Rules:
 
-* Delivery is at least once. A batch that the application drops without a word stays assigned to it;
-  it is delivered again when the partition moves to another member or the consumer is closed.
-  Garbage collection changes nothing.
-* A consumer has one loop at a time. A new loop hands out again what the loop before it left
-  unacknowledged by `break` or an exception. To process several batches at a time, use `run` or
+* Delivery is at least once. A batch that the application neither acknowledges nor retries stays
+  in its hands, even if it is garbage-collected; it is delivered again when the partition moves to
+  another member or the consumer is closed.
+* A consumer has one loop at a time. If a loop ends by `break` or an exception, the next loop
+  receives its unacknowledged messages again. To process several batches at a time, use `run` or
   `receive`.
 """
 
@@ -74,13 +74,13 @@ class Progress(msgspec.Struct, frozen=True):
     """How far a partition or queue has been read.
 
     Args:
-        offset: where the last batch began (TubeMQ); up to where everything is acknowledged
+        offset: where the last batch began (TubeMQ); all messages before it are acknowledged
             (RocketMQ).
-        max_offset: the end of the partition when last heard, -1 while unknown.
-        backlog_bytes: the bytes behind the last batch, -1 while unknown.
-        exact: whether offsets count messages, so that their difference does.
-        left_out: messages that could not be delivered since the partition was assigned: they are
-            damaged, or not what they say they are.
+        max_offset: the end of the partition in the last answer, -1 while unknown.
+        backlog_bytes: the number of bytes after the last batch, -1 while unknown.
+        exact: whether offsets count messages.
+        left_out: how many messages could not be delivered since the partition was assigned,
+            because they are damaged.
     """
 
     offset: int
@@ -91,7 +91,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class ReceivedBatch(Fetched, Protocol[M_co]):
-    """A batch as the application gets it."""
+    """A batch that the application receives."""
 
     @property
     def topic(self) -> str:
@@ -115,7 +115,7 @@ class ReceivedBatch(Fetched, Protocol[M_co]):
 
 
 class Acknowledgeable:
-    """What the application can say about a batch; protocols' batches inherit it."""
+    """Acknowledging and retrying a batch; the base class of both protocols' batches."""
 
     __slots__ = ()
 
@@ -124,8 +124,8 @@ class Acknowledgeable:
     def ack(self) -> None:
         """Acknowledge the batch: its messages are not delivered again.
 
-        The server is told with the next fetch, or by `Consumer.commit`. Acknowledging it again, or
-        after its partition moved to another member, has no effect.
+        The acknowledgement goes to the server with the next fetch, or by `Consumer.commit`.
+        Acknowledging a batch again, or after its partition moved to another member, has no effect.
         """
         if self.delivery is not None:
             self.delivery.acknowledge()
@@ -134,14 +134,14 @@ class Acknowledgeable:
         """Have the messages that are not acknowledged delivered again.
 
         Args:
-            later: when; None as soon as the protocol can.
+            later: the delay; None for the protocol's default.
         """
         if self.delivery is not None:
             await self.delivery.retry(None, later)
 
 
 class BatchIterator(AsyncIterator[B]):
-    """Batches for `async for`; each is acknowledged when the next is asked for."""
+    """Batches for `async for`; each is acknowledged when the loop requests the next one."""
 
     def __init__(self, receive: Callable[[], Awaitable[B | None]]) -> None:
         self._receive = receive
@@ -163,16 +163,16 @@ class BatchIterator(AsyncIterator[B]):
         return batch
 
     def leave(self) -> None:
-        """Have what the loop left unacknowledged handed out again."""
+        """Deliver the messages that the loop has not acknowledged again."""
         delivery, self._delivery = self._delivery, None
         if delivery is not None:
             delivery.requeue()
 
 
 class MessageIterator(AsyncIterator[M]):
-    """Messages for `async for`; each is acknowledged when the next is asked for.
+    """Messages for `async for`; each is acknowledged when the loop requests the next one.
 
-    TubeMQ knows whole batches only: there, a batch is acknowledged behind its last message.
+    TubeMQ can only acknowledge whole batches: a batch is acknowledged after its last message.
     """
 
     def __init__(self, receive: Callable[[], Awaitable[ReceivedBatch[M] | None]]) -> None:
@@ -203,21 +203,21 @@ class MessageIterator(AsyncIterator[M]):
                 return message
 
     def leave(self) -> None:
-        """Have what the loop left unacknowledged handed out again."""
+        """Deliver the messages that the loop has not acknowledged again."""
         delivery, self._delivery = self._delivery, None
         if delivery is not None:
             delivery.requeue()
 
 
 class Stop:
-    """Ends `run` early: handlers that are running finish, and no new batch is taken."""
+    """Ends `run` early: running handlers finish, and no new batch is taken."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
         self._idle: set[asyncio.Task[None]] = set()
 
     def request(self) -> None:
-        """Stop; to be called in the thread of the event loop."""
+        """Stop; must be called in the event loop's thread."""
         self._event.set()
         for task in self._idle:
             task.cancel()
@@ -228,7 +228,7 @@ class Stop:
 
     @contextmanager
     def waiting(self) -> Generator[None]:
-        """Inside, the current task waits for a batch and may be cancelled."""
+        """While the block runs, the current task waits for a batch and may be cancelled."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - workers are tasks
         self._idle.add(task)
@@ -240,12 +240,12 @@ class Stop:
 
 @contextmanager
 def on_sigterm(action: Callable[[], object]) -> Generator[None]:
-    """Inside, the first SIGTERM calls `action` instead of ending the process; the second ends it.
+    """While the block runs, the first SIGTERM calls `action`; the second ends the process.
 
-    Only the main thread can do so, and a handler that the application has set is left alone.
+    Does nothing outside the main thread, or if the application has set a handler of its own.
 
     Args:
-        action: called in the main thread between two instructions of Python.
+        action: called in the main thread, between two bytecode instructions.
     """
     number = signal.SIGTERM
     in_main = threading.current_thread() is threading.main_thread()
@@ -256,8 +256,8 @@ def on_sigterm(action: Callable[[], object]) -> Generator[None]:
     def terminate(number: int, frame: FrameType | None) -> None:
         del frame
         signal.signal(number, signal.SIG_DFL)
-        _log.info("SIGTERM: finishing the batches in hand, then stopping")
-        action()
+        action()  # before logging, so that no further batch is taken
+        _log.info("SIGTERM: finishing the current batches, then stopping")
 
     signal.signal(number, terminate)
     try:
@@ -270,16 +270,16 @@ def on_sigterm(action: Callable[[], object]) -> Generator[None]:
 class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
     """A member of a group that receives batches. A protocol adds membership, `commit` and `seek`.
 
-    The type variables: a partition, its key in maps, its fetcher, a batch, a message.
+    The type variables are a partition, its key in maps, its fetcher, a batch and a message.
 
     Args:
-        prefetch_bytes: nothing more is fetched while this much waits here.
+        prefetch_bytes: nothing is fetched while this many bytes are buffered.
         count_in_hand: see `PrefetchBuffer`.
     """
 
     _KIND: ClassVar[str] = "consumer"
     _RETRY: ClassVar[timedelta | None]
-    """When a batch is delivered again after its handler failed; None as the protocol does it."""
+    """The delay before a batch is redelivered after its handler failed; None for the default."""
     _NOT_ASSIGNED: ClassVar[int | None] = None
     _NOT_IN_HAND: ClassVar[int | None] = None
     """The protocol's codes for batches that cannot be acknowledged."""
@@ -287,15 +287,15 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
     def __init__(self, prefetch_bytes: int, *, count_in_hand: bool) -> None:
         self._prefetch = PrefetchBuffer[B](prefetch_bytes, count_in_hand=count_in_hand)
         self._assignments = Assignments[K, F](self._prefetch)
-        self._loop_now: BatchIterator[B] | MessageIterator[M] | None = None
+        self._current_loop: BatchIterator[B] | MessageIterator[M] | None = None
         self._state = "new"
 
-    # -- what is assigned
+    # -- the assignment
 
     @property
     @abstractmethod
     def assignment(self) -> frozenset[P]:
-        """The partitions that are assigned to this consumer now."""
+        """The assigned partitions."""
 
     @property
     @abstractmethod
@@ -308,24 +308,24 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
         return self._assignments.paused
 
     def pause(self, *partitions: P | K) -> None:
-        """Fetch and hand out nothing of these partitions until `resume`; without any, of none."""
+        """Stop fetching and delivering these partitions until `resume`; without any, all."""
         self.check()
         chosen = frozenset(map(self._key, partitions)) or frozenset(self._assignments.fetchers)
         self._assignments.pause(self._assignments.paused | chosen)
 
     def resume(self, *partitions: P | K) -> None:
-        """Undo `pause` for these partitions; without any, for all."""
+        """Undo `pause` for these partitions; without any, for all of them."""
         self.check()
         chosen = frozenset(map(self._key, partitions)) or self._assignments.paused
         self._assignments.pause(self._assignments.paused - chosen)
 
     @abstractmethod
     async def seek(self, partition: P | K, offset: int) -> None:
-        """Go on at another offset of an assigned partition."""
+        """Continue at another offset of an assigned partition."""
 
     @abstractmethod
     async def commit(self, *batches: B) -> Mapping[P, int]:
-        """Have a server write down what is acknowledged, after acknowledging these batches."""
+        """Acknowledge these batches, and store all acknowledgements at the servers."""
 
     # -- batches
 
@@ -336,11 +336,11 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
             timeout_ms: how long to wait; None for ever, 0 not at all.
 
         Returns:
-            A batch; None when time is up.
+            A batch; None on timeout.
 
         Raises:
             ClosedError: the consumer was closed.
-            RefusedError: the cluster has refused this member for good.
+            RefusedError: the cluster has permanently refused this member.
         """
         self.check()
         prefetch = self._prefetch
@@ -359,7 +359,7 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
     def batches(self) -> BatchIterator[B]:
         """Batches for `async for`; each is acknowledged when the loop asks for the next.
 
-        A batch that the loop before this one left unacknowledged, by `break` or an exception, is
+        Messages that the previous loop left unacknowledged, by `break` or an exception, are
         received again.
         """
         self.check()
@@ -383,23 +383,23 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
     ) -> None:
         """Pass every batch to `handler`, until the consumer is closed or SIGTERM arrives.
 
-        On SIGTERM, unless the application handles it itself, handlers that are running finish and
-        their batches are acknowledged, no new batch is taken, and `run` returns.
+        On SIGTERM, unless the application handles it itself, running handlers finish, their batches
+        are acknowledged, no new batch is taken, and `run` returns.
 
         Args:
-            handler: gets a batch; a plain function runs in a thread. When it returns, the batch is
-                acknowledged; when it raises, that is logged, and what it did not acknowledge is
-                delivered again.
+            handler: called with a batch; a plain function runs in a thread. When it returns, the
+                batch is acknowledged. When it raises, the exception is logged, and the messages
+                that it has not acknowledged are delivered again.
             workers: how many batches are handled at a time.
-            stop: ends it from outside; a facade that waits in another thread sees SIGTERM itself.
+            stop: ends it from outside; used by the blocking API, which handles SIGTERM itself.
 
         Raises:
             UsageError: `workers` is less than 1.
-            RefusedError: the cluster has refused this member for good.
+            RefusedError: the cluster has permanently refused this member.
         """
         self.check()
         if workers < 1:
-            raise UsageError("There has to be at least one worker.")
+            raise UsageError(f"`run` needs at least one worker, not {workers}.")
         loop, until = asyncio.get_running_loop(), stop or Stop()
         tasks = [
             asyncio.create_task(self._work(handler, until), name=f"worker {number}")
@@ -418,7 +418,7 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
         """The key of a partition in maps."""
 
     def _acknowledge(self, batch: B) -> None:
-        """Acknowledge a batch that has to be in the application's hands.
+        """Acknowledge a batch that the application has received.
 
         Raises:
             UsageError: it was acknowledged or retried before, or fetched before a `seek`.
@@ -438,11 +438,11 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
                 topic=batch.topic,
                 partition=batch.partition,
                 code=self._NOT_ASSIGNED,
-                hint="The messages are delivered again, to the member that has the partition now.",
+                hint="The messages are delivered again, to the new owner of the partition.",
             )
         if not delivery.in_hand:
             raise UsageError(
-                "The batch was fetched before the consumer went to another offset.",
+                "The batch was fetched before a `seek` to another offset.",
                 topic=batch.topic,
                 partition=batch.partition,
             )
@@ -451,7 +451,7 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
     # -- inside
 
     def _begin_loop(self, loop: BatchIterator[B] | MessageIterator[M]) -> None:
-        before, self._loop_now = self._loop_now, loop
+        before, self._current_loop = self._current_loop, loop
         if before is not None:
             before.leave()
 
@@ -467,12 +467,12 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
                     return
                 raise
             assert batch is not None  # noqa: S101 - without a timeout there is a batch
-            # Not `batch.ack()`: facades' batches hand that over from other threads.
+            # Not `batch.ack()`: batches of the blocking API pass it to the loop from other threads.
             delivery = batch.delivery
-            assert delivery is not None  # noqa: S101 - it was received just now
+            assert delivery is not None  # noqa: S101 - it has just been received
             try:
                 await _handle(handler, batch)
-            except Exception as error:  # noqa: BLE001 - the application's
+            except Exception as error:  # noqa: BLE001 - raised by the application
                 _log.exception(
                     "The handler failed; the messages will be delivered again", about=repr(error)
                 )

@@ -1,4 +1,4 @@
-"""The life of a client and of what it makes: started once, used while it is open, closed.
+"""The lifecycle of clients, producers, consumers and readers: started once, open, closed.
 
 | state | `start` | any other call | `close` |
 |---|---|---|---|
@@ -7,8 +7,8 @@
 | open | `UsageError` | works | closed |
 | closed | `ClosedError` | `ClosedError` | nothing |
 
-An object that is still open when it is collected emits a `ResourceWarning`, as asyncio's transports
-do. Python shows such warnings with `-X dev`.
+An object that is garbage-collected while it is open emits a `ResourceWarning`, as asyncio's
+transports do. Python shows these warnings with `-X dev`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from coherer.errors import ClosedError, UsageError
 State = Literal["new", "starting", "open", "closed"]
 
 
-class _Process:
-    """This process: a forked child does not close what belongs to its parent."""
+class _Fork:
+    """Whether this process is a forked child, which must not close its parent's objects."""
 
     forked = False
 
 
 def _forked() -> None:
-    _Process.forked = True
+    _Fork.forked = True
 
 
 if hasattr(os, "register_at_fork"):
@@ -44,24 +44,24 @@ if hasattr(os, "register_at_fork"):
 
 
 def warn_unclosed(thing: object, block: str) -> None:
-    """Emit a `ResourceWarning` for something that was not closed; to be called by `__del__`.
+    """Emit a `ResourceWarning` for an object that was not closed; called by `__del__`.
 
-    Does nothing while the interpreter shuts down, because it collects everything in any order.
+    Does nothing while the interpreter shuts down: it destroys objects in any order.
 
     Args:
-        thing: what was not closed.
+        thing: the object.
         block: the statement that would have closed it.
     """
-    if not sys.is_finalizing() and not _Process.forked:
+    if not sys.is_finalizing() and not _Fork.forked:
         text = f"{thing!r} was never closed: use `{block}`, or call close()."
         warnings.warn(text, ResourceWarning, stacklevel=2, source=thing)
 
 
 class Lifecycle(ABC):
-    """A producer, consumer or reader: `start` and `close`, or `async with` for both."""
+    """A producer, consumer or reader: `start` and `close`, or `async with`."""
 
     _KIND: ClassVar[str]
-    """The word for it in errors."""
+    """What errors call it."""
 
     _state: State = "new"
 
@@ -88,14 +88,14 @@ class Lifecycle(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Make it ready; once."""
+        """Start it; allowed once."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Leave. Calling it again does nothing."""
+        """Close it. Calling it again does nothing."""
 
     def check(self) -> None:
-        """Check that it can be used here and now; any thread may call it.
+        """Check that it is open; any thread may call this.
 
         Raises:
             ClosedError: it, or its client, was closed.
@@ -144,7 +144,7 @@ class Lifecycle(ABC):
         self._check_client()
         running_loop()
         if self._state != "new":
-            raise UsageError(f"A {self._KIND} is started once.")
+            raise UsageError(f"A {self._KIND} can be started only once.")
 
     def _check_starting(self) -> None:
         """Check that it was not closed meanwhile; see `_start_with`."""
@@ -157,10 +157,10 @@ class Lifecycle(ABC):
 
 
 class BaseClient(ABC):
-    """A client: closes what it made, then its connections."""
+    """A client: closes the objects that it made, then its connections."""
 
     def __init__(self) -> None:
-        # Weak: a client may make many of them. Those that are in use are held by their tasks.
+        # Weak: a client may make many. Objects in use are referenced by their tasks.
         self._made: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
 
     def __del__(self) -> None:
@@ -180,7 +180,7 @@ class BaseClient(ABC):
         await self.close()
 
     async def close(self) -> None:
-        """Close what the client made and its connections. Calling it again does nothing."""
+        """Close the client, and everything it made. Calling it again does nothing."""
         try:
             await asyncio.gather(*(one.close() for one in self._made))
         finally:

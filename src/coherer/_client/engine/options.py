@@ -1,16 +1,16 @@
-"""URLs of clusters, and options that come as keywords.
+"""URLs of clusters, and options given as keywords.
 
 | scheme | protocol | TLS | default port |
 |---|---|---|---|
-| `tubemq` | TubeMQ, the addresses of the masters | if the option `tls` is given | 8715 |
+| `tubemq` | TubeMQ, the addresses of the masters | with the option `tls` | 8715 |
 | `tubemqs` | TubeMQ | yes | 8716 |
-| `rocketmq` | RocketMQ, the addresses of the name servers | if the option `tls` is given | 9876 |
+| `rocketmq` | RocketMQ, the addresses of the name servers | with the option `tls` | 9876 |
 | `rocketmqs` | RocketMQ | yes | 9876 |
 
 Addresses are `host:port`, separated by commas, or by semicolons as in RocketMQ's tools.
 
-Without a URL, the environment counts (`usual`): `COHERER_URL`, a URL, then `NAMESRV_ADDR`, which
-RocketMQ's clients and tools of every language read: name servers without `rocketmq://`.
+Without a URL, the environment decides (`url_from_environment`): first `COHERER_URL`, a URL, then
+`NAMESRV_ADDR`, the addresses of name servers, which RocketMQ's clients and tools also read.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Address(msgspec.Struct, frozen=True):
     """A parsed URL.
 
     Args:
-        scheme: which protocol.
+        scheme: the protocol.
         servers: host and port of each server.
-        secure: whether the scheme asks for TLS.
+        secure: whether the scheme requires TLS.
     """
 
     scheme: str
@@ -47,17 +47,17 @@ class Address(msgspec.Struct, frozen=True):
     secure: bool
 
 
-def parse(url: str) -> Address:
+def parse_url(url: str) -> Address:
     """Parse a URL.
 
     Raises:
         UsageError: it is not a valid URL of a cluster.
 
-    >>> parse("tubemq://10.0.0.1:8715,10.0.0.2").servers
+    >>> parse_url("tubemq://10.0.0.1:8715,10.0.0.2").servers
     (('10.0.0.1', 8715), ('10.0.0.2', 8715))
-    >>> parse("tubemqs://[::1]:9000")
+    >>> parse_url("tubemqs://[::1]:9000")
     Address(scheme='tubemqs', servers=(('::1', 9000),), secure=True)
-    >>> parse("rocketmq://a:9876;b").servers
+    >>> parse_url("rocketmq://a:9876;b").servers
     (('a', 9876), ('b', 9876))
     """
     scheme, sign, rest = url.partition("://")
@@ -71,8 +71,8 @@ def parse(url: str) -> Address:
     return Address(scheme, tuple(dict.fromkeys(servers)), scheme.endswith("s"))
 
 
-def usual(protocol: str = "") -> str | None:
-    """The URL of the environment; None if it has none.
+def url_from_environment(protocol: str = "") -> str | None:
+    """The URL in the environment; None if there is none.
 
     Args:
         protocol: `tubemq` or `rocketmq`; URLs of the other are ignored.
@@ -80,7 +80,7 @@ def usual(protocol: str = "") -> str | None:
     >>> import os
     >>> from unittest.mock import patch
     >>> with patch.dict(os.environ, {"COHERER_URL": "", "NAMESRV_ADDR": "10.0.0.1:9876;b:9876"}):
-    ...     usual(), usual("tubemq")
+    ...     url_from_environment(), url_from_environment("tubemq")
     ('rocketmq://10.0.0.1:9876;b:9876', None)
     """
     given = os.environ.get("COHERER_URL", "")
@@ -90,36 +90,36 @@ def usual(protocol: str = "") -> str | None:
 
 
 def url_of(url: str | None, protocol: str = "") -> str:
-    """The given URL, or that of the environment.
+    """The given URL, or the one in the environment.
 
     Raises:
         UsageError: neither is set.
     """
-    url = url or usual(protocol)
+    url = url or url_from_environment(protocol)
     if url is None:
         raise UsageError(
             "No URL is given.",
-            hint='Say where the cluster is: connect("rocketmq://host:9876"), or set COHERER_URL.',
+            hint='Give the URL of a cluster: connect("rocketmq://host:9876"), or set COHERER_URL.',
         )
     return url
 
 
-def split(address: str) -> tuple[str, int]:
+def parse_address(address: str) -> tuple[str, int]:
     """Parse a server's `host:port`.
 
     Raises:
         UsageError: it is not a valid address.
 
-    >>> split("127.0.0.1:10911"), split("[::1]:10911")
+    >>> parse_address("127.0.0.1:10911"), parse_address("[::1]:10911")
     (('127.0.0.1', 10911), ('::1', 10911))
     """
     return _server(address, 0, address)
 
 
-def _server(text: str, usual_port: int, url: str) -> tuple[str, int]:
+def _server(text: str, default_port: int, url: str) -> tuple[str, int]:
     host, sign, port = text.rpartition(":")
     if not sign or text.endswith("]"):
-        host, port = text, str(usual_port)
+        host, port = text, str(default_port)
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
         raise UsageError(
@@ -128,7 +128,7 @@ def _server(text: str, usual_port: int, url: str) -> tuple[str, int]:
         )
     if "@" in host:
         raise UsageError(
-            f"{masked_url(url)!r} holds an account, which does not belong in a URL.",
+            f"{masked_url(url)!r} contains an account, which does not belong in a URL.",
             hint="Give user and password as options: connect(url, user=..., password=...).",
         )
     return host, int(port)
@@ -138,11 +138,11 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def options_of(kind: type[S], given: Mapping[str, object]) -> S:
-    """Options as a struct.
+    """Make a struct of options.
 
     Args:
-        kind: the struct of the options.
-        given: some of its fields.
+        kind: the class of the struct.
+        given: the values of some of its fields.
 
     Raises:
         UsageError: an option does not exist, or a value is invalid.

@@ -1,8 +1,8 @@
-"""The producer of both protocols: its life, the window, and many messages at a time.
+"""The common part of both protocols' producers: start and close, the window, and `send_many`.
 
-A protocol adds where a message goes and how it is encoded. If encoding fails, `mistaken` finds out
-what is wrong with the message: types are looked at only then, so that valid messages do not pay for
-it. The body's type is always checked, because text would fail too late.
+A protocol adds routing and encoding. The types in a message are checked only when its encoding
+fails (`encoding_error`), so that valid messages do not pay for it. The type of the body is always
+checked, because text would fail too late.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def message_topic(message: Message) -> str:
     """The topic of a message.
 
     Raises:
-        UsageError: it is not a message.
+        UsageError: the argument is not a message.
 
     >>> message_topic("hello")  # type: ignore[arg-type]
     Traceback (most recent call last):
@@ -60,7 +60,7 @@ def check_body(message: Message) -> None:
     )
 
 
-def mistaken(message: Message, error: Exception) -> UsageError:
+def encoding_error(message: Message, error: Exception) -> UsageError:
     """The exception for a message whose encoding ended in a `TypeError` or the like.
 
     Args:
@@ -71,14 +71,14 @@ def mistaken(message: Message, error: Exception) -> UsageError:
         UsageError: the body is not bytes.
 
     >>> message = Message("greetings", b"hello", properties={"age": 7})  # type: ignore[dict-item]
-    >>> print(mistaken(message, TypeError()))
+    >>> print(encoding_error(message, TypeError()))
     Property 'age' of a message is text, not int. [topic greetings]
     """
     check_body(message)
     topic = str(message.topic)
-    for what, value in _texts(message):
+    for part, value in _texts(message):
         if not isinstance(value, str):
-            text = f"{what} of a message is text, not {type(value).__name__}."
+            text = f"{part} of a message is text, not {type(value).__name__}."
             return UsageError(text, topic=topic)
     if not isinstance(cast("object", message.keys), tuple):
         hint = "Write ('42',) for one."
@@ -103,17 +103,17 @@ def _texts(message: Message) -> Iterator[tuple[str, object]]:
 
 
 YIELD_EVERY: Final = 256
-"""Messages that are encoded before other tasks get a turn and the messages leave."""
+"""After this many encoded messages, `send_many` lets other tasks run and the messages leave."""
 
 
 class BaseProducer(Lifecycle):
     """The producer of both protocols.
 
     Args:
-        check: raises when the client cannot be used here and now.
-        window: bounds what is under way.
+        check: raises an error if the client cannot be used.
+        window: limits the messages in flight.
         first: the topics to publish at the start.
-        published: the topics that are published, always as they are now.
+        published: a live view of the published topics.
     """
 
     _KIND: ClassVar[str] = "producer"
@@ -135,7 +135,7 @@ class BaseProducer(Lifecycle):
 
     def __repr__(self) -> str:
         topics = ", ".join(self._published) or "no topic yet"
-        return f"<Producer of {topics}: {self._state}, {self._window.used} under way>"
+        return f"<Producer of {topics}: {self._state}, {self._window.used} in flight>"
 
     @property
     def topics(self) -> frozenset[str]:
@@ -149,17 +149,8 @@ class BaseProducer(Lifecycle):
 
     @property
     def window(self) -> int:
-        """How many messages may be under way."""
+        """How many messages may be in flight."""
         return self._window.limit
-
-    @property
-    def full(self) -> bool:
-        """Whether `submit` would be refused."""
-        return self._window.full
-
-    def publishes(self, topic: str) -> bool:
-        """Whether messages of a topic can be submitted."""
-        return topic in self._published
 
     async def start(self) -> None:
         """Register and publish the first topics; returns when the producer can send.
@@ -167,7 +158,7 @@ class BaseProducer(Lifecycle):
         Raises:
             UnavailableError: no master or name server, or no broker of a topic, could be reached in
                 time.
-            RefusedError: a server refused, or a topic cannot be published; see `publish`.
+            RefusedError: a server refused the producer, or a topic; see `publish`.
         """
         self._check_new()
         self._loop = asyncio.get_running_loop()
@@ -185,57 +176,50 @@ class BaseProducer(Lifecycle):
     async def publish(self, *topics: str) -> None:
         """Publish topics; returns when messages to them can be sent."""
 
-    @abstractmethod
-    def post(self, message: Message, sink: Sink) -> None:
-        """Send a message and report to `sink`, regardless of the window. For facades."""
-
     async def ready(self) -> None:
-        """Wait until there is room in the window."""
+        """Wait until the window has space."""
         self.check()
-        await self._window.room()
+        await self._window.wait_for_space()
 
     async def flush(self) -> None:
-        """Wait until every message under way has its receipt or its error.
+        """Wait until every message in flight has its receipt or its error.
 
         Raises:
             ClosedError: the producer is closed; `close` has waited for them.
         """
         self.check()
-        await self._window.empty()
+        await self._window.wait_until_empty()
 
     async def send_many(self, messages: Iterable[Message], *, receipts: bool = False) -> SendReport:
-        """Send many messages one by one, with many under way at a time.
+        """Send many messages, with as many in flight as the window allows.
 
         Args:
-            messages: taken one by one as there is room in the window; topics that are not
-                published yet are.
-            receipts: keep them all, for the report.
+            messages: taken one by one while the window has space. Their topics are published if
+                necessary.
+            receipts: keep the receipts in the report.
 
         Returns:
-            The report, when every outcome is known. Failures that the application does not look at
-            are raised as `SendManyError` at the end of the producer's `async with` block.
+            The report, when every message has been stored or has failed. Failures that the
+            application does not look at are raised as `SendManyError` at the end of the producer's
+            `async with` block.
 
         Raises:
-            CohererError: a topic could not be published. What was sent before is sent.
+            CohererError: a topic could not be published. The messages before it were sent.
         """
-        bulk = self.bulk(receipts=receipts)
+        bulk = self._bulk(receipts=receipts)
         await bulk.add(messages)
         return await bulk.finish()
 
-    def bulk(self, *, receipts: bool = False) -> Bulk:
-        """Send many messages in several steps, with one report at the end.
-
-        Args:
-            receipts: keep them all, for the report.
-        """
+    def _bulk(self, *, receipts: bool) -> Bulk:
+        """Make the collector of the outcomes of `send_many`."""
         self.check()
-        return Bulk(self.post_many, receipts=receipts, unseen=self._unseen)
+        return Bulk(self._post_many, receipts=receipts, unseen=self._unseen)
 
-    async def post_many(self, messages: Iterable[Message], bulk: Bulk) -> None:
-        """Post messages as there is room in the window; see `Bulk.add`."""
+    async def _post_many(self, messages: Iterable[Message], bulk: Bulk) -> None:
+        """Post messages while the window has space; see `Bulk.add`."""
         self.check()
         window, published, post = self._window, self._published, self._posting()
-        posted = 0  # since others had a turn
+        posted = 0  # since other tasks could run
         try:
             for message in messages:
                 if message_topic(message) not in published:
@@ -250,7 +234,7 @@ class BaseProducer(Lifecycle):
                 if posted >= YIELD_EVERY or window.full:
                     bulk.posted(posted)
                     posted = 0
-                    await (window.room() if window.full else asyncio.sleep(0))
+                    await (window.wait_for_space() if window.full else asyncio.sleep(0))
                     self.check()
         finally:
             bulk.posted(posted)
@@ -266,7 +250,7 @@ class BaseProducer(Lifecycle):
             self.check_reports()
 
     def check_reports(self) -> None:
-        """Check that the application looked at every failure of `send_many`; `with` blocks call it.
+        """Check that the application looked at all failures of `send_many`; `with` calls this.
 
         Raises:
             SendManyError: a report has failures, and neither `failed` nor `check` was used.
@@ -274,12 +258,16 @@ class BaseProducer(Lifecycle):
         self._unseen.check()
 
     async def close(self) -> None:
-        """Wait for the messages under way, then leave. Calling it again does nothing."""
+        """Wait for the messages in flight, then close. Calling it again does nothing."""
         was, self._state = self._state, "closed"
         if was not in {"new", "closed"}:
             await self._leave()
 
-    # -- for the kinds to say
+    # -- for protocols
+
+    @abstractmethod
+    def _post(self, message: Message, sink: Sink) -> None:
+        """Send a message; `sink` gets the outcome. Does not wait for the window."""
 
     @abstractmethod
     async def _register(self) -> None:
@@ -287,19 +275,19 @@ class BaseProducer(Lifecycle):
 
     @abstractmethod
     async def _leave(self) -> None:
-        """Wait for the messages under way, then undo `_register`."""
+        """Wait for the messages in flight, then undo `_register`."""
 
     def _posting(self) -> Callable[[Message, Sink], object]:
-        """The function that posts each of many messages."""
-        return self.post
+        """The function that `send_many` calls for each message."""
+        return self._post
 
     # -- inside
 
     def _check_client(self) -> None:
         self._check_of_client()
 
-    def _crowded(self) -> WindowFullError:
+    def _window_full_error(self) -> WindowFullError:
         return WindowFullError(
-            f"{self._window.used} messages of {self._window.used_bytes} bytes are under way.",
+            f"{self._window.used} messages with {self._window.used_bytes} bytes are in flight.",
             hint="Call `producer.ready()` before each `submit`.",
         )

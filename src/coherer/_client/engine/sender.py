@@ -1,16 +1,16 @@
-"""The send pipeline: what is under way to each broker, and what becomes of it.
+"""The send pipeline: the messages in flight to each broker, and their outcomes.
 
-A producer posts messages. The `Window` bounds what is under way; a `BrokerSender` per broker has
-the connection; a `Sink` is told the outcome, and `Bulk` collects the outcomes of many messages in a
-`SendReport`.
+A producer posts messages. The `Window` limits the messages in flight, a `BrokerSender` per broker
+has the connection, a `Sink` receives the outcome of a message, and `Bulk` collects the outcomes of
+many messages in a `SendReport`.
 
 Rules:
 
-* A message that is posted while there is no connection waits for one until its deadline. It was not
+* A message that is posted without a connection waits for one until its deadline. It has not been
   sent, so sending it later, or to another broker, is not a resend.
-* A connection that cannot be made is tried again after growing pauses, while it is wanted.
+* A connection that cannot be opened is tried again after growing pauses, while it is wanted.
 * When an attempt fails, waiting messages go to other brokers if possible.
-* There is no task, future or timer per message: a message under way is one entry in the table of
+* There is no task, future or timer per message: a message in flight is one entry in the table of
   its connection.
 """
 
@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from coherer._client.engine.connections import ServerConnection
-from coherer._client.engine.tasks import cancel, waits
+from coherer._client.engine.tasks import backoff, cancel
 from coherer._common.logs import Log
 from coherer.errors import CohererError, ConnectError, SendManyError, UsageError
 from coherer.message import Message, Receipt
@@ -31,7 +31,7 @@ from coherer.message import Message, Receipt
 _log = Log(logging.getLogger(__name__))
 
 WINDOW_MAX: Final = 300_000
-"""Java's producers begin to leave brokers out at this many messages under way."""
+"""With this many messages in flight, Java's producers begin to avoid brokers."""
 
 
 def check_window(messages: int, size_bytes: int) -> None:
@@ -47,27 +47,27 @@ def check_window(messages: int, size_bytes: int) -> None:
 
 
 class Window:
-    """Counts messages without an outcome, and their bytes.
+    """Counts the messages without an outcome, and their bytes.
 
-    Tasks that wait for room are woken when an eighth of the window is free, not for every message:
-    so messages leave in groups, and a group costs one write.
+    Waiting tasks are woken when an eighth of the window is free, not for every message, so that
+    messages leave in groups and a group costs one write.
 
     Args:
-        limit: how many messages may be under way.
-        limit_bytes: how many bytes; the last message may exceed it.
+        limit: how many messages may be in flight.
+        limit_bytes: how many bytes may be in flight; the last message may exceed it.
 
     Attributes:
         limit: as given.
-        used: how many messages are under way.
-        used_bytes: their bytes.
+        used: how many messages are in flight.
+        used_bytes: the bytes of these messages.
     """
 
     __slots__ = (
         "_empty",
         "_limit_bytes",
-        "_low",
-        "_low_bytes",
-        "_room",
+        "_resume_below",
+        "_resume_below_bytes",
+        "_space",
         "limit",
         "used",
         "used_bytes",
@@ -78,9 +78,9 @@ class Window:
         self.used = 0
         self.used_bytes = 0
         self._limit_bytes = limit_bytes
-        self._low = limit - max(1, limit // 8)
-        self._low_bytes = limit_bytes - max(1, limit_bytes // 8)
-        self._room: asyncio.Future[None] | None = None
+        self._resume_below = limit - max(1, limit // 8)
+        self._resume_below_bytes = limit_bytes - max(1, limit_bytes // 8)
+        self._space: asyncio.Future[None] | None = None
         self._empty: asyncio.Future[None] | None = None
 
     @property
@@ -89,32 +89,36 @@ class Window:
         return self.used >= self.limit or self.used_bytes >= self._limit_bytes
 
     def take(self, size_bytes: int) -> None:
-        """A message is on its way."""
+        """Count a message that is sent."""
         self.used += 1
         self.used_bytes += size_bytes
 
     def settle(self, size_bytes: int) -> None:
-        """The outcome of one is known."""
+        """The outcome of a message is known."""
         self.used -= 1
         self.used_bytes -= size_bytes
-        if self._room is not None and self.used <= self._low and self.used_bytes <= self._low_bytes:
-            room, self._room = self._room, None
-            if not room.done():
-                room.set_result(None)
+        if (
+            self._space is not None
+            and self.used <= self._resume_below
+            and self.used_bytes <= self._resume_below_bytes
+        ):
+            space, self._space = self._space, None
+            if not space.done():
+                space.set_result(None)
         if self.used == 0 and self._empty is not None:
             empty, self._empty = self._empty, None
             if not empty.done():
                 empty.set_result(None)
 
-    async def room(self) -> None:
-        """Wait until there is room."""
+    async def wait_for_space(self) -> None:
+        """Wait until the window is not full."""
         while self.full:
-            if self._room is None:
-                self._room = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._room)
+            if self._space is None:
+                self._space = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._space)
 
-    async def empty(self) -> None:
-        """Wait until every outcome is known."""
+    async def wait_until_empty(self) -> None:
+        """Wait until no message is in flight."""
         while self.used:
             if self._empty is None:
                 self._empty = asyncio.get_running_loop().create_future()
@@ -128,10 +132,10 @@ class Stored(Protocol):
     """A message that a broker has stored."""
 
     def receipt(self) -> Receipt:
-        """Its receipt, decoded only when it is used.
+        """The receipt; decoded by this call.
 
         Raises:
-            ProtocolError: the broker's answer makes no sense.
+            ProtocolError: the broker's answer is invalid.
         """
         ...
 
@@ -140,10 +144,10 @@ class Sink(Protocol):
     """Receives the outcome of a message."""
 
     def stored(self, sent: Stored) -> None:
-        """The broker has it.
+        """The broker has stored it.
 
         Raises:
-            ProtocolError: the answer makes no sense. Nothing has changed then.
+            ProtocolError: the answer is invalid; the sink is unchanged.
         """
         ...
 
@@ -155,13 +159,13 @@ class Sink(Protocol):
 class SendReport:
     """The outcomes of many messages.
 
-    The application has to look at failures, by reading `failed` or calling `check`. Otherwise the
-    producer's `with` block raises `SendManyError` at its end.
+    The application must look at the failures, by reading `failed` or calling `check`. Otherwise
+    the producer's `with` block raises `SendManyError` at its end.
 
     Args:
-        sent: how many are stored.
-        failed: the other messages, each with the reason.
-        receipts: of the stored messages, in the order of the answers, if they were asked for.
+        sent: the number of stored messages.
+        failed: the other messages, each with its error.
+        receipts: of the stored messages, in the order of the answers, if requested.
         unseen: counts the failures until the application looks at them.
 
     >>> report = SendReport(2, [(Message("orders", b"x"), CohererError("The disk is full."))])
@@ -189,7 +193,7 @@ class SendReport:
 
     @property
     def failed(self) -> list[tuple[Message, CohererError]]:
-        """The messages that are not known to be stored, each with the reason."""
+        """The messages that may not be stored, each with its error."""
         unseen, self._unseen = self._unseen, None
         if unseen is not None:
             unseen.remove(len(self._failed))
@@ -199,7 +203,7 @@ class SendReport:
         """Check that all messages were stored.
 
         Raises:
-            CohererError: the error of the first message that was not.
+            CohererError: the error of the first failed message.
         """
         if self.failed:
             raise self.failed[0][1]
@@ -210,14 +214,14 @@ class SendReport:
 
 
 class UnseenFailures:
-    """Counts the failed messages of reports that the application has not looked at."""
+    """Counts failed messages in reports that the application has not looked at."""
 
     def __init__(self) -> None:
         self._count = 0
         self._first: CohererError | None = None
 
     def add(self, count: int, first: CohererError) -> None:
-        """Some messages failed, the first of them with this error."""
+        """Count failed messages; `first` is the error of the first one."""
         self._count += count
         self._first = self._first or first
 
@@ -228,10 +232,10 @@ class UnseenFailures:
             self._first = None
 
     def check(self) -> None:
-        """Check that all failures were looked at.
+        """Check that the application has looked at all failures.
 
         Raises:
-            SendManyError: some were not.
+            SendManyError: it has not.
         """
         count, first = self._count, self._first
         if first is not None:
@@ -252,7 +256,7 @@ class FutureSink:
         self.future = future
 
     def stored(self, sent: Stored) -> None:
-        """The broker has it."""
+        """The broker has stored it."""
         receipt = sent.receipt()
         if not self.future.done():
             self.future.set_result(receipt)
@@ -273,7 +277,7 @@ class CallbackSink:
         self.callback = callback
 
     def stored(self, sent: Stored) -> None:
-        """The broker has it."""
+        """The broker has stored it."""
         self._call(sent.receipt())
 
     def lost(self, message: Message, error: CohererError) -> None:
@@ -289,14 +293,9 @@ class CallbackSink:
 
 
 class Bulk:
-    """Many messages with one report. Made by `Producer.bulk`; a `Sink`.
+    """The outcomes of many messages, collected in one report. A `Sink`.
 
-    ```python
-    bulk = producer.bulk()
-    await bulk.add(messages)
-    await bulk.add(more)
-    report = await bulk.finish()
-    ```
+    `add` sends messages and can be called several times; `finish` waits and returns the report.
     """
 
     def __init__(
@@ -311,14 +310,14 @@ class Bulk:
         self._receipts: list[Receipt] | None = [] if receipts else None
         self._failed: list[tuple[Message, CohererError]] = []
         self._sent = 0
-        self._left = 0  # posted, and no outcome yet
+        self._left = 0  # posted messages without an outcome
         self._finished: asyncio.Future[None] | None = None
 
     async def add(self, messages: Iterable[Message]) -> None:
-        """Post messages as there is room in the window.
+        """Post messages while the window has space.
 
         Raises:
-            CohererError: a topic could not be published. What was posted before is sent.
+            CohererError: a topic could not be published. The messages before it are sent.
         """
         await self._post_many(messages, self)
 
@@ -330,7 +329,7 @@ class Bulk:
         return SendReport(self._sent, self._failed, self._receipts or [], self._unseen)
 
     def posted(self, count: int) -> None:
-        """This many messages are under way; called before any of their outcomes."""
+        """This many messages were posted; called before their outcomes."""
         self._left += count
 
     def refused(self, message: Message, error: CohererError) -> None:
@@ -338,7 +337,7 @@ class Bulk:
         self._failed.append((message, error))
 
     def stored(self, sent: Stored) -> None:
-        """The broker has a message."""
+        """The broker has stored a message."""
         if self._receipts is not None:
             self._receipts.append(sent.receipt())
         self._sent += 1
@@ -363,13 +362,13 @@ I = TypeVar("I")  # noqa: E741 - an item, as in queues
 
 
 class BrokerSender(ABC, Generic[L, I]):
-    """Sends to one broker; a protocol says how an item leaves.
+    """Sends items to one broker; a protocol defines the items and how they are sent.
 
     Args:
         server: the broker's address, for error messages.
 
     Attributes:
-        wanted: whether messages are sent there; otherwise a lost connection is not made again.
+        wanted: whether messages are sent to the broker; otherwise a lost connection stays closed.
         error: why there is no connection.
     """
 
@@ -384,32 +383,32 @@ class BrokerSender(ABC, Generic[L, I]):
 
     @property
     def open(self) -> bool:
-        """Whether there is a connection."""
+        """Whether the connection is open."""
         return self._link is not None and self._link.open
 
     def connect(self) -> None:
-        """Make a connection, unless there is one."""
+        """Open the connection, unless it is open or being opened."""
         if not self.open and self._connecting is None:
             self._connecting = asyncio.create_task(
                 self._connect(), name=f"connect to {self.server}"
             )
 
     async def close(self) -> None:
-        """Fail what still waits for a connection. The connection itself belongs to the pool."""
+        """Fail the waiting items. The connection belongs to the pool and stays open."""
         self.wanted = False
         await cancel(self._connecting)
         self._connecting = None
         self._clear_out(late=float("inf"))
 
-    # -- what a protocol adds
+    # -- for protocols
 
     @abstractmethod
     async def _dial(self) -> L:
         """Get the connection.
 
         Raises:
-            ConnectError: not now.
-            CohererError: never again.
+            ConnectError: it cannot be opened now.
+            CohererError: it can never be opened again.
         """
 
     @abstractmethod
@@ -418,11 +417,11 @@ class BrokerSender(ABC, Generic[L, I]):
 
     @abstractmethod
     def _deadline(self, item: I) -> float:
-        """How long an item may wait."""
+        """The time until which an item may wait, by the loop's clock."""
 
     @abstractmethod
-    def _elsewhere(self, item: I) -> bool:
-        """Give an item to another sender, if one has a connection."""
+    def _reroute_item(self, item: I) -> bool:
+        """Send an item to another broker; returns whether one is connected."""
 
     @abstractmethod
     def _unsent(self, item: I) -> None:
@@ -435,7 +434,7 @@ class BrokerSender(ABC, Generic[L, I]):
     # -- inside
 
     def _offer(self, item: I) -> None:
-        """Send an item, now or as soon as there is a connection."""
+        """Send an item now, or when the connection is open."""
         link = self._link
         if link is None or link.connection.closed:
             self._parked.append(item)
@@ -444,7 +443,7 @@ class BrokerSender(ABC, Generic[L, I]):
         self._send(link, item)
 
     async def _connect(self) -> None:
-        wait = waits()
+        wait = backoff()
         while self.wanted or self._parked:
             try:
                 self._opened(await self._dial())
@@ -476,10 +475,10 @@ class BrokerSender(ABC, Generic[L, I]):
             self.connect()
 
     def _clear_out(self, late: float) -> None:
-        """Reroute waiting items, fail those that are `late`, and keep the others."""
+        """Fail items with a deadline up to `late`; reroute or keep the others."""
         parked, self._parked = self._parked, []
         for item in parked:
             if self._deadline(item) <= late:
                 self._unsent(item)
-            elif not self._elsewhere(item):
+            elif not self._reroute_item(item):
                 self._parked.append(item)

@@ -1,4 +1,4 @@
-"""Cancelling tasks, periodic work, pauses between tries, and waiting for changes."""
+"""Cancelling tasks, periodic work, pauses between attempts, and waiting for changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = Log(logging.getLogger(__name__))
 
 RETRY_MS_FIRST: Final = 10
 RETRY_MS_MAX: Final = 1000
-"""Pauses between tries of something that may succeed later: doubled from the first to the last."""
+"""The first and the longest pause between attempts; each pause is twice the one before."""
 
 
 async def cancel(*tasks: asyncio.Task[Any] | None) -> None:
@@ -26,11 +26,11 @@ async def cancel(*tasks: asyncio.Task[Any] | None) -> None:
 
 
 async def every(period_ms: int, work: Callable[[], Awaitable[None]]) -> None:
-    """Do some work periodically, for ever. Failures are logged.
+    """Run `work` periodically, until cancelled. Failures are logged.
 
     Args:
-        period_ms: how long to wait before each time.
-        work: what to do.
+        period_ms: the pause before each run.
+        work: a coroutine function.
     """
     while True:
         await asyncio.sleep(period_ms / 1000)
@@ -38,14 +38,14 @@ async def every(period_ms: int, work: Callable[[], Awaitable[None]]) -> None:
             await work()
         except CohererError as error:
             _log.warning("%s", error)
-        except Exception:  # noqa: BLE001 - a bug; the other services have to go on
+        except Exception:  # noqa: BLE001 - a bug; the task must continue
             _log.exception("Unhandled error in a background task of the client")
 
 
-def waits(limit_ms: int = RETRY_MS_MAX) -> Callable[[], float]:
-    """Returns a function that returns the seconds to wait before the next try.
+def backoff(limit_ms: int = RETRY_MS_MAX) -> Callable[[], float]:
+    """Make a function that returns the pause before the next attempt, in seconds.
 
-    >>> wait = waits()
+    >>> wait = backoff()
     >>> [wait() for _ in range(7)]
     [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64]
     """
@@ -60,13 +60,13 @@ def waits(limit_ms: int = RETRY_MS_MAX) -> Callable[[], float]:
 
 
 class Waiters:
-    """Tasks that wait for a change; all of them are woken, and look for themselves."""
+    """Tasks that wait for a change. Each one checks its own condition when it is woken."""
 
     def __init__(self) -> None:
         self._waiting: set[asyncio.Future[None]] = set()
 
     def wake(self) -> None:
-        """Let every task that waits look again."""
+        """Wake all waiting tasks."""
         for waiter in self._waiting:
             if not waiter.done():
                 waiter.set_result(None)

@@ -8,8 +8,8 @@ async for message in consumer:
         ...
 ```
 
-The context goes with the message as properties (`traceparent`), as the W3C specifies, so that
-spans of the receiver are children of the sender's, in any language. Names and attributes follow
+The trace context is sent in the message's properties (`traceparent`), as specified by the W3C, so
+that the receiver's spans are children of the sender's, in any language. Names and attributes follow
 OpenTelemetry's conventions for messaging.
 """
 
@@ -43,7 +43,7 @@ class Telemetry:
     """Makes spans. An observer of producers; consumers use `processing`.
 
     Args:
-        provider: makes the tracer; the process's own when None.
+        provider: makes the tracer; the global one when None.
 
     Raises:
         UsageError: OpenTelemetry is not installed.
@@ -59,7 +59,7 @@ class Telemetry:
         self._tracer = trace.get_tracer("coherer", __version__, provider)
 
     def begin(self, messages: Sequence[Message], group: str, kind: Kind) -> Sending:
-        """A message, or the messages of a batch, are about to be sent."""
+        """Called before a message or a batch is sent."""
         from opentelemetry import propagate, trace
 
         first = messages[0]
@@ -132,7 +132,7 @@ class Sending:
         self.properties = carrier
 
     def stored(self, outcome: StoredSend) -> None:
-        """A broker stored it."""
+        """A broker stored the message."""
         receipt = outcome.receipt()
         self._span.set_attributes(
             {
@@ -144,7 +144,7 @@ class Sending:
         self._span.end()
 
     def failed(self, error: CohererError) -> None:
-        """It was refused, or its outcome is unknown."""
+        """The message was refused, or its outcome is unknown."""
         from opentelemetry.trace import StatusCode
 
         self._span.record_exception(error)

@@ -138,6 +138,6 @@ class GroupState(msgspec.Struct, frozen=True):
         """Why the lag is unknown; None if it is known.
 
         >>> GroupState("g", ("t",), (), ()).no_lag
-        'it has not confirmed anything yet'
+        'it has not committed an offset yet'
         """
         return no_lag(self.silent, self.partitions)

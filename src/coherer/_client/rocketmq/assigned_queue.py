@@ -156,7 +156,7 @@ class QueueContext(msgspec.Struct, frozen=True):
         store: where offsets are stored.
         redelivery: has messages delivered again.
         buffer: the prefetch buffer.
-        make: makes batches.
+        make_batch: makes batches.
         unknown: called when a broker does not know the subscription.
     """
 
@@ -167,7 +167,7 @@ class QueueContext(msgspec.Struct, frozen=True):
     store: OffsetStore
     redelivery: Redelivery
     buffer: PrefetchBuffer[ReceivedBatch]
-    make: Callable[..., ReceivedBatch]
+    make_batch: Callable[..., ReceivedBatch]
     unknown: Callable[[], None]
 
     @property
@@ -376,7 +376,7 @@ class AssignedQueue:
 
     def next_fetch(self) -> FetchRequest | None:
         """See `FetchHandler`."""
-        if not self.state.can_fetch or not self._buffer.has_room(self):
+        if not self.state.can_fetch or not self._buffer.has_space(self):
             return None
         if self._context.locking and not self.locked:
             return None
@@ -386,7 +386,7 @@ class AssignedQueue:
     def arrived(self, answer: PullResponse) -> None:
         """See `FetchHandler`."""
         self._answered(answer)
-        batch = self._context.make(
+        batch = self._context.make_batch(
             answer.body,
             self.queue,
             tags=self._tags,

@@ -27,7 +27,7 @@ from typing import Final
 import msgspec
 
 from coherer._client.engine.assignments import Assignments, PrefetchBuffer
-from coherer._client.engine.tasks import waits
+from coherer._client.engine.tasks import backoff
 from coherer._client.rocketmq.assigned_queue import (
     AssignedQueue,
     ConsumeStatistics,
@@ -194,7 +194,7 @@ class AssignmentManager:
         options: the consumer's options.
         store: where offsets are stored.
         flags: of pulls.
-        make: makes batches.
+        make_batch: makes batches.
         assignments: the assigned queues, shared with the consumer.
 
     Attributes:
@@ -214,7 +214,7 @@ class AssignmentManager:
         options: ConsumerOptions,
         store: OffsetStore,
         flags: int,
-        make: Callable[..., ReceivedBatch],
+        make_batch: Callable[..., ReceivedBatch],
         assignments: Assignments[Queue, AssignedQueue],
     ) -> None:
         self.rpc = rpc
@@ -239,7 +239,7 @@ class AssignmentManager:
             store,
             Redelivery(rpc, group, options),
             self.buffer,
-            make,
+            make_batch,
             self._subscription_unknown,
         )
 
@@ -356,7 +356,7 @@ class AssignmentManager:
     async def _acknowledged(self, going: list[AssignedQueue]) -> list[AssignedQueue]:
         """Deliver nothing more of these queues, and wait for their batches; the free ones."""
         self._assignments.drain(going)
-        wait, deadline = waits(100), now_ms() + self._options.release_ms
+        wait, deadline = backoff(100), now_ms() + self._options.release_ms
         # At most `release_ms`, once per rebalance.
         while any(assigned.state.in_hand for assigned in going) and now_ms() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(wait())

@@ -105,7 +105,7 @@ class BrokerRequestHandler:
         spans = layout.spans(body, 0)
         topic = str(body[spans.topic_begin : spans.topic_end], "utf-8", "replace")
         queue = Queue(topic, request.fields.get("brokerName", ""), record.queue_id)
-        batch = membership.make(body, queue, next_offset=record.queue_offset + 1)
+        batch = membership.make_batch(body, queue, next_offset=record.queue_offset + 1)
         began_ms = now_ms()
         delivery = DirectDelivery(batch)
         if len(batch):

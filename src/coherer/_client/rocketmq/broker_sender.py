@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from coherer._client.engine.options import split
+from coherer._client.engine.options import parse_address
 from coherer._client.engine.sender import BrokerSender, Sink
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import Link
@@ -209,7 +209,7 @@ class MasterSender(BrokerSender[Link, PendingSend]):
         *,
         retry_lost: bool = False,
     ) -> None:
-        host, port = split(address)
+        host, port = parse_address(address)
         super().__init__(f"{host}:{port}")
         self.name = name
         self._address = address
@@ -329,8 +329,8 @@ class MasterSender(BrokerSender[Link, PendingSend]):
     def _deadline(self, item: PendingSend) -> float:
         return item.deadline
 
-    def _elsewhere(self, item: PendingSend) -> bool:
-        return self._sender.send_elsewhere(item)
+    def _reroute_item(self, item: PendingSend) -> bool:
+        return self._sender.reroute(item)
 
     def _unsent(self, item: PendingSend) -> None:
         queue = item.target.queue

@@ -61,9 +61,6 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Received
         group: the group; its members share the queues of its topics.
         topics: the topics and filters.
         options: see `ConsumerOptions`.
-
-    Attributes:
-        make: makes batches; facades have their own.
     """
 
     _RETRY: ClassVar[timedelta | None] = None
@@ -77,7 +74,8 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Received
     ) -> None:
         self._options = options = options or ConsumerOptions()
         super().__init__(options.prefetch_bytes, count_in_hand=True)
-        self.make: Callable[..., ReceivedBatch] = ReceivedBatch
+        # The blocking API sets its own class.
+        self._make_batch: Callable[..., ReceivedBatch] = ReceivedBatch
         self._instance = instance
         self._membership = GroupMembership(
             instance,
@@ -125,7 +123,7 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Received
             UnavailableError: no name server could be reached.
             RefusedError: a broker does not accept an SQL92 expression.
         """
-        self._membership.make = self.make
+        self._membership.make_batch = self._make_batch
         services = {}
         if self._options.consume_ms and not self._options.orderly:
             services["overdue"] = partial(every, OVERDUE_CHECK_MS, self._retry_overdue)
@@ -233,9 +231,6 @@ class PullConsumer(Lifecycle):
         topics: the topics to share with the group; nothing if `assign` is used.
         options: see `ConsumerOptions`; those about order, retries and attempts are ignored.
         auto_commit: whether a poll commits the messages of the polls before it.
-
-    Attributes:
-        make: makes batches; facades have their own.
     """
 
     _KIND: ClassVar[str] = "consumer"
@@ -254,7 +249,8 @@ class PullConsumer(Lifecycle):
             raise UsageError("A pull consumer has no option `orderly`: its polls are in order.")
         self._buffer = PrefetchBuffer[ReceivedBatch](options.prefetch_bytes, count_in_hand=True)
         self._assignments = Assignments[Queue, AssignedQueue](self._buffer)
-        self.make: Callable[..., ReceivedBatch] = ReceivedBatch
+        # The blocking API sets its own class.
+        self._make_batch: Callable[..., ReceivedBatch] = ReceivedBatch
         self._instance = instance
         self._membership = GroupMembership(
             instance,
@@ -305,7 +301,7 @@ class PullConsumer(Lifecycle):
             UnavailableError: no name server could be reached.
             RefusedError: a broker does not accept an SQL92 expression.
         """
-        self._membership.make = self.make
+        self._membership.make_batch = self._make_batch
         join = partial(self._membership.join, retry_topic=False, services={})
         await self._start_with(join, self._membership.leave)
 

@@ -18,7 +18,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
-from coherer._client.engine.options import split
+from coherer._client.engine.options import parse_address
 from coherer._client.engine.tasks import cancel, every
 from coherer._client.rocketmq.link import Handler, Link, Pool, RequestHandlers, Signer
 from coherer._client.rocketmq.options import VIP_PORT_STEP, ClientOptions
@@ -117,7 +117,7 @@ class Instance:
             ConnectError: the connection could not be opened.
             ClosedError: the client is closed.
         """
-        host, port = split(address)
+        host, port = parse_address(address)
         link = await self.pool.get(host, port)
         if link not in self._registered and (self._producers or self._consumers):
             self._registered.add(link)
@@ -255,7 +255,7 @@ class Instance:
 
     async def _heartbeat(self, broker: str, address: str) -> bool:
         try:
-            host, port = split(address)
+            host, port = parse_address(address)
             link = await self.pool.get(host, port)
             self._registered.add(link)
             answer = await link.ask(

@@ -64,7 +64,7 @@ class GroupMembership:
         options: the consumer's options.
         consume_type: as given.
         began_ms: when the consumer started, ms since 1970.
-        make: makes batches; facades have their own.
+        make_batch: makes batches; the blocking API sets its own.
         manager: the assigned queues; set by `join`.
     """
 
@@ -86,7 +86,7 @@ class GroupMembership:
         self.group = with_namespace(self._namespace, group)
         self.consume_type = consume_type
         self.began_ms = 0
-        self.make: Callable[..., ReceivedBatch] = ReceivedBatch
+        self.make_batch: Callable[..., ReceivedBatch] = ReceivedBatch
         self.subscriptions: dict[str, Subscription] = {}
         self.manager: AssignmentManager
         for topic, selector in selectors_by_topic(topics).items():
@@ -148,7 +148,9 @@ class GroupMembership:
             self._subscribe_to_retry_topic()
         store = self._offset_store(rpc)
         await store.load()
-        make = partial(self.make, namespace=self._namespace) if self._namespace else self.make
+        make_batch = self.make_batch
+        if self._namespace:
+            make_batch = partial(make_batch, namespace=self._namespace)
         self.manager = AssignmentManager(
             rpc,
             self.group,
@@ -156,7 +158,7 @@ class GroupMembership:
             self.options,
             store,
             self._flags,
-            make,
+            make_batch,
             self._assignments,
         )
         for subscription in self.subscriptions.values():

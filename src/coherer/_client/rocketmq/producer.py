@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from itertools import chain
 from typing import TYPE_CHECKING, Final, cast, overload
 
-from coherer._client.engine.producer import BaseProducer, check_body, message_topic, mistaken
+from coherer._client.engine.producer import BaseProducer, check_body, encoding_error, message_topic
 from coherer._client.engine.sender import CallbackSink, FutureSink, Outcome, Sink
 from coherer._client.rocketmq.broker_sender import SINGLE
 from coherer._client.rocketmq.instance import Instance
@@ -186,7 +186,7 @@ class Producer(BaseProducer):
         """
         self.check()
         if self._window.full:
-            raise self._crowded()
+            raise self._window_full_error()
         sink: Sink
         future: asyncio.Future[SendReceipt] | None = None
         if callback is not None:
@@ -198,7 +198,7 @@ class Producer(BaseProducer):
         if order_by is None and queue is None and when is NO_FIELDS:
             self._sender.send(message, sink)
         else:
-            self.post(message, sink, order_by=order_by, queue=queue, when=when)
+            self._post(message, sink, order_by=order_by, queue=queue, when=when)
         return future
 
     async def send_batch(
@@ -284,7 +284,7 @@ class Producer(BaseProducer):
                 "A transaction needs a producer with a check function.",
                 hint="client.producer(..., check=function)",
             )
-        return Transaction(self, message)
+        return Transaction(message, self._send_half, self._end_transaction)
 
     async def request(self, message: Message, *, timeout_ms: int | None = None) -> StoredMessage:
         """Send a message and wait for a consumer's reply.
@@ -331,7 +331,7 @@ class Producer(BaseProducer):
         code = int(RequestCode.SEND_REPLY_MESSAGE_V2)
         return await self._send(message, system, code=code, broker=request.broker)
 
-    def post(
+    def _post(
         self,
         message: Message,
         sink: Sink,
@@ -340,7 +340,7 @@ class Producer(BaseProducer):
         queue: Queue | None = None,
         when: Mapping[str, str] | DeliveryTime = NO_FIELDS,
     ) -> None:
-        """Send a message; `sink` gets the outcome. Does not wait for the window. For facades.
+        """Send a message; `sink` gets the outcome. Does not wait for the window.
 
         Raises:
             ClosedError: the producer is closed.
@@ -356,14 +356,14 @@ class Producer(BaseProducer):
 
     # -- called by transactions
 
-    async def send_half(self, message: Message) -> tuple[SendReceipt, Link]:
+    async def _send_half(self, message: Message) -> tuple[SendReceipt, Link]:
         """Send a half message; see `transaction`."""
         await self._prepare(message_topic(message))
         system = {"TRAN_MSG": "true", "PGROUP": self._sender.group}
         receipt = await self._send(message, system, sys_flag=PREPARED)
         return receipt, await self._link(receipt)
 
-    async def end(self, receipt: SendReceipt, link: Link, verdict: Verdict) -> None:
+    async def _end_transaction(self, receipt: SendReceipt, link: Link, verdict: Verdict) -> None:
         """Tell the broker the outcome of a transaction."""
         self.check()
         if not link.open:
@@ -409,7 +409,7 @@ class Producer(BaseProducer):
             await self.publish(topic)
         self.check()
         if self._window.full:
-            await self._window.room()
+            await self._window.wait_for_space()
 
     def _send(
         self,
@@ -480,7 +480,7 @@ def _encode_item(message: Message, unique_id: str) -> BatchItem:
             return batch_item_parts(body, properties.encode())
         return batch_item_parts(body, b"UNIQ_KEY\x01" + unique_id.encode())
     except (TypeError, AttributeError) as error:
-        raise mistaken(message, error) from error
+        raise encoding_error(message, error) from error
 
 
 def _join(items: Iterable[BatchItem]) -> bytes:

@@ -37,6 +37,124 @@ RETRY_PAUSE_MS: Final = 200
 """The pause before a failed pull is sent again."""
 
 
+class _PrefetchedRange:
+    """The fetched batches of a range; the `FetchHandler` of a reader.
+
+    Args:
+        queue: the queue.
+        offset: where the first pull begins.
+        end: one after the last offset to read.
+        max_messages: the maximum number of messages of one pull.
+        timeout_ms: how long to retry when the broker does not answer.
+
+    Attributes:
+        next_offset: where the next pull begins.
+        exhausted: whether the last pull returned nothing.
+    """
+
+    def __init__(
+        self, queue: Queue, offset: int, end: int, max_messages: int, timeout_ms: int
+    ) -> None:
+        self.next_offset = offset
+        self.exhausted = False
+        self._queue = queue
+        self._end = end
+        self._max_messages = max_messages
+        self._timeout_s = timeout_ms / 1000
+        self._buffer: deque[MessageBatch] = deque()
+        self._buffered_bytes = 0
+        self._failure: CohererError | None = None
+        self._deadline: float | None = None  # of the retries since the last answer
+        self._waiters = Waiters()
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the whole range was fetched."""
+        return self.next_offset >= self._end
+
+    @property
+    def has_batch(self) -> bool:
+        """Whether a batch can be taken."""
+        return bool(self._buffer)
+
+    @property
+    def full(self) -> bool:
+        """Whether no more is fetched until a batch is taken."""
+        return self._buffered_bytes >= PREFETCH_BYTES
+
+    def take(self) -> MessageBatch:
+        """The next batch."""
+        batch = self._buffer.popleft()
+        self._buffered_bytes -= batch.size_bytes
+        return batch
+
+    def raise_failure(self) -> None:
+        """Raise the error that ended fetching, once; the next pull tries again."""
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            self._deadline = None
+            raise failure
+
+    def wake(self) -> None:
+        """Wake the tasks in `changed`."""
+        self._waiters.wake()
+
+    async def changed(self) -> None:
+        """Wait for the next answer or failure."""
+        await self._waiters.wait()
+
+    # -- called by the fetch loop
+
+    def next_fetch(self) -> FetchRequest | None:
+        """See `FetchHandler`."""
+        if self.at_end or self.exhausted or self._failure or self.full:
+            return None
+        # Never more than the range contains, so that nothing has to be cut off.
+        limit = min(self._end - self.next_offset, self._max_messages)
+        return FetchRequest(self.next_offset, SUBSCRIPTION, None, limit)
+
+    def arrived(self, answer: PullResponse) -> None:
+        """See `FetchHandler`."""
+        self._deadline = None
+        batch = MessageBatch(
+            answer.body,
+            self._queue,
+            offset=self.next_offset,
+            next_offset=answer.next_offset,
+            min_offset=answer.min_offset,
+            max_offset=answer.max_offset,
+        )
+        if answer.next_offset > self._end:
+            batch = batch.before(self._end)
+        self.next_offset = answer.next_offset
+        self._buffer.append(batch)
+        self._buffered_bytes += batch.size_bytes
+        self._waiters.wake()
+
+    def nothing(self, answer: PullResponse) -> None:
+        """See `FetchHandler`."""
+        self._deadline = None
+        self.exhausted = answer.next_offset <= self.next_offset
+        self.next_offset = max(self.next_offset, answer.next_offset)
+        self._waiters.wake()
+
+    def moved(self, answer: PullResponse) -> None:
+        """See `FetchHandler`."""
+        self.nothing(answer)
+
+    def failed(self, error: CohererError) -> int | None:
+        """See `FetchHandler`."""
+        now = self._loop.time()
+        if self._deadline is None:
+            self._deadline = now + self._timeout_s
+        temporary = isinstance(error, UnavailableError) or error.code in TEMPORARY_CODES
+        if not temporary or now + RETRY_PAUSE_MS / 1000 > self._deadline:
+            self._failure = error
+            self._waiters.wake()
+        return RETRY_PAUSE_MS
+
+
 class Reader(Lifecycle):
     """Reads one queue, beginning at an offset. Made by `Client.reader`; use `async with`.
 
@@ -81,15 +199,8 @@ class Reader(Lifecycle):
         self._timeout_ms = timeout_ms
         self._max_messages = max_messages
         self._state = "new"
-        self._next = offset  # where the next pull begins
-        self._buffer: deque[MessageBatch] = deque()
-        self._buffered_bytes = 0
-        self._exhausted = False  # the last pull returned nothing
-        self._failure: CohererError | None = None
-        self._deadline: float | None = None  # of the retries since the last answer
-        self._waiters = Waiters()
+        self._fetched: _PrefetchedRange
         self._fetching: FetchLoop
-        self._loop: asyncio.AbstractEventLoop
 
     def __repr__(self) -> str:
         queue, end = self.partition, "the end" if self.end is None else self.end
@@ -105,7 +216,6 @@ class Reader(Lifecycle):
         """
         self._check_new()
         self._state = "closed"
-        self._loop = asyncio.get_running_loop()
         await self._rpc.instance.start()
         await self._rpc.instance.routes.route(self.partition.topic)
         if self.end is None:
@@ -118,8 +228,11 @@ class Reader(Lifecycle):
             expression="*",
             expression_type="TAG",
         )
+        self._fetched = _PrefetchedRange(
+            self.partition, self.position, self.end, self._max_messages, self._timeout_ms
+        )
         timeout_ms = min(self._timeout_ms, SLACK_MS)
-        self._fetching = FetchLoop(self._rpc, self.partition, encoder, self, timeout_ms)
+        self._fetching = FetchLoop(self._rpc, self.partition, encoder, self._fetched, timeout_ms)
         self._state = "open"
         self._fetching.kick()
 
@@ -130,86 +243,32 @@ class Reader(Lifecycle):
             UnavailableError: the broker did not answer within the timeout.
             RefusedError: the broker refused the pull.
         """
-        if self._state == "open" and self._exhausted and not self._buffer:
-            self._exhausted = False  # messages may have been stored since
+        self.check()
+        fetched = self._fetched
+        if fetched.exhausted and not fetched.has_batch:
+            fetched.exhausted = False  # messages may have been stored since
             self._fetching.kick()
         while True:
             self.check()
-            if self._buffer:
+            if fetched.has_batch:
                 return self._take()
-            if self._failure is not None:
-                failure, self._failure = self._failure, None
-                self._deadline = None
-                raise failure
-            if self._exhausted or self._at_end:
-                end = self._next if self.end is None else min(self._next, self.end)
+            fetched.raise_failure()
+            if fetched.exhausted or fetched.at_end:
+                end = (
+                    fetched.next_offset if self.end is None else min(fetched.next_offset, self.end)
+                )
                 self._report_gaps(end, ())
-                self.position = max(self.position, self._next)
+                self.position = max(self.position, fetched.next_offset)
                 return None
             self._fetching.kick()
-            await self._waiters.wait()
+            await fetched.changed()
 
     async def close(self) -> None:
         """Stop fetching. Calling it again does nothing."""
         opened, self._state = self._state == "open", "closed"
         if opened:
             self._fetching.stop()
-            self._waiters.wake()
-
-    # -- called by the fetch loop
-
-    def next_fetch(self) -> FetchRequest | None:
-        """See `FetchHandler`."""
-        if (
-            self._at_end
-            or self._exhausted
-            or self._failure
-            or self._buffered_bytes >= PREFETCH_BYTES
-        ):
-            return None
-        # Never more than the range contains, so that nothing has to be cut off.
-        left = self._max_messages if self.end is None else self.end - self._next
-        return FetchRequest(self._next, SUBSCRIPTION, None, min(left, self._max_messages))
-
-    def arrived(self, answer: PullResponse) -> None:
-        """See `FetchHandler`."""
-        self._deadline = None
-        batch = MessageBatch(
-            answer.body,
-            self.partition,
-            offset=self._next,
-            next_offset=answer.next_offset,
-            min_offset=answer.min_offset,
-            max_offset=answer.max_offset,
-        )
-        if self.end is not None and answer.next_offset > self.end:
-            batch = batch.before(self.end)
-        self._next = answer.next_offset
-        self._buffer.append(batch)
-        self._buffered_bytes += batch.size_bytes
-        self._waiters.wake()
-
-    def nothing(self, answer: PullResponse) -> None:
-        """See `FetchHandler`."""
-        self._deadline = None
-        self._exhausted = answer.next_offset <= self._next
-        self._next = max(self._next, answer.next_offset)
-        self._waiters.wake()
-
-    def moved(self, answer: PullResponse) -> None:
-        """See `FetchHandler`."""
-        self.nothing(answer)
-
-    def failed(self, error: CohererError) -> int | None:
-        """See `FetchHandler`."""
-        now = self._loop.time()
-        if self._deadline is None:
-            self._deadline = now + self._timeout_ms / 1000
-        temporary = isinstance(error, UnavailableError) or error.code in TEMPORARY_CODES
-        if not temporary or now + RETRY_PAUSE_MS / 1000 > self._deadline:
-            self._failure = error
-            self._waiters.wake()
-        return RETRY_PAUSE_MS
+            self._fetched.wake()
 
     def _check_client(self) -> None:
         self._rpc.instance.pool.check()
@@ -224,17 +283,12 @@ class Reader(Lifecycle):
                 "%s: left out messages that cannot be delivered: %s", queue, described(gaps)
             )
 
-    @property
-    def _at_end(self) -> bool:
-        return self.end is not None and self._next >= self.end
-
     def _take(self) -> MessageBatch:
-        batch = self._buffer.popleft()
-        self._buffered_bytes -= batch.size_bytes
+        batch = self._fetched.take()
         if len(batch) != batch.next_offset - self.position:
             self._report_gaps(batch.next_offset, batch.offsets())
         self.position = batch.next_offset
-        if self._buffered_bytes < PREFETCH_BYTES:
+        if not self._fetched.full:
             self._fetching.kick()
         return batch
 

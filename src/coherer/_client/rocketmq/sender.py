@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from coherer._client.engine.producer import check_body, message_topic, mistaken
+from coherer._client.engine.producer import check_body, encoding_error, message_topic
 from coherer._client.engine.sender import Sink, Window
 from coherer._client.engine.tasks import cancel
 from coherer._client.rocketmq.broker_sender import (
@@ -189,7 +189,7 @@ class Sender:
         if not self._open:
             return
         self._open = False
-        await self.window.empty()
+        await self.window.wait_until_empty()
         self._instance.routes.unwatch(self._route_changed)
         if self._options.check is not None:
             self._instance.checks.remove(self.group, self._options.check, self.check_observer)
@@ -454,7 +454,7 @@ class Sender:
         pending.target.broker.send(pending)
         return True
 
-    def send_elsewhere(self, pending: PendingSend) -> bool:
+    def reroute(self, pending: PendingSend) -> bool:
         """Send a message that waits for a connection to another broker that is connected."""
         selector = self._selectors.get(pending.message.topic)
         # A message without retries may have to go to its queue.
@@ -497,7 +497,7 @@ class Sender:
                 level=options.compress_level,
             )
         except (TypeError, AttributeError) as error:
-            raise mistaken(message, error) from error
+            raise encoding_error(message, error) from error
 
     def _route_changed(self, route: Route) -> None:
         for topic, selector in self._selectors.items():

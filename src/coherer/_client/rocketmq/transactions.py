@@ -17,7 +17,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from enum import Enum
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from msgspec import structs
 
@@ -32,9 +32,6 @@ from coherer._wire.rocketmq.headers import CheckTransactionHeader, EndTransactio
 from coherer._wire.rocketmq.messages import SendReceipt, StoredMessage
 from coherer.errors import CohererError, ProtocolError, RefusedError, UsageError
 from coherer.message import Message
-
-if TYPE_CHECKING:
-    from coherer._client.rocketmq.producer import Producer
 
 _log = Log(logging.getLogger(__name__))
 
@@ -58,6 +55,13 @@ CheckObserver = Callable[[StoredMessage, Verdict, str], None]
 """Called with the outcome of a check, and the address of the broker that asked."""
 
 
+SendHalf = Callable[[Message], Awaitable[tuple[SendReceipt, Link]]]
+"""Sends a half message; returns its receipt and the connection to its broker."""
+
+EndTransaction = Callable[[SendReceipt, Link, Verdict], Awaitable[None]]
+"""Tells the broker that has the half message the outcome of the transaction."""
+
+
 class Transaction:
     """A message and the local work it belongs to. Made by `Producer.transaction`; use `async with`.
 
@@ -70,8 +74,9 @@ class Transaction:
     ```
 
     Args:
-        producer: sends the half message and the outcome.
         message: the message.
+        send_half: sends the half message; returns its receipt and the connection to its broker.
+        end: tells the broker the outcome.
 
     Attributes:
         message: the message.
@@ -79,11 +84,12 @@ class Transaction:
         verdict: the outcome; unknown until the end.
     """
 
-    def __init__(self, producer: Producer, message: Message) -> None:
+    def __init__(self, message: Message, send_half: SendHalf, end: EndTransaction) -> None:
         self.message = message
         self.receipt: SendReceipt | None = None
         self.verdict = Verdict.UNKNOWN
-        self._producer = producer
+        self._send_half = send_half
+        self._tell_broker = end
         self._link: Link | None = None
         self._ended = False
 
@@ -113,7 +119,7 @@ class Transaction:
         """
         if self.receipt is not None:
             raise UsageError("The transaction has begun already.")
-        receipt, self._link = await self._producer.send_half(self.message)
+        receipt, self._link = await self._send_half(self.message)
         self.receipt = receipt
         if receipt.status != "SEND_OK":
             await self.rollback()
@@ -172,7 +178,7 @@ class Transaction:
             raise UsageError("The transaction has ended already, or has not begun.")
         self._ended = True
         self.verdict = verdict
-        await self._producer.end(self.receipt, self._link, verdict)
+        await self._tell_broker(self.receipt, self._link, verdict)
 
 
 class TransactionChecks:

@@ -1,7 +1,7 @@
 """Administration of a TubeMQ cluster, Coherer's or Java's, over HTTP.
 
-The master knows topics, brokers and the members of groups. Each broker knows its offsets; the
-master knows the brokers' web ports. A value that a broker did not send is None, never 0.
+The master knows the topics, the brokers and their web ports, and the members of groups. Each broker
+knows its offsets. A value that a broker did not send is None, never 0.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from coherer._client.tubemq.admin_calls import (
     ILLEGAL_STATUS,
     NO_GROUP,
     AdminCalls,
-    Introduction,
+    ClusterIdentity,
 )
 from coherer._client.tubemq.admin_records import (
     BrokerState,
@@ -68,7 +68,7 @@ class Admin:
             sign.
         timeout_ms: for each call.
         cluster: the URL of the cluster, for errors.
-        introduce: asks the cluster about itself; None if it is only known by `url`.
+        identify: asks the cluster for its identity; None if only `url` is known.
         check: raises when the client that made it cannot be used any more.
 
     ```python
@@ -78,8 +78,8 @@ class Admin:
         print(group.name, group.lag)
     ```
 
-    Methods raise `UnavailableError` when no server answers, `RefusedError` when one says no, and
-    `UsageError` when what answers is not of the cluster; nothing was changed then.
+    Methods raise `UnavailableError` when no server answers, `RefusedError` when one refuses, and
+    `UsageError` when the server does not belong to the cluster; then nothing was changed.
     """
 
     def __init__(
@@ -92,12 +92,12 @@ class Admin:
         password: str | None = None,
         timeout_ms: int = 10_000,
         cluster: str = "",
-        introduce: Callable[[], Awaitable[Introduction]] | None = None,
+        identify: Callable[[], Awaitable[ClusterIdentity]] | None = None,
         check: Callable[[], None] | None = None,
     ) -> None:
         self._calls = AdminCalls(
             url, token, tls, user=user, password=password, timeout_ms=timeout_ms, cluster=cluster,
-            introduce=introduce, check=check,
+            identify=identify, check=check,
         )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -106,9 +106,9 @@ class Admin:
     # -- topics
 
     async def topics(self, *names: str) -> list[TopicState]:
-        """The topics of the cluster in order of their names; only those named, if any are."""
-        asked = {"topicName": ",".join(names)} if names else {}
-        answer = await self._calls.ask(records.TopicRecord, "admin_query_topic_info", asked)
+        """The topics, sorted by name; with names, only these topics."""
+        parameters = {"topicName": ",".join(names)} if names else {}
+        answer = await self._calls.ask(records.TopicRecord, "admin_query_topic_info", parameters)
         states = (record.state() for record in answer.data)
         return sorted((state for state in states if state.partitions), key=lambda t: t.name)
 
@@ -125,20 +125,20 @@ class Admin:
 
         Args:
             name: a letter, then letters, digits, `_` and `-`.
-            partitions: how many on each broker.
-            brokers: their numbers; all that are online when None.
-            exist_ok: accept that a broker has the topic already.
+            partitions: the number of partitions on each broker.
+            brokers: ids of brokers; all that are online when None.
+            exist_ok: do not raise if a broker already has the topic.
             wait_ms: how long to wait until producers can use it. Coherer's nodes need milliseconds,
                 Java's brokers 41 seconds.
 
         Raises:
-            UsageError: the arguments cannot be right.
-            RefusedError: the name is refused, a broker is unknown, or the topic is there (402).
-            RequestTimeoutError: it is created, but cannot be used yet.
+            UsageError: an argument is out of range.
+            RefusedError: the name is invalid, a broker is unknown, or the topic exists (402).
+            RequestTimeoutError: the topic is created, but cannot be used yet.
         """
         if not 0 < partitions <= limits.TOPIC_PARTITIONS_MAX:
             raise UsageError(
-                f"{partitions} partitions: 1 to {limits.TOPIC_PARTITIONS_MAX} are possible.",
+                f"A topic has 1 to {limits.TOPIC_PARTITIONS_MAX} partitions, not {partitions}.",
                 topic=name,
             )
         await self._calls.prepare(changes=True)
@@ -151,7 +151,7 @@ class Admin:
         await self._calls.change(
             "admin_add_new_topic_record",
             {**parameters, "numPartitions": str(partitions), "numTopicStores": "1"},
-            pardoned={EXISTED} if exist_ok else set(),
+            allowed_codes={EXISTED} if exist_ok else set(),
             topic=name,
         )
         if wait_ms:
@@ -161,7 +161,7 @@ class Admin:
         """Wait until producers and consumers can use a topic; returns its state.
 
         Raises:
-            RequestTimeoutError: not within `timeout_ms`.
+            RequestTimeoutError: it cannot be used within `timeout_ms`.
         """
         pause_ms = _POLL_FIRST_MS
         try:
@@ -174,9 +174,9 @@ class Admin:
                     pause_ms = min(2 * pause_ms, _POLL_LAST_MS)
         except TimeoutError:
             raise RequestTimeoutError(
-                f"Not usable after {timeout_ms} ms.",
+                f"The topic cannot be used after {timeout_ms} ms.",
                 topic=name,
-                hint="Are its brokers running? Java's take 41 s.",
+                hint="Are its brokers running? Java's brokers need 41 s.",
             ) from None
 
     async def delete_topic(self, name: str) -> None:
@@ -201,7 +201,7 @@ class Admin:
     # -- brokers
 
     async def brokers(self) -> list[BrokerState]:
-        """The brokers that the master knows, in order of their numbers."""
+        """The brokers that the master knows, sorted by id."""
         configured, running = await asyncio.gather(
             self._calls.ask(records.BrokerRecord, "admin_query_broker_configure", {}),
             self._calls.ask(records.BrokerRun, "admin_query_broker_run_status", {}),
@@ -213,7 +213,7 @@ class Admin:
     # -- groups and offsets
 
     async def partitions(self, topic: str) -> list[PartitionState]:
-        """The partitions of a topic and what they hold.
+        """The partitions of a topic, and their offsets.
 
         Raises:
             RefusedError: the topic does not exist.
@@ -221,17 +221,17 @@ class Admin:
         state = await self._topic(topic)
         if state is None:
             raise self._no_topic(topic)
-        told = await self._offsets({topic}, None)
-        return [told.partition(key) for key in state.keys]
+        offsets = await self._offsets({topic}, None)
+        return [offsets.partition(key) for key in state.keys]
 
     async def groups(self, *names: str) -> list[GroupState]:
-        """The groups of consumers in order of their names; only those named, if any are.
+        """The consumer groups, sorted by name; with names, only these groups.
 
-        A group is there when it has members now, or offsets on a broker.
+        A group exists if it has members now, or offsets on a broker.
         """
-        asked = {"groupName": ",".join(names)} if names else {}
-        subscriptions, topics, told = await asyncio.gather(
-            self._calls.ask(records.Subscription, "admin_query_sub_info", asked),
+        parameters = {"groupName": ",".join(names)} if names else {}
+        subscriptions, topics, offsets = await asyncio.gather(
+            self._calls.ask(records.Subscription, "admin_query_sub_info", parameters),
             self.topics(),
             self._offsets(None, set(names) or None),
         )
@@ -239,8 +239,8 @@ class Admin:
         members = await asyncio.gather(*map(self._members, online))
         found = dict(zip(online, members, strict=True))
         return [
-            told.group(name, online.get(name), found.get(name, ()), topics)
-            for name in sorted({*online, *told.groups})
+            offsets.group(name, online.get(name), found.get(name, ()), topics)
+            for name in sorted({*online, *offsets.groups})
         ]
 
     async def delete_group(self, name: str) -> None:
@@ -250,7 +250,7 @@ class Admin:
 
         Raises:
             RefusedError: the group does not exist.
-            UnavailableError: a broker does not answer; the others have forgotten the group.
+            UnavailableError: a broker does not answer; the offsets at the others are deleted.
         """
         await self._calls.prepare(changes=True)
         found = await self.groups(name)
@@ -274,15 +274,15 @@ class Admin:
             )
 
     async def set_offsets(self, group: str, offsets: Mapping[str, int]) -> None:
-        """Set the offsets of a group, also while it consumes.
+        """Set the offsets of a group, even while it is consuming.
 
         Args:
-            group: it need not exist.
-            offsets: new offsets by partition key, `broker:topic:partition`. A broker moves what is
-                outside of what it holds to the nearest offset that it holds.
+            group: the group; it need not exist.
+            offsets: new offsets by partition key, `broker:topic:partition`. A broker moves an
+                offset that is out of range to the nearest one in range.
 
         Raises:
-            UsageError: a key is invalid, or of an unknown broker.
+            UsageError: a key is invalid, or its broker is unknown.
         """
         by_broker: dict[int, dict[str, int]] = {}
         for key, offset in offsets.items():
@@ -309,13 +309,13 @@ class Admin:
     async def reset_offsets(
         self, group: str, topic: str, to: Literal["earliest", "latest"] | datetime | int
     ) -> dict[str, int]:
-        """Set a group's offsets of a whole topic.
+        """Reset a group's offsets in a whole topic.
 
         Args:
             group: the group.
             topic: the topic.
-            to: an end of the partitions; a time of storing, which Java's brokers cannot search; or
-                an offset for every partition, moved to the nearer end where it is not there.
+            to: an end of the partitions; a store time, which Java's brokers cannot search for; or
+                an offset for every partition, moved into its range.
 
         Returns:
             The offsets by partition key, `broker:topic:partition`.
@@ -323,10 +323,10 @@ class Admin:
         Raises:
             UsageError: `to` is invalid, or a broker cannot search by time.
             RefusedError: the topic does not exist.
-            UnavailableError: a broker does not tell what it holds. Nothing was changed then.
+            UnavailableError: a broker does not report its offsets; nothing was changed.
         """
         if isinstance(to, str) and to not in {"earliest", "latest"}:
-            hint = "Say 'earliest', 'latest', a time, or an offset."
+            hint = "Use 'earliest', 'latest', a time, or an offset."
             raise UsageError(f"{to!r} is not a valid position.", hint=hint)
         await self._calls.prepare(changes=True)
         new: dict[str, int] = {}
@@ -354,24 +354,24 @@ class Admin:
     # -- inside
 
     async def _at_time(self, topic: str, time: datetime) -> dict[str, int]:
-        """The first offset that was stored at a time or later, by partition key."""
+        """The offset of the first message stored at a time or later, by partition key."""
         parameters = {"topicName": topic, "time": str(int(time.timestamp() * 1000))}
         found: dict[str, int] = {}
         for broker in await self.brokers():
             if not broker.web_port:
                 continue
             answer = await self._calls.broker(broker).call(
-                records.Held, "admin_query_pubinfo", parameters
+                records.TopicOffsetRanges, "admin_query_pubinfo", parameters
             )
-            for held in (one for of_topic in answer.data_set for one in of_topic.offset_info):
-                if held.offset_at_time is None:
+            for offsets in (one for topic_ in answer.data_set for one in topic_.offset_info):
+                if offsets.offset_at_time is None:
                     raise UsageError(
                         f"Broker {broker.id} cannot search by time.",
                         topic=topic,
-                        hint="Java's brokers cannot: give 'earliest', 'latest' or an offset.",
+                        hint="Java's brokers cannot. Use 'earliest', 'latest' or an offset.",
                     )
-                key = f"{broker.id}:{topic}:{held.partition_id}"
-                found[key] = held.offset_at_time
+                key = f"{broker.id}:{topic}:{offsets.partition_id}"
+                found[key] = offsets.offset_at_time
         return found
 
     def _no_topic(self, name: str) -> RefusedError:
@@ -393,7 +393,7 @@ class Admin:
         except RefusedError as error:
             if error.code != ILLEGAL_STATUS:
                 raise
-            # Java wants a topic to be closed for all before it is deleted.
+            # Java's master requires that a topic accepts no clients before it is deleted.
             closed = {"acceptPublish": "false", "acceptSubscribe": "false"}
             await self._calls.change("admin_modify_topic_info", {**ids, **closed}, topic=name)
             await self._calls.change("admin_delete_topic_info", ids, topic=name)
@@ -408,30 +408,32 @@ class Admin:
         )
         return tuple(MemberState(c.consumer_id, c.received_from or None) for c in answer.data)
 
-    async def _offsets(self, topics: set[str] | None, groups: set[str] | None) -> records.Told:
-        told = records.Told()
+    async def _offsets(
+        self, topics: set[str] | None, groups: set[str] | None
+    ) -> records.ClusterOffsets:
+        offsets = records.ClusterOffsets()
         brokers = [broker for broker in await self.brokers() if broker.web_port]
-        answers = await asyncio.gather(*(self._one(b, topics, groups) for b in brokers))
+        answers = await asyncio.gather(*(self._broker_offsets(b, topics, groups) for b in brokers))
         for broker, answer in zip(brokers, answers, strict=True):
-            told.add(broker.id, answer)
-        return told
+            offsets.add(broker.id, answer)
+        return offsets
 
-    async def _one(
+    async def _broker_offsets(
         self, broker: BrokerState, topics: set[str] | None, groups: set[str] | None
     ) -> records.BrokerAnswers | None:
         api = self._calls.broker(broker)
         by_topic = {"topicName": ",".join(sorted(topics))} if topics else {}
         by_group = {"groupName": ",".join(sorted(groups))} if groups else {}
         try:
-            held, offsets, owners = await asyncio.gather(
-                api.call(records.Held, "admin_query_pubinfo", by_topic),
+            ranges, offsets, owners = await asyncio.gather(
+                api.call(records.TopicOffsetRanges, "admin_query_pubinfo", by_topic),
                 api.call(records.GroupOffsets, "admin_query_offset", {**by_topic, **by_group}),
                 api.call(records.Owner, "admin_query_consumer_regmap", by_group),
             )
         except CohererError as error:
-            _log.warning("Broker %d does not tell its offsets: %s", broker.id, error)
+            _log.warning("Cannot read the offsets of broker %d: %s", broker.id, error)
             return None  # its partitions are shown as unknown
-        return records.BrokerAnswers(held, offsets, owners)
+        return records.BrokerAnswers(ranges, offsets, owners)
 
 
 def _numbers(ids: Iterable[int]) -> str:

@@ -1,16 +1,16 @@
-"""The HTTP calls of TubeMQ's administration, and the proof that they reach the client's cluster.
+"""The HTTP calls of TubeMQ's administration, and the check that they reach the client's cluster.
 
 Rules:
 
-* Masters are asked in turn; the one that answered is asked first the next time.
-* Before each change, the master that will get it has to prove that it belongs to the client's
-  cluster: Coherer's repeats the random name that it told the client, Java's has to name the
-  cluster's own brokers.
+* Masters are tried in turn; the next call begins with the one that answered.
+* Before each change, the master that will get it must prove that it belongs to the client's
+  cluster: Coherer's repeats the random id that it sent to the client, Java's must list the
+  cluster's brokers.
 * A call that may have reached a master is not sent to another one.
 
-A client gets to know its cluster (`introduce`) as a producer without topics that registers and
-leaves. The answer names the cluster's brokers; Coherer's master adds where its HTTP administration
-is and which master it is. Java's masters do not, and Java's producers ignore both.
+To identify its cluster (`identify`), a client registers and unregisters a producer without topics.
+The answer lists the cluster's brokers; Coherer's master adds its id and the port of its HTTP
+administration. Java's masters do not, and Java's producers ignore both.
 """
 
 from __future__ import annotations
@@ -42,17 +42,16 @@ from coherer.errors import (
 _log = Log(logging.getLogger(__name__))
 
 
-class Introduction(msgspec.Struct, frozen=True):
-    """A cluster's word about itself.
+class ClusterIdentity(msgspec.Struct, frozen=True):
+    """The identity of a cluster, as its active master reports it.
 
     Args:
         server: the active master, as `host:port`.
-        host: its address, as we reached it. Not its name, which an administration may not know
-            as one of its own.
-        hosts: the host of the active master first, as it was given, then those of the others.
-        master_id: the random name of this run of the master; "" from Java's.
-        web_port: where its HTTP administration is; 0 from Java's, or where there is none.
-        brokers: number, host and port of each broker.
+        host: its IP address, not its name, because an administration may not accept every name.
+        hosts: the host of the active master, as it was given, then those of the others.
+        master_id: the random id of this run of the master; "" from Java's.
+        web_port: the port of its HTTP administration; 0 from Java's, or if it has none.
+        brokers: id, host and port of each broker.
     """
 
     server: str
@@ -63,11 +62,11 @@ class Introduction(msgspec.Struct, frozen=True):
     brokers: frozenset[tuple[int, str, int]]
 
 
-async def introduce(cluster: Cluster) -> Introduction:
-    """Ask the active master.
+async def identify(cluster: Cluster) -> ClusterIdentity:
+    """Ask the active master for the identity of its cluster.
 
     Raises:
-        RefusedError: it asks for an account, and none or a wrong one is given.
+        RefusedError: it requires an account, and none or a wrong one is given.
         UnavailableError: no master can be reached.
     """
     host = await cluster.local_host()
@@ -87,11 +86,11 @@ async def introduce(cluster: Cluster) -> Introduction:
         close = pb.CloseRequestP2M(clientId=name, authInfo=credentials.for_master())
         await masters.ask(methods.PRODUCER_CLOSE, close, pb.CloseResponseM2P)
     except CohererError as error:
-        _log.info("The master did not take the end of %s: %s", name, error)
+        _log.info("Unregistering %s failed: %s", name, error)
     first = server.rpartition(":")[0]
     peer = (await masters.link()).connection.peer_host
     brokers = (BrokerInfo.parse(text, tls=cluster.secure) for text in answer.brokerInfos)
-    return Introduction(
+    return ClusterIdentity(
         server=server,
         host=peer or first,
         hosts=tuple(dict.fromkeys([first, *(host for host, _ in masters.addresses)])),
@@ -110,21 +109,21 @@ ILLEGAL_STATUS = 406
 _DONE = frozenset({200, 201})
 """errCode of an item of a modification (see also `coherer._rules.tubemq.records.OpCode`)."""
 
-_NEXT = {
+_HINTS = {
     NOT_EXIST: "Does the master know that broker, and is it the right master?",
-    EXISTED: "Where that is all right, say exist_ok, on the command line --if-missing.",
+    EXISTED: "To accept this, use exist_ok; on the command line, --if-missing.",
 }
-"""What to do after some of them."""
+"""Hints for some of them."""
 
 JAVA_TOKEN: Final = "abc"  # noqa: S105 - the value that Java ships
 AUTHOR: Final = "coherer"
 _PORT = 8080
 
 
-def usual_url(hosts: Iterable[str]) -> str:
-    """Where the administration of Java's masters usually is: port 8080 of each.
+def default_url(hosts: Iterable[str]) -> str:
+    """The default URLs of the administration of Java's masters: port 8080 of each.
 
-    >>> usual_url(["a", "::1", "a"])
+    >>> default_url(["a", "::1", "a"])
     'http://a:8080,http://[::1]:8080'
     """
     named = (f"[{host}]" if ":" in host else host for host in dict.fromkeys(hosts))
@@ -144,95 +143,99 @@ class AdminCalls:
         password: str | None,
         timeout_ms: int,
         cluster: str,
-        introduce: Callable[[], Awaitable[Introduction]] | None,
+        identify: Callable[[], Awaitable[ClusterIdentity]] | None,
         check: Callable[[], None] | None,
     ) -> None:
-        if url is None and introduce is None:
-            raise UsageError("Where is the administration?", hint="Give a URL: http://host:8080.")
+        if url is None and identify is None:
+            raise UsageError(
+                "The administration needs a URL.", hint="Use one like http://host:8080."
+            )
         self._check_client = check
         self._masters = [Endpoint.parse(part) for part in url.split(",")] if url else []
         self._token = token or JAVA_TOKEN
-        self._given = token
+        self._given_token = token
         self._tls = tls
-        self._user = user if len(user) > 1 else AUTHOR  # Java's masters want two characters
+        self._user = user if len(user) > 1 else AUTHOR  # Java's masters require two characters
         self._signer = None if password is None else Signer(user, password)
         self._timeout_ms = timeout_ms
         self._cluster = cluster
-        self._introduce = introduce
-        self._known: Introduction | None = None
-        self._located = not self._masters
-        self._same = False
+        self._identify = identify
+        self._identity: ClusterIdentity | None = None
+        self._discovered = not self._masters
+        self._java_master_checked = False
 
     @property
     def server(self) -> str:
-        """The masters, the one that is asked first at the beginning; or the cluster's URL."""
+        """The masters, in the order in which they are tried; or the cluster's URL."""
         return ",".join(master.server for master in self._masters) or self._cluster
 
     @property
     def signature(self) -> dict[str, str]:
-        """What a change shows beside its parameters."""
+        """The parameters that authorize a change."""
         return {"confModAuthToken": self._token, "modifyUser": self._user}
 
     async def prepare(self, *, changes: bool) -> None:
-        """Know where the administration is, and, before a change, that it is the cluster's.
+        """Find the administration, and before a change verify that it belongs to the cluster.
 
         Raises:
-            UsageError: it is not.
+            UsageError: it does not belong to the cluster.
         """
-        if self._introduce is None:
+        if self._identify is None:
             return
         if not self._masters:
-            self._known = await self._introduce()
-            self._masters = _masters_of(self._known)
-        guessed = self._located and self._known is not None and not self._known.master_id
-        if changes or (guessed and not self._same):
-            await self._check_master(self._introduce)
+            self._identity = await self._identify()
+            self._masters = _masters_of(self._identity)
+        default_address = (
+            self._discovered and self._identity is not None and not self._identity.master_id
+        )
+        if changes or (default_address and not self._java_master_checked):
+            await self._check_master(self._identify)
 
-    async def _check_master(self, introduce: Callable[[], Awaitable[Introduction]]) -> None:
-        asked_anew = self._known is None
-        known = self._known = self._known or await introduce()
-        if not known.master_id:
-            await self._check_java_master(known)
+    async def _check_master(self, identify: Callable[[], Awaitable[ClusterIdentity]]) -> None:
+        just_identified = self._identity is None
+        identity = self._identity = self._identity or await identify()
+        if not identity.master_id:
+            await self._check_java_master(identity)
             return
         found = await self._master_id()
-        if found != known.master_id and not asked_anew:  # it may have been started anew
-            known = self._known = await introduce()
-            if self._located:
-                self._masters = _masters_of(known)
+        if found != identity.master_id and not just_identified:  # it may have been restarted
+            identity = self._identity = await identify()
+            if self._discovered:
+                self._masters = _masters_of(identity)
             found = await self._master_id()
-        if found != known.master_id:
-            raise self._stranger("it does not say that it is that master")
+        if found != identity.master_id:
+            raise self._unproven("it does not report the id of that master")
 
-    async def _check_java_master(self, known: Introduction) -> None:
-        """Java's masters do not say who they are; but they name the brokers of their cluster."""
-        if self._same:
+    async def _check_java_master(self, identity: ClusterIdentity) -> None:
+        """Identify one of Java's masters, which have no id, by the brokers of its cluster."""
+        if self._java_master_checked:
             return
         try:
             answer = await self._master(
                 records.BrokerRecord, "admin_query_broker_configure", {}, post=False
             )
         except (RefusedError, ProtocolError) as error:
-            raise self._stranger(error.text) from error
+            raise self._unproven(error.text) from error
         named: set[tuple[int, str, int]] = set()
         for record in answer.data:
             for port in (record.broker_port, record.broker_tls_port):
                 named.add((record.broker_id, record.broker_ip, port))
-        if not known.brokers:
-            raise self._stranger("the cluster names no brokers by which to know it")
-        if missing := known.brokers - named:
+        if not identity.brokers:
+            raise self._unproven("the cluster has no brokers to identify it by")
+        if missing := identity.brokers - named:
             number, host, port = min(missing)
-            raise self._stranger(f"it does not know broker {number} at {host}:{port}")
-        self._same = True
+            raise self._unproven(f"it does not know broker {number} at {host}:{port}")
+        self._java_master_checked = True
 
     async def _master_id(self) -> str:
         try:
-            api = await self._asked_master("admin_query_master_group_info")
+            api = await self._call_first_master("admin_query_master_group_info")
         except (RefusedError, ProtocolError) as error:
-            raise self._stranger(error.text) from error
+            raise self._unproven(error.text) from error
         return api.master_id
 
-    async def _asked_master(self, method: str) -> WebApi:
-        """Ask the first master that can be reached, which is asked first from now on."""
+    async def _call_first_master(self, method: str) -> WebApi:
+        """Call the first master that can be reached; later calls begin with it."""
         masters = tuple(self._masters)
         for endpoint in masters:
             api = self._api(endpoint)
@@ -247,46 +250,48 @@ class AdminCalls:
             return api
         raise UsageError("There is no master.")
 
-    def _stranger(self, why: str) -> UsageError:
-        master = self._known.server if self._known is not None else "?"
+    def _unproven(self, why: str) -> UsageError:
+        master = self._identity.server if self._identity is not None else "?"
         return UsageError(
-            f"The administration at {self._masters[0].server} does not prove to be of the cluster "
-            f"{self._cluster}, whose master is {master}: {why.rstrip('.')}. Nothing was changed.",
-            hint="Say where it is: admin='http://host:port', on the command line --admin.",
+            f"The administration at {self._masters[0].server} does not prove that it belongs to "
+            f"the cluster {self._cluster} with the master {master}: {why.rstrip('.')}. "
+            "Nothing was changed.",
+            hint="Give its address: admin='http://host:port', or --admin on the command line.",
         )
 
     async def check_broker(self, broker: BrokerState, topic: str) -> None:
-        """Make sure that a broker's administration is that of the broker that the master means.
+        """Check that a broker's administration belongs to the broker that the master lists.
 
         Raises:
-            UsageError: it is that of another one. Java's brokers do not say, and are believed.
+            UsageError: it belongs to another broker. Java's brokers do not report their id, and
+                are trusted.
         """
         api = self.broker(broker)
         await api.call(msgspec.Raw, "admin_query_pubinfo", {"topicName": topic})
         if api.broker_id and api.broker_id != f"{broker.id}:{broker.host}:{broker.port}":
             raise UsageError(
-                f"The administration at {api.endpoint.server} is that of broker {api.broker_id}, "
-                f"not of broker {broker.id} at {broker.host}:{broker.port}. Nothing was changed.",
-                hint="Is that broker running, and did it tell the master the right port?",
+                f"The administration at {api.endpoint.server} belongs to broker {api.broker_id}, "
+                f"not to broker {broker.id} at {broker.host}:{broker.port}. Nothing was changed.",
+                hint="Is that broker running, and did it register with the right port?",
             )
 
     def _api(self, endpoint: Endpoint) -> WebApi:
         return WebApi(endpoint, self._tls, self._timeout_ms, self._authorization)
 
     def _authorization(self) -> str:
-        """The header that shows a node with accounts who asks; "" for nobody."""
+        """The Authorization header for a node with accounts; "" for none."""
         if self._signer is not None:
             return f"TubeMQ {self._signer.for_broker()}"
-        return f"Bearer {self._given}" if self._given else ""
+        return f"Bearer {self._given_token}" if self._given_token else ""
 
     def _prefer(self, endpoint: Endpoint) -> None:
         self._masters = [endpoint, *(one for one in self._masters if one is not endpoint)]
 
     def _add_hint(self, error: CohererError) -> None:
-        if self._located:
+        if self._discovered:
             error.hint = (
-                f"{error.hint} If the administration is elsewhere, say where: "
-                "admin='http://host:port', on the command line --admin."
+                f"{error.hint} If the administration has another address, give it: "
+                "admin='http://host:port', or --admin on the command line."
             ).strip()
 
     def broker(self, broker: BrokerState) -> WebApi:
@@ -297,7 +302,7 @@ class AdminCalls:
         return self._api(endpoint)
 
     async def ask(self, item: type[T], method: str, parameters: Mapping[str, str]) -> Answer[T]:
-        """Ask a master a question.
+        """Send a query to a master.
 
         Raises:
             UnavailableError: no master answers.
@@ -311,19 +316,20 @@ class AdminCalls:
         method: str,
         parameters: Mapping[str, str],
         *,
-        pardoned: Iterable[int] = (),
+        allowed_codes: Iterable[int] = (),
         topic: str | None = None,
     ) -> None:
-        """Have the master change something.
+        """Send a change to the master.
 
         Args:
-            method: what.
+            method: the method.
             parameters: of the change.
-            pardoned: result codes of single items that are no errors.
+            allowed_codes: result codes of single items that are not errors.
             topic: for errors.
 
         Raises:
-            UsageError: the master does not prove to be the cluster's; nothing was changed.
+            UsageError: the master does not prove that it belongs to the cluster; nothing was
+                changed.
             UnavailableError: no master answers.
             RefusedError: it refuses, or one of the items failed.
         """
@@ -333,15 +339,15 @@ class AdminCalls:
             **self.signature,
             "createUser": self._user,
         }
-        answer = await self._master(records.Outcome, method, signed, post=True)
-        for outcome in answer.data:
-            if not outcome.success and outcome.err_code not in {*_DONE, *pardoned}:
+        answer = await self._master(records.ItemResult, method, signed, post=True)
+        for result in answer.data:
+            if not result.success and result.err_code not in {*_DONE, *allowed_codes}:
                 raise RefusedError(
-                    f"{outcome.err_info.rstrip('!.')}.",
+                    f"{result.err_info.rstrip('!.')}.",
                     server=self._masters[0].server,
                     topic=topic,
-                    code=outcome.err_code,
-                    hint=_NEXT.get(outcome.err_code, ""),
+                    code=result.err_code,
+                    hint=_HINTS.get(result.err_code, ""),
                 )
 
     async def _master(
@@ -349,11 +355,10 @@ class AdminCalls:
     ) -> Answer[T]:
         if self._check_client is not None:
             self._check_client()
-        # A master that cannot be reached is passed over, and the one that answered is asked first
-        # the next time. What may have reached a master is never said to another one, and a change
-        # goes only to the one that has just proven to be the cluster's.
-        proven = post and self._introduce is not None
-        masters = tuple(self._masters[:1] if proven else self._masters)
+        # A master that cannot be reached is skipped. A call that may have reached a master is not
+        # sent to another one, and a change is only sent to the master that was just verified.
+        only_first = post and self._identify is not None
+        masters = tuple(self._masters[:1] if only_first else self._masters)
         for endpoint in masters:
             try:
                 answer = await self._api(endpoint).call(item, method, parameters, post=post)
@@ -367,18 +372,18 @@ class AdminCalls:
         raise UsageError("There is no master.")
 
 
-def _masters_of(known: Introduction) -> list[Endpoint]:
-    """Where the administration of a cluster is: as its master says, or at the port of Java's.
+def _masters_of(identity: ClusterIdentity) -> list[Endpoint]:
+    """The addresses of a cluster's administration: the reported one, or Java's default.
 
     Raises:
-        UnavailableError: there is none.
+        UnavailableError: the master has no administration.
     """
-    if not known.master_id:
-        return [Endpoint.parse(part) for part in usual_url(known.hosts).split(",")]
-    if not known.web_port:
+    if not identity.master_id:
+        return [Endpoint.parse(part) for part in default_url(identity.hosts).split(",")]
+    if not identity.web_port:
         raise UnavailableError(
-            "This master has no administration over HTTP.",
-            server=known.server,
+            "This master has no HTTP administration.",
+            server=identity.server,
             hint="Was it started with --no-admin?",
         )
-    return [Endpoint("http", known.host, known.web_port)]
+    return [Endpoint("http", identity.host, identity.web_port)]

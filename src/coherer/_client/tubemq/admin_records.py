@@ -1,8 +1,8 @@
-"""What an administration is told, and what it tells.
+"""The records of TubeMQ's administration.
 
-The first half is public: states of topics, brokers, groups. The second half is the records of
-TubeMQ's HTTP answers, as far as we read them, and `Told`, which joins the answers of brokers.
-Numbers below zero mean "not set" there, and None here.
+The first half is public: the states of topics, brokers and groups. The second half is the records
+in TubeMQ's HTTP answers, with the fields that are used here, and `ClusterOffsets`, which merges the
+answers of all brokers. A negative number in an answer means "not set", which is None here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from coherer.errors import UsageError
 _STORE_STRIDE = 10_000
 
 Key = tuple[int, str, int]
-"""Broker, topic, partition."""
+"""Broker id, topic, partition number."""
 
 
 class TopicState(msgspec.Struct, frozen=True):
@@ -26,9 +26,9 @@ class TopicState(msgspec.Struct, frozen=True):
 
     Args:
         name: its name.
-        partitions: the partitions on each broker, by the brokers' numbers.
-        writable: whether producers are given it.
-        readable: whether consumers are given it.
+        partitions: broker id to the partition ids on that broker.
+        writable: whether producers can send to it.
+        readable: whether consumers can read it.
     """
 
     name: str
@@ -38,7 +38,7 @@ class TopicState(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """How many partitions it has on all brokers together."""
+        """The number of partitions on all brokers."""
         return sum(map(len, self.partitions.values()))
 
     @property
@@ -51,15 +51,16 @@ class BrokerState(msgspec.Struct, frozen=True):
     """A broker that the master knows.
 
     Args:
-        id: its number.
+        id: its id.
         host: its address.
-        port: where clients connect.
-        web_port: where its HTTP administration is; 0 if it has none.
-        managed: what administrators let it do: draft, online, only-read, only-write, offline.
-        running: whether it is registered with the master now; None if the master does not tell.
-        writable: whether producers are sent to it.
-        readable: whether consumers are sent to it.
-        version: of its software, as it says.
+        port: the port for clients.
+        web_port: the port of its HTTP administration; 0 if it has none.
+        managed: the status that administrators set: draft, online, only-read, only-write, offline.
+        running: whether it is registered with the master now; None if the master does not report
+            it.
+        writable: whether it accepts messages.
+        readable: whether it can be read.
+        version: the version of its software, as it reports it.
     """
 
     id: int
@@ -74,11 +75,11 @@ class BrokerState(msgspec.Struct, frozen=True):
 
 
 class MemberState(msgspec.Struct, frozen=True):
-    """A consumer of a group.
+    """A member of a group.
 
     Args:
-        id: as it calls itself.
-        address: where the master sees it.
+        id: its consumer id.
+        address: its address as seen by the master.
     """
 
     id: str
@@ -86,18 +87,20 @@ class MemberState(msgspec.Struct, frozen=True):
 
 
 class PartitionState(msgspec.Struct, frozen=True):
-    """A partition, and where a group is in it when it is one of a group's.
+    """A partition, and the position of a group in it if it belongs to a group's state.
+
+    All values are None if the broker did not report them.
 
     Args:
         topic: its topic.
-        broker: the number of its broker.
+        broker: the id of its broker.
         partition: its number.
-        min_offset: the oldest message; None if the broker did not tell, and so for all below.
-        max_offset: where the next message will be.
-        committed: where the group goes on; None also if it has not begun.
-        lag: how many messages the group is behind, see `_client.engine.lag`. Java counts those of
-            all partitions that share a store, so there it may be too much.
-        owner: the consumer that reads it now; None also if nobody does.
+        min_offset: the offset of the oldest message.
+        max_offset: the offset of the next message.
+        committed: the group's offset; None also if it has none.
+        lag: how many messages the group is behind, see `_client.engine.lag`. Java's brokers count
+            the messages of all partitions that share a store, so there it may be too high.
+        owner: the consumer that reads it now; None also if there is none.
     """
 
     topic: str
@@ -111,19 +114,19 @@ class PartitionState(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """As TubeMQ writes it: `broker:topic:partition`."""
+        """TubeMQ's text form: `broker:topic:partition`."""
         return f"{self.broker}:{self.topic}:{self.partition}"
 
 
 class GroupState(msgspec.Struct, frozen=True):
-    """A group of consumers.
+    """A consumer group.
 
     Args:
         name: its name.
-        topics: what its members consume now, and what it has offsets of.
-        members: who is there now.
-        partitions: where it is, for every partition of its topics.
-        silent: brokers that did not answer; the numbers of their partitions are None.
+        topics: the topics that its members consume now, or that it has offsets in.
+        members: the connected members.
+        partitions: its position in every partition of its topics.
+        silent: ids of brokers that did not answer; the values of their partitions are None.
     """
 
     name: str
@@ -134,7 +137,7 @@ class GroupState(msgspec.Struct, frozen=True):
 
     @property
     def lag(self) -> int | None:
-        """How many messages it is behind on all partitions; None if that is not known (`no_lag`).
+        """How many messages it is behind in all partitions; None if unknown (see `no_lag`).
 
         >>> known, unknown = PartitionState("t", 1, 0, lag=3), PartitionState("t", 1, 1)
         >>> GroupState("g", ("t",), (), (known,)).lag
@@ -148,24 +151,26 @@ class GroupState(msgspec.Struct, frozen=True):
 
     @property
     def no_lag(self) -> str | None:
-        """Why the lag is not known; None when it is."""
+        """Why the lag is unknown; None if it is known."""
         away = {p.broker for p in self.partitions if p.lag is None and p.broker in self.silent}
         return no_lag(away, self.partitions)
 
 
 def broker_of(key: str) -> int:
-    """The broker's number in a partition key.
+    """The broker id in a partition key.
 
     >>> broker_of("3:flights:0")
     3
 
     Raises:
-        UsageError: it is no partition key.
+        UsageError: it is not a partition key.
     """
     broker, _, rest = key.partition(":")
     _, _, partition = rest.rpartition(":")
     if not (broker.isdecimal() and partition.isdecimal()):
-        raise UsageError(f"{key!r} is no partition.", hint="It looks like 1:flights:0.")
+        raise UsageError(
+            f"{key!r} is not a valid partition key.", hint="Use a key like 1:flights:0."
+        )
     return int(broker)
 
 
@@ -173,7 +178,7 @@ def broker_of(key: str) -> int:
 
 
 class Deployment(msgspec.Struct, rename="camel"):
-    """A topic on a broker; a status other than 0 is on its way out."""
+    """A topic on a broker; with a status other than 0 it is being deleted."""
 
     broker_id: int
     num_topic_stores: int = 1
@@ -182,7 +187,7 @@ class Deployment(msgspec.Struct, rename="camel"):
 
 
 class TopicRecord(msgspec.Struct, rename="camel"):
-    """Of admin_query_topic_info."""
+    """A record of admin_query_topic_info."""
 
     topic_name: str
     topic_info: list[Deployment] = []
@@ -190,11 +195,11 @@ class TopicRecord(msgspec.Struct, rename="camel"):
     is_srv_accept_subscribe: bool = False
 
     def brokers(self, *statuses: int) -> list[int]:
-        """Who has it in one of these statuses."""
+        """The brokers that have it with one of these statuses."""
         return [d.broker_id for d in self.topic_info if d.topic_status_id in statuses]
 
     def state(self) -> TopicState:
-        """For people."""
+        """The public record."""
         partitions = {
             d.broker_id: tuple(
                 store * _STORE_STRIDE + number
@@ -210,7 +215,7 @@ class TopicRecord(msgspec.Struct, rename="camel"):
 
 
 class BrokerRun(msgspec.Struct, rename="camel"):
-    """Of admin_query_broker_run_status."""
+    """A record of admin_query_broker_run_status."""
 
     broker_id: int
     run_status: str = "-"
@@ -220,7 +225,7 @@ class BrokerRun(msgspec.Struct, rename="camel"):
 
 
 class BrokerRecord(msgspec.Struct, rename="camel"):
-    """Of admin_query_broker_configure."""
+    """A record of admin_query_broker_configure."""
 
     broker_id: int
     broker_ip: str
@@ -230,9 +235,9 @@ class BrokerRecord(msgspec.Struct, rename="camel"):
     manage_status: str = ""
 
     def state(self, run: BrokerRun | None) -> BrokerState:
-        """For people."""
-        told = run or BrokerRun(self.broker_id)
-        running = told.run_status == "running"
+        """The public record."""
+        status = run or BrokerRun(self.broker_id)
+        running = status.run_status == "running"
         return BrokerState(
             id=self.broker_id,
             host=self.broker_ip,
@@ -240,14 +245,14 @@ class BrokerRecord(msgspec.Struct, rename="camel"):
             web_port=max(self.broker_web_port, 0),
             managed=self.manage_status,
             running=None if run is None else running,
-            writable=running and told.accept_publish in {True, "true"},
-            readable=running and told.accept_subscribe in {True, "true"},
-            version=told.broker_version.strip("-"),
+            writable=running and status.accept_publish in {True, "true"},
+            readable=running and status.accept_subscribe in {True, "true"},
+            version=status.broker_version.strip("-"),
         )
 
 
-class Outcome(msgspec.Struct, rename="camel"):
-    """What became of an item of a modification."""
+class ItemResult(msgspec.Struct, rename="camel"):
+    """The result of one item of a change."""
 
     success: bool = True
     err_code: int = 200
@@ -255,21 +260,21 @@ class Outcome(msgspec.Struct, rename="camel"):
 
 
 class Subscription(msgspec.Struct, rename="camel"):
-    """Of admin_query_sub_info."""
+    """A record of admin_query_sub_info."""
 
     consume_group: str
     topic_set: list[str] = []
 
 
 class Consumer(msgspec.Struct, rename="camel"):
-    """Of admin_query_consume_group_detail."""
+    """A record of admin_query_consume_group_detail."""
 
     consumer_id: str
     received_from: str = ""
 
 
-class HeldPartition(msgspec.Struct, rename="camel"):
-    """What a broker holds of a partition."""
+class PartitionOffsetRange(msgspec.Struct, rename="camel"):
+    """The oldest offset and the end of a partition at a broker."""
 
     partition_id: int
     offset_min: int = -1
@@ -277,87 +282,87 @@ class HeldPartition(msgspec.Struct, rename="camel"):
     offset_at_time: int | None = None
 
 
-class Held(msgspec.Struct, rename="camel"):
-    """Of admin_query_pubinfo."""
+class TopicOffsetRanges(msgspec.Struct, rename="camel"):
+    """A record of admin_query_pubinfo: the offsets of a topic at a broker."""
 
     topic_name: str
-    offset_info: list[HeldPartition] = []
+    offset_info: list[PartitionOffsetRange] = []
 
 
 class CommittedPartition(msgspec.Struct, rename="camel"):
-    """Where a group is."""
+    """The offset of a group in a partition."""
 
     partition_id: int
     cur_offset: int = -1
 
 
 class CommittedTopic(msgspec.Struct, rename="camel"):
-    """Where a group is in a topic."""
+    """The offsets of a group in a topic."""
 
     topic_name: str
     offsets: list[CommittedPartition] = []
 
 
 class GroupOffsets(msgspec.Struct, rename="camel"):
-    """Of admin_query_offset."""
+    """A record of admin_query_offset."""
 
     group_name: str
     sub_info: list[CommittedTopic] = []
 
 
 class Owner(msgspec.Struct, rename="pascal"):
-    """Of admin_query_consumer_regmap: `group:topic:partition`, and who reads it."""
+    """A record of admin_query_consumer_regmap: `group:topic:partition`, and its reader."""
 
     partition: str
     consumer: str
 
 
 class BrokerAnswers(msgspec.Struct):
-    """What one broker said."""
+    """The answers of one broker."""
 
-    held: Answer[Held]
+    ranges: Answer[TopicOffsetRanges]
     offsets: Answer[GroupOffsets]
     owners: Answer[Owner]
 
 
-class Told:
-    """The answers of all brokers, joined."""
+class ClusterOffsets:
+    """The offsets of partitions and groups, merged from the answers of all brokers."""
 
     def __init__(self) -> None:
         self.silent: list[int] = []
-        self._ends: dict[Key, HeldPartition] = {}
+        self._ends: dict[Key, PartitionOffsetRange] = {}
         self._steps: dict[int, int] = {}
         self._committed: dict[str, dict[Key, int]] = {}
         self._owners: dict[tuple[str, Key], str] = {}
 
     @property
     def groups(self) -> Iterable[str]:
-        """Groups that have offsets."""
+        """The groups that have offsets."""
         return self._committed.keys()
 
     def add(self, broker: int, answers: BrokerAnswers | None) -> None:
-        """Take what a broker said; None if it did not answer."""
+        """Add the answers of a broker; None if it did not answer."""
         if answers is None:
             self.silent.append(broker)
             return
-        self._steps[broker] = max(answers.held.offset_step, 1)
-        for topic in answers.held.data_set:
-            for held in topic.offset_info:
-                self._ends[broker, topic.topic_name, held.partition_id] = held
+        self._steps[broker] = max(answers.ranges.offset_step, 1)
+        for topic in answers.ranges.data_set:
+            for offsets in topic.offset_info:
+                self._ends[broker, topic.topic_name, offsets.partition_id] = offsets
         for group in answers.offsets.data_set:
-            offsets = self._committed.setdefault(group.group_name, {})
+            committed = self._committed.setdefault(group.group_name, {})
             for entry in group.sub_info:
-                for place in entry.offsets:
-                    if place.cur_offset >= 0:
-                        offsets[broker, entry.topic_name, place.partition_id] = place.cur_offset
+                for one in entry.offsets:
+                    if one.cur_offset >= 0:
+                        committed[broker, entry.topic_name, one.partition_id] = one.cur_offset
         for owner in answers.owners.data_set:
             group_name, topic_name, partition = owner.partition.rsplit(":", 2)
             self._owners[group_name, (broker, topic_name, int(partition))] = owner.consumer
 
     def partition(self, key: Key, group: str | None = None) -> PartitionState:
-        """One partition, with a group's place in it."""
+        """The state of a partition, with the position of a group in it."""
         broker, topic, number = key
-        ends = self._ends.get(key, HeldPartition(number))
+        ends = self._ends.get(key, PartitionOffsetRange(number))
         high = ends.offset_max if ends.offset_max >= 0 else None
         committed, owner, lag = None, None, None
         if group is not None:
@@ -372,7 +377,7 @@ class Told:
         return PartitionState(topic, broker, number, low, high, committed, lag, owner)
 
     def _begun(self, group: str, topic: str) -> bool:
-        """Whether a group has confirmed something of a topic."""
+        """Whether a group has an offset in a topic."""
         return any(begun == topic for _, begun, _ in self._committed.get(group, {}))
 
     def group(
@@ -382,16 +387,16 @@ class Told:
         members: tuple[MemberState, ...],
         topics: Iterable[TopicState],
     ) -> GroupState:
-        """One group."""
+        """The state of a group."""
         subscribed = set(online.topic_set) if online is not None else set[str]()
         begun = self._committed.get(name, {})
         names = subscribed | {topic for _, topic, _ in begun}
         keys = {key for topic in topics if topic.name in names for key in topic.keys} | begun.keys()
-        places = sorted(keys, key=lambda key: (key[1], key[0], key[2]))
+        ordered = sorted(keys, key=lambda key: (key[1], key[0], key[2]))
         return GroupState(
             name=name,
             topics=tuple(sorted(names)),
             members=members,
-            partitions=tuple(self.partition(key, name) for key in places),
+            partitions=tuple(self.partition(key, name) for key in ordered),
             silent=tuple(self.silent),
         )

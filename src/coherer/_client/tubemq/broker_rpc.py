@@ -1,7 +1,7 @@
-"""The calls of a consumer to brokers: register a partition, get, commit, heartbeat.
+"""A consumer's calls to brokers: register a partition, get, commit, heartbeat.
 
-There is one object per member of a group. It keeps no state about partitions. Requests about a
-partition leave in the order of the calls, because all of them use the same connection.
+There is one object per member of a group. It has no state about partitions. Requests about a
+partition are sent in the order of the calls, because all of them use the same connection.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from coherer._wire.tubemq.names import BrokerInfo, FailureInfo, Partition
 
 CONSUMED: Final = 0
 ROLL_BACK: Final = 1
-"""The field `readStatus` of giving up a partition."""
+"""The field `readStatus` when a partition is unregistered."""
 
 
 class StartPosition(msgspec.Struct, frozen=True):
@@ -27,8 +27,8 @@ class StartPosition(msgspec.Struct, frozen=True):
 
     Args:
         offset: where reading begins.
-        max_offset: the offset behind the last message, -1 if the broker does not say.
-        step: by how much the offset grows with each message; None with Java's broker, whose
+        max_offset: one after the last offset, -1 if the broker does not report it.
+        step: the distance between the offsets of two messages; None with Java's broker, whose
             offsets are byte positions in an index that partitions share.
     """
 
@@ -44,8 +44,8 @@ class BrokerRpc:
         cluster: the connections to the cluster.
         member: the consumer id.
         group: the group.
-        credentials: proves who the member is.
-        filters: topic to the tags that are wanted.
+        credentials: of the member.
+        filters: topic to the accepted tags.
 
     Attributes:
         priority: the id of the group's read priority, from the master.
@@ -71,7 +71,7 @@ class BrokerRpc:
         """The connection to a broker.
 
         Raises:
-            ConnectError: it could not be made.
+            ConnectError: it could not be opened.
         """
         return await self._pool.get(broker.host, broker.port)
 
@@ -86,7 +86,7 @@ class BrokerRpc:
             offset: the exact offset to begin at.
 
         Raises:
-            RefusedError: another member has it (410), or another reason.
+            RefusedError: another member has it (410), or for another reason.
             UnavailableError: no answer.
         """
         link = await self.link(partition.broker)
@@ -106,7 +106,7 @@ class BrokerRpc:
 
         Args:
             partition: the partition.
-            consumed: whether the last batch is acknowledged; otherwise it will be read again.
+            consumed: whether the last batch is acknowledged; otherwise it is delivered again.
 
         Raises:
             RefusedError: this member does not have it.
@@ -157,14 +157,14 @@ class BrokerRpc:
         escapes: bool,
         timeout_ms: int,
     ) -> asyncio.Future[bytes]:
-        """Ask for the next batch of a partition.
+        """Request the next batch of a partition.
 
         Args:
             link: the connection to its broker.
             partition: the partition.
-            acknowledged: whether the batch before it is acknowledged.
+            acknowledged: whether the previous batch is acknowledged.
             escapes: whether this consumer applies the group's flow rules itself.
-            timeout_ms: about how long the broker may wait for messages.
+            timeout_ms: how long the broker may hold the request, approximately.
 
         Returns:
             A future of the serialized answer.
@@ -186,7 +186,7 @@ class BrokerRpc:
     def commit(
         self, link: TubeConnection, partition: Partition, *, consumed: bool
     ) -> asyncio.Future[bytes]:
-        """Commit the batch that was read last, or ask for it to be read again.
+        """Commit the last batch, or request it again.
 
         Returns:
             A future of the serialized answer, for `committed`.

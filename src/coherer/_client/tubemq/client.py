@@ -35,8 +35,8 @@ class ConsumerKeywords(TypedDict, total=False):
 class Client(BaseClient):
     """A client of a TubeMQ cluster. Made by `coherer.connect`; use it with `async with`.
 
-    It belongs to one event loop and one process. Connections are made when they are needed and
-    shared by everything that the client makes; nothing is sent before.
+    It belongs to one event loop and one process. Connections are opened when they are needed, and
+    shared by all producers, consumers and readers of the client.
 
     ```python
     async with coherer.connect("tubemq://127.0.0.1:8715") as client:
@@ -55,7 +55,7 @@ class Client(BaseClient):
         super().__init__()
         self._options = options
         self._cluster = Cluster(options)
-        self._planner: TopicCatalog | None = None
+        self._catalog: TopicCatalog | None = None
 
     def __repr__(self) -> str:
         return f"<Client of {self._url}>"
@@ -78,14 +78,14 @@ class Client(BaseClient):
         timeout_ms: int | None = None,
         rules: QualityRules | None = None,
     ) -> Producer:
-        """A producer.
+        """Make a producer.
 
         Args:
-            topics: published at the start; others are published at their first message.
-            window: how many messages may be under way at a time.
-            window_bytes: how many bytes may be under way.
+            topics: published at the start; others are published with their first message.
+            window: maximum number of messages in flight.
+            window_bytes: maximum number of bytes in flight.
             timeout_ms: how long a message waits for its receipt; the client's timeout when None.
-            rules: when brokers are left out.
+            rules: when brokers are avoided.
 
         Raises:
             UsageError: an option is out of range.
@@ -104,12 +104,12 @@ class Client(BaseClient):
         return producer
 
     def consumer(self, group: str, topics: Topics, **options: Unpack[ConsumerKeywords]) -> Consumer:
-        """A consumer.
+        """Make a consumer.
 
         Args:
-            group: the group; its members share the partitions of its topics, and all of them have
-                to name the same topics and filters.
-            topics: a topic, several, or a mapping of topics to the tags that are wanted of each.
+            group: the group; its members share the partitions of its topics, and all of them must
+                have the same topics and filters.
+            topics: a topic, several, or a mapping of topics to tags.
             options: see `ConsumerOptions`.
 
         Raises:
@@ -122,71 +122,71 @@ class Client(BaseClient):
         return consumer
 
     def reader(self, partition: Partition, offset: int, *, end: int | None = None) -> Reader:
-        """A reader of a range of one partition. It belongs to no group.
+        """Make a reader of a range of one partition, without a group.
 
         Args:
             partition: one of `partitions`.
             offset: where to begin.
-            end: the offset behind the last to read; the end of the partition at the start when
+            end: one after the last offset to read; the end of the partition at the start when
                 None.
 
         Raises:
             UsageError: the range is invalid.
             ClosedError, ForkedError: the client cannot be used here.
         """
-        reader = Reader(self._plans(), partition, offset, end, self._options.timeout_ms)
+        reader = Reader(self._topics(), partition, offset, end, self._options.timeout_ms)
         self._made.add(reader)
         return reader
 
     async def partitions(self, topic: str) -> list[Partition]:
-        """The partitions of a topic that can be read, sorted.
+        """The readable partitions of a topic, sorted.
 
         Raises:
-            RefusedError: no partition can be read, or the topic does not exist.
+            RefusedError: it has none, or the topic does not exist.
             UnavailableError: no master could be reached.
         """
-        return await self._plans().partitions(topic)
+        return await self._topics().partitions(topic)
 
     async def offsets(self, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
-        """The offsets of a topic's partitions; no group is disturbed.
+        """The offsets of a topic's partitions at the brokers.
 
-        Brokers that cannot be read now are left out; `away` names them.
+        Brokers that cannot be read now are left out; `unreadable_brokers` returns them.
 
         Returns:
-            Broker id and partition number, to the oldest offset and the one behind the newest.
-            Java's brokers count in index bytes, Coherer's in messages.
+            Broker id and partition number, to the oldest offset and one after the newest. Offsets
+            are bytes of an index with Java's brokers, and message numbers with Coherer's.
 
         Raises:
             RefusedError: the topic does not exist.
             UnavailableError: a server could not be reached.
         """
-        return await self._plans().offsets(topic)
+        return await self._topics().offsets(topic)
 
-    async def away(self, topic: str) -> list[BrokerInfo]:
-        """The brokers that hold a part of a topic which cannot be read now.
+    async def unreadable_brokers(self, topic: str) -> list[BrokerInfo]:
+        """The brokers of a topic that cannot be read now.
 
-        They are down, or do not accept readers.
+        They are down, or do not accept consumers.
 
         Raises:
             RefusedError: the topic does not exist.
             UnavailableError: no master could be reached.
         """
-        return await self._plans().away(topic)
+        return await self._topics().unreadable_brokers(topic)
 
     def admin(self, token: str | None = None) -> Admin:
         """Administration of the cluster over HTTP.
 
-        Its address is the option `admin` of `connect`, or what the master says. Java's masters do
-        not say; theirs is expected at port 8080. Before a change, the server that answers there has
-        to prove that it belongs to this cluster.
+        Its address is the option `admin` of `connect`, or the one that the master reports. Java's
+        masters do not report it; theirs is expected at port 8080. Before a change, the server at
+        that address must prove that it belongs to this cluster.
 
         Args:
             token: the master's confModAuthToken (`coherer serve --admin-token`); only changes
-                need it. None for the one that Java ships; a cluster with accounts needs the
-                client's account instead.
+                need it. None for Java's default; a cluster with accounts needs the client's account
+                instead.
         """
         from coherer._client.tubemq.admin import Admin
-        from coherer._client.tubemq.admin_calls import AUTHOR, introduce
+        from coherer._client.tubemq.admin_calls import AUTHOR, identify
 
         self._cluster.pool.check()
         options = self._options
@@ -198,20 +198,20 @@ class Client(BaseClient):
             timeout_ms=options.timeout_ms,
             cluster=self._url,
             check=self._cluster.pool.check,
-            introduce=lambda: introduce(self._cluster),
+            identify=lambda: identify(self._cluster),
         )
 
     def _connected(self) -> bool:
         return hasattr(self, "_cluster") and self._cluster.pool.connected
 
     async def _disconnect(self) -> None:
-        if self._planner is not None:
-            await self._planner.close()
-            self._planner = None
+        if self._catalog is not None:
+            await self._catalog.close()
+            self._catalog = None
         await self._cluster.pool.close()
 
-    def _plans(self) -> TopicCatalog:
+    def _topics(self) -> TopicCatalog:
         self._cluster.pool.check()
-        if self._planner is None:
-            self._planner = TopicCatalog(self._cluster)
-        return self._planner
+        if self._catalog is None:
+            self._catalog = TopicCatalog(self._cluster)
+        return self._catalog

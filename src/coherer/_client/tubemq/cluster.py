@@ -1,11 +1,11 @@
 """The connections of a client to a TubeMQ cluster: servers, the active master, and credentials.
 
-`engine.connections` says what every connection does. Calls to the master follow Java's rules:
+`engine.connections` describes the connections. Calls to the master follow Java's rules:
 
-* The addresses are used in sorted order, one of them at a time.
-* Any failure, not only a standby's refusal, closes the connection and moves on to the next address,
-  once round for each call. The last failure is raised.
-* An answer that refuses by its own fields is an answer, not a reason to move on.
+* The addresses are used in sorted order, one at a time.
+* Any failure, not only a standby's refusal, closes the connection and moves on to the next address.
+  Each call tries every address once, and raises the last failure.
+* An answer whose own fields report a refusal is an answer, and does not lead to another address.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from google.protobuf.message import Message as PbMessage
 
 from coherer import __version__
 from coherer._client.engine.connections import ConnectionPool, ServerConnection
-from coherer._client.engine.tasks import waits
+from coherer._client.engine.tasks import backoff
 from coherer._common.logs import Log
 from coherer._net import Connection, TlsOptions, running_loop
 from coherer._wire.tubemq import codes, credentials
@@ -48,7 +48,7 @@ M = TypeVar("M", bound=PbMessage)
 
 
 class Call:
-    """A single request whose answer goes into a future."""
+    """A request whose answer resolves a future."""
 
     __slots__ = ("deadline", "future", "server")
 
@@ -73,12 +73,12 @@ class Call:
 
 
 class TubeConnection(ServerConnection[Response | Failure]):
-    """One connection and the requests that are under way on it. A `Receiver`.
+    """One connection and the requests in flight on it. A `Receiver`.
 
-    Java's clients, too, close a connection that has been silent for five minutes.
+    Java's clients also close a connection that has been silent for five minutes.
 
     Attributes:
-        session: gives serial numbers and takes answers apart.
+        session: assigns serial numbers and parses answers.
     """
 
     def __init__(self, connection: Connection, server: str) -> None:
@@ -88,7 +88,7 @@ class TubeConnection(ServerConnection[Response | Failure]):
     def call(self, method: int, request: PbMessage, timeout_ms: int) -> asyncio.Future[bytes]:
         """Send a request now; the future gets the answer's body.
 
-        Requests leave in the order of the calls.
+        Requests are sent in the order of the calls.
 
         Raises:
             DisconnectedError: the connection is closed already; nothing was sent.
@@ -108,9 +108,9 @@ class TubeConnection(ServerConnection[Response | Failure]):
 
         Raises:
             UnavailableError: no answer.
-            RefusedError: the server could not handle the request at all. What the answer itself
-                says about success is the caller's to check.
-            ProtocolError: the answer makes no sense.
+            RefusedError: the server could not handle the request. The caller must check the fields
+                of the answer that report success.
+            ProtocolError: the answer is invalid.
         """
         return parse(answer, await self.call(method, request, timeout_ms))
 
@@ -134,7 +134,7 @@ class Pool(ConnectionPool[TubeConnection]):
     """The connections of one client, one per address.
 
     Args:
-        tls: how connections are made secret; None for plain TCP.
+        tls: the TLS options; None for plain TCP.
         connect_timeout_ms: for each new connection.
     """
 
@@ -142,8 +142,8 @@ class Pool(ConnectionPool[TubeConnection]):
         super().__init__(TubeConnection, tls=tls, connect_timeout_ms=connect_timeout_ms)
 
 
-SAY_S: Final = 0.3
-"""A wait between tries that is longer than this is logged."""
+LOG_WAIT_S: Final = 0.3
+"""The first pause between attempts that is at least this long is logged."""
 
 T = TypeVar("T")
 
@@ -153,8 +153,8 @@ class Masters:
 
     Args:
         addresses: host and port of each.
-        pool: where connections come from.
-        timeout_ms: for each try.
+        pool: provides the connections.
+        timeout_ms: of each attempt.
     """
 
     def __init__(self, addresses: Sequence[tuple[str, int]], pool: Pool, timeout_ms: int) -> None:
@@ -179,19 +179,21 @@ class Masters:
         Raises:
             UnavailableError: no master can be reached.
         """
-        return await self._round(_itself)
+        return await self._try_each(_unchanged)
 
     async def ask(self, method: int, request: PbMessage, answer: type[M]) -> M:
         """Send a request to the active master and wait for its answer.
 
         Raises:
             UnavailableError: no master is reachable, active, or answers in time.
-            RefusedError: the last one could not handle the request at all.
-            ProtocolError: the last one's answer makes no sense.
+            RefusedError: the last one could not handle the request.
+            ProtocolError: the last one's answer is invalid.
         """
-        return await self._round(lambda link: link.ask(method, request, answer, self._timeout_ms))
+        return await self._try_each(
+            lambda link: link.ask(method, request, answer, self._timeout_ms)
+        )
 
-    async def _round(self, use: Callable[[TubeConnection], Awaitable[T]]) -> T:
+    async def _try_each(self, use: Callable[[TubeConnection], Awaitable[T]]) -> T:
         error: CohererError | None = None
         for _ in self.addresses:
             tried = self._current
@@ -214,31 +216,31 @@ class Masters:
         raise error
 
 
-async def _itself(link: TubeConnection) -> TubeConnection:
+async def _unchanged(link: TubeConnection) -> TubeConnection:
     return link
 
 
-class Verdict(Protocol):
+class AnswerStatus(Protocol):
     """The first fields of every answer of a master or broker."""
 
     @property
     def success(self) -> bool:
-        """Whether it was done."""
+        """Whether the request succeeded."""
         ...
 
     @property
     def errCode(self) -> int:  # noqa: N802 - the protocol's name
-        """Why not."""
+        """The error code."""
         ...
 
     @property
     def errMsg(self) -> str:  # noqa: N802 - the protocol's name
-        """Why not, in words."""
+        """The error message."""
         ...
 
 
 def checked(
-    answer: Verdict, *, server: str, topic: str | None = None, partition: int | None = None
+    answer: AnswerStatus, *, server: str, topic: str | None = None, partition: int | None = None
 ) -> None:
     """Check that an answer reports success.
 
@@ -251,34 +253,34 @@ def checked(
         )
 
 
-async def persist(
+async def retry(
     attempt: Callable[[], Awaitable[T]], *, timeout_ms: int, final: Collection[int]
 ) -> T:
-    """Try until it succeeds, time is up, or another try would not help.
+    """Call a function until it succeeds, the time is up, or the failure is permanent.
 
     Args:
-        attempt: what to try.
-        timeout_ms: no further try is begun after this time.
-        final: codes of refusals that stay.
+        attempt: the coroutine function.
+        timeout_ms: no further attempt begins after this time.
+        final: codes of permanent refusals.
 
     Raises:
-        CohererError: the last attempt's.
+        CohererError: the error of the last attempt.
     """
     loop = running_loop()
     deadline = loop.time() + timeout_ms / 1000
-    wait = waits()
-    said = False
+    wait = backoff()
+    logged = False
     while True:
         try:
             return await attempt()
         except (UnavailableError, RefusedError) as error:
             pause = wait()
-            hopeless = error.code in final or isinstance(error, WrongProtocolError)
-            if hopeless or loop.time() + pause > deadline:
+            permanent = error.code in final or isinstance(error, WrongProtocolError)
+            if permanent or loop.time() + pause > deadline:
                 raise
-            if pause >= SAY_S and not said:
+            if pause >= LOG_WAIT_S and not logged:
                 _log.warning("Trying again for up to %d s: %s", timeout_ms // 1000, error)
-                said = True
+                logged = True
         await asyncio.sleep(pause)
 
 
@@ -294,12 +296,12 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         addresses: host and port of each master.
-        user: name to authenticate with; None for no authentication.
-        password: goes with it. It is never sent, only used to sign.
-        tls: how connections are made secret; None for plain TCP.
-        timeout_ms: for each request, and for becoming ready.
-        connect_timeout_ms: for each new connection.
-        heartbeat_ms: period of heartbeats to masters and brokers, which forget clients that are
+        user: name of the account; None for no authentication.
+        password: of the account. It signs requests and is never sent.
+        tls: the TLS options; None for plain TCP.
+        timeout_ms: of each request, and of starting.
+        connect_timeout_ms: of each new connection.
+        heartbeat_ms: interval of heartbeats to masters and brokers, which forget clients that are
             silent for 30 s.
         admin: URL of the master's HTTP port, for `Client.admin`.
     """
@@ -317,14 +319,14 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
         if not self.addresses:
             raise UsageError("A client needs the address of a master.")
         if (self.user is None) != (self.password is None):
-            raise UsageError("`user` and `password` go together.", hint="Give both, or none.")
+            raise UsageError("`user` and `password` go together.", hint="Give both or neither.")
         if not TIMEOUT_MS_MIN <= self.timeout_ms <= TIMEOUT_MS_MAX:
             raise UsageError(
-                f"timeout_ms is {self.timeout_ms}; it is {TIMEOUT_MS_MIN} to {TIMEOUT_MS_MAX}."
+                f"timeout_ms is {TIMEOUT_MS_MIN} to {TIMEOUT_MS_MAX}, not {self.timeout_ms}."
             )
         for name in ("connect_timeout_ms", "heartbeat_ms"):
             if getattr(self, name) < 1:
-                raise UsageError(f"{name} is {getattr(self, name)}; it is 1 or more.")
+                raise UsageError(f"{name} is 1 or more, not {getattr(self, name)}.")
 
     def __repr__(self) -> str:
         hosts = ",".join(f"{host}:{port}" for host, port in self.addresses)
@@ -332,10 +334,10 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Signer:
-    """Proves to servers who the client is.
+    """Signs requests, which authenticates the client.
 
-    Every request that can carry a signature does. Java signs only some requests, so that its own
-    servers refuse the others when they are configured to check.
+    Every request that can carry a signature is signed. Java signs only some requests, and its own
+    servers refuse the others when they are configured to check them.
 
     Args:
         user: the name.
@@ -350,12 +352,12 @@ class Signer:
         return f"<Signer for {self._user}>"  # never the password
 
     def for_master(self, token: str) -> pb.MasterCertificateInfo:
-        """The proof for a master; `token` is what a master gave earlier, or empty."""
+        """The authentication for a master; `token` was issued by a master before, or is empty."""
         info = credentials.authenticate_info(self._user, self._password, *_now_and_nonce())
         return pb.MasterCertificateInfo(authInfo=info, authorizedToken=token or None)
 
     def for_broker(self) -> str:
-        """The proof for a broker: name, time, nonce and signature."""
+        """The authentication for a broker: name, time, nonce and signature."""
         return credentials.broker_token(self._user, self._password, *_now_and_nonce())
 
 
@@ -367,8 +369,8 @@ class Credentials:
     """The credentials of one producer or consumer for masters and brokers.
 
     Attributes:
-        visit_token: proves to brokers that a master knows the client; the master renews it.
-        granted_token: proves that a master authenticated the client; empty if it gave none.
+        visit_token: shows brokers that a master knows the client; the master renews it.
+        granted_token: shows that a master authenticated the client; empty if it issued none.
     """
 
     def __init__(self, signer: Signer | None) -> None:
@@ -378,11 +380,11 @@ class Credentials:
 
     @property
     def signs(self) -> bool:
-        """Whether it makes signatures, which expire, or has tokens only."""
+        """Whether it makes signatures, which expire, and not only has tokens."""
         return self._signer is not None
 
     def renew(self, info: pb.MasterAuthorizedInfo) -> None:
-        """Take the tokens out of a master's answer."""
+        """Use the tokens in a master's answer."""
         self.visit_token = info.visitAuthorizedToken
         if info.authAuthorizedToken:
             self.granted_token = info.authAuthorizedToken
@@ -395,14 +397,14 @@ class Credentials:
         """The field `authInfo` of requests to a broker.
 
         Args:
-            prefer_token: show the master's token instead of a signature where there is one, as
+            prefer_token: use the master's token instead of a signature if there is one, as
                 producers do.
         """
-        proof: str | None = None
+        token: str | None = None
         if self._signer is not None:
             use_token = prefer_token and self.granted_token
-            proof = self.granted_token if use_token else self._signer.for_broker()
-        return pb.AuthorizedInfo(visitAuthorizedToken=self.visit_token, authAuthorizedToken=proof)
+            token = self.granted_token if use_token else self._signer.for_broker()
+        return pb.AuthorizedInfo(visitAuthorizedToken=self.visit_token, authAuthorizedToken=token)
 
 
 class Cluster:
@@ -420,12 +422,12 @@ class Cluster:
         self.masters = Masters(options.addresses, self.pool, options.timeout_ms)
 
     def credentials(self) -> Credentials:
-        """A fresh credentials for a producer or consumer."""
+        """New credentials for a producer or consumer."""
         user, password = self.options.user, self.options.password
         return Credentials(Signer(user, password) if user is not None and password else None)
 
     async def local_host(self) -> str:
-        """The client's own address, as the master sees it.
+        """The client's address as the master sees it.
 
         Raises:
             UnavailableError: no master can be reached.
@@ -435,12 +437,12 @@ class Cluster:
 
     @property
     def secure(self) -> bool:
-        """Whether connections are made over TLS, which decides about default ports."""
+        """Whether connections use TLS, which determines the default ports."""
         return self.options.tls is not None
 
 
 def client_id(local_host: str, kind: str = "") -> str:
-    """A unique name for a producer, or for a consumer of the given kind.
+    """A unique id for a producer, or for a consumer of the given kind.
 
     >>> client_id("10.0.0.1").startswith("10.0.0.1-")
     True
@@ -457,7 +459,7 @@ def client_id(local_host: str, kind: str = "") -> str:
 
 
 def address_number(host: str) -> int:
-    """An IPv4 address as the protocol's signed number; for other addresses, the loopback's.
+    """An IPv4 address as the protocol's signed number; other addresses become the loopback's.
 
     >>> address_number("192.168.0.1"), address_number("::1")
     (-1062731775, 2130706433)

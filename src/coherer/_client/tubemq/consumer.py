@@ -1,22 +1,22 @@
 """The consumer of TubeMQ, and the assignment of its partitions.
 
-`membership` talks to the master, which sends instructions; `AssignmentManager` carries them out
-with the brokers; `fetching` fetches from each assigned partition; `engine.consumer` hands batches
-to the application. A batch is what one get brought: messages of one partition, in order. Delivery
-is at least once, batch by batch.
+`membership` receives the master's instructions, `AssignmentManager` carries them out with the
+brokers, `fetching` fetches from each assigned partition, and `engine.consumer` delivers batches to
+the application. A batch contains the messages of one get: of one partition, in order. Delivery is
+at least once, per batch.
 
 Rules for assigned partitions:
 
-* A partition is assigned from when its broker has accepted the registration until it is given up or
+* A partition is assigned from the time its broker accepts the registration until it is given up or
   lost.
-* Before it is given up, the application may finish and acknowledge the batch that it has in hand,
-  for `release_ms`. A batch that is not acknowledged then is rolled back: it is delivered again, to
-  the member that gets the partition next.
+* Before a partition is given up, the application has `release_ms` to acknowledge its current batch.
+  A batch that is not acknowledged by then is rolled back: it is delivered again, to the next owner
+  of the partition.
 * If a broker has forgotten this member (code 411, it was restarted), the partition is registered
-  again at once: the master still believes that it is assigned. (Java drops the partition and waits
-  for the next balance.)
-* Brokers get heartbeats at every period. If one does not answer, its connection is cut, so that
-  everything starts over on a new one.
+  again at once, because it is still assigned according to the master. (Java drops the partition and
+  waits for the next rebalance.)
+* Brokers get a heartbeat in every interval. If one does not answer, its connection is aborted, and
+  a new one is opened.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import ClassVar, Final
 
 from coherer._client.engine.assignments import Assignments
 from coherer._client.engine.consumer import BaseConsumer, Progress
-from coherer._client.engine.tasks import cancel, waits
+from coherer._client.engine.tasks import backoff, cancel
 from coherer._client.tubemq.broker_rpc import BrokerRpc, StartPosition
 from coherer._client.tubemq.cluster import Cluster, Pool
 from coherer._client.tubemq.fetching import PartitionFetcher, ReceivedBatch
@@ -53,22 +53,22 @@ _log = Log(logging.getLogger(__name__))
 
 
 REGISTER_TRIES: Final = 7
-"""Attempts to register a partition with its broker; then it is left to the next balance."""
+"""Attempts to register a partition with its broker, before waiting for the next rebalance."""
 
 
 class AssignmentManager:
     """Takes and gives up the partitions of one consumer.
 
     Args:
-        assignments: where they are kept.
+        assignments: the assigned partitions, shared with the consumer.
         rpc: the calls to brokers.
-        pool: the connections, to cut one that is dead.
-        positions: where to begin.
-        membership: reports to the master, and knows the group's flow rules.
-        topics: topic to the tags that are wanted; none means all messages.
+        pool: the connections, to abort dead ones.
+        positions: decides where to begin.
+        membership: reports to the master, and has the group's flow rules.
+        topics: topic to the accepted tags; no tags for all messages.
         options: the consumer's options.
-        heartbeat_ms: period of heartbeats to brokers.
-        make: makes batches.
+        heartbeat_ms: interval of heartbeats to brokers.
+        make_batch: makes batches.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class AssignmentManager:
         topics: Mapping[str, frozenset[str]],
         options: ConsumerOptions,
         heartbeat_ms: int,
-        make: Callable[..., ReceivedBatch],
+        make_batch: Callable[..., ReceivedBatch],
     ) -> None:
         self._assignments = assignments
         self._rpc = rpc
@@ -92,13 +92,13 @@ class AssignmentManager:
         self._topics = topics
         self._options = options
         self._heartbeat_ms = heartbeat_ms
-        self._make = make
-        self._turn = asyncio.Lock()  # an instruction and a loss may want the same partition
+        self._make_batch = make_batch
+        self._turn = asyncio.Lock()  # an instruction and a loss may concern the same partition
         self._losses: set[asyncio.Task[None]] = set()
         self._heartbeats = asyncio.create_task(self._send_heartbeats(), name="broker heartbeats")
 
     async def take(self, partitions: Iterable[Partition]) -> None:
-        """Register partitions with their brokers; those that cannot be registered are left out."""
+        """Register partitions with their brokers; failures are left to the next rebalance."""
         async with self._turn:
             missing = self._reported.missing(partitions)
             starts = await asyncio.gather(*(self._register(partition) for partition in missing))
@@ -108,7 +108,7 @@ class AssignmentManager:
                 if start is not None
             }
             for partition in taken:
-                self._reported.hold(partition)
+                self._reported.add(partition)
             await _call(self._options.on_assigned, taken)
             for partition, start in taken.items():
                 self._begin(partition, start)
@@ -117,8 +117,8 @@ class AssignmentManager:
         """Give partitions back to their brokers.
 
         Args:
-            partitions: which ones; those that are not assigned are ignored.
-            wait: let the application finish the batches that it has in hand.
+            partitions: those that are not assigned are ignored.
+            wait: wait until the application has acknowledged its current batches.
         """
         async with self._turn:
             fetchers = self._assignments.fetchers
@@ -133,20 +133,20 @@ class AssignmentManager:
             await asyncio.gather(*(self._unregister(fetcher) for fetcher in going))
 
     async def seek(self, fetcher: PartitionFetcher, offset: int) -> None:
-        """Go on at another offset of an assigned partition; see `PartitionFetcher.seek`."""
+        """Continue at another offset of an assigned partition; see `PartitionFetcher.seek`."""
         async with self._turn:
             await fetcher.seek(offset)
 
     async def close(self) -> None:
-        """Give everything back, at once."""
+        """Give up all partitions, without waiting for the application."""
         await cancel(self._heartbeats, *self._losses)
         await self.give_up([fetcher.partition for fetcher in self._assignments], wait=False)
 
     # -- inside
 
     async def _register(self, partition: Partition) -> StartPosition | None:
-        """Register a partition; None when it is left to the next balance."""
-        wait = waits()
+        """Register a partition; None if that is left to the next rebalance."""
+        wait = backoff()
         for tries_left in reversed(range(REGISTER_TRIES)):
             status, offset = self._positions.of(partition.key)
             try:
@@ -154,9 +154,11 @@ class AssignmentManager:
             except CohererError as error:
                 refused = error.code == ResultCode.CERTIFICATE_FAILURE
                 if refused or not tries_left:
-                    _log.warning("Cannot take %s: %s", partition.key, error, about=partition.key)
+                    _log.warning(
+                        "Cannot register %s: %s", partition.key, error, about=partition.key
+                    )
                     return None
-                _log.info("Cannot take %s yet: %s", partition.key, error, about=partition.key)
+                _log.info("Cannot register %s yet: %s", partition.key, error, about=partition.key)
                 await asyncio.sleep(wait())
             else:
                 self._positions.taken(partition.key)
@@ -176,7 +178,7 @@ class AssignmentManager:
             self._rpc,
             self._assignments.buffer,
             self._options,
-            self._make,
+            self._make_batch,
             self._lost,
         )
         self._assignments.add(fetcher.key, fetcher)
@@ -184,10 +186,10 @@ class AssignmentManager:
 
     def _remove(self, fetcher: PartitionFetcher) -> None:
         self._assignments.remove(fetcher.key)
-        self._reported.drop(fetcher.key)
+        self._reported.remove(fetcher.key)
 
     async def _settle(self, going: list[PartitionFetcher]) -> None:
-        """Wait until the application has finished what it has in hand, for `release_ms`."""
+        """Wait at most `release_ms` until the application has acknowledged its current batches."""
         in_hand = [fetcher.settle() for fetcher in going if fetcher.state.in_hand]
         if not in_hand:
             return
@@ -196,16 +198,16 @@ class AssignmentManager:
                 await asyncio.gather(*in_hand)
         except TimeoutError:
             keys = ", ".join(fetcher.key for fetcher in going if fetcher.state.in_hand)
-            _log.warning("Not acknowledged in time, will be delivered again: %s", keys)
+            _log.warning("Not acknowledged in time, to be delivered again: %s", keys)
 
     async def _unregister(self, fetcher: PartitionFetcher) -> None:
         try:
             await self._rpc.unregister(fetcher.partition, consumed=fetcher.ack_pending)
         except CohererError as error:
-            _log.info("Giving up %s: %s", fetcher.key, error, about=fetcher.key)
+            _log.info("Unregistering %s failed: %s", fetcher.key, error, about=fetcher.key)
 
     def _lost(self, fetcher: PartitionFetcher, error: CohererError) -> None:
-        """A broker does not hold a partition for this member any more."""
+        """A broker does not assign a partition to this member any more."""
         if self._assignments.fetchers.get(fetcher.key) is not fetcher:
             return
         _log.info("Lost %s: %s", fetcher.key, error, about=fetcher.key)
@@ -235,7 +237,7 @@ class AssignmentManager:
         try:
             failures = await self._rpc.heartbeat(broker, [one.partition for one in here.values()])
         except RequestTimeoutError as error:
-            _log.warning("No answer to a heartbeat: %s", error, about=broker)
+            _log.warning("A heartbeat was not answered: %s", error, about=broker)
             link = self._pool.find(broker.host, broker.port)
             if link is not None:
                 link.connection.abort()
@@ -248,20 +250,22 @@ class AssignmentManager:
             for failure in failures:
                 lost = here.get(failure.partition.key)
                 if lost is not None:
-                    refusal = RefusedError("The broker does not hold it.", code=failure.code)
+                    refusal = RefusedError(
+                        "The broker has not assigned it to this member.", code=failure.code
+                    )
                     self._lost(lost, refusal)
 
 
 async def _call(listener: Listener | None, partitions: Iterable[Partition]) -> None:
-    told = frozenset(partitions)
-    if listener is None or not told:
+    affected = frozenset(partitions)
+    if listener is None or not affected:
         return
     try:
-        answer = listener(told)
+        answer = listener(affected)
         if answer is not None:
             await answer
-    except Exception:  # noqa: BLE001 - the application's; the group still has to be balanced
-        _log.exception("A listener to assignments failed")
+    except Exception:  # noqa: BLE001 - raised by the application; rebalancing goes on
+        _log.exception("A rebalance listener failed")
 
 
 class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, ReceivedMessage]):
@@ -276,11 +280,8 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
     Args:
         cluster: the connections to the cluster.
         group: the group; its members share the partitions of its topics.
-        topics: what to receive.
-        options: how.
-
-    Attributes:
-        make: makes batches; facades have their own.
+        topics: the topics and tags.
+        options: see `ConsumerOptions`.
     """
 
     _RETRY: ClassVar[timedelta | None] = timedelta(seconds=1)
@@ -301,7 +302,8 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
         self._subscription = Subscription(
             group=group, topics=topics_of(topics), bound=self._positions.bound
         )
-        self.make: Callable[..., ReceivedBatch] = ReceivedBatch
+        # The blocking API sets its own class.
+        self._make_batch: Callable[..., ReceivedBatch] = ReceivedBatch
         self._instructions: asyncio.Queue[Instruction] = asyncio.Queue()
         self._membership = Membership(
             cluster, self._subscription, self._instructions.put_nowait, self._prefetch.wake
@@ -350,11 +352,11 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
             raise self._membership.failure
 
     async def start(self) -> None:
-        """Join the group; partitions follow at the master's next balance (`wait_assigned`).
+        """Join the group; partitions are assigned by the next rebalance (`wait_assigned`).
 
         Raises:
             UnavailableError: no master could be reached in time.
-            RefusedError: the master refused, for example because the group reads other topics.
+            RefusedError: the master refused, for example because the group has other topics.
         """
         await self._start_with(self._membership.start, self._membership.stop)
         membership = self._membership
@@ -373,17 +375,17 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
             topics,
             self._options,
             self._cluster.options.heartbeat_ms,
-            self.make,
+            self._make_batch,
         )
-        self._working = asyncio.create_task(self._work_off(), name="rebalance")
+        self._working = asyncio.create_task(self._carry_out_instructions(), name="rebalance")
         membership.begin()
 
     async def wait_assigned(self, timeout_ms: int | None = None) -> frozenset[Partition]:
         """Wait until at least one partition is assigned; returns all that are.
 
         Raises:
-            RequestTimeoutError: that took too long. The master may balance once a minute only, or
-                the group has more members than partitions.
+            RequestTimeoutError: there was none in time. The master may rebalance only once a
+                minute, or the group has more members than partitions.
         """
         self.check()
         try:
@@ -392,22 +394,21 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
         except TimeoutError:
             raise RequestTimeoutError(
                 f"No partition was assigned within {timeout_ms} ms.",
-                hint="The master may not have balanced yet, or the group has members enough.",
+                hint="Has the master rebalanced? Does the group have more members than partitions?",
             ) from None
         return self.assignment
 
     async def commit(self, *batches: ReceivedBatch) -> dict[Partition, int]:
         """Acknowledge batches, and wait until the brokers know of all acknowledgements.
 
-        Without `commit`, an acknowledgement rides on the next request for messages, which is
-        cheaper. One that has left with such a request is not sent again.
+        Without `commit`, an acknowledgement is sent with the next get, which is cheaper. One that
+        was sent with a get is not sent again.
 
         Args:
             batches: acknowledged first.
 
         Returns:
-            The group's new offset in each partition that something was committed of: where the
-            next batch begins.
+            The group's new offset in each committed partition: where the next batch begins.
 
         Raises:
             UsageError: a batch was acknowledged or retried before.
@@ -424,14 +425,14 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
         return dict(zip(sent, offsets, strict=True))
 
     async def seek(self, partition: Partition | str, offset: int) -> None:
-        """Go on at another offset of an assigned partition, by registering it there again.
+        """Continue at another offset of an assigned partition, by registering it again.
 
-        The broker moves an offset that it does not hold to the nearest one. Batches from before
+        The broker moves an offset that is out of range to the nearest one. Batches from before
         cannot be acknowledged any more.
 
         Raises:
             UsageError: the partition is not assigned to this consumer, or the offset is negative.
-            RefusedError: the broker does not hold the partition for this consumer any more.
+            RefusedError: the broker does not assign the partition to this consumer any more.
             UnavailableError: the broker did not answer.
         """
         self.check()
@@ -440,11 +441,13 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
         if fetcher is None:
             raise UsageError(f"{key} is not assigned to this consumer.")
         if offset < 0:
-            raise UsageError(f"{offset} is not an offset.", topic=fetcher.partition.topic)
+            raise UsageError(
+                f"An offset is 0 or more, not {offset}.", topic=fetcher.partition.topic
+            )
         await self._manager.seek(fetcher, offset)
 
     async def close(self) -> None:
-        """Give everything back and leave the group; what is not acknowledged is delivered again.
+        """Leave the group. Messages that are not acknowledged are delivered again.
 
         Calling it again does nothing.
         """
@@ -454,7 +457,7 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
         try:
             await cancel(self._working)
             await self._manager.close()
-        finally:  # a member that reads nothing would keep its partitions from the others
+        finally:  # an absent member would keep its partitions from the others
             await self._membership.stop()
 
     # -- inside
@@ -465,7 +468,7 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
     def _key(self, partition: Partition | str) -> str:
         return partition if isinstance(partition, str) else partition.key
 
-    async def _work_off(self) -> None:
+    async def _carry_out_instructions(self) -> None:
         """Carry out the master's instructions."""
         while True:
             instruction = await self._instructions.get()

@@ -1,18 +1,18 @@
-"""Fetching from one assigned partition, and telling its broker what is acknowledged.
+"""Fetching from one assigned partition, and acknowledging at its broker.
 
 The state is in `engine.assigned`; this is the IO around it. Rules:
 
-* At most one batch of a partition is unacknowledged. The next get leaves when it is settled.
-* An acknowledgement rides on the next get, unless `commit` sends it alone. It is sent once: if that
-  get is lost, a second one might acknowledge a batch that never arrived. The batch may then be
+* At most one batch of a partition is unacknowledged. The next get is sent when it is settled.
+* An acknowledgement is sent with the next get, unless `commit` sends it alone. It is sent once: if
+  that get is lost, a second one might acknowledge a batch that never arrived. The batch may then be
   delivered again; nothing is skipped.
-* A batch of which nothing can be delivered is acknowledged here, so that the partition goes on.
-  The messages that are left out are logged once.
-* A broker commits what the last get returned, never a time or a count.
+* A batch without deliverable messages is acknowledged here, so that the partition continues. The
+  messages that are left out are logged once.
+* A commit acknowledges the result of the last get, never a time or a count.
 * Without an answer, the get is repeated after growing pauses; after `LOST_MS` the partition is
-  given up, so that the master can assign it to a member that reaches the broker.
+  given up, so that the master can assign it to a member that can reach the broker.
 
-`PAUSES_MS` and `LOST_CODES` say what the broker's codes mean for the partition.
+`PAUSES_MS` and `LOST_CODES` define what the broker's codes mean for the partition.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any, Final
 from coherer._client.engine.assigned import Delivery, FetchLimits, PartitionState, RetryAfter
 from coherer._client.engine.assignments import PrefetchBuffer
 from coherer._client.engine.consumer import Acknowledgeable, Progress
-from coherer._client.engine.tasks import cancel, waits
+from coherer._client.engine.tasks import backoff, cancel
 from coherer._client.tubemq.broker_rpc import BrokerRpc, StartPosition
 from coherer._client.tubemq.flow_control import FlowControl
 from coherer._client.tubemq.options import ConsumerOptions
@@ -53,12 +53,12 @@ PAUSE_MS: Final = 300
 """The pause after all others."""
 
 LIMITED_MS: Final = 400
-"""The pause after code 452 if the broker names no time."""
+"""The pause after code 452 if the answer contains no time."""
 
 LOST_CODES: Final = frozenset(
     {ResultCode.HB_NO_NODE, ResultCode.DUPLICATE_PARTITION, ResultCode.CERTIFICATE_FAILURE}
 )
-"""The broker does not hold the partition for this member."""
+"""The broker has not assigned the partition to this member."""
 
 LOST_MS: Final = 30_000
 """Servers forget a member that is silent for this long, so the partition can be given up."""
@@ -72,8 +72,8 @@ ONE_BATCH: Final = FetchLimits(messages=1, span=0)
 class ReceivedBatch(MessageBatch, Acknowledgeable):
     """The messages of one get. TubeMQ acknowledges whole batches.
 
-    `retry` without `later` asks the broker for the batch again at once; with a `timedelta` the
-    consumer keeps it, and delivers it again after that time.
+    `retry` without `later` requests the batch again at once; with a `timedelta`, the consumer keeps
+    it and delivers it again after that time.
     """
 
     __slots__ = ("delivery",)
@@ -84,11 +84,11 @@ class ReceivedBatch(MessageBatch, Acknowledgeable):
 
     @property
     def count(self) -> int:
-        """How many messages the answer holds, also those that are left out."""
+        """The number of messages in the answer, including those that are left out."""
         return self.delivered
 
     def pick(self, numbers: object) -> ReceivedBatch:
-        """Another object with the same messages: they are acknowledged together."""
+        """A copy with the same messages: they are acknowledged together."""
         del numbers
         again = copy(self)
         again.delivery = None
@@ -101,20 +101,20 @@ class PartitionFetcher:
     Args:
         partition: the partition.
         start: the broker's answer to the registration.
-        accepted: the tags that are wanted; None for all.
-        flow: how fast it may be read.
+        accepted: the accepted tags; None for all.
+        flow: limits how fast it is read.
         rpc: the calls to brokers.
         buffer: the consumer's prefetch buffer.
         options: the consumer's options.
-        make: makes batches; facades have their own.
-        lost: called when the broker does not hold the partition for this member any more.
+        make_batch: makes batches.
+        lost: called when the broker does not assign the partition to this member any more.
 
     Attributes:
         state: what was fetched and acknowledged.
         partition: as given.
         key: its name in maps.
         listed: see `Fetcher`.
-        ack_pending: whether the next get tells the broker that the last batch is acknowledged.
+        ack_pending: whether the next get acknowledges the last batch.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class PartitionFetcher:
         rpc: BrokerRpc,
         buffer: PrefetchBuffer[ReceivedBatch],
         options: ConsumerOptions,
-        make: Callable[..., ReceivedBatch],
+        make_batch: Callable[..., ReceivedBatch],
         lost: Callable[[PartitionFetcher, CohererError], None],
     ) -> None:
         self.partition = partition
@@ -144,13 +144,13 @@ class PartitionFetcher:
         self._rpc = rpc
         self._buffer = buffer
         self._options = options
-        self._make = make
+        self._make_batch = make_batch
         self._lost = lost
         self._offset = start.offset  # where the last batch began
         self._max_offset = start.max_offset
         self._backlog_bytes = -1
         self._left_out = 0
-        self._reported = False  # the messages that are left out of the last batch
+        self._reported = False  # whether the left-out messages of the last batch are logged
         self._committing = False  # no get may overtake a commit
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -167,7 +167,7 @@ class PartitionFetcher:
             self._offset, self._max_offset, self._backlog_bytes, self._exact, self._left_out
         )
 
-    # -- what the assignment manager calls
+    # -- called by the assignment manager
 
     def begin(self) -> None:
         """Begin to fetch."""
@@ -179,16 +179,16 @@ class PartitionFetcher:
         await cancel(task)
 
     async def settle(self) -> None:
-        """Wait until the application has no batch of the partition any more."""
+        """Wait until the application has acknowledged the current batch."""
         while self.state.in_hand:
             self._changed.clear()
             await self._changed.wait()
 
     async def seek(self, offset: int) -> None:
-        """Register again at another offset; batches from before have no effect any more.
+        """Register again at another offset; earlier batches become void.
 
         Raises:
-            RefusedError: the broker does not hold the partition for this member.
+            RefusedError: the broker does not assign the partition to this member.
             UnavailableError: no answer.
         """
         await self.end()
@@ -201,7 +201,7 @@ class PartitionFetcher:
             self.begin()
 
     def commit(self) -> asyncio.Task[int] | None:
-        """Tell the broker now what the next get would tell; None if there is nothing to tell.
+        """Send the pending acknowledgement now; None if there is none.
 
         Returns:
             A task of the group's new offset.
@@ -212,7 +212,7 @@ class PartitionFetcher:
         self.ack_pending = False
         return self._loop.create_task(self._send_commit(consumed=True), name=f"commit {self.key}")
 
-    # -- what the engine calls
+    # -- called by the engine
 
     @property
     def can_take(self) -> bool:
@@ -227,7 +227,7 @@ class PartitionFetcher:
             self._report(batch)
             if len(batch):
                 return batch
-            delivery.acknowledge()  # nothing of it can be delivered
+            delivery.acknowledge()
         return None
 
     def kick(self) -> None:
@@ -255,7 +255,7 @@ class PartitionFetcher:
 
         Raises:
             UsageError: `after` is a delay level, which TubeMQ does not have.
-            RefusedError: the broker does not hold the partition for this member any more.
+            RefusedError: the broker does not assign the partition to this member any more.
             UnavailableError: no answer; the batch is delivered again.
         """
         del number
@@ -280,12 +280,12 @@ class PartitionFetcher:
 
     async def _run(self) -> None:
         """Fetch until the partition is lost or this is cancelled."""
-        wait = waits()
+        wait = backoff()
         while True:
-            await self._gate()
+            await self._wait_until_allowed()
             try:
-                pause_ms = await self._once()
-                wait = waits()
+                pause_ms = await self._fetch_once()
+                wait = backoff()
                 self._silent_since = None
             except UnavailableError as error:
                 now = self._loop.time()
@@ -293,30 +293,30 @@ class PartitionFetcher:
                 if (now - self._silent_since) * 1000 > LOST_MS:
                     self._lost(self, error)
                     return
-                _log.info("Fetching from %s: %s", self.key, error, about=self.key)
+                _log.info("Fetching from %s failed: %s", self.key, error, about=self.key)
                 pause_ms = int(wait() * 1000)
             except RefusedError as error:
                 if error.code in LOST_CODES:
                     self._lost(self, error)
                     return
-                _log.warning("Fetching from %s: %s", self.key, error, about=self.key)
+                _log.warning("Fetching from %s failed: %s", self.key, error, about=self.key)
                 pause_ms = PAUSE_MS
             except CohererError as error:
-                _log.warning("Fetching from %s: %s", self.key, error, about=self.key)
+                _log.warning("Fetching from %s failed: %s", self.key, error, about=self.key)
                 pause_ms = PAUSE_MS
-            except Exception:  # noqa: BLE001 - a partition must not fall silent for good
+            except Exception:  # noqa: BLE001 - fetching must go on
                 _log.exception("Fetching from %s failed", self.key, about=self.key)
                 pause_ms = PAUSE_MS
             if pause_ms > 0:
                 await asyncio.sleep(pause_ms / 1000)
 
-    async def _gate(self) -> None:
-        while self._committing or not self.state.can_fetch or not self._buffer.has_room(self):
+    async def _wait_until_allowed(self) -> None:
+        while self._committing or not self.state.can_fetch or not self._buffer.has_space(self):
             self._changed.clear()
             await self._changed.wait()
 
-    async def _once(self) -> int:
-        """One get and what follows; returns how long to pause before the next."""
+    async def _fetch_once(self) -> int:
+        """One get and its processing; returns the pause before the next one in ms."""
         link = await self._rpc.link(self.partition.broker)
         sent_at = self._loop.time()
         acknowledged, self.ack_pending = self.ack_pending, False
@@ -328,7 +328,7 @@ class PartitionFetcher:
             timeout_ms=self._options.poll_ms,
         )
         answered_at = self._loop.time()
-        batch = self._make(
+        batch = self._make_batch(
             body,
             topic=self.partition.topic,
             broker=self._broker,
@@ -337,7 +337,7 @@ class PartitionFetcher:
             accepted_tags=self._accepted,
         )
         if batch.code != ResultCode.SUCCESS:
-            return self._nothing(batch, answered_at - sent_at, link.server)
+            return self._no_messages(batch, answered_at - sent_at, link.server)
         self._offset, self._max_offset = batch.offset, batch.max_offset
         self._backlog_bytes = batch.backlog_bytes
         self._reported = False
@@ -349,15 +349,15 @@ class PartitionFetcher:
                 self._changed.clear()
                 await self._changed.wait()
         else:
-            # Either the broker filters by a hash, and nothing matched; or nothing of what it read
-            # can be delivered. Coherer's older brokers then wait for the acknowledgement; Java's
-            # move on by themselves.
+            # Either the broker filters by a hash, and nothing matched, or no message can be
+            # delivered. Coherer's older brokers then wait for the acknowledgement; Java's brokers
+            # continue without it.
             self._report(batch)
             self.ack_pending = batch.delivered > 0 or self._holds_gets
         spent_ms = int((self._loop.time() - answered_at) * 1000)
         return self._flow.delivered(batch, now_ms()) - spent_ms
 
-    def _nothing(self, batch: ReceivedBatch, took: float, server: str) -> int:
+    def _no_messages(self, batch: ReceivedBatch, took: float, server: str) -> int:
         if batch.code in LOST_CODES:
             where = self.partition
             raise codes.refused(
@@ -371,7 +371,7 @@ class PartitionFetcher:
             pause_ms = batch.wait_ms if batch.wait_ms > 0 else LIMITED_MS
         else:
             _log.warning(
-                "%s answers for %s: %d %s",
+                "%s refused a get from %s: %d %s",
                 server,
                 self.key,
                 batch.code,
@@ -388,17 +388,17 @@ class PartitionFetcher:
             link = await self._rpc.link(where.broker)
             answer = self._rpc.commit(link, where, consumed=consumed)
         finally:
-            # From here on the next get may leave: it uses the same connection, behind the commit,
-            # so the broker sees them in order.
+            # The next get may be sent from now on: it uses the same connection, so the broker gets
+            # it after the commit.
             self._committing = False
             self._changed.set()
-        told = self._rpc.committed(link, where, await answer)
-        if told.HasField("maxOffset"):
-            self._max_offset = told.maxOffset
-        return told.currOffset
+        committed = self._rpc.committed(link, where, await answer)
+        if committed.HasField("maxOffset"):
+            self._max_offset = committed.maxOffset
+        return committed.currOffset
 
     def _forget(self, offset: int) -> None:
-        """Go on at an offset; what was fetched or acknowledged before does not count."""
+        """Continue at an offset; earlier batches and acknowledgements are void."""
         self.ack_pending = False
         self.state.seek(offset)
         self._buffer.count(self)
@@ -409,13 +409,13 @@ class PartitionFetcher:
         self.ready()
 
     def _report(self, batch: ReceivedBatch) -> None:
-        """Count and log what is left out of the last batch, once."""
+        """Count and log the messages that the last batch leaves out, once."""
         if self._reported or not batch.skipped:
             return
         self._reported = True
         self._left_out += batch.skipped
         if batch.left_out:
-            what = described(batch.left_out)
+            missing = described(batch.left_out)
         else:
-            what = f"{batch.skipped} of the messages read at offset {batch.offset}"
-        _log.warning("%s: left out, because it cannot be delivered: %s", self.key, what)
+            missing = f"{batch.skipped} of those from offset {batch.offset}"
+        _log.warning("%s: left out messages that cannot be delivered: %s", self.key, missing)

@@ -1,18 +1,18 @@
 """How fast one partition may be read: flow control in the client (4.10 of the protocol page).
 
-The master sends two sets of rules, the group's and the default ones (`_wire.tubemq.flow`). They say
-how long a partition rests after each batch:
+The master sends two sets of rules, the group's and the default ones (`_wire.tubemq.flow`). They
+define the pause of a partition after each batch:
 
 1. A data limit allows a number of bytes a minute, and a twelfth of it in five seconds. The limit is
    chosen once a minute, from the backlog; while that is unknown, a default applies.
-2. After several empty reads in a row a frequency limit may ask for a longer rest.
-3. After a batch with messages a "low fetch" rule may ask for a rest.
+2. After several empty reads in a row, a frequency limit may require a longer pause.
+3. After a batch with messages, a "low fetch" rule may require a pause.
 
-The group's rules count where it has some of the kind, otherwise the default ones. Bytes are those
-of the answers; Java counts bodies, which are a few percent less.
+The group's rules of a kind replace the default ones. Bytes are those of the answers; Java counts
+bodies, which are a few percent less.
 
-Pure: the caller passes the time, by a clock that is never set, and the time of day (data limits
-depend on it).
+No I/O and no clock: the caller passes the time of a monotonic clock, and a function that converts
+it to the time of day, which data limits depend on.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Rules(Protocol):
 
     @property
     def group_rules(self) -> FlowRules:
-        """Those of the group."""
+        """The rules of the group."""
         ...
 
     @property
     def default_rules(self) -> FlowRules:
-        """Those of all groups."""
+        """The rules of all groups."""
         ...
 
 
@@ -59,7 +59,7 @@ class Delivered(Protocol):
 
     @property
     def backlog_bytes(self) -> int:
-        """The bytes behind it; negative if unknown."""
+        """The bytes after it; negative if unknown."""
         ...
 
     @property
@@ -100,7 +100,7 @@ class FlowControl:
         self._escapes = False
 
     def limits_itself(self, now_ms: int) -> bool:
-        """Whether the group has a data limit at this time: the broker then does not limit it."""
+        """Whether the group has a data limit at this time; then the broker does not apply one."""
         if self._escape_ms is None or now_ms - self._escape_ms >= ESCAPE_CHECK_MS:
             self._escape_ms = now_ms
             limit = self._rules.group_rules.data_limit(UNLIMITED_BYTES, self._wall_ms(now_ms))
@@ -108,12 +108,12 @@ class FlowControl:
         return self._escapes
 
     def delivered(self, batch: Delivered, now_ms: int) -> int:
-        """A batch is settled; returns how many ms to rest, counted from its arrival."""
+        """A batch is settled; returns the pause in ms, counted from its arrival."""
         if batch.backlog_bytes >= 0:
             self._backlog = batch.backlog_bytes
         self._empty_reads = 0
         self._count(batch.size_bytes, now_ms)
-        if self._used_up:
+        if self._limit_reached:
             return self._limit_pause_ms
         if self._low is None:
             return 0
@@ -122,27 +122,27 @@ class FlowControl:
         return self._low.end_pause_ms if batch.require_slow else self._low.filter_pause_ms
 
     def empty(self, pause_ms: int, now_ms: int) -> int:
-        """Nothing was there to read; returns how many ms to rest.
+        """There were no messages; returns the pause in ms.
 
         Args:
-            pause_ms: the rest without rules.
+            pause_ms: the pause without rules.
             now_ms: the time.
         """
         self._count(0, now_ms)
         self._empty_reads += 1
         group = self._rules.group_rules
         rules = group if group.frequency_limits else self._rules.default_rules
-        told_ms = rules.empty_pause_ms(self._empty_reads)
-        return pause_ms if told_ms is None else told_ms
+        rule_ms = rules.empty_pause_ms(self._empty_reads)
+        return pause_ms if rule_ms is None else rule_ms
 
     def refused(self, pause_ms: int, now_ms: int) -> int:
-        """The broker returned nothing for another reason; returns how many ms to rest."""
+        """The broker returned no messages for another reason; returns the pause in ms."""
         self._count(0, now_ms)
         self._empty_reads = 0
         return pause_ms
 
     @property
-    def _used_up(self) -> bool:
+    def _limit_reached(self) -> bool:
         return (
             self._minute_bytes >= self._limit_bytes
             or self._slice_bytes >= self._limit_bytes // SLICES
@@ -152,15 +152,15 @@ class FlowControl:
         if self._minute_ms is None or now_ms - self._minute_ms >= MINUTE_MS:
             self._minute_ms = self._slice_ms = now_ms
             self._minute_bytes = self._slice_bytes = 0
-            self._choose(now_ms)
+            self._choose_rules(now_ms)
         elif now_ms - self._slice_ms >= SLICE_MS:
             self._slice_ms = now_ms
             self._slice_bytes = 0
         self._minute_bytes += size_bytes
         self._slice_bytes += size_bytes
 
-    def _choose(self, now_ms: int) -> None:
-        """Choose the rules for the next minute."""
+    def _choose_rules(self, now_ms: int) -> None:
+        """Select the rules for the next minute."""
         group, default = self._rules.group_rules, self._rules.default_rules
         self._low = group.low_fetch or default.low_fetch
         self._limit_bytes, self._limit_pause_ms = UNLIMITED_BYTES, 0

@@ -2,23 +2,22 @@
 
 Rules:
 
-* Register once, then send a heartbeat at every period: the client's, or the master's where that is
-  shorter. The answer may bring an instruction.
+* Register once, then send a heartbeat in every interval: the client's or the master's, whichever is
+  shorter. The answer may contain an instruction.
 * At the start and after each instruction, heartbeats follow each other quickly until the master has
-  nothing more to say: it can only answer, and a group should not wait 13 s for each step.
+  no more instructions: it can only answer, and a group should not wait 13 s for each step.
 * Code 411: the master has forgotten this member; register again, with the assigned partitions.
-* A refusal that another try would not change ends the membership; `failure` keeps the reason, and
-  the consumer raises it.
+* A permanent refusal ends the membership; `failure` has the error, which the consumer raises.
 
-The master keeps a copy of every member's partitions. When it balances, it sends one instruction at
-a time in the answer to a heartbeat: give these up, or take those. The member carries it out and
-says so in a later heartbeat, together with the full list of its partitions; then the master sends
-the next. An instruction is sent once only, so:
+The master keeps a copy of every member's partitions. In a rebalance it sends one instruction at a
+time in the answer to a heartbeat: give up or take partitions. The member carries it out and
+acknowledges it in a later heartbeat, together with the full list of its partitions; then the master
+sends the next instruction. An instruction is sent only once, so:
 
-* An acknowledgement is repeated with each heartbeat until one gets through. (Java sends it once; if
-  that is lost, the whole group waits for ten rounds of balance.)
-* The full list goes with each acknowledgement, with every `REPORT_EVERY`-th heartbeat, and whenever
-  it changed without an instruction, so that a partition that was lost to a broken broker is
+* An acknowledgement is repeated with each heartbeat until one is answered. (Java sends it once; if
+  it is lost, the whole group waits for ten rounds of rebalancing.)
+* The full list is sent with each acknowledgement, with every `REPORT_EVERY`-th heartbeat, and after
+  a change without an instruction, so that a partition that was lost with a broken broker is
   assigned again soon. (Java waits for the sixth heartbeat.)
 """
 
@@ -34,8 +33,8 @@ from typing import Final
 import msgspec
 
 from coherer import limits
-from coherer._client.engine.tasks import cancel, waits
-from coherer._client.tubemq.cluster import UNDEFINED, Cluster, checked, client_id, persist
+from coherer._client.engine.tasks import backoff, cancel
+from coherer._client.tubemq.cluster import UNDEFINED, Cluster, checked, client_id, retry
 from coherer._client.tubemq.options import Bound
 from coherer._common.logs import Log
 from coherer._wire.tubemq import codes, methods
@@ -55,10 +54,10 @@ from coherer.errors import CohererError, ConnectError, ProtocolError, UsageError
 _log = Log(logging.getLogger(__name__))
 
 QUICK_HEARTBEATS: Final = 15
-"""Quick heartbeats in a row without an instruction, before the usual period: about 9 s of them."""
+"""The number of quick heartbeats in a row without an instruction: about 9 s."""
 
 REFUSALS_MAX: Final = 5
-"""Heartbeats in a row that may be refused for their credentials: a clock may be wrong."""
+"""How many heartbeats in a row may be refused for their credentials: a clock may be wrong."""
 
 FINAL_CODES: Final = frozenset(
     {
@@ -75,10 +74,10 @@ FINAL_CODES: Final = frozenset(
         ResultCode.CONSUME_CONTENT_FORBIDDEN,
     }
 )
-"""Refusals that trying again does not change."""
+"""Refusals that are permanent."""
 
 REPORT_EVERY: Final = 6
-"""Heartbeats from one full report to the next when nothing changes."""
+"""The number of heartbeats between full reports without changes."""
 
 CONNECT: Final = 1
 DISCONNECT: Final = 2
@@ -95,8 +94,8 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     """The group and topics of a consumer.
 
     Args:
-        group: the group it belongs to.
-        topics: topic to the tags that are wanted; none means all messages.
+        group: the group.
+        topics: topic to the accepted tags; no tags for all messages.
         bound: exact start offsets, if any.
     """
 
@@ -106,7 +105,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not self.group or self.group.isspace() or len(self.group) > limits.GROUP_CHARS_MAX:
-            raise UsageError(f"{self.group!r} cannot be the name of a group.")
+            raise UsageError(f"{self.group!r} is not a valid group name.")
         if not 0 < len(self.topics) <= limits.TOPICS_PER_CLIENT_MAX:
             raise UsageError(f"A consumer has 1 to {limits.TOPICS_PER_CLIENT_MAX} topics.")
         for topic, filters in self.topics.items():
@@ -120,16 +119,16 @@ def _check_filters(topic: str, filters: Iterable[str]) -> None:
         raise UsageError(f"A topic has at most {limits.FILTERS_MAX} filters.", topic=topic)
     for word in filters:
         if not word or word.isspace() or len(word) > limits.FILTER_CHARS_MAX or "," in word:
-            raise UsageError(f"{word!r} cannot be a filter.", topic=topic)
+            raise UsageError(f"{word!r} is not a valid filter.", topic=topic)
 
 
 class Instruction(msgspec.Struct, frozen=True):
     """An instruction of the master.
 
     Args:
-        id: number of the round of balance.
+        id: the number of the rebalance.
         kind: one of the operation codes above; others are ignored.
-        partitions: what it is about.
+        partitions: the partitions to take or to give up.
     """
 
     id: int
@@ -160,7 +159,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class ReportedAssignment:
-    """The partitions of one member, and what the master does not know of yet.
+    """The partitions of one member, and the changes that the master does not know yet.
 
     >>> assignment = ReportedAssignment()
     >>> assignment.next_report()
@@ -171,49 +170,49 @@ class ReportedAssignment:
     """
 
     def __init__(self) -> None:
-        self._held: dict[str, Partition] = {}
+        self._partitions: dict[str, Partition] = {}
         self._reported: frozenset[str] = frozenset()
         self._heartbeats = 0  # since the last full report
         self._done: Instruction | None = None
 
     @property
-    def held(self) -> tuple[Partition, ...]:
+    def partitions(self) -> tuple[Partition, ...]:
         """The partitions, in the order in which they were taken."""
-        return tuple(self._held.values())
+        return tuple(self._partitions.values())
 
     @property
     def settled(self) -> bool:
-        """Whether the master knows everything."""
-        return self._done is None and self._reported == self._held.keys()
+        """Whether the master knows all changes."""
+        return self._done is None and self._reported == self._partitions.keys()
 
     def __contains__(self, key: str) -> bool:
-        return key in self._held
+        return key in self._partitions
 
     def missing(self, partitions: Iterable[Partition]) -> list[Partition]:
-        """Those of `partitions` that are not assigned."""
-        return [partition for partition in partitions if partition.key not in self._held]
+        """The partitions of `partitions` that are not assigned."""
+        return [partition for partition in partitions if partition.key not in self._partitions]
 
-    def hold(self, partition: Partition) -> None:
+    def add(self, partition: Partition) -> None:
         """The partition's broker accepted the registration."""
-        self._held[partition.key] = partition
+        self._partitions[partition.key] = partition
 
-    def drop(self, key: str) -> None:
+    def remove(self, key: str) -> None:
         """The partition was given up, or lost."""
-        self._held.pop(key, None)
+        self._partitions.pop(key, None)
 
     def finished(self, instruction: Instruction) -> None:
         """An instruction has been carried out, as far as it could be."""
         self._done = instruction
 
     def next_report(self) -> Report:
-        """The content of the next heartbeat. It counts only once `accepted` is called."""
+        """The content of the next heartbeat; call `accepted` when the master has answered it."""
         due = self._heartbeats + 1 >= REPORT_EVERY
         if self.settled and not due:
             return Report(None, None)
-        return Report(self.held, self._done)
+        return Report(self.partitions, self._done)
 
     def accepted(self, report: Report) -> None:
-        """The master took this heartbeat."""
+        """The master answered the heartbeat with this content."""
         self._heartbeats += 1
         if report.done is self._done:
             self._done = None
@@ -225,7 +224,7 @@ class ReportedAssignment:
         """The master accepted a registration, which listed the partitions."""
         self._heartbeats = 0
         self._done = None
-        self._reported = frozenset(self._held)
+        self._reported = frozenset(self._partitions)
 
 
 class Membership:
@@ -234,9 +233,9 @@ class Membership:
     Args:
         cluster: the connections to the cluster.
         subscription: its group and topics.
-        instructed: called with each instruction of the master; when it is carried out, the caller
+        instructed: called with each instruction of the master; after carrying it out, the caller
             calls `assignment.finished` and `hurry`.
-        ended: called when the master has refused this member for good; see `failure`.
+        ended: called when the master has permanently refused this member; see `failure`.
 
     Attributes:
         member: the consumer id.
@@ -246,7 +245,7 @@ class Membership:
         default_rules: how fast any group may read.
         priority: the id of the group's read priority.
         not_allocated: whether the group of a bound consumer has not begun yet.
-        failure: why the membership has ended by itself.
+        failure: the refusal that ended the membership.
     """
 
     def __init__(
@@ -275,12 +274,12 @@ class Membership:
         self._default_check: int = UNDEFINED
         self._period_ms = cluster.options.heartbeat_ms
         self._quick = 0
-        self._wait = waits()
+        self._wait = backoff()
         self._awake = asyncio.Event()
         self._heartbeat_task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Register, trying again for as long as the client's timeout.
+        """Register; retried until the client's timeout.
 
         Raises:
             UnavailableError: no master could be reached.
@@ -290,7 +289,7 @@ class Membership:
         final = FINAL_CODES
         if not all(map(is_tubemq_topic, self._subscription.topics)):  # never created
             final |= {ResultCode.TOPIC_NOT_DEPLOYED}
-        await persist(self._join, timeout_ms=timeout_ms, final=final)
+        await retry(self._join, timeout_ms=timeout_ms, final=final)
 
     def begin(self) -> None:
         """Begin to send heartbeats; instructions may arrive from now on."""
@@ -300,13 +299,13 @@ class Membership:
         )
 
     def hurry(self) -> None:
-        """Send a heartbeat now, and more soon: there is something to report or to expect."""
+        """Send a heartbeat now, and more soon: there are changes to report or to expect."""
         self._quick = QUICK_HEARTBEATS
-        self._wait = waits()
+        self._wait = backoff()
         self._awake.set()
 
     async def stop(self) -> None:
-        """Leave the group. The master's answer does not matter."""
+        """Leave the group. A failure is only logged."""
         await cancel(self._heartbeat_task)
         if not self._registered:
             return
@@ -318,7 +317,7 @@ class Membership:
         try:
             await self._cluster.masters.ask(methods.CONSUMER_CLOSE, request, pb.CloseResponseM2C)
         except CohererError as error:
-            _log.info("The master did not accept that a consumer leaves: %s", error)
+            _log.info("Unregistering a consumer failed: %s", error)
 
     # -- inside
 
@@ -342,11 +341,11 @@ class Membership:
                 _log.warning(
                     "A heartbeat of consumer %s failed: %s", self.member, error, about=self.member
                 )
-            except Exception:  # noqa: BLE001 - without heartbeats everything would be lost
+            except Exception:  # noqa: BLE001 - without heartbeats all partitions would be lost
                 _log.exception("A heartbeat of consumer %s failed", self.member, about=self.member)
             if instruction is not None:
                 self._quick = QUICK_HEARTBEATS
-                self._wait = waits()
+                self._wait = backoff()
                 self._instructed(instruction)
             await self._pause()
 
@@ -367,13 +366,13 @@ class Membership:
         await self._register()
 
     async def _register(self) -> None:
-        held = self.assignment.held
+        partitions = self.assignment.partitions
         request = pb.RegisterRequestC2M(
             clientId=self.member,
             groupName=self._subscription.group,
             hostName=self._local_host,
             topicList=sorted(self._subscription.topics),
-            subscribeInfo=self._listed(held),
+            subscribeInfo=self._subscribe_infos(partitions),
             topicCondition=[
                 TopicCondition(topic, tuple(sorted(filters))).text()
                 for topic, filters in sorted(self._subscription.topics.items())
@@ -402,14 +401,14 @@ class Membership:
             raise
         checked(answer, server=masters.server)
         self.assignment.registered()
-        self._learn(answer)
+        self._update(answer)
 
     async def _send_heartbeat(self) -> Instruction | None:
         report = self.assignment.next_report()
         request = pb.HeartRequestC2M(
             clientId=self.member,
             groupName=self._subscription.group,
-            subscribeInfo=self._listed(report.partitions or ()),
+            subscribeInfo=self._subscribe_infos(report.partitions or ()),
             reportSubscribeInfo=report.partitions is not None,
             event=self._acknowledgement(report.done),
             defFlowCheckId=self._default_check,
@@ -433,12 +432,12 @@ class Membership:
                 hint="Give `user` and `password` to `connect`.",
             )
         self.assignment.accepted(report)
-        self._learn(answer)
+        self._update(answer)
         return self._instruction(answer)
 
-    def _listed(self, held: Iterable[Partition]) -> list[str]:
+    def _subscribe_infos(self, partitions: Iterable[Partition]) -> list[str]:
         group = self._subscription.group
-        return [SubscribeInfo(self.member, group, partition).text() for partition in held]
+        return [SubscribeInfo(self.member, group, partition).text() for partition in partitions]
 
     def _acknowledgement(self, done: Instruction | None) -> pb.EventProto | None:
         if done is None:
@@ -447,22 +446,22 @@ class Membership:
             rebalanceId=done.id,
             opType=done.kind,
             status=DONE,
-            subscribeInfo=self._listed(done.partitions),
+            subscribeInfo=self._subscribe_infos(done.partitions),
         )
 
     def _instruction(self, answer: pb.HeartResponseM2C) -> Instruction | None:
-        told = answer.event
-        if not answer.HasField("event") or told.rebalanceId <= 0:
+        event = answer.event
+        if not answer.HasField("event") or event.rebalanceId <= 0:
             return None
-        infos = [SubscribeInfo.parse(text) for text in told.subscribeInfo]
+        infos = [SubscribeInfo.parse(text) for text in event.subscribeInfo]
         for info in infos:
             if info.partition.topic not in self._subscription.topics:
                 raise ProtocolError(
                     f"The master assigns a partition of another topic, {info.text()}."
                 )
-        return Instruction(told.rebalanceId, told.opType, tuple(info.partition for info in infos))
+        return Instruction(event.rebalanceId, event.opType, tuple(info.partition for info in infos))
 
-    def _learn(self, answer: pb.RegisterResponseM2C | pb.HeartResponseM2C) -> None:
+    def _update(self, answer: pb.RegisterResponseM2C | pb.HeartResponseM2C) -> None:
         if answer.HasField("authorizedInfo"):
             self.credentials.renew(answer.authorizedInfo)
         if answer.HasField("notAllocated") and not answer.notAllocated:

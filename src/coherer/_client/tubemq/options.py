@@ -2,15 +2,14 @@
 
 | `start` | a group without an offset begins | a group with an offset begins |
 |---|---|---|
-| `"latest"` | at the end: it gets what is sent from now on | at its offset |
-| `"earliest"` | at the oldest message that is kept | at its offset |
-| `"always-latest"` | at the end | at the end: what was sent meanwhile is skipped |
+| `"latest"` | at the end: it receives messages sent from now on | at its offset |
+| `"earliest"` | at the oldest message | at its offset |
+| `"always-latest"` | at the end | at the end: messages sent in between are skipped |
 | a mapping, or `Bound` | at the given offset (bound consumption) | at the given offset |
 
-`start` goes to the broker when the partition is registered there for the first time in this
-process; later registrations (after a rebalance, or a broken connection) go on at the group's
-offset. Java uses the option up with the first attempt, even if that fails; here it lasts until one
-succeeds.
+`start` applies to the first registration of a partition in this process; later registrations (after
+a rebalance, or a broken connection) continue at the group's offset. In Java it applies to the first
+attempt only, even if that fails; here it applies until one succeeds.
 """
 
 from __future__ import annotations
@@ -30,22 +29,22 @@ StartName = Literal["latest", "earliest", "always-latest"]
 READ_STATUS: Final[Mapping[str, int]] = {"earliest": 0, "latest": 1, "always-latest": 2}
 """The field `readStatus` of a registration with a broker."""
 
-CARRY_ON: Final = 0
+CONTINUE: Final = 0
 """The `readStatus` of every registration but the first."""
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
     """Bound consumption: the members of a group begin together at exact offsets.
 
-    The master waits until all members are there and then gives each partition to the member that
-    named it. An application that keeps the offsets together with its results begins again where
-    those results end: each message counts once.
+    The master waits until all members have joined, and then assigns each partition to the member
+    that named it. An application that stores the offsets together with its results continues where
+    the results end, so that each message is processed once.
 
     Args:
         offsets: partition key (`"brokerId:topic:partitionId"`) to the offset to begin at.
-        session: a name that all members of the group give.
-        members: how many members there are in the group.
-        prefer: which offset counts when two members name the same partition.
+        session: a name that all members of the group share.
+        members: the number of members of the group.
+        prefer: which offset is used if two members name the same partition.
         others: where partitions begin that no member named.
 
     >>> Bound(offsets={"1:flights:0": 120}, session="run 7").members
@@ -60,15 +59,15 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Start = StartName | Mapping[str, int] | Bound
-"""What the option `start` of a consumer takes."""
+"""Values of a consumer's option `start`."""
 
 
 Listener = Callable[[frozenset[Partition]], Awaitable[None] | None]
 """Called with partitions that were assigned or are revoked."""
 
 Topics = str | Iterable[str] | Mapping[str, Iterable[str]] | Mapping[str, Iterable[str] | None]
-"""One topic, several, or topics with the tags that are wanted of each: several, or as one text as
-RocketMQ's clients write it, `"new || paid"`; all messages with None, `"*"` or no tags."""
+"""One topic, several, or a mapping of topics to tags: several tags, or one text in RocketMQ's form,
+`"new || paid"`. None, `"*"` and no tags select all messages."""
 
 
 class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,13 +75,13 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         start: where to begin, see the module.
-        poll_ms: timeout of a get. Coherer's broker holds a get that finds nothing almost this long.
+        poll_ms: timeout of a get. Coherer's broker holds a get without messages almost this long.
         empty_ms: pause after "not found" from a broker that does not hold gets.
         release_ms: how long batches may still be acknowledged when their partition is revoked.
-        prefetch_bytes: nothing more is fetched while this much waits to be received.
-        on_assigned: called with new partitions, before anything is fetched from them.
-        on_revoked: called with partitions that are revoked, while their batches can still be
-            acknowledged; after a loss, with those that are gone.
+        prefetch_bytes: nothing is fetched while this many bytes are buffered.
+        on_assigned: called with newly assigned partitions, before anything is fetched from them.
+        on_revoked: called with partitions that are being revoked, while their batches can still be
+            acknowledged; also with lost partitions.
     """
 
     start: Start = "latest"
@@ -97,11 +96,11 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
         least = {"poll_ms": 1, "empty_ms": 0, "release_ms": 0, "prefetch_bytes": 1}
         for name, bound in least.items():
             if getattr(self, name) < bound:
-                raise UsageError(f"{name} is {getattr(self, name)}; the minimum is {bound}.")
+                raise UsageError(f"{name} is {bound} or more, not {getattr(self, name)}.")
 
 
 def topics_of(topics: Topics) -> dict[str, frozenset[str]]:
-    """Topics and their filters in one form.
+    """The topics of a consumer, each with its accepted tags.
 
     Raises:
         UsageError: a filter does not consist of tags.
@@ -133,7 +132,7 @@ def _tags_of(topic: str, filters: object) -> frozenset[str]:
 
 
 class StartPositions:
-    """How to register partitions with their brokers.
+    """Decides where to begin in each partition.
 
     >>> positions = StartPositions("latest")
     >>> positions.of("1:a:0")
@@ -148,7 +147,7 @@ class StartPositions:
         origin = self.bound.others if self.bound is not None else start
         if not isinstance(origin, str) or origin not in READ_STATUS:
             raise UsageError(
-                f"{origin!r} is not a start position.",
+                f"{origin!r} is not a valid start position.",
                 hint=f"Use one of {', '.join(READ_STATUS)}, or a mapping of partition to offset.",
             )
         self._first = READ_STATUS[origin]
@@ -156,11 +155,11 @@ class StartPositions:
         self._exact = self.bound is not None
 
     def of(self, key: str) -> tuple[int, int | None]:
-        """The read status and the exact offset, if any, to register partition `key` with."""
+        """The read status, and the exact offset if any, for registering the partition `key`."""
         if key in self._taken:
-            return CARRY_ON, None
+            return CONTINUE, None
         if self.bound is not None and self._exact and key in self.bound.offsets:
-            return CARRY_ON, self.bound.offsets[key]
+            return CONTINUE, self.bound.offsets[key]
         return self._first, None
 
     def taken(self, key: str) -> None:
@@ -168,10 +167,10 @@ class StartPositions:
         self._taken.add(key)
 
     def group_began(self) -> None:
-        """The group is consuming: partitions that are assigned from now on were another member's.
+        """The group has begun: later partitions come from other members.
 
-        Exact offsets are for the first assignment of a group only; another member may have gone
-        on from there since.
+        Exact offsets apply to the first assignment of a group only; another member may have
+        continued from there.
         """
         self._exact = False
 

@@ -1,10 +1,10 @@
 """The producer of TubeMQ.
 
-A registration with the master (`publisher`) brings the partitions that topics can be written to.
-Each broker has a sender (`sender`), each topic a route (`routing`) that takes its partitions in
-turn. A window bounds what is under way. Nothing is sent twice by itself: a send that ends in
-`DisconnectedError` or `RequestTimeoutError` may or may not be stored, and an application that sends
-it again may store it twice.
+The registration with the master (`publisher`) returns the writable partitions of topics. Each
+broker has a sender (`sender`), and each topic a route (`routing`) that takes its partitions in
+turn. A window limits the messages in flight. Nothing is sent twice automatically: after
+`DisconnectedError` or `RequestTimeoutError` a message may or may not be stored, and an application
+that sends it again may store it twice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, overload
 
 from coherer import limits
-from coherer._client.engine.producer import BaseProducer, check_body, message_topic, mistaken
+from coherer._client.engine.producer import BaseProducer, check_body, encoding_error, message_topic
 from coherer._client.engine.sender import (
     CallbackSink,
     FutureSink,
@@ -41,7 +41,7 @@ from coherer.errors import ConnectError, UnavailableError, UsageError
 from coherer.message import Message, Receipt
 
 TICK_MS: Final = 1_000
-"""How often brokers are compared and signatures renewed."""
+"""Interval of comparing brokers and renewing signatures."""
 
 
 class Producer(BaseProducer):
@@ -49,11 +49,11 @@ class Producer(BaseProducer):
 
     Args:
         cluster: the connections to the cluster.
-        topics: published at the start; others are published at their first message.
-        window: how many messages may be under way at a time.
-        window_bytes: how many bytes may be under way.
+        topics: published at the start; others are published with their first message.
+        window: maximum number of messages in flight.
+        window_bytes: maximum number of bytes in flight.
         timeout_ms: how long a message waits for its receipt; the client's timeout when None.
-        rules: when brokers are left out.
+        rules: when brokers are avoided.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class Producer(BaseProducer):
     ) -> None:
         check_window(window, window_bytes)
         self._routes: dict[str, Route] = {}
-        room = Window(window, window_bytes)
-        super().__init__(cluster.pool.check, room, topics, self._routes.keys())
+        in_flight = Window(window, window_bytes)
+        super().__init__(cluster.pool.check, in_flight, topics, self._routes.keys())
         self._cluster = cluster
         self._timeout_ms = timeout_ms or cluster.options.timeout_ms
-        self._publisher = Publisher(cluster, self._learn)
+        self._publisher = Publisher(cluster, self._update_routes)
         self._quality = Quality(rules)
         self._targets: dict[
             tuple[str, str], TargetPartition
@@ -83,10 +83,10 @@ class Producer(BaseProducer):
         self._ticking: asyncio.Task[None] | None = None
 
     async def publish(self, *topics: str) -> None:
-        """Publish topics; returns when messages to them can be sent.
+        """Publish topics; returns when messages can be sent to them.
 
         Raises:
-            RefusedError: a topic has no partition that takes messages; code 444.
+            RefusedError: a topic has no writable partition; code 444.
             UnavailableError: no master, or no broker of a topic, could be reached in time.
         """
         self.check()
@@ -111,7 +111,7 @@ class Producer(BaseProducer):
         """
         if message_topic(message) not in self._routes:
             await self.publish(message.topic)
-        await self._window.room()
+        await self._window.wait_for_space()
         return await self.submit(message)
 
     @overload
@@ -127,28 +127,28 @@ class Producer(BaseProducer):
 
         Args:
             message: of a topic that is published already.
-            callback: is called with the receipt or the error, instead of the future.
+            callback: called with the receipt or the error, instead of the future.
 
         Returns:
-            A future of the receipt; None with a callback. A future that fails and is never
-            awaited is reported by asyncio's log.
+            A future of the receipt; None with a callback. asyncio logs a future that fails and is
+            never awaited.
 
         Raises:
-            WindowFullError: too many are under way; `await producer.ready()` first.
+            WindowFullError: the in-flight window is full; `await producer.ready()` first.
             UsageError: the message is invalid.
         """
         self.check()
         if self._window.full:
-            raise self._crowded()
+            raise self._window_full_error()
         if callback is not None:
-            self.post(message, CallbackSink(callback))
+            self._post(message, CallbackSink(callback))
             return None
         future: asyncio.Future[Receipt] = self._loop.create_future()
-        self.post(message, FutureSink(future))
+        self._post(message, FutureSink(future))
         return future
 
-    def post(self, message: Message, sink: Sink) -> None:
-        """Send a message and report to `sink`, regardless of the window. For facades.
+    def _post(self, message: Message, sink: Sink) -> None:
+        """Send a message; `sink` gets the outcome. Does not wait for the window.
 
         Raises:
             ClosedError: the producer is closed.
@@ -167,7 +167,7 @@ class Producer(BaseProducer):
             )
         if not route.targets:
             raise UnavailableError(
-                "The topic has no partition that takes messages any more.",
+                "The topic has no writable partition any more.",
                 topic=message.topic,
                 code=ResultCode.PARAMETER_MSG_TOPIC_NO_PARTITION,
             )
@@ -179,10 +179,10 @@ class Producer(BaseProducer):
         send = PendingSend(target, message, sink, now + self._timeout_ms / 1000, size_bytes)
         target.sender.post(send, encoded)
 
-    # -- what senders call
+    # -- called by senders
 
     def _changed(self) -> None:
-        """A connection was made, could not be made or broke, or a broker refused service."""
+        """A connection was opened, could not be opened or broke, or a broker refused service."""
         for route in self._routes.values():
             route.stale = True
         changes, self._changes = self._changes, None
@@ -190,7 +190,7 @@ class Producer(BaseProducer):
             changes.set_result(None)
 
     def _reroute(self, send: PendingSend, encoded: EncodedPayload) -> bool:
-        """Post a waiting message to another broker, if one has an open connection."""
+        """Post a waiting message to another broker, if one is connected."""
         route = self._routes.get(send.message.topic)
         if route is None or not route.open:
             return False
@@ -209,13 +209,13 @@ class Producer(BaseProducer):
         self._ticking = asyncio.create_task(self._tick(), name="producer tick")
 
     async def _leave(self) -> None:
-        await self._window.empty()
+        await self._window.wait_until_empty()
         await cancel(self._ticking)
         await self._publisher.stop()
         for sender in self._senders.values():
             await sender.close()
 
-    def _learn(self) -> None:
+    def _update_routes(self) -> None:
         """The master sent topics and brokers."""
         publisher = self._publisher
         wanted: dict[tuple[str, str], TargetPartition] = {}
@@ -305,8 +305,8 @@ class Producer(BaseProducer):
             brokers = list(self._publisher.brokers)
             all_usable = len(self._quality.usable(brokers, now_ms)) == len(brokers)
             for route in self._routes.values():
-                # Of thousands of topics most get a message a second or less: while nothing is
-                # wrong, their routes need not be made again.
+                # With thousands of topics, computing every route each second is expensive. It is
+                # unnecessary while all brokers are usable.
                 if not (all_usable and route.complete):
                     route.stale = True
             if self._publisher.credentials.signs:
@@ -317,7 +317,7 @@ def pack(message: Message, max_bytes: int) -> EncodedPayload:
     """Check and encode a message.
 
     Raises:
-        UsageError: it cannot be sent; `code` is the one of the protocol for the reason.
+        UsageError: it cannot be sent; `code` is the protocol's code for the reason.
     """
     body = message.body
     if type(body) is not bytes:
@@ -341,7 +341,7 @@ def pack(message: Message, max_bytes: int) -> EncodedPayload:
             attributes = payload.encode_attributes(message.tag, message.time, message.properties)
             time = None if message.time is None else payload.encode_time(message.time)
         except (TypeError, AttributeError) as error:
-            raise mistaken(message, error) from error
+            raise encoding_error(message, error) from error
         except UsageError as error:
             error.topic = message.topic
             raise

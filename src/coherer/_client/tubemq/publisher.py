@@ -2,13 +2,14 @@
 
 Rules:
 
-* Register once, then send a heartbeat at every period and whenever a topic is published. The answer
-  to each heartbeat lists the writable partitions of all published topics.
-* The answer lists the brokers only if the check sum in the request is not the list's. The client
-  echoes the sum as the master sent it. After `LIST_MS_MAX` without a list it asks for a full one.
+* Register once, then send a heartbeat in every interval and whenever a topic is published. The
+  answer to each heartbeat lists the writable partitions of all published topics.
+* The answer lists the brokers only if the checksum in the request differs from the list's. The
+  client echoes the checksum that the master sent. After `LIST_MS_MAX` without a list it requests a
+  full one.
 * Code 411: the master has forgotten the producer; register again. Code 415: after more than
   `REFUSALS_MAX` in a row, heartbeats pause for `REFUSED_PAUSE_MS`. Code 201: the master is not
-  ready, its lists do not count.
+  ready; its lists are ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Final
 
 from coherer import limits
 from coherer._client.engine.tasks import cancel
-from coherer._client.tubemq.cluster import UNDEFINED, Cluster, checked, client_id, persist
+from coherer._client.tubemq.cluster import UNDEFINED, Cluster, checked, client_id, retry
 from coherer._common.logs import Log
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
@@ -35,24 +36,24 @@ REFUSALS_MAX: Final = 5
 REFUSED_PAUSE_MS: Final = 60_000
 
 FINAL_CODES: Final = frozenset({ResultCode.BAD_REQUEST, ResultCode.CERTIFICATE_FAILURE})
-"""Refusals that another try would not change."""
+"""Refusals that are permanent."""
 
 
 class Publisher:
-    """A registration as producer.
+    """The registration of a producer.
 
     Args:
         cluster: the connections to the cluster.
         changed: called after the lists below were updated.
 
     Attributes:
-        client_id: the name of this producer at the servers.
-        local_host: the client's own address, as the master sees it.
+        client_id: the producer's id at the servers.
+        local_host: the client's address as the master sees it.
         topics: the published topics.
         brokers: broker id to address.
         infos: topic to its writable partitions, for those that have any.
         credentials: for brokers.
-        max_bytes: the limit of a message, unless its topic has one.
+        max_bytes: the maximum size of a message, unless its topic has its own.
     """
 
     def __init__(self, cluster: Cluster, changed: Callable[[], None] = lambda: None) -> None:
@@ -69,7 +70,7 @@ class Publisher:
         self._config_id = UNDEFINED
         self._heard = 0.0  # when the master answered last, by the loop's clock
         self._listed = 0.0  # when the list of brokers came, by the loop's clock
-        self._turn = asyncio.Lock()  # one request to the master at a time
+        self._lock = asyncio.Lock()  # one request to the master at a time
         self._heartbeat_task: asyncio.Task[None] | None = None
 
     @property
@@ -79,11 +80,11 @@ class Publisher:
 
     @property
     def silent_ms(self) -> int:
-        """How long ago the master answered."""
+        """The time since the master last answered."""
         return int((asyncio.get_running_loop().time() - self._heard) * 1000)
 
     async def start(self, *, heartbeats: bool = True) -> None:
-        """Register with the master, trying again for as long as the client's timeout.
+        """Register with the master; retried until the client's timeout.
 
         Args:
             heartbeats: keep the registration alive until `stop`.
@@ -93,8 +94,8 @@ class Publisher:
             RefusedError: the master refused.
         """
         timeout_ms = self._cluster.options.timeout_ms
-        async with self._turn:
-            await persist(self._register, timeout_ms=timeout_ms, final=FINAL_CODES)
+        async with self._lock:
+            await retry(self._register, timeout_ms=timeout_ms, final=FINAL_CODES)
         if heartbeats:
             self._heartbeat_task = asyncio.create_task(
                 self._send_heartbeats(), name="producer heartbeats"
@@ -119,7 +120,7 @@ class Publisher:
             for topic in sorted(wanted - self.infos.keys()):
                 created = is_tubemq_topic(topic)
                 raise RefusedError(
-                    "The topic has no partition that takes messages.",
+                    "The topic has no writable partition.",
                     server=self._cluster.masters.server,
                     topic=topic,
                     code=ResultCode.PARAMETER_MSG_TOPIC_NO_PARTITION,
@@ -129,7 +130,7 @@ class Publisher:
                 )
 
         try:
-            await persist(attempt, timeout_ms=timeout_ms, final=final)
+            await retry(attempt, timeout_ms=timeout_ms, final=final)
         except CohererError:
             self.topics -= wanted - self.infos.keys()
             raise
@@ -141,14 +142,14 @@ class Publisher:
             UnavailableError: no master could be reached.
             RefusedError: the master refused.
         """
-        async with self._turn:
+        async with self._lock:
             if not await self._send_heartbeat():
                 _log.info("The master has forgotten producer %s", self.client_id)
                 await self._register()
                 await self._send_heartbeat()
 
     async def stop(self) -> None:
-        """Leave. The master's answer does not matter."""
+        """Unregister. A failure is only logged."""
         await cancel(self._heartbeat_task)
         if not self.registered:
             return
@@ -159,7 +160,7 @@ class Publisher:
         try:
             await self._cluster.masters.ask(methods.PRODUCER_CLOSE, request, pb.CloseResponseM2P)
         except CohererError as error:
-            _log.info("The master did not accept that a producer leaves: %s", error)
+            _log.info("Unregistering a producer failed: %s", error)
 
     # -- inside
 
@@ -204,7 +205,7 @@ class Publisher:
         answer = await masters.ask(methods.PRODUCER_REGISTER, request, pb.RegisterResponseM2P)
         checked(answer, server=masters.server)
         self.client_id = name
-        self._learn(answer)
+        self._update(answer)
 
     async def _send_heartbeat(self) -> bool:
         """Send a heartbeat; False if the master has forgotten the producer."""
@@ -224,7 +225,7 @@ class Publisher:
         if answer.errCode == ResultCode.HB_NO_NODE:
             return False
         checked(answer, server=masters.server)
-        self._learn(answer)
+        self._update(answer)
         if answer.errCode != ResultCode.NOT_READY:
             infos = (TopicInfo.parse(text) for text in answer.topicInfos)
             self.infos = {
@@ -233,7 +234,7 @@ class Publisher:
             self._changed()
         return True
 
-    def _learn(self, answer: pb.RegisterResponseM2P | pb.HeartResponseM2P) -> None:
+    def _update(self, answer: pb.RegisterResponseM2P | pb.HeartResponseM2P) -> None:
         self._heard = asyncio.get_running_loop().time()
         if answer.HasField("authorizedInfo"):
             self.credentials.renew(answer.authorizedInfo)

@@ -1,12 +1,12 @@
-"""Reads a range of one partition, in a group of its own.
+"""Reading a range of one partition, in a group of its own.
 
 Where offsets count messages (Coherer's broker), the range is exact: no message before its start,
-and none at or behind its end. With Java's broker offsets are byte positions in an index that
-partitions share; a read begins exactly at a position that the broker returned, and ends with the
-first batch that reaches the end, which may hold messages behind it.
+and none at or after its end. With Java's broker, offsets are byte positions in an index that
+partitions share: a read begins exactly at a position that the broker returned, and ends with the
+first batch that reaches the end, which may contain messages after it.
 
-Messages that cannot be delivered leave a gap: they are counted and logged, and the range goes on
-behind them.
+Messages that cannot be delivered leave a gap: they are counted and logged, and reading continues
+after them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import logging
 from typing import ClassVar, Final, TypeAlias
 
 from coherer._client.engine.lifecycle import Lifecycle
-from coherer._client.engine.tasks import waits
+from coherer._client.engine.tasks import backoff
 from coherer._client.tubemq.broker_rpc import BrokerRpc, StartPosition
 from coherer._client.tubemq.fetching import LOST_CODES
 from coherer._client.tubemq.topics import TopicCatalog
@@ -30,7 +30,7 @@ from coherer.errors import CohererError, UnavailableError, UsageError
 
 _log = Log(logging.getLogger(__name__))
 
-PASSING_CODES: Final = frozenset(
+TEMPORARY_CODES: Final = frozenset(
     {
         ResultCode.MOVED,
         ResultCode.SERVER_CONSUME_SPEED_LIMIT,
@@ -38,14 +38,14 @@ PASSING_CODES: Final = frozenset(
         ResultCode.SERVICE_UNAVAILABLE,
     }
 )
-"""Refusals that may pass."""
+"""Refusals that may be temporary."""
 
 EMPTY_MS: Final = 5
-"""Pause after an empty batch: with Java's broker several in a row are normal."""
+"""The pause after an empty batch; Java's brokers return several in a row."""
 
 
 BatchAndEnd: TypeAlias = tuple[MessageBatch, int]
-"""Messages, and the offset behind them."""
+"""Messages, and the offset after them."""
 
 
 class Reader(Lifecycle):
@@ -53,18 +53,18 @@ class Reader(Lifecycle):
 
     Args:
         catalog: gives the reader a group of its own.
-        partition: what to read.
-        offset: where to begin; moved up by the broker where messages are gone.
-        end: the offset behind the last to read; the end of the partition at the start when None.
-        timeout_ms: how long to try when the broker does not answer.
+        partition: the partition.
+        offset: where to begin; the broker moves it up if messages are deleted.
+        end: one after the last offset to read; the end of the partition at the start when None.
+        timeout_ms: how long to retry when the broker does not answer.
 
     Attributes:
-        partition: what is read.
-        exact: whether offsets count messages; known once it is open.
+        partition: the partition that is read.
+        exact: whether offsets count messages; set by `start`.
         position: the next offset to read.
-        end: the offset behind the last to read.
-        left_out: how many messages of the range could not be delivered, or are not there any more.
-            With Java's broker only those that came damaged are known.
+        end: one after the last offset to read.
+        left_out: how many messages of the range could not be delivered, or are deleted. With Java's
+            broker it counts damaged messages only.
     """
 
     _KIND: ClassVar[str] = "reader"
@@ -78,7 +78,7 @@ class Reader(Lifecycle):
         timeout_ms: int,
     ) -> None:
         if offset < 0 or (end is not None and end < offset):
-            raise UsageError(f"{offset} to {end} is not a valid range.")
+            raise UsageError(f"A range cannot go from {offset} to {end}.")
         self.partition = partition
         self.exact = False
         self.position = offset
@@ -98,7 +98,7 @@ class Reader(Lifecycle):
         return f"<Reader of {key} at {self.position}, to {end}: {self._state}>"
 
     async def start(self) -> None:
-        """Take the partition.
+        """Register the partition with its broker.
 
         Raises:
             RefusedError: the partition does not exist.
@@ -109,7 +109,7 @@ class Reader(Lifecycle):
         self._slot = self._catalog.reserve()
         try:
             self._rpc = self._catalog.rpc(self._slot)
-            await self._take()
+            await self._register()
         except BaseException:
             self._state = "closed"
             self._release()
@@ -117,21 +117,21 @@ class Reader(Lifecycle):
         self._state = "open"
 
     async def read(self) -> MessageBatch | None:
-        """The next messages; None when the end is reached or there are no more.
+        """The next messages; None at the end of the range or of the partition.
 
         Raises:
-            UnavailableError: the broker has not answered for as long as the timeout.
-            RefusedError: the broker refuses reads.
+            UnavailableError: the broker did not answer within the timeout.
+            RefusedError: the broker refused the get.
         """
         self.check()
         while self.end is None or self.position < self.end:
-            if self.exact and self.position >= self._max_offset and not await self._more():
+            if self.exact and self.position >= self._max_offset and not await self._has_more():
                 return None
-            found = await self._persist()
+            found = await self._fetch_with_retries()
             if found is None:
                 return None
             batch, end = found
-            self._report(batch, end)
+            self._report_gaps(batch, end)
             self.position = end
             if self.exact:
                 self._fetch_ahead()
@@ -141,7 +141,7 @@ class Reader(Lifecycle):
         return None
 
     async def close(self) -> None:
-        """Give the partition back. Calling it again does nothing."""
+        """Unregister the partition. Calling it again does nothing."""
         opened, self._state = self._state == "open", "closed"
         if not opened:
             return
@@ -149,7 +149,7 @@ class Reader(Lifecycle):
         try:
             await self._rpc.unregister(self.partition, consumed=False)
         except CohererError as error:
-            _log.info("Giving back %s: %s", self.partition.key, error)
+            _log.info("Unregistering %s failed: %s", self.partition.key, error)
         self._release()
 
     # -- inside
@@ -157,14 +157,14 @@ class Reader(Lifecycle):
     def _check_client(self) -> None:
         self._catalog.check_client()
 
-    def _report(self, batch: MessageBatch, end: int) -> None:
-        """Count and log what is missing from the position to the end of a batch."""
+    def _report_gaps(self, batch: MessageBatch, end: int) -> None:
+        """Count and log the missing messages between the position and the end of a batch."""
         key = self.partition.key
         if not self.exact:
             if batch.skipped:
                 self.left_out += batch.skipped
                 _log.warning(
-                    "%s: left out, because it is damaged: %d of the messages from offset %d on",
+                    "%s: left out damaged messages: %d of those from offset %d",
                     key,
                     batch.skipped,
                     batch.offset,
@@ -172,25 +172,25 @@ class Reader(Lifecycle):
         elif len(batch) != end - self.position:
             gaps = between(self.position, end, batch.offsets())
             self.left_out += sum(map(len, gaps))
-            _log.warning("%s: left out, because it cannot be delivered: %s", key, described(gaps))
+            _log.warning("%s: left out messages that cannot be delivered: %s", key, described(gaps))
 
-    def _lost(self, first: int, end: int) -> None:
-        """Count and log what the broker does not hold any more."""
+    def _report_deleted(self, first: int, end: int) -> None:
+        """Count and log deleted messages."""
         if self.exact:
             self.left_out += end - first
             gap = described([range(first, end)])
-            _log.warning("%s: the broker does not hold any more: %s", self.partition.key, gap)
+            _log.warning("%s: messages are deleted: %s", self.partition.key, gap)
 
     def _release(self) -> None:
         if self._slot is not None:
             self._catalog.release(self._slot)
             self._slot = None
 
-    async def _take(self) -> StartPosition:
+    async def _register(self) -> StartPosition:
         start = await self._rpc.register(self.partition, read_status=0, offset=self.position)
         self.exact = start.step == 1
         if start.offset > self.position:
-            self._lost(self.position, start.offset)
+            self._report_deleted(self.position, start.offset)
         self.position = start.offset
         self._ack_pending = False
         self._max_offset = start.max_offset
@@ -198,16 +198,16 @@ class Reader(Lifecycle):
             self.end = start.max_offset
         return start
 
-    async def _more(self) -> bool:
-        """Whether messages have arrived behind the last known end."""
-        start = await self._take()
+    async def _has_more(self) -> bool:
+        """Whether messages were stored after the last known end."""
+        start = await self._register()
         return start.max_offset > self.position
 
-    async def _persist(self) -> BatchAndEnd | None:
-        """The next batch, requested again if the error may pass."""
+    async def _fetch_with_retries(self) -> BatchAndEnd | None:
+        """The next batch; temporary failures are retried."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_ms / 1000
-        wait = waits()
+        wait = backoff()
         while True:
             ahead, self._ahead = self._ahead, None
             try:
@@ -215,13 +215,13 @@ class Reader(Lifecycle):
             except CohererError as error:
                 lost = isinstance(error, UnavailableError) or error.code in LOST_CODES
                 pause = wait()
-                if not (lost or error.code in PASSING_CODES) or loop.time() + pause > deadline:
+                if not (lost or error.code in TEMPORARY_CODES) or loop.time() + pause > deadline:
                     raise
                 _log.info("Reading %s: %s", self.partition.key, error, about=self.partition.key)
             await asyncio.sleep(pause)
             if lost:
                 await self._catalog.ready()
-                await self._take()
+                await self._register()
 
     def _fetch_ahead(self) -> None:
         """Request the next batch while the application handles this one."""
@@ -257,7 +257,7 @@ class Reader(Lifecycle):
             if self.exact:
                 return None
             # Java's broker also answers this after thousands of entries of other partitions in a
-            # row (8.7); then it has moved on, and there may be more behind them.
+            # row (8.7); then the offset has moved, and more messages may follow.
             found = await self._arrived(batch)
             return found if found[1] > self.position else None
         raise codes.refused(
@@ -276,7 +276,7 @@ class Reader(Lifecycle):
             if self.end is None or end <= self.end:
                 return batch, end
             return batch.before(self.end), self.end
-        # Only the answer to a commit says where the batch ended.
+        # Only the answer to a commit contains the end of the batch.
         link = await self._rpc.link(self.partition.broker)
         answer = await self._rpc.commit(link, self.partition, consumed=True)
         return batch, self._rpc.committed(link, self.partition, answer).currOffset

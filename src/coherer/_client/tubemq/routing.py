@@ -2,29 +2,29 @@
 
 Three things are taken into account:
 
-* `Route` knows the writable partitions of a topic, and chooses those that are usable now: on a
-  broker that is not left out, and with an open connection. If there is none, an open connection is
-  enough, then anything. (Java fails the send when every broker is suspect; a cluster of one broker
-  that was busy once would be unusable for 50 s.) The list is made only when something changed, not
+* `Route` has the writable partitions of a topic, and selects the usable ones: their broker is not
+  avoided, and its connection is open. If there are none, it selects those with an open connection,
+  and then all. (Java fails the send if all brokers are avoided; a cluster with one broker that was
+  busy once would be unusable for 50 s.) The selection is computed when something has changed, not
   for each message.
 * `RoundRobin` takes partitions in turn, from a random start, so that many producers spread evenly.
-  A partition whose sends fail more than `FAILURES_MAX` times in a row rests for `REST_MS`; a send
-  that succeeds resets the count. When every partition rests, they are taken in turn anyway: the
-  network here may be the cause.
-* `Quality` leaves brokers out, from the outcomes of earlier sends:
+  A partition is skipped for `BACKOFF_MS` after more than `FAILURES_MAX` failed sends in a row; a
+  successful send resets the count. If all partitions are to be skipped, they are taken in turn
+  anyway: the local network may be the cause.
+* `Quality` decides from the outcomes of earlier sends which brokers to avoid:
 
-| reason | learned from | for how long |
+| reason | cause | duration |
 |---|---|---|
 | unavailable | an answer with code 503 | `unavailable_ms` |
 | unreachable | too many failed connects within `connect_window_ms` | `unreachable_ms` |
 | slow | more than `outstanding_max` sends without an answer | until there are fewer |
 | poor | far fewer successes than its peers within `poor_check_ms` | `poor_check_ms` |
 
-The last two never take away so many brokers that the others could not carry the load: at most
-`unreachable_share` of the addresses and `poor_share` of the brokers are out at a time. A cluster of
-fewer than four brokers has no "poor" ones.
+So that the other brokers can carry the load, at most `unreachable_share` of the brokers are avoided
+as unreachable, and at most `poor_share` as poor. A cluster of fewer than four brokers has no poor
+brokers.
 
-Pure: the caller passes the time.
+No I/O and no clock: the caller passes the time.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from coherer._client.tubemq.sender import TubeSender
 
 FAILURES_MAX: Final = 3
-"""Failures in a row after which a partition rests."""
+"""After more failures in a row than this, a partition is skipped."""
 
-REST_MS: Final = 3000
-"""How long it rests."""
+BACKOFF_MS: Final = 3000
+"""How long it is skipped."""
 
 _MASK: Final = 0x7FFF_FFFF  # Java's counter is a signed int whose sign is cut off
 
@@ -65,8 +65,8 @@ def partition_ids(partitions: int, stores: int) -> list[int]:
     ]
 
 
-class Rest:
-    """How sends to one partition went lately."""
+class Backoff:
+    """Counts failed sends to a partition, and says until when it is skipped."""
 
     __slots__ = ("failures", "until_ms")
 
@@ -75,7 +75,7 @@ class Rest:
         self.until_ms = 0
 
     def succeeded(self) -> None:
-        """A broker answered with success."""
+        """A send succeeded."""
         self.failures = 0
         self.until_ms = 0
 
@@ -84,7 +84,7 @@ class Rest:
         self.failures += 1
         if self.failures > FAILURES_MAX:
             self.failures = 0
-            self.until_ms = now_ms + REST_MS
+            self.until_ms = now_ms + BACKOFF_MS
 
 
 class TargetPartition:
@@ -93,35 +93,35 @@ class TargetPartition:
     Attributes:
         partition: the partition.
         sender: the sender of its broker.
-        rest: how sends to it went.
+        backoff: until when it is skipped.
         broker: the broker's id as text, for receipts.
         number: the partition's id, for receipts.
-        encode: makes the request for a message.
+        encode: encodes the request of a send.
     """
 
-    __slots__ = ("broker", "encode", "number", "partition", "rest", "sender")
+    __slots__ = ("backoff", "broker", "encode", "number", "partition", "sender")
 
     def __init__(
         self, partition: Partition, sender: TubeSender, client_id: str, sent_addr: int
     ) -> None:
         self.partition = partition
         self.sender = sender
-        self.rest = Rest()
+        self.backoff = Backoff()
         self.broker = str(partition.broker.id)
         self.number = partition.id
         self.encode = SendEncoder(client_id, partition.topic, partition.id, sent_addr).encode
 
 
-class Resting(Protocol):
-    """Something that can be chosen unless it rests."""
+class HasBackoff(Protocol):
+    """A target that can be skipped."""
 
     @property
-    def rest(self) -> Rest:
-        """How sends to it went."""
+    def backoff(self) -> Backoff:
+        """Until when it is skipped."""
         ...
 
 
-R = TypeVar("R", bound=Resting)
+R = TypeVar("R", bound=HasBackoff)
 
 
 class RoundRobin:
@@ -132,7 +132,7 @@ class RoundRobin:
 
     >>> class TargetPartition:
     ...     def __init__(self, name: str) -> None:
-    ...         self.name, self.rest = name, Rest()
+    ...         self.name, self.backoff = name, Backoff()
     >>> robin, targets = RoundRobin(5), [TargetPartition("a"), TargetPartition("b")]
     >>> [robin.choose(targets, 0).name for _ in range(3)]
     ['a', 'b', 'a']
@@ -150,7 +150,7 @@ class RoundRobin:
         for _ in range(count):
             self._counter += 1
             target = targets[(self._counter & _MASK) % count]
-            if target.rest.until_ms <= now_ms:
+            if target.backoff.until_ms <= now_ms:
                 return target
         self._stepped += 1
         return targets[(self._stepped & _MASK) % count]
@@ -164,14 +164,14 @@ class QualityRules(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers of the rules; the defaults are Java's.
 
     Args:
-        unavailable_ms: how long a broker that answered 503 is left out.
+        unavailable_ms: how long a broker that answered 503 is avoided.
         connect_window_ms: the period in which failed connects are counted.
         connect_failures_max: how many failed connects are tolerated.
-        unreachable_ms: how long an address with more is left out.
-        unreachable_share: part of all addresses that may rest at a time.
-        outstanding_max: sends without an answer to one broker, before others are preferred.
-        poor_check_ms: how often brokers are compared, and how long a poor one rests.
-        poor_share: part of all brokers that may rest for being poor.
+        unreachable_ms: how long a broker with more failures is avoided.
+        unreachable_share: the maximum share of unreachable brokers.
+        outstanding_max: with more unanswered sends than this, a broker is avoided.
+        poor_check_ms: interval of comparing brokers, and how long a poor one is avoided.
+        poor_share: the maximum share of poor brokers.
     """
 
     unavailable_ms: int = 50_000
@@ -185,7 +185,7 @@ class QualityRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tally:
-    """What happened with one broker, counted since the start."""
+    """Counts the sends to one broker since the start."""
 
     __slots__ = ("sent", "sent_before", "settled", "succeeded", "succeeded_before")
 
@@ -203,7 +203,7 @@ class Tally:
 
 
 class Quality:
-    """Which brokers to leave out.
+    """Decides which brokers to avoid.
 
     >>> quality = Quality()
     >>> quality.refused_service(1, now_ms=0)
@@ -231,9 +231,9 @@ class Quality:
         return tally
 
     def forget(self, known: Iterable[int]) -> None:
-        """Forget brokers that are not in `known` any more.
+        """Forget all brokers that are not in `known`.
 
-        Their counters stay, because sends to them may still be under way.
+        Their counters stay, because sends to them may be in flight.
         """
         self._known = frozenset(known)
         for table in (self._unavailable, self._poor, self._failures, self._unreachable):
@@ -245,12 +245,12 @@ class Quality:
         self._unavailable[broker] = now_ms + self._rules.unavailable_ms
 
     def connected(self, broker: int) -> None:
-        """A connection to the broker was made."""
+        """A connection to the broker was opened."""
         self._failures.pop(broker, None)
         self._unreachable.pop(broker, None)
 
     def connect_failed(self, broker: int, now_ms: int) -> None:
-        """No connection to the broker could be made."""
+        """A connection to the broker could not be opened."""
         since_ms, failures = self._failures.get(broker, (now_ms, 0))
         if now_ms - since_ms > self._rules.connect_window_ms:
             since_ms, failures = now_ms, 0
@@ -262,7 +262,7 @@ class Quality:
             self._unreachable[broker] = now_ms + self._rules.unreachable_ms
 
     def usable(self, brokers: Iterable[int], now_ms: int) -> list[int]:
-        """Those of `brokers` that are not left out, in the same order."""
+        """The brokers of `brokers` that are not avoided, in the same order."""
         _expire(self._unavailable, now_ms)
         _expire(self._unreachable, now_ms)
         out = self._unavailable.keys() | self._unreachable.keys() | self._poor.keys()
@@ -274,7 +274,7 @@ class Quality:
         ]
 
     def check(self, now_ms: int) -> None:
-        """Compare the brokers, if it is time to. Call it about once a second."""
+        """Compare the brokers, if it is due. To be called about once a second."""
         if self._checked_ms is None:
             self._checked_ms = now_ms
         if now_ms - self._checked_ms < self._rules.poor_check_ms:
@@ -290,28 +290,28 @@ class Quality:
         for broker, since_ms in list(self._poor.items()):
             if now_ms - since_ms >= self._rules.poor_check_ms:
                 del self._poor[broker]
-        room = round((len(news) + len(self._poor)) * self._rules.poor_share) - len(self._poor)
-        for broker in poor(news, room):
+        allowed = round((len(news) + len(self._poor)) * self._rules.poor_share) - len(self._poor)
+        for broker in poor(news, allowed):
             self._poor[broker] = now_ms
 
 
-def poor(news: list[tuple[int, int, int]], room: int) -> list[int]:
+def poor(news: list[tuple[int, int, int]], allowed: int) -> list[int]:
     """The brokers that did far worse than the others.
 
     Args:
         news: (successes, sends, broker) since the last comparison.
-        room: how many may be named.
+        allowed: the maximum number to return.
 
-    >>> poor([(100, 100, 1), (99, 100, 2), (101, 101, 3), (1, 100, 4)], room=1)
+    >>> poor([(100, 100, 1), (99, 100, 2), (101, 101, 3), (1, 100, 4)], allowed=1)
     [4]
     """
-    if room <= 0 or not news:
+    if allowed <= 0 or not news:
         return []
     news = sorted(news)
     threshold = _threshold([successes for successes, _, _ in news])
     chosen: list[int] = []
     for successes, sends, broker in news:
-        if successes >= threshold or len(chosen) == room:
+        if successes >= threshold or len(chosen) == allowed:
             break
         enough = int(sends * 0.1)
         if enough > 2 and successes < enough:
@@ -320,7 +320,7 @@ def poor(news: list[tuple[int, int, int]], room: int) -> list[int]:
 
 
 def _threshold(successes: list[int]) -> int:
-    # A fifth of what a broker in the middle of the field has done; the field without its ends.
+    # A fifth of the mean successes, without the extremes.
     count = len(successes)
     if count == 1:
         return 0
@@ -340,9 +340,9 @@ class Route:
 
     Attributes:
         topic: the topic.
-        max_bytes: how long a message of this topic may be.
-        stale: set it when something changed that `next` should know.
-        complete: whether all partitions were usable when that was worked out last.
+        max_bytes: maximum size of a message of the topic.
+        stale: set it when a connection or the quality of a broker has changed.
+        complete: whether all partitions were usable at the last selection.
     """
 
     def __init__(self, topic: str, max_bytes: int, targets: Iterable[TargetPartition]) -> None:
@@ -359,11 +359,11 @@ class Route:
 
     @property
     def open(self) -> bool:
-        """Whether a connection to one of the brokers is there."""
+        """Whether one of the brokers is connected."""
         return any(target.sender.open for target in self.targets)
 
     def renew(self, max_bytes: int, targets: Iterable[TargetPartition]) -> None:
-        """Use the master's current list."""
+        """Replace the partitions with the master's current list."""
         self.max_bytes = max_bytes
         self.targets = list(targets)
         self.stale = True
@@ -372,8 +372,8 @@ class Route:
         """The partition for the next message.
 
         Args:
-            quality: knows which brokers to leave out.
-            now: the loop's clock in seconds.
+            quality: decides which brokers to avoid.
+            now: the time by the loop's clock, in seconds.
         """
         now_ms = int(now * 1000)
         if self.stale:
@@ -389,6 +389,6 @@ class Route:
         ready = [target for target in fit if target.sender.open]
         if len(ready) < len(fit):
             for target in fit:
-                target.sender.connect()  # a connection that was idle is only made when asked for
+                target.sender.connect()  # idle connections are closed, and opened again only here
         connected = [target for target in self.targets if target.sender.open]
         return ready or connected or fit or self.targets

@@ -1,9 +1,9 @@
-"""Sends on their way to one broker.
+"""Sending to one broker.
 
-* A message is encoded when it is posted and leaves with everything else of that turn of the event
-  loop.
+* A message is encoded when it is posted. All messages of one turn of the event loop leave with one
+  write.
 * A message that was sent is never sent again. If the connection breaks, or the answer is late, the
-  message may or may not be stored, and its error says so. The application decides.
+  message may or may not be stored: the error says so, and the application decides.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from coherer.errors import (
 from coherer.message import Message, Receipt
 
 STORED: Final = bytes.fromhex("080110c801")
-"""The start of an answer that says success and 200; most senders need not decode the rest."""
+"""The first bytes of an answer with success and code 200; most sends need not decode the rest."""
 
-UNSURE: Final = "The message may or may not be stored; it is not sent again by itself."
+UNSURE: Final = "The message may or may not be stored; it is not sent again automatically."
 
 
 class EncodedPayload(msgspec.Struct, frozen=True, gc=False):
@@ -52,12 +52,12 @@ class EncodedPayload(msgspec.Struct, frozen=True, gc=False):
 
 
 class PendingSend(msgspec.Struct, gc=False):
-    """A message under way; the `PendingRequest` of its answer.
+    """A message in flight. A `PendingRequest`.
 
     Args:
         target: the partition that it is sent to.
-        message: as the application passed it.
-        sink: is told the outcome.
+        message: the application's message.
+        sink: gets the outcome.
         deadline: by the loop's clock in seconds.
         size_bytes: of the payload.
         body: the broker's answer, when there is one.
@@ -71,10 +71,10 @@ class PendingSend(msgspec.Struct, gc=False):
     body: bytes = b""
 
     def receipt(self) -> Receipt:
-        """The receipt, when the broker has answered.
+        """The receipt; call it after the answer came.
 
         Raises:
-            ProtocolError: the answer makes no sense.
+            ProtocolError: the answer is invalid.
         """
         reply = parse_send_response(self.body)
         target = self.target
@@ -92,7 +92,7 @@ class PendingSend(msgspec.Struct, gc=False):
         self.target.sender.answered(self, answer)
 
     def failed(self, error: CohererError) -> None:
-        """There will be no answer."""
+        """No answer will come."""
         self.target.sender.unanswered(self, error)
 
 
@@ -104,13 +104,13 @@ class TubeSender(BrokerSender[TubeConnection, Item]):
 
     Args:
         broker: the broker.
-        pool: where the connection comes from.
-        quality: learns how the broker does.
-        changed: called when a connection was made, could not be made, or broke, and when the broker
-            refused service.
-        reroute: posts a waiting message to another broker, if one has an open connection.
+        pool: provides the connection.
+        quality: records the outcomes.
+        changed: called when a connection was opened, could not be opened, or broke, and when the
+            broker refused service.
+        reroute: posts a waiting message to another broker, if one is connected.
         settled: called with the size of each message when its outcome is known.
-        timeout_ms: of a send, also told to the broker.
+        timeout_ms: of a send; also sent to the broker.
 
     Attributes:
         authorized: the field `authInfo` of sends, serialized.
@@ -140,10 +140,10 @@ class TubeSender(BrokerSender[TubeConnection, Item]):
 
     def __repr__(self) -> str:
         where = f"{self.broker.id} at {self.server}"
-        return f"<TubeSender to {where}, {self._tally.outstanding} under way>"
+        return f"<TubeSender to {where}, {self._tally.outstanding} in flight>"
 
     def post(self, send: PendingSend, payload: EncodedPayload) -> None:
-        """Send a message, now or as soon as there is a connection."""
+        """Send a message, now or as soon as the broker is connected."""
         self._tally.sent += 1
         self._offer((send, payload))
 
@@ -158,7 +158,7 @@ class TubeSender(BrokerSender[TubeConnection, Item]):
                 send.body = body
                 send.sink.stored(send)
                 self._tally.succeeded += 1
-                send.target.rest.succeeded()
+                send.target.backoff.succeeded()
             else:
                 send.sink.lost(send.message, self._refused(send.target, reply))
         except ProtocolError as error:
@@ -170,7 +170,7 @@ class TubeSender(BrokerSender[TubeConnection, Item]):
     def unanswered(self, send: PendingSend, error: CohererError) -> None:
         """A send failed, or its outcome is unknown."""
         self._tally.settled += 1
-        send.target.rest.failed(int(self._loop.time() * 1000))
+        send.target.backoff.failed(int(self._loop.time() * 1000))
         hint = error.hint
         if isinstance(error, DisconnectedError | RequestTimeoutError | ProtocolError):
             hint = UNSURE
@@ -188,7 +188,7 @@ class TubeSender(BrokerSender[TubeConnection, Item]):
         )
         self._settled(send.size_bytes)
 
-    # -- what the engine calls
+    # -- called by the engine
 
     async def _dial(self) -> TubeConnection:
         return await self._pool.get(self.broker.host, self.broker.port)
@@ -218,7 +218,7 @@ class TubeSender(BrokerSender[TubeConnection, Item]):
     def _deadline(self, item: Item) -> float:
         return item[0].deadline
 
-    def _elsewhere(self, item: Item) -> bool:
+    def _reroute_item(self, item: Item) -> bool:
         rerouted = self._reroute(*item)
         if rerouted:
             self._tally.sent -= 1

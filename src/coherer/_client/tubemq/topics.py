@@ -1,17 +1,16 @@
-"""What there is to read: the partitions of topics and their offsets, without disturbing a group.
+"""The readable partitions of topics and their offsets, without disturbing a group.
 
-`TopicSurvey` asks the master as a consumer that chooses its partitions itself (methods 20 and 22),
-because such a consumer is told all of a topic. What producers are told leaves out the brokers that
-take no messages, for example one that is only read until it is empty. The registration lasts for
-one question, in a group of its own.
+`TopicLookup` asks the master as a consumer that selects its partitions itself (methods 20 and 22),
+because such a consumer gets all partitions of a topic. Producers do not get those of read-only
+brokers. The registration lasts for one request, in a group of its own.
 
-A broker tells the offsets of a partition to the member that it is assigned to, so `TopicCatalog`
-takes it for a moment, in a group (`coherer_reader_…`) of its own, and gives it back without having
-read or acknowledged anything. It learns the credentials for brokers as a producer that never sends,
-and from every survey.
+A broker reports the offsets of a partition only to the member that has it. So `TopicCatalog`
+registers the partition for a moment, in a group of its own (`coherer_reader_…`), and unregisters it
+without having read or acknowledged anything. It gets the credentials for brokers as a producer that
+never sends, and from every look-up.
 
-A master may refuse the survey: it is older than method 20, or only named groups may consume the
-topic. Then what it tells producers has to do: the partitions that take messages.
+A master may refuse the look-up: it is older than method 20, or only certain groups may consume the
+topic. Then the partitions that it lists for producers are used.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from coherer._client.tubemq.broker_rpc import BrokerRpc
-from coherer._client.tubemq.cluster import UNDEFINED, Cluster, Credentials, client_id, persist
+from coherer._client.tubemq.cluster import UNDEFINED, Cluster, Credentials, client_id, retry
 from coherer._client.tubemq.publisher import FINAL_CODES, Publisher
 from coherer._client.tubemq.routing import partition_ids
 from coherer._common.logs import Log
@@ -38,26 +37,27 @@ from coherer.errors import CohererError, RefusedError
 _log = Log(logging.getLogger(__name__))
 
 
-class Survey(msgspec.Struct, frozen=True):
-    """Where a topic can be read.
+class ReadableParts(msgspec.Struct, frozen=True):
+    """The readable partitions of a topic.
 
     Args:
-        partitions: what can be read, sorted by broker and number.
-        away: brokers with partitions that cannot be read now: they are down, or closed for readers.
+        partitions: the readable partitions, sorted by broker and number.
+        unreadable: brokers with partitions that cannot be read now: they are down, or do not accept
+            consumers.
     """
 
     partitions: list[Partition]
-    away: list[BrokerInfo]
+    unreadable: list[BrokerInfo]
 
 
-class TopicSurvey:
-    """Asks the master where a topic can be read.
+class TopicLookup:
+    """Asks the master for the readable partitions of a topic.
 
     Args:
         cluster: the connections to the cluster.
         group: a group without other members.
-        client_id: the name of its only member.
-        host: the client's own address.
+        client_id: the id of its only member.
+        host: the client's address.
         credentials: for the master; those for brokers are renewed.
     """
 
@@ -70,11 +70,11 @@ class TopicSurvey:
         self._host = host
         self._credentials = credentials
 
-    async def survey(self, topic: str) -> Survey:
-        """Register, ask, and leave.
+    async def look_up(self, topic: str) -> ReadableParts:
+        """Register, look up the topic, and unregister.
 
         Raises:
-            RefusedError: the topic does not exist (431), or another reason.
+            RefusedError: the topic does not exist (431), or for another reason.
             UnavailableError: no master could be reached.
         """
         brokers = await self._register(topic)
@@ -82,7 +82,7 @@ class TopicSurvey:
             texts = await self._partitions()
         finally:
             await self._leave()
-        return _survey(topic, texts, brokers)
+        return _look_up(topic, texts, brokers)
 
     async def _register(self, topic: str) -> dict[int, BrokerInfo]:
         request = pb.RegisterRequestC2MV2(
@@ -100,7 +100,7 @@ class TopicSurvey:
         answer = await masters.ask(methods.CONSUMER_REGISTER_V2, request, pb.RegisterResponseM2CV2)
         self._check(answer.errCode, answer.errMsg, topic)
         if answer.HasField("authorizedInfo"):
-            # Not the other token: that is for this name only.
+            # Not the other token, which is valid only for this client id.
             self._credentials.visit_token = answer.authorizedInfo.visitAuthorizedToken
         secure = self._cluster.secure
         found = (BrokerInfo.parse(text, tls=secure) for text in answer.brokerConfigList)
@@ -126,16 +126,16 @@ class TopicSurvey:
         try:
             await self._cluster.masters.ask(methods.CONSUMER_CLOSE, request, pb.CloseResponseM2C)
         except CohererError as error:
-            _log.info("The master did not accept that %s leaves: %s", self._client_id, error)
+            _log.info("Unregistering %s failed: %s", self._client_id, error)
 
     def _check(self, code: int, text: str, topic: str | None) -> None:
         if code != ResultCode.SUCCESS:
             raise codes.refused(code, text, server=self._cluster.masters.server, topic=topic)
 
 
-def _survey(topic: str, texts: list[str], brokers: dict[int, BrokerInfo]) -> Survey:
+def _look_up(topic: str, texts: list[str], brokers: dict[int, BrokerInfo]) -> ReadableParts:
     partitions: list[Partition] = []
-    away: list[BrokerInfo] = []
+    unreadable: list[BrokerInfo] = []
     for meta in map(TopicMeta.parse, texts):
         if meta.topic != topic:
             continue
@@ -148,30 +148,30 @@ def _survey(topic: str, texts: list[str], brokers: dict[int, BrokerInfo]) -> Sur
                     Partition(broker, topic, number) for number in partition_ids(count, stores)
                 ]
             else:
-                away.append(broker)
-    return Survey(partitions, away)
+                unreadable.append(broker)
+    return ReadableParts(partitions, unreadable)
 
 
 T = TypeVar("T")
 
 
 READER_PREFIX: Final = "coherer_reader_"
-"""Names of groups that exist for one reader only; what is stored for them may be forgotten."""
+"""The prefix of groups that exist for one reader only; their offsets may be deleted."""
 
-FRESH_MS: Final = 60_000
-"""Tokens for brokers change every few minutes; older ones are asked for again."""
+CREDENTIALS_AGE_MS: Final = 60_000
+"""Credentials for brokers change every few minutes; older ones are renewed."""
 
-SURVEY_MS: Final = 1_000
-"""`offsets` may be called often, by a stream that waits for messages. For this long, it uses the
-same list of partitions."""
+LOOKUP_CACHE_MS: Final = 1_000
+"""How long `offsets` uses the same list of partitions: a stream that waits for messages may call it
+often."""
 
 _FINAL: Final = FINAL_CODES | {ResultCode.TOPIC_NOT_DEPLOYED}
 
-_NO_SURVEY: Final = frozenset(
+_LOOKUP_REFUSED: Final = frozenset(
     {None, ResultCode.CONSUME_GROUP_FORBIDDEN, ResultCode.CONSUME_CONTENT_FORBIDDEN}
 )
-"""After these refusals of a survey, the producers' list is used. An old master answers without a
-code."""
+"""After these refusals of a look-up, the list for producers is used. An old master answers without
+a code."""
 
 
 class TopicCatalog:
@@ -187,32 +187,32 @@ class TopicCatalog:
         self._starting = asyncio.Lock()
         self._name = f"{READER_PREFIX}{secrets.token_hex(6)}"
         self._slots: set[int] = set()
-        self._surveyed: dict[str, tuple[float, list[Partition]]] = {}  # when, by the loop's clock
+        self._cached: dict[str, tuple[float, list[Partition]]] = {}  # when, by the loop's clock
 
     def check_client(self) -> None:
         """Check that the client can be used here and now; see `ConnectionPool.check`."""
         self._cluster.pool.check()
 
     async def partitions(self, topic: str) -> list[Partition]:
-        """The partitions of a topic that can be read, sorted by broker and number.
+        """The readable partitions of a topic, sorted by broker and number.
 
         Raises:
             RefusedError: no partition can be read.
             UnavailableError: no master could be reached.
         """
-        return await self._persist(lambda: self._readable(topic))
+        return await self._retry(lambda: self._readable(topic))
 
-    async def away(self, topic: str) -> list[BrokerInfo]:
+    async def unreadable_brokers(self, topic: str) -> list[BrokerInfo]:
         """The brokers with partitions of a topic that cannot be read now.
 
         Raises:
             RefusedError: the topic does not exist.
             UnavailableError: no master could be reached.
         """
-        return (await self._survey(topic)).away
+        return (await self._look_up(topic)).unreadable
 
     async def offsets(self, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
-        """The oldest offset and the one behind the newest, by broker id and partition.
+        """The oldest offset and one after the newest, by broker id and partition.
 
         Raises:
             RefusedError: the topic does not exist, or a broker refused.
@@ -220,32 +220,32 @@ class TopicCatalog:
         """
 
         async def attempt() -> dict[tuple[str, int], tuple[int, int]]:
-            partitions = await self._known(topic)
+            partitions = await self._recent_partitions(topic)
             try:
-                ends = await self._ends(partitions)
+                ends = await self._offset_ranges(partitions)
             except CohererError:
-                self._surveyed.pop(topic, None)
+                self._cached.pop(topic, None)
                 raise
             return {
                 (str(partition.broker.id), partition.id): end
                 for partition, end in zip(partitions, ends, strict=True)
             }
 
-        return await self._persist(attempt)
+        return await self._retry(attempt)
 
     async def ready(self) -> None:
-        """Register with the master, and get its current credentials for brokers.
+        """Register with the master, and get current credentials for brokers.
 
         Raises:
             UnavailableError: no master could be reached.
             RefusedError: the master refused.
         """
         publisher = await self._registered()
-        if publisher.silent_ms > FRESH_MS:
+        if publisher.silent_ms > CREDENTIALS_AGE_MS:
             await publisher.heartbeat()
 
     def reserve(self) -> int:
-        """A number that no other reader has now; low numbers are reused."""
+        """A number that no other reader uses; low numbers are reused."""
         slot = next(number for number in range(len(self._slots) + 1) if number not in self._slots)
         self._slots.add(slot)
         return slot
@@ -260,27 +260,27 @@ class TopicCatalog:
         return BrokerRpc(self._cluster, member, group, self._publisher.credentials, {})
 
     async def close(self) -> None:
-        """Leave."""
+        """Unregister."""
         await self._publisher.stop()
 
-    async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
         timeout_ms = self._cluster.options.timeout_ms
-        return await persist(attempt, timeout_ms=timeout_ms, final=_FINAL)
+        return await retry(attempt, timeout_ms=timeout_ms, final=_FINAL)
 
-    async def _known(self, topic: str) -> list[Partition]:
-        """The partitions that can be read; at most `SURVEY_MS` old."""
+    async def _recent_partitions(self, topic: str) -> list[Partition]:
+        """The readable partitions; the list is at most `LOOKUP_CACHE_MS` old."""
         now = asyncio.get_running_loop().time()
-        when, partitions = self._surveyed.get(topic, (now, []))
-        if not partitions or (now - when) * 1000 >= SURVEY_MS:
+        when, partitions = self._cached.get(topic, (now, []))
+        if not partitions or (now - when) * 1000 >= LOOKUP_CACHE_MS:
             partitions = await self._readable(topic)
-            self._surveyed[topic] = now, partitions
+            self._cached[topic] = now, partitions
         return partitions
 
     async def _readable(self, topic: str) -> list[Partition]:
-        survey = await self._survey(topic)
+        survey = await self._look_up(topic)
         if not survey.partitions:
             raise RefusedError(
-                "The topic has no partition that can be read.",
+                "The topic has no readable partition.",
                 server=self._cluster.masters.server,
                 topic=topic,
                 code=ResultCode.PARAMETER_MSG_TOPIC_NO_PARTITION,
@@ -288,30 +288,30 @@ class TopicCatalog:
             )
         return survey.partitions
 
-    async def _ends(self, partitions: Iterable[Partition]) -> list[tuple[int, int]]:
+    async def _offset_ranges(self, partitions: Iterable[Partition]) -> list[tuple[int, int]]:
         slot = self.reserve()
         try:
             rpc = self.rpc(slot)
-            return await asyncio.gather(*(_bounds(rpc, one) for one in partitions))
+            return await asyncio.gather(*(_offset_range(rpc, one) for one in partitions))
         finally:
             self.release(slot)
 
-    async def _survey(self, topic: str) -> Survey:
+    async def _look_up(self, topic: str) -> ReadableParts:
         publisher = await self._registered()
         slot = self.reserve()
         try:
             group, member = self._names(slot)
-            surveyor = TopicSurvey(
+            lookup = TopicLookup(
                 self._cluster, group, member, publisher.local_host, publisher.credentials
             )
-            return await surveyor.survey(topic)
+            return await lookup.look_up(topic)
         except RefusedError as error:
-            if error.code not in _NO_SURVEY:
+            if error.code not in _LOOKUP_REFUSED:
                 raise
             _log.info("The master lists topic %s for producers only: %s", topic, error)
         finally:
             self.release(slot)
-        return Survey(await self._writable(topic), [])
+        return ReadableParts(await self._writable(topic), [])
 
     async def _writable(self, topic: str) -> list[Partition]:
         """The partitions that the master lists for producers."""
@@ -328,7 +328,7 @@ class TopicCatalog:
         )
 
     def _names(self, slot: int) -> tuple[str, str]:
-        """Group and only member."""
+        """The group of a reader, and its only member."""
         group = f"{self._name}_{slot}"
         return group, f"{group}_{client_id(self._publisher.local_host, 'Reader')}"
 
@@ -339,11 +339,11 @@ class TopicCatalog:
         return self._publisher
 
 
-async def _bounds(rpc: BrokerRpc, partition: Partition) -> tuple[int, int]:
-    # Offset 0 is moved up to the oldest message by the broker.
+async def _offset_range(rpc: BrokerRpc, partition: Partition) -> tuple[int, int]:
+    # The broker moves offset 0 to the oldest message.
     start = await rpc.register(partition, read_status=0, offset=0)
     try:
         await rpc.unregister(partition, consumed=False)
     except CohererError as error:
-        _log.info("Giving back %s: %s", partition.key, error)
+        _log.info("Unregistering %s failed: %s", partition.key, error)
     return start.offset, start.max_offset
