@@ -1,7 +1,7 @@
 """The calls of a broker to its clients, and filters: the same to Java's broker and to ours.
 
 What is asserted here was observed on Java's; so what our broker does is held against what Java's
-does, down to remarks and bodies (rocketmq 2.13, 2.14, 4).
+does, down to remarks and bodies (docs/protocol/rocketmq.md, sections 2.13, 2.14, 4).
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ async def test_request_and_reply(place: Place) -> None:
 
 
 async def test_filters(place: Place) -> None:
-    """A heartbeat's expression is ready for the pulls that refer to it, or not (3.11, 2.6)."""
+    """A heartbeat's expression is ready for the pulls that refer to it, or not (section 3.11)."""
     client = await place.dial()
     await place.send(client)
     await place.visible(client, 1)

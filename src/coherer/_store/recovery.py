@@ -18,7 +18,8 @@ that everything before an offset X is on the disk. So:
 
 X is Coherer's own offset in the checkpoint. If Java has used the directory there is none. Then X is
 the end of the last record that any queue knows after a clean shutdown; after a crash it is the
-start of the log file that Java's own rule finds by store times (protocol page, 6.5).
+start of the log file that Java's own rule finds by store times (docs/protocol/rocketmq.md, section
+6.5).
 """
 
 from __future__ import annotations

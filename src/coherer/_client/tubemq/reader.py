@@ -1,5 +1,7 @@
 """Reads a range of one partition, in a group of its own.
 
+See docs/protocol/tubemq.md, section 8.7.
+
 Where offsets count messages (Coherer's broker), the range is exact: no message before its start,
 and none at or behind its end. With Java's broker offsets are byte positions in an index that
 partitions share; a read begins exactly at a position that the broker returned, and ends with the
@@ -257,7 +259,7 @@ class Reader(Lifecycle):
             if self.exact:
                 return None
             # Java's broker also answers this after thousands of entries of other partitions in a
-            # row (8.7); then it has moved on, and there may be more behind them.
+            # row (section 8.7); then it has moved on, and there may be more behind them.
             found = await self._arrived(batch)
             return found if found[1] > self.position else None
         raise codes.refused(

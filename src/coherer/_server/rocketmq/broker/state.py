@@ -1,4 +1,7 @@
-"""What the request handlers of a RocketMQ broker share: tables, counters, filters, options."""
+"""What the request handlers of a RocketMQ broker share: tables, counters, filters, options.
+
+See docs/protocol/rocketmq.md, sections 2.12, 3.11, 6.11, 6.12 and 7.2.
+"""
 
 from __future__ import annotations
 
