@@ -27,12 +27,12 @@ REFERENCE = re.compile(
     rf"(?:docs/protocol/(\w+)\.md,{BREAK})?\b[Ss]ections?{BREAK}({LIST})(?!\w)",
 )
 VAGUE = re.compile(
-    rf"[(\[](?:(?:rocketmq|tubemq|spark) )?({NUMBER})(?:[,;]? [\w.]+)*[)\]]"  # (2.5.9), (rocketmq 6.5)
+    rf"[(\[](?:(?:rocketmq|tubemq|spark) )?({NUMBER})(?:[,;]? [\w.]+)*[)\]]"
     rf"|[Pp]rotocol page,? ({NUMBER})"
     rf"|\.md, ({NUMBER})"
     rf"|# -- ({NUMBER})"
 )
-"""Forms of a reference that do not say "section"."""
+"""Forms of a reference that do not say "section": (2.5.9), (rocketmq 6.5), protocol page, 6.5."""
 
 
 def sections(page: str) -> set[str]:
