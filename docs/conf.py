@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from sphinx.application import Sphinx
 
 import coherer
@@ -32,25 +34,46 @@ napoleon_numpy_docstring = False
 default_role = "code"
 
 nitpicky = False
+suppress_warnings = [
+    "myst.header",  # the protocol pages use deep headings for messages
+    "ref.python",  # names that two modules export
+]
 linkcheck_ignore = [r"http://(127\.0\.0\.1|localhost)"]
 
 
-def _fences(*arguments: list[str]) -> None:
-    """Turns the Markdown fences of a docstring into reStructuredText's code blocks."""
+def _from_markdown(*arguments: list[str]) -> None:
+    """Turns the Markdown of a docstring into reStructuredText: fences, tables, code in a line."""
     lines = arguments[-1]
+    out: list[str] = []
     language: str | None = None
-    margin = ""
-    for number, line in enumerate(lines):
+    table = False
+    for line in lines:
         text = line.strip()
-        if language is None and text.startswith("```"):
-            language, margin = text[3:] or "text", line[: line.index("`")]
-            lines[number] = f"{margin}.. code-block:: {language}\n"
-        elif language is not None:
-            lines[number] = "" if text == "```" else f"    {line}"
+        margin = line[: len(line) - len(line.lstrip())]
+        if language is not None:
+            out.append("" if text == "```" else f"    {line}")
             language = None if text == "```" else language
-    lines[:] = "\n".join(lines).split("\n")
+        elif text.startswith("```"):
+            language = text[3:] or "text"
+            out += [f"{margin}.. code-block:: {language}", ""]
+        elif text.startswith("|") and text.endswith("|"):
+            if not table:
+                out += [f"{margin}.. list-table::", f"{margin}   :header-rows: 1", ""]
+            table = True
+            if set(text) != {"|", "-"}:
+                first, *others = (cell.strip() for cell in text[1:-1].split("|"))
+                out.append(f"{margin}   * - {_code(first)}")
+                out += [f"{margin}     - {_code(cell)}" for cell in others]
+        else:
+            table = False
+            out.append(line if text.startswith(">>>") else _code(line))
+    lines[:] = out
+
+
+def _code(line: str) -> str:
+    return re.sub(r"(?<![`:])`([^`]+)`(?!`)", r"``\1``", line)
 
 
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
-    app.connect("autodoc-process-docstring", _fences, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", _from_markdown, priority=400)  # before napoleon

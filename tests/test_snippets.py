@@ -12,13 +12,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    *(path for path in sorted((ROOT / "docs").rglob("*.md")) if path.parent.name != "protocol"),
+]
+"""The pages about protocols have records of experiments instead of examples."""
+
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 NAMES = {
-    "spark.md": (
+    "docs/spark.md": (
         "from pyspark.sql import DataFrame, SparkSession\n"
-        "spark: SparkSession\nrows: DataFrame\nurl: str\nplace: str\n"
+        "spark: SparkSession\nrows: DataFrame\nurl: str\ncheckpoint: str\n"
     )
 }
 """Names that the fragments of a document use, as a stub."""
@@ -32,13 +37,15 @@ def snippets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("snippets")
     for document in DOCUMENTS:
         text = document.read_text("utf-8")
+        relative = document.relative_to(ROOT).as_posix()
+        title = re.sub(r"\W", "_", relative.removesuffix(".md").lower())
         for block in BLOCK.finditer(text):
             line = text.count("\n", 0, block.start(1)) + 1
-            name = f"{document.stem.lower()}_line_{line}.py"
-            start = f"from {document.stem}_names import *\n" if document.name in NAMES else ""
+            name = f"{title}_line_{line}.py"
+            start = f"from {title}_names import *\n" if relative in NAMES else ""
             (directory / name).write_text(start + block.group(1), "utf-8")
-        if document.name in NAMES:
-            (directory / f"{document.stem}_names.pyi").write_text(NAMES[document.name], "utf-8")
+        if relative in NAMES:
+            (directory / f"{title}_names.pyi").write_text(NAMES[relative], "utf-8")
     for example in sorted((ROOT / "examples").glob("*.py")):
         (directory / f"example_{example.name}").write_text(example.read_text("utf-8"), "utf-8")
     return directory

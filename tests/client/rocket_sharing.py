@@ -1,4 +1,7 @@
-"""What groups of consumers do, and who reads without one, as scenarios of `rocket_consuming`."""
+"""What groups of consumers do, and who reads without one, as scenarios of `rocket_consuming`.
+
+See docs/protocol/rocketmq.md, sections 2.7 and 6.3.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,7 @@ async def start_positions(scenario: Scenario) -> None:
     await scenario.make(client, 1)
     await scenario.send(client, "old")
     passed = time.time() + 0.1
-    await until(lambda: time.time() > passed)  # what is searched for is the nearest (6.3)
+    await until(lambda: time.time() > passed)  # what is searched for is the nearest (section 6.3)
     await scenario.send(client, "new")
     queue = Queue(scenario.topic, "broker-a", 0)
     message: Any = None
@@ -98,7 +101,7 @@ async def start_positions(scenario: Scenario) -> None:
     await begins("earliest", "old")
     await begins({queue: 1}, "new")
     moment = datetime.fromtimestamp(message.stored_ms / 1000 - 0.001, UTC)  # just before "new"
-    # A 4.x broker says of a group that it has never heard of that it stands at 0 (2.7).
+    # A 4.x broker says of a group that it has never heard of that it stands at 0 (section 2.7).
     await begins(moment, "new")
     assert await client._rpc.stored_offset(f"{scenario.group}n", queue) is None
     async with client.pull_consumer(f"{scenario.group}p", start=moment) as puller:

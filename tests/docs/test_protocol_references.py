@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -14,12 +16,23 @@ SOURCES = sorted(
     for top in ("src", "tests", "benchmarks")
     for kind in ("*.py", "*.proto")
     for path in (ROOT / top).rglob(kind)
-    if path != Path(__file__)
+    if path != Path(__file__) and not path.stem.endswith("_pb2")
 )
 NUMBER = r"\d+(?:\.\d+)*"
+LIST = rf"{NUMBER}(?:(?:, and | and | to |, ){NUMBER})*"
+BREAK = r"(?: |\s*\n\s*(?:# |// )?)"
+"""A space, or the end of a line of a docstring or comment."""
+
 REFERENCE = re.compile(
-    rf"(?:docs/protocol/(\w+)\.md, )?[Ss]ections? ({NUMBER}(?:(?:, | and | to |, and ){NUMBER})*)"
+    rf"(?:docs/protocol/(\w+)\.md,{BREAK})?\b[Ss]ections?{BREAK}({LIST})(?!\w)",
 )
+VAGUE = re.compile(
+    rf"[(\[](?:(?:rocketmq|tubemq|spark) )?({NUMBER})(?:[,;]? [\w.]+)*[)\]]"
+    rf"|[Pp]rotocol page,? ({NUMBER})"
+    rf"|\.md, ({NUMBER})"
+    rf"|# -- ({NUMBER})"
+)
+"""Forms of a reference that do not say "section": (2.5.9), (rocketmq 6.5), protocol page, 6.5."""
 
 
 def sections(page: str) -> set[str]:
@@ -37,6 +50,19 @@ def references(path: Path) -> list[tuple[str, str]]:
         assert page or len(set(named)) == 1, f"{path}: which page has section {numbers}?"
         found += [(page or named[0], number) for number in re.findall(NUMBER, numbers)]
     return found
+
+
+def prose(path: Path) -> list[str]:
+    """The comments and docstrings of a file."""
+    text = path.read_text("utf-8")
+    if path.suffix == ".proto":
+        return re.findall(r"//.*", text)
+    return [
+        token.string
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type == tokenize.COMMENT
+        or (token.type == tokenize.STRING and re.match(r'[rR]?"""', token.string))
+    ]
 
 
 def test_the_pages_are_there() -> None:
@@ -58,6 +84,18 @@ def test_every_reference_resolves() -> None:
         if number not in known[page]
     ]
     assert broken == []
+
+
+def test_no_reference_omits_the_word_section() -> None:
+    known = {number for page in PAGES for number in sections(page) if "." in number}
+    vague = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in SOURCES
+        for text in prose(path)
+        for match in VAGUE.finditer(text)
+        if any(number in known for number in match.groups() if number)
+    ]
+    assert vague == []
 
 
 @pytest.mark.parametrize("path", sorted(PAGES.values()), ids=lambda path: path.stem)

@@ -43,7 +43,7 @@ def test_the_tutorial(node: EmbeddedNode, capsys: pytest.CaptureFixture[str]) ->
         run("tutorial.md", block, node)
     printed = capsys.readouterr().out
     assert "stored in partition" in printed
-    assert "received 1001 messages" in printed
+    assert "received 1001 messages, the last one:" in printed
     assert "en b'hello'" in printed
 
 

@@ -1,4 +1,7 @@
-"""Java's clients answer what our broker asks, and find each other through it (2.13, 2.14, 4)."""
+"""Java's clients answer what our broker asks, and find each other through it.
+
+See docs/protocol/rocketmq.md, sections 2.13, 2.14, 4.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The calls of a broker to its clients, and filters: the same to Java's broker and to ours.
 
 What is asserted here was observed on Java's; so what our broker does is held against what Java's
-does, down to remarks and bodies (rocketmq 2.13, 2.14, 4).
+does, down to remarks and bodies (docs/protocol/rocketmq.md, sections 2.13, 2.14, 4).
 """
 
 from __future__ import annotations

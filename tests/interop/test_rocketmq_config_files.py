@@ -1,4 +1,7 @@
-"""What heartbeats leave in files is the other broker's to go on with (3.11, 3.12, 6.10)."""
+"""What heartbeats leave in files is the other broker's to go on with.
+
+See docs/protocol/rocketmq.md, sections 3.11, 3.12, 6.10.
+"""
 
 from __future__ import annotations
 

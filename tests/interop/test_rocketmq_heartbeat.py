@@ -1,7 +1,7 @@
 """The heartbeat path of a broker: the same bytes to Java's broker and to ours.
 
 What is asserted here was observed on Java's; so what our broker does is held against what Java's
-does, down to remarks and bodies (rocketmq 2.4.5, 2.10, 2.12, 3).
+does, down to remarks and bodies (docs/protocol/rocketmq.md, sections 2.4.5, 2.10, 2.12, 3).
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ async def test_numbers_for_words(scenario: BrokerScenario) -> None:
     assert (await client.beat(wrong)).code == 1
 
 
-# -- topics that sends make (2.4.5)
+# -- topics that sends make (section 2.4.5)
 
 
 @pytest.mark.parametrize(

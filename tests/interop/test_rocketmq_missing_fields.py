@@ -1,6 +1,9 @@
 """Each field of each request left out or no number, bodies that are null: Java's answer is ours.
 
-What Java makes of it depends on who touches the null (1.5): often nothing, sometimes code 1.
+See docs/protocol/rocketmq.md, section 1.5.
+
+What Java makes of it depends on who touches the null (section 1.5): often nothing, sometimes code
+1.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from coherer._record import layout
 from coherer._record.properties import encode as encode_properties
 from coherer.errors import DamagedStoreError, UsageError
 
-# The worked example of the protocol page, 13.6.
+# The worked example of docs/protocol/rocketmq.md, section 13.6.
 EXAMPLE = bytes.fromhex(
     "00000091daa320a73610a6860000000100000000000000000000002a00000000"
     "0000100000000000000001802ba9f4000a0000090000c351000001802ba9f47b"

@@ -40,7 +40,7 @@ def rules(**account: Any) -> AccessRules:
 
 
 def test_the_order_of_checks() -> None:
-    """10.2, one after the other."""
+    """The checks of docs/protocol/rocketmq.md, section 10.2, in order."""
     found = rules(white_remote_address="10.1.1.1")
     assert found.fault(wish(address="192.168.0.77", key=None)) is None
     assert found.fault(wish(key=None)) == "No accessKey is configured"

@@ -1,4 +1,7 @@
-"""Consumers and producers of a RocketMQ broker (rocketmq 3.7 to 3.10)."""
+"""Consumers and producers of a RocketMQ broker.
+
+See docs/protocol/rocketmq.md, sections 3.7 to 3.10.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ def broker() -> Broker:
     return Broker()
 
 
-# -- 3.7
+# -- section 3.7
 
 
 def test_a_group_appears_with_its_first_heartbeat(broker: Broker) -> None:
@@ -163,7 +166,7 @@ def test_a_group_without_notifications(broker: Broker) -> None:
     assert broker.manager.unregister("g", "a", notify=False) == [Unregistered("g")]
 
 
-# -- 3.8
+# -- section 3.8
 
 
 def test_unregistering(broker: Broker) -> None:
@@ -203,7 +206,7 @@ def test_the_groups_that_subscribe_to_a_topic(broker: Broker) -> None:
     assert broker.manager.find("nobody", "id-a") is None
 
 
-# -- 3.9
+# -- section 3.9
 
 
 def test_expired_members_are_removed_without_events(broker: Broker) -> None:
@@ -221,7 +224,7 @@ def test_expired_members_are_removed_without_events(broker: Broker) -> None:
     assert broker.manager.expire(EXPIRED_MS + 2) == []
 
 
-# -- 3.10
+# -- section 3.10
 
 
 def all_alive(channel: str) -> bool:

@@ -1,4 +1,4 @@
-"""Filters that the broker keeps for groups (rocketmq 3.11)."""
+"""Filters that the broker keeps for groups (docs/protocol/rocketmq.md, section 3.11)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Delayed messages: redirected, due, released."""
+"""Delayed messages: redirected, due, released.
+
+See docs/protocol/rocketmq.md, section 6.6.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,8 @@ def test_a_released_message_is_unchanged() -> None:
     assert (waits.topic, waits.queue_id) == ("SCHEDULE_TOPIC_XXXX", 2)
     back = released(stored(waits))
     assert back is not None
-    # Java leaves its marks in the delivered message (6.6); everything else is as it was sent.
+    # Java leaves its marks in the delivered message (section 6.6); everything else is as it was
+    # sent.
     marks = {"REAL_TOPIC": "flights", "REAL_QID": "3"}
     assert decode(back.properties) == {**decode(sent.properties), **marks}
     assert msgspec.structs.replace(back, properties=sent.properties) == sent

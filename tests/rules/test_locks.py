@@ -1,4 +1,4 @@
-"""Locks on queues (rocketmq 2.10, codes 41 and 42)."""
+"""Locks on queues (docs/protocol/rocketmq.md, section 2.10, codes 41 and 42)."""
 
 from __future__ import annotations
 

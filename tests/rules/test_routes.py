@@ -1,4 +1,7 @@
-"""Name server rules: registration, liveness, permission, settings (section 9)."""
+"""Name server rules: registration, liveness, permission, settings.
+
+See docs/protocol/rocketmq.md, section 9.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Topics and groups: partitions, and RocketMQ's files."""
+"""Topics and groups: partitions, and RocketMQ's files.
+
+See docs/protocol/rocketmq.md, sections 2.4.5 and 6.10.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +122,7 @@ def test_damaged_topic_files_raise(data: bytes) -> None:
         GroupTable.load(data.replace(b"topicConfigTable", b"subscriptionGroupTable"))
 
 
-# -- internal topics and groups (6.10)
+# -- internal topics and groups (section 6.10)
 
 
 def add_internal(table: TopicTable, **options: Any) -> None:
@@ -166,7 +169,7 @@ def test_groups_that_every_broker_has() -> None:
     assert table.version == DataVersion(0, 0)
 
 
-# -- topics created by sends (2.4.5)
+# -- topics created by sends (section 2.4.5)
 
 
 def made(**changes: Any) -> TopicTable:

@@ -40,7 +40,7 @@ def find(
 
 
 def test_worked_example(tmp_path: Path) -> None:
-    """Protocol page, 13.13, at Java's sizes."""
+    """The example of docs/protocol/rocketmq.md, section 13.13, at Java's sizes."""
     index = KeyIndex(OsFiles(), tmp_path, 5_000_000, 20_000_000)
     assert index.load(Checkpoint(), clean=True) == []
     assert list(tmp_path.iterdir()) == []  # created with the first key

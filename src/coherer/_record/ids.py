@@ -1,4 +1,4 @@
-"""Message ids: offset ids and unique ids (protocol page, 5.6 and 5.8).
+"""Message ids: offset ids and unique ids (docs/protocol/rocketmq.md, sections 5.6 and 5.8).
 
 An *offset id* is the address of the store and the log offset of the record, in upper-case hex. A
 *unique id* is created by the client before it sends: address, process, time since the start of the

@@ -1,4 +1,6 @@
-"""Topics and groups that RocketMQ reserves, and delay levels (protocol page, 2.11, 6.6 to 6.10).
+"""Topics and groups that RocketMQ reserves, and delay levels.
+
+See docs/protocol/rocketmq.md, sections 2.11, 6.6 to 6.10.
 
 A message with the property DELAY goes to queue `level - 1` of the schedule topic. The consume
 queues of that topic hold the delivery time instead of the tag code, so the store needs the delay

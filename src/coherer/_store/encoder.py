@@ -302,7 +302,7 @@ def _merge(results: Sequence[AppendResult]) -> AppendResult:
 
 
 def _queue_offset(draft: Draft, offset: int) -> int:
-    # Prepared messages and rollbacks are in no queue (protocol page, 6.2).
+    # Prepared messages and rollbacks are in no queue (docs/protocol/rocketmq.md, section 6.2).
     return 0 if draft.sys_flag & ROLLED_BACK in (PREPARED, ROLLED_BACK) else offset
 
 

@@ -5,7 +5,7 @@ Invariants:
 1. Offsets are `{"topic": {"broker:partition": n}}`; n is the next offset to read, so an end is
    exclusive.
 2. Keys are always sorted. Spark compares offsets as JSON text: the same numbers in another order
-   would look like new data, forever (spark.md, section 1).
+   would look like new data, forever (docs/protocol/spark.md, section 1).
 3. A partition that a start does not name is new, and is read from its beginning.
 4. The end of the first micro-batch also holds the start of that batch, under the name `:start`.
    Spark writes the end of a batch to the checkpoint before it runs the batch, but never the first

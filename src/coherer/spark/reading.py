@@ -1,5 +1,8 @@
 """Reads the ranges of a task, as Arrow batches of about a megabyte with the columns of a queue.
 
+See docs/protocol/spark.md, section 2.1.
+
+
 The columns are the same for both protocols:
 
 | column | type | TubeMQ | RocketMQ |
@@ -37,7 +40,7 @@ from coherer.spark.planning import DataLossError, Range
 from coherer.spark.queue import Queue, RangeReader
 
 BATCH_BYTES: Final = 1_000_000
-"""Target size of a RecordBatch. From 10 MB on throughput halves (spark.md, section 2.1)."""
+"""Target size of a RecordBatch. From 10 MB on throughput halves (section 2.1)."""
 
 ENOUGH_BYTES: Final = 400_000
 """Smaller batches are joined. A read from a busy broker returns 512 KiB: joining two of those would

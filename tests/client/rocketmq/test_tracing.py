@@ -18,7 +18,8 @@ SEND = RequestCode.SEND_MESSAGE_V2
 
 
 def test_records_as_java_writes_them() -> None:
-    # Section 11: fields separated by U+0001, each record ended by U+0002, null as its word.
+    # docs/protocol/rocketmq.md, section 11:
+    # Fields separated by U+0001, each record ended by U+0002, null as its word.
     before = tracing.before_record(
         region=None, group="g", request_id="R", message_id="M", attempt=2, keys=("k1", "k2")
     )

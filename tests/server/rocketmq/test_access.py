@@ -1,4 +1,4 @@
-"""Access control over sockets, and its files (sections 2.16 and 10)."""
+"""Access control over sockets, and its files (docs/protocol/rocketmq.md, sections 2.16 and 10)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.server.client_harness import consumer, heartbeat, tags
 from tests.server.rocket_harness import BrokerHarness, Client, pull_fields, running, send_fields
 
 EXCEPTION = "org.apache.rocketmq.acl.common.AclException: "
-# The example of 10.3, with an administrator and without this machine's address.
+# The example of section 10.3, with an administrator and without this machine's address.
 FILE = """\
 globalWhiteRemoteAddresses:
 - 10.10.103.*

@@ -1,4 +1,7 @@
-"""Invalid requests are answered, and neither close the connection nor stop the broker."""
+"""Invalid requests are answered, and neither close the connection nor stop the broker.
+
+See docs/protocol/rocketmq.md, section 2.9.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from tests.server.rocket_harness import SEND_V2, BrokerHarness, Client, pull_fie
 
 CODES = sorted(int(code) for code in RequestCode)
 SILENT = {RequestCode.END_TRANSACTION}
-"""A transaction of which the producer knows nothing is not answered (2.9)."""
+"""A transaction of which the producer knows nothing is not answered (section 2.9)."""
 
 NAMES = [
     *send_fields(),

@@ -1,4 +1,7 @@
-"""Requests of a broker to its clients, over sockets (sections 2.13 and 4)."""
+"""Requests of a broker to its clients, over sockets.
+
+See docs/protocol/rocketmq.md, sections 2.13 and 4.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,7 @@ def reset(time_ms: int, *, force: bool = False, topic: str = TOPIC) -> dict[str,
     }
 
 
-# -- 4.1
+# -- section 4.1
 
 
 async def test_a_producer_is_asked_for_the_state_of_its_transaction(harness: Harness) -> None:
@@ -106,7 +109,7 @@ async def test_a_producer_is_asked_for_the_state_of_its_transaction(harness: Har
     assert not harness.calls.check_transaction(question)
 
 
-# -- 4.4
+# -- section 4.4
 
 
 async def test_reset_by_time(harness: Harness, admin: Client) -> None:
@@ -127,7 +130,7 @@ async def test_reset_by_time(harness: Harness, admin: Client) -> None:
 
 
 async def test_the_worked_bodies(harness: Harness, admin: Client) -> None:
-    """13.16."""
+    """The example of section 13.16."""
     harness.state.topics.put(Topic(name=TOPIC, read_queues=4, write_queues=1), 0)
     fill(harness, messages=5)
     commit(harness, 5)
@@ -208,7 +211,7 @@ async def test_members_that_cannot_be_reset(harness: Harness, admin: Client) -> 
     assert last.asked.empty()
 
 
-# -- 4.5
+# -- section 4.5
 
 
 def status(client_id: str | None = None) -> dict[str, str]:
@@ -286,7 +289,7 @@ async def test_no_status(harness: Harness, admin: Client) -> None:
     )
 
 
-# -- 2.13
+# -- section 2.13
 
 
 def running(client_id: str, **more: str) -> dict[str, str]:

@@ -1,4 +1,7 @@
-"""Members of groups, filter expressions, and queue locks (sections 2.10 and 2.12)."""
+"""Members of groups, filter expressions, and queue locks.
+
+See docs/protocol/rocketmq.md, sections 2.10 and 2.12.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from tests.server.client_harness import (
 IDS, LOCK, UNLOCK, CHECK, CONSUMERS, PRODUCERS, WHO = 38, 41, 42, 46, 203, 204, 300
 
 
-# -- questions, 2.10 and 2.12
+# -- questions, sections 2.10 and 2.12
 
 
 async def test_the_members_of_a_group(harness: Harness, client: Client) -> None:

@@ -1,4 +1,7 @@
-"""Heartbeats over sockets: registration, notifications and saved filters (section 3)."""
+"""Heartbeats over sockets: registration, notifications and saved filters.
+
+See docs/protocol/rocketmq.md, section 3.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +46,11 @@ async def test_the_selectors_of_a_heartbeat_are_bounded(harness: Harness, client
     assert "selectors of this heartbeat" in str(answer.remark)
 
 
-# -- 3.6
+# -- section 3.6
 
 
 async def test_the_worked_example(harness: Harness, client: Client) -> None:
-    """13.4, byte by byte."""
+    """The example of section 13.4, byte for byte."""
     body = (
         b'{"clientID":"10.0.0.9@4242","consumerDataSet":[{"consumeFromWhere":'
         b'"CONSUME_FROM_LAST_OFFSET","consumeType":"CONSUME_PASSIVELY","groupName":"GID_demo",'
@@ -174,7 +177,7 @@ async def test_languages_and_versions_come_from_the_header(
 
 
 async def test_fastjson_forms_of_a_heartbeat(harness: Harness, client: Client) -> None:
-    """A client that shares one subscription between its groups (1.8)."""
+    """A client that shares one subscription between its groups (section 1.8)."""
     body = (
         b'{"clientID":"c","consumerDataSet":['
         b'{groupName:"g","consumeType":"CONSUME_SIDEWAYS","subscriptionDataSet":'
@@ -209,7 +212,7 @@ async def test_a_heartbeat_in_the_words_of_the_cpp_client(client: Client) -> Non
     assert (await client.ask(34, body=wrong)).code == 1
 
 
-# -- 3.7, 3.8
+# -- sections 3.7 and 3.8
 
 
 async def test_members_are_notified_before_the_response(harness: Harness, client: Client) -> None:
@@ -313,7 +316,7 @@ async def test_a_lost_connection(harness: Harness, client: Client) -> None:
     assert not kept.is_dead
 
 
-# -- 3.9
+# -- section 3.9
 
 
 async def test_housekeeping(harness: Harness, client: Client) -> None:
@@ -359,7 +362,7 @@ async def test_a_silent_producer_is_hung_up_on(harness: Harness) -> None:
     assert harness.state.producers.find("b") is None
 
 
-# -- 3.11, and its file
+# -- section 3.11, and its file
 
 
 async def test_expressions_are_kept_and_saved(harness: Harness, client: Client) -> None:

@@ -1,4 +1,7 @@
-"""Delayed messages are delivered once, in order, when they are due."""
+"""Delayed messages are delivered once, in order, when they are due.
+
+See docs/protocol/rocketmq.md, section 6.6.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,7 @@ async def test_messages_of_a_level_keep_their_order_over_queues(node: Node) -> N
 async def test_a_burst_is_recorded_as_delivered_and_not_delivered_again(
     tmp_path: Path, clock: ManualClock
 ) -> None:
-    # Java 4.9.3 would record position 1 here, and deliver four of five again (6.6).
+    # Java 4.9.3 would record position 1 here, and deliver four of five again (section 6.6).
     node = Node(tmp_path, clock)
     for number in range(5):
         node.send(str(number), 1)

@@ -1,4 +1,7 @@
-"""A broker and a client with IPv6 addresses in records, ids and checks (section 5.1)."""
+"""A broker and a client with IPv6 addresses in records, ids and checks.
+
+See docs/protocol/rocketmq.md, section 5.1.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """Nonsense of every kind, to every code of both servers: an answer, and the next is served.
 
+See docs/protocol/rocketmq.md, section 1.5.
+
 A request without sense is refused with code 1 and what went wrong, or does what 4.9 makes of it
-(1.5); what may never be is silence, an error of ours in the log, or a connection that ends.
+(section 1.5); what may never be is silence, an error of ours in the log, or a connection that ends.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ from coherer._wire.rocketmq.command import Command, encode
 from tests.server.rocketmq_caller import Caller
 
 SILENT = {
-    Code.END_TRANSACTION: "a transaction that nobody knows the end of (2.9)",
-    Code.GET_BROKER_CLUSTER_ACL_INFO: "without accounts (2.16)",
-    Code.GET_BROKER_CLUSTER_ACL_CONFIG: "without accounts (2.16)",
+    Code.END_TRANSACTION: "a transaction that nobody knows the end of (section 2.9)",
+    Code.GET_BROKER_CLUSTER_ACL_INFO: "without accounts (section 2.16)",
+    Code.GET_BROKER_CLUSTER_ACL_CONFIG: "without accounts (section 2.16)",
 }
 """Requests that RocketMQ 4.9 does not answer."""
 

@@ -1,4 +1,8 @@
-"""The name server over sockets (sections 2.15 and 9; worked examples 13.1 to 13.3, 13.12)."""
+"""The name server over sockets.
+
+See docs/protocol/rocketmq.md, sections 2.15 and 9. The examples are those of sections 13.1
+to 13.3 and 13.12.
+"""
 
 from __future__ import annotations
 

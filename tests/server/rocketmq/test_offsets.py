@@ -1,4 +1,7 @@
-"""Offsets of groups and queues, and messages by key, id and time (sections 2.7 and 2.8)."""
+"""Offsets of groups and queues, and messages by key, id and time.
+
+See docs/protocol/rocketmq.md, sections 2.7 and 2.8.
+"""
 
 from __future__ import annotations
 

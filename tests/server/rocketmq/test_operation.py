@@ -1,4 +1,7 @@
-"""Administration of topics, groups, offsets and statistics (sections 2.7, 2.11 and 2.12)."""
+"""Administration of topics, groups, offsets and statistics.
+
+See docs/protocol/rocketmq.md, sections 2.7, 2.11 and 2.12.
+"""
 
 from __future__ import annotations
 

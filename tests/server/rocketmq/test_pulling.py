@@ -1,4 +1,7 @@
-"""Pulls: every check of section 2.6 in order, the response to each status, and long polling."""
+"""Pulls: every check of section 2.6 in order, the response to each status, and long polling.
+
+See docs/protocol/rocketmq.md, sections 2.6 and 6.2.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +104,7 @@ async def test_expressions(peer: Client) -> None:
     assert places(answer)[0] == 4
     answer = await peer.pull(subscription="n < 0", expressionType="SQL92")
     assert (answer.code, places(answer)[0]) == (RETRY, 600)
-    for _ in range(2):  # a wrong one lets everything pass, as Java's brokers do (2.6)
+    for _ in range(2):  # a wrong one lets everything pass, as Java's brokers do (section 2.6)
         answer = await peer.pull(subscription="n = ", expressionType="SQL92")
         assert len(records_of(answer)) == 32
 
@@ -485,7 +488,7 @@ async def test_a_waiting_pull_is_checked_again(broker_harness: BrokerHarness, pe
 async def test_half_messages_resume_no_pulls(broker_harness: BrokerHarness, peer: Client) -> None:
     await fill(peer, 1)
     waits = peer.begin_pull(**waiting(queueOffset=1))
-    await peer.send(b"maybe", f=4)  # a client's own: it is in no queue (6.2)
+    await peer.send(b"maybe", f=4)  # a client's own: it is in no queue (section 6.2)
     await peer.settle()
     assert not waits.done()
     await fill(peer, 1)

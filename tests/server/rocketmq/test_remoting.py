@@ -1,4 +1,4 @@
-"""The server side of connections (sections 1.2 to 1.4)."""
+"""The server side of connections (docs/protocol/rocketmq.md, sections 1.2 to 1.4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Replies that a broker pushes to the requesting client (section 2.14)."""
+"""Replies that a broker pushes to the requesting client.
+
+See docs/protocol/rocketmq.md, section 2.14.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that consumers send back (sections 2.5 and 6.8)."""
+"""Messages that consumers send back (docs/protocol/rocketmq.md, sections 2.5 and 6.8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Sends: every check of section 2.4.2 in order, what is stored, and the responses."""
+"""Sends: every check of section 2.4.2 in order, what is stored, and the responses.
+
+See docs/protocol/rocketmq.md, sections 2.4.2 and 5.9.
+"""
 
 from __future__ import annotations
 
@@ -139,7 +142,7 @@ async def test_refusals(peer: Client, changes: dict[str, object], code: int, rem
     answer = await peer.send(**changes)
     assert (answer.code, answer.remark) == (code, remark)
     expected = {} if remark.startswith("the custom field") else REGION
-    assert answer.fields == expected, "also refusals say so, but where Java throws (1.4)"
+    assert answer.fields == expected, "also refusals say so, but where Java throws (section 1.4)"
 
 
 async def test_a_queue_that_is_not_there(broker_harness: BrokerHarness, peer: Client) -> None:

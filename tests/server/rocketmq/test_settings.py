@@ -1,4 +1,7 @@
-"""A broker's settings (section 2.11), and invalid requests of operators."""
+"""A broker's settings, and invalid requests of operators.
+
+See docs/protocol/rocketmq.md, section 2.11.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Transactions end once and atomically; open transactions are checked."""
+"""Transactions end once and atomically; open transactions are checked.
+
+See docs/protocol/rocketmq.md, section 6.7.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Allocation: Java's results (13.15), and that every queue has one owner."""
+"""Allocation: Java's results, and that every queue has one owner.
+
+See docs/protocol/rocketmq.md, section 13.15.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Bodies: the texts of docs/protocol/rocketmq.md, and the lenient reading of other forms."""
+"""Bodies: the texts of docs/protocol/rocketmq.md, and the lenient reading of other forms.
+
+See docs/protocol/rocketmq.md, sections 1.8 and 9.2.
+"""
 
 from __future__ import annotations
 
@@ -141,7 +144,7 @@ def test_running_info_of_a_java_consumer() -> None:
 
 
 def test_queues_as_keys_may_be_text() -> None:
-    """The form that Java takes from others (1.8)."""
+    """The form that Java takes from others (section 1.8)."""
     inner = json.dumps({"brokerName": "broker-a", "queueId": 0, "topic": "T1"})
     assert ResetOffset.read(json.dumps({"offsetTable": {inner: 5}}).encode()) == ResetOffset(
         offset_table={Q: 5}
@@ -251,7 +254,7 @@ def test_compressed_registrations() -> None:
     )
     found = RegisterBody.read(body.compressed(), compressed=True)
     assert found.filter_server_list == ["h:1"]
-    # The short form has no room for these two (9.2).
+    # The short form has no room for these two (section 9.2).
     assert found.topic_config_serialize_wrapper.topic_config_table == {
         "T": TopicConfig(topic_name="T", read_queue_nums=2)
     }

@@ -102,7 +102,7 @@ def test_any_bytes_are_a_json_header_or_a_protocol_error(header: bytes) -> None:
                 fields={"d": "4", "g": "1650000000000", "k": "false", "x": "1.5"},
             ),
         ),
-        # Java's library accepts these too (section 1.2).
+        # Java's library accepts these too (docs/protocol/rocketmq.md, section 1.2).
         (
             ' {"opaque":"9" , "code":"105","zzz":[{}],"version":399,"flag":"2","language":9}\n',
             Command(105, 9, ONEWAY, "GO"),

@@ -1,4 +1,7 @@
-"""Tags: every statement of section 7.1 as a case."""
+"""Tags: every statement of section 7.1 as a case.
+
+See docs/protocol/rocketmq.md, section 7.1.
+"""
 
 from __future__ import annotations
 

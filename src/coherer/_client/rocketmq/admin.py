@@ -1,4 +1,4 @@
-"""Administration of a RocketMQ cluster, Coherer's or Java's (rocketmq 8.17, 12).
+"""Administration of RocketMQ clusters (docs/protocol/rocketmq.md, sections 8.17 and 12).
 
 It sends requests to name servers and brokers over the connections of its client, as Java's tools
 do. Topics, brokers, groups and offsets have the same methods as in TubeMQ's `Admin`.
@@ -63,7 +63,7 @@ POLL_LAST_MS: Final = 500
 _log = Log(logging.getLogger(__name__))
 
 LATEST_MS: Final = -1
-"""The time that stands for the end of a queue in a reset (4.4)."""
+"""The time that stands for the end of a queue in a reset (section 4.4)."""
 
 _ENDS: Final = {"earliest": 0, "latest": LATEST_MS}
 

@@ -1,4 +1,4 @@
-"""Administration of brokers and name servers (rocketmq 12).
+"""Administration of brokers and name servers (docs/protocol/rocketmq.md, section 12).
 
 Settings, accounts, statistics and connections, and how the administration calls servers: each
 master of the cluster, or a broker by its name.

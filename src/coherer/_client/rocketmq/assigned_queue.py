@@ -1,5 +1,7 @@
 """One assigned queue: pulls ahead of the application, delivers, and moves the offset to commit.
 
+See docs/protocol/rocketmq.md, sections 8.10, 8.13 and 8.14.
+
 The state is in `engine.assigned`; this is the I/O around it.
 
 * At most one pull is in flight (`fetch_loop`). The next one is sent as soon as the answer is here,
@@ -45,13 +47,13 @@ from coherer.errors import ClosedError, CohererError, UnavailableError
 _log = Log(logging.getLogger(__name__))
 
 PAUSE_MS: Final = 1_000
-"""The pause after a failed pull (8.10)."""
+"""The pause after a failed pull (section 8.10)."""
 
 SUSPEND_MS: Final = (10, 30_000)
-"""The minimum and maximum pause of an orderly queue after a failure (8.14)."""
+"""The minimum and maximum pause of an orderly queue after a failure (section 8.14)."""
 
 AGAIN_MS: Final = 5_000
-"""A message that no broker accepted is delivered again after this time (8.13)."""
+"""A message that no broker accepted is delivered again after this time (section 8.13)."""
 
 UNKNOWN_MS: Final = 50
 """The pause after the first refusal by a broker that has not got the heartbeat yet."""
@@ -67,7 +69,7 @@ UNKNOWN_CODES: Final = frozenset(
 """The broker does not know the subscription, or not its current version."""
 
 LOCK_LIFE_MS: Final = 30_000
-"""How long a lock is considered valid (8.14); the broker keeps it for twice as long."""
+"""How long a lock is considered valid (section 8.14); the broker keeps it for twice as long."""
 
 WINDOW_MS: Final = 60_000
 BUCKET_MS: Final = 5_000

@@ -1,15 +1,17 @@
-"""Which queues a consumer has: rebalancing, locks, and where reading begins (8.9, 8.14).
+"""Which queues a consumer has: rebalancing, locks, and where reading begins.
+
+See docs/protocol/rocketmq.md, sections 8.9, 8.14.
 
 * Every member of a group computes its own queues from the same two lists: the topic's queues and
   the group's members. All members come to the same result as long as they see the same lists. A
   rebalance runs when a broker reports a change of the members, on every new route, and every
-  `rebalance_ms`. If a broker does not return the members, the assignment stays (8.9).
+  `rebalance_ms`. If a broker does not return the members, the assignment stays (section 8.9).
 * Revoked queues are given up before new ones are taken: their offsets are stored, and locked queues
   are unlocked when the application has acknowledged its batches, or after `release_ms`.
 * A new queue is locked first (orderly consumers), then reading begins where `StartPositions` says.
   A failure is retried in the next round, which then comes sooner.
 * When the queues of a topic have changed, its subscription gets a new version, which is sent to all
-  brokers at once (3.5); pulls of new queues contain it.
+  brokers at once (section 3.5); pulls of new queues contain it.
 * A broker keeps a lock for 60 s. Locks are renewed every `LOCK_MS`. Without an answer, a lock is
   considered valid for `assigned_queue.LOCK_LIFE_MS`, so no other member can have it meanwhile.
 """
@@ -314,7 +316,8 @@ class AssignmentManager:
         assigned = [queue for queue in self.queues if queue.topic == topic]
         before_ms = now_ms() - IDLE_MS
         idle = [queue for queue in assigned if self.queues[queue].silent_since(before_ms)]
-        # Only its user knows the position of a pull consumer, so it keeps idle queues (8.9).
+        # Only its user knows the position of a pull consumer, so it keeps idle queues (section
+        # 8.9).
         change = change_of(assigned, wanted, () if self._context.manual else idle)
         if not change:
             return True

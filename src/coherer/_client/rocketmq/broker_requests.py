@@ -1,4 +1,4 @@
-"""Brokers' requests to consumers (2.13, 4).
+"""Brokers' requests to consumers (docs/protocol/rocketmq.md, sections 2.13, 4).
 
 | code | request | answer |
 |---|---|---|
@@ -44,7 +44,7 @@ DIRECTLY_MS: Final = 9_000
 """The timeout of a message of 309; the broker waits for 10 s."""
 
 DEFAULT_REMARK: Final = "not set any response code"
-"""The remark of Java's answers that set none (1.4)."""
+"""The remark of Java's answers that set none (section 1.4)."""
 
 _NO_STATISTICS: Final = ConsumeStatistics()
 

@@ -1,4 +1,7 @@
-"""A consumer's calls to brokers, except pulls: offsets, members, locks (2.5, 2.7, 2.10)."""
+"""A consumer's calls to brokers, except pulls: offsets, members, locks.
+
+See docs/protocol/rocketmq.md, sections 2.5, 2.7, 2.10.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ class BrokerRpc:
         return await self.instance.link(self.instance.routes.address(broker))
 
     async def link_for_reading(self, broker: str, number: int, topic: str) -> tuple[Link, int]:
-        """The connection to read from, and the id of that broker (8.10).
+        """The connection to read from, and the id of that broker (section 8.10).
 
         Args:
             broker: the name.

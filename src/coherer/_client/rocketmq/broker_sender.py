@@ -1,4 +1,4 @@
-"""Sending to the master of one broker (rocketmq 8.5).
+"""Sending to the master of one broker (docs/protocol/rocketmq.md, section 8.5).
 
 * A message is encoded when it is written. All messages of one turn of the event loop leave with one
   write. An answer is matched by an entry in the link's table; there is no task, future or timer per

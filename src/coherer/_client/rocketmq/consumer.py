@@ -1,4 +1,6 @@
-"""The consumers of RocketMQ: `Consumer`, and `PullConsumer` (8.8 to 8.16).
+"""The consumers of RocketMQ: `Consumer`, and `PullConsumer`.
+
+See docs/protocol/rocketmq.md, sections 8.8 to 8.16.
 
 A `Consumer` receives messages and acknowledges each of them or whole batches. Delivery is at least
 once, per message: a message that is neither acknowledged nor retried is delivered again. How
@@ -214,7 +216,7 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Received
         return partition
 
     async def _retry_overdue(self) -> None:
-        """Retry batches that the application has not acknowledged in time (8.11)."""
+        """Retry batches that the application has not acknowledged in time (section 8.11)."""
         before_ms = now_ms() - self._options.consume_ms
         for queue in self._assignments:
             for delivery in queue.state.overdue(before_ms):

@@ -1,4 +1,4 @@
-"""The fetch loop of one queue (8.10).
+"""The fetch loop of one queue (docs/protocol/rocketmq.md, section 8.10).
 
 A `FetchLoop` has at most one pull in flight. It is a `PendingRequest` of the link: an answer is
 processed and the next pull is sent without a task in between.

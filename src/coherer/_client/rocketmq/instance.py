@@ -1,4 +1,6 @@
-"""The shared state of one client: what Java calls a client instance (rocketmq 3.1 - 3.4).
+"""The shared state of one client: what Java calls a client instance.
+
+See docs/protocol/rocketmq.md, sections 3.1 to 3.4.
 
 * An instance has one client id, one connection per address, and one heartbeat that contains every
   producer group and every consumer of the client. A client has at most one consumer of a group.

@@ -2,11 +2,11 @@
 
 In addition to `coherer._client.engine.connections`:
 
-* A connection is full duplex. A request from the server (rocketmq 4) goes to the handler that is
-  registered for its code. Each side numbers its own requests.
+* A connection is full duplex. A request from the server (docs/protocol/rocketmq.md, section 4) goes
+  to the handler that is registered for its code. Each side numbers its own requests.
 * A one-way request is never answered. A request whose code has no handler, and a handler that
   fails, are answered as Java answers them; neither closes the connection.
-* A request is signed just before it is encoded (rocketmq 10.1).
+* A request is signed just before it is encoded (docs/protocol/rocketmq.md, section 10.1).
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Where a consumer is in each of its queues, and where that is stored (8.15).
+"""Where a consumer is in each of its queues, and where that is stored.
+
+See docs/protocol/rocketmq.md, section 8.15.
 
 A store has a table in memory. The consumer moves its offsets as messages are acknowledged. They are
 stored every few seconds, when a queue is revoked, on `commit`, and at the end: at the brokers for a
@@ -268,7 +270,7 @@ class BrokerOffsets(OffsetStore):
         """See `OffsetStore.offset_for_pull`."""
         update = self._updates.setdefault(queue, _QueueUpdate())
         blocked = update.lock.locked() or not self._table(queue).exists
-        # Like Java's clients, do not send the offset 0 in a pull (8.10).
+        # Like Java's clients, do not send the offset 0 in a pull (section 8.10).
         offset = None if blocked else self.table.unsaved_offset(queue) or None
         update.begin(offset)
         return offset
@@ -336,7 +338,7 @@ class LocalOffsets(OffsetStore):
 
     @staticmethod
     def default_directory(client_id: str, group: str) -> Path:
-        """The directory that Java's client uses (8.15)."""
+        """The directory that Java's client uses (section 8.15)."""
         return Path.home() / ".rocketmq_offsets" / client_id / group
 
     async def load(self) -> None:

@@ -372,7 +372,8 @@ class Producer(BaseProducer):
         if self._trace is not None:
             self._trace.ended(receipt, verdict, link.server)
         if verdict is Verdict.UNKNOWN:
-            link.tell(RequestCode.END_TRANSACTION, fields)  # brokers do not answer this (2.9)
+            # Brokers do not answer this (section 2.9).
+            link.tell(RequestCode.END_TRANSACTION, fields)
             return
         timeout_ms = self._instance.options.timeout_ms
         await link.ask(RequestCode.END_TRANSACTION, fields, timeout_ms=timeout_ms)
@@ -446,7 +447,7 @@ def make_tracer(instance: Instance, name: str, trace: bool | str) -> tuple[Trace
     return Tracer(Producer(instance, (), options), topic), topic
 
 
-# -- batches (rocketmq 5.9)
+# -- batches (docs/protocol/rocketmq.md, section 5.9)
 
 IDS_PER_CALL: Final = 4_096
 """Unique ids differ among 65,536 that are generated in one millisecond."""

@@ -1,4 +1,4 @@
-"""Selecting the queue of the next message (rocketmq 8.4).
+"""Selecting the queue of the next message (docs/protocol/rocketmq.md, section 8.4).
 
 * Queues are used round-robin, from a random start. While any broker is connected, only queues of
   connected brokers are used.

@@ -297,8 +297,9 @@ async def first_since(rpc: BrokerRpc, queue: Queue, low: int, high: int, time_ms
     """The offset of the first message that was stored at a time or later.
 
     Brokers can search by time (29), but they return the *nearest* message, and select a file by its
-    modification time, which a copied directory has lost (rocketmq 6.3). A reader that begins at a
-    time must not miss a message, so this is a binary search with reads of single messages.
+    modification time, which a copied directory has lost (docs/protocol/rocketmq.md, section 6.3). A
+    reader that begins at a time must not miss a message, so this is a binary search with reads of
+    single messages.
 
     The store times in a queue do not decrease, unless the broker's clock does.
 

@@ -1,9 +1,11 @@
 """Received messages and batches, and what the application can say about them.
 
+See docs/protocol/rocketmq.md, sections 5.3, 6.8, 8.13 and 8.14.
+
 `ack`, `retry` and `dead_letter` work on a message and on a batch. After its queue was revoked, or
 after a `seek`, they have no effect: the messages are delivered again, to the owner of the queue.
 
-`Redelivery` has messages delivered again (8.13, 8.14, 6.8):
+`Redelivery` has messages delivered again (sections 8.13, 8.14, 6.8):
 
 | consumer | a message that is retried |
 |---|---|
@@ -50,7 +52,7 @@ from coherer.errors import CohererError, UnavailableError, UsageError
 _log = Log(logging.getLogger(__name__))
 
 DEAD: Final = -1
-"""The delay level of a dead letter (8.13)."""
+"""The delay level of a dead letter (section 8.13)."""
 
 ATTEMPTS_DEFAULT: Final = 16
 """A group's maximum number of attempts, unless an administrator sets it."""
@@ -191,7 +193,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def sys_flag(self) -> int:
-        """The system flag (5.3)."""
+        """The system flag (section 5.3)."""
         return self.detach().sys_flag
 
     @property

@@ -1,4 +1,6 @@
-"""Request-reply: messages that are answered with a message (rocketmq 2.14, 8.7).
+"""Request-reply: messages that are answered with a message.
+
+See docs/protocol/rocketmq.md, sections 2.14, 8.7.
 
 A request carries the id of the client that sent it and a correlation id. The reply is a message
 with both, sent to the cluster's reply topic; the broker pushes it to the client's connection (326).

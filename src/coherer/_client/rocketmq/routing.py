@@ -1,4 +1,6 @@
-"""Where topics and brokers are, according to the name servers (rocketmq 1.4, 3.2, 8.3).
+"""Where topics and brokers are, according to the name servers.
+
+See docs/protocol/rocketmq.md, sections 1.4, 3.2, 8.3.
 
 * All name servers have the same data, so one is enough. Clients shuffle the list to spread the
   load, and keep using a name server until it cannot be reached or does not answer; then its

@@ -1,4 +1,4 @@
-"""Where a consumer begins in a queue (8.12).
+"""Where a consumer begins in a queue (docs/protocol/rocketmq.md, section 8.12).
 
 | `start` | a group that has an offset begins | a group without one begins |
 |---|---|---|
@@ -18,7 +18,8 @@ continues at the group's offset.
 * If a group begins at the end or at a time, that offset is stored when the queue is assigned, so
   that the next owner continues there.
 * A RocketMQ 4 broker reports the offset 0 for a group that it has never seen while the queue's
-  first message is in memory (2.7). `BrokerRpc.stored_offset` checks this with a second request.
+  first message is in memory (section 2.7). `BrokerRpc.stored_offset` checks this with a second
+  request.
 * A retry topic belongs to the group: it is read from its oldest message, except when `start` is a
   time.
 """

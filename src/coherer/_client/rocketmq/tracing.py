@@ -1,4 +1,4 @@
-r"""Observers of sends, and message trace (rocketmq 11).
+r"""Observers of sends, and message trace (docs/protocol/rocketmq.md, section 11).
 
 An `Observer` is called about each send of a producer: message trace and OpenTelemetry are
 observers, and applications can add theirs.
@@ -61,7 +61,7 @@ _NOTHING: Final[Mapping[str, str]] = {}
 
 
 class Kind(IntEnum):
-    """The kind of a sent message; the numbers are those of message trace (rocketmq 11)."""
+    """The kind of a sent message; the numbers are those of message trace (section 11)."""
 
     NORMAL = 0
     HALF = 1

@@ -1,4 +1,6 @@
-"""Transactions: messages that become visible when the sender's own work is done (rocketmq 8.6).
+"""Transactions: messages that become visible when the sender's own work is done.
+
+See docs/protocol/rocketmq.md, section 8.6.
 
 * The message is stored as a half message, which consumers do not see. Then the local work is done,
   and then the producer tells the broker to commit or to roll back (37).

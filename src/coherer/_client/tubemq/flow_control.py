@@ -1,4 +1,6 @@
-"""How fast one partition may be read: flow control in the client (4.10 of the protocol page).
+"""How fast one partition may be read: flow control in the client.
+
+See docs/protocol/tubemq.md, section 4.10.
 
 The master sends two sets of rules, the group's and the default ones (`_wire.tubemq.flow`). They
 define the pause of a partition after each batch:

@@ -1,5 +1,7 @@
 """Reading a range of one partition, in a group of its own.
 
+See docs/protocol/tubemq.md, section 8.7.
+
 Where offsets count messages (Coherer's broker), the range is exact: no message before its start,
 and none at or after its end. With Java's broker, offsets are byte positions in an index that
 partitions share: a read begins exactly at a position that the broker returned, and ends with the

@@ -124,7 +124,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def text(self) -> str:
-        """The topic as Java's error remarks print it (rocketmq 2.4.2).
+        """The topic as Java's error remarks print it (docs/protocol/rocketmq.md, section 2.4.2).
 
         >>> print(Topic(name="T1", perm=READ).text())
         TopicConfig [topicName=T1, readQueueNums=16, writeQueueNums=16, perm=R--, \
@@ -234,7 +234,7 @@ class TopicTable:
         self._changed(now_ms)
 
     def touch(self, now_ms: int) -> None:
-        """Raise the version and notify, though no topic has changed (rocketmq 2.12, code 25)."""
+        """Raise the version and notify, though no topic has changed (section 2.12, code 25)."""
         self._changed(now_ms)
 
     def remove(self, name: str, now_ms: int) -> bool:

@@ -1,5 +1,7 @@
 """The options of a node: a field for each, with its type, default, limit and help text.
 
+See docs/protocol/rocketmq.md, section 2.3.
+
 The command line of `coherer serve` and the embedded node of tests derive from `NodeOptions`: adding
 a field adds an option.
 """
@@ -28,7 +30,8 @@ ROCKETMQ_SCHEME: Final = "rocketmq://"
 ROCKETMQ_TLS_SCHEME: Final = "rocketmqs://"
 NAMESRV_PORT: Final = 9876
 FAST_PORT_STEP: Final = -2
-"""RocketMQ clients derive a broker's second port, for urgent requests, from its main port (2.3)."""
+"""RocketMQ clients derive a broker's second port, for urgent requests, from its main port (section
+2.3)."""
 
 JAVA_TOKEN: Final = "abc"  # noqa: S105 - the default of Java's TubeMQ
 

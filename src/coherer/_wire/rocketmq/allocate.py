@@ -1,4 +1,6 @@
-"""Strategies that divide queues among the members of a group (docs/protocol/rocketmq.md, 8.9).
+"""Strategies that divide queues among the members of a group.
+
+See docs/protocol/rocketmq.md, section 8.9.
 
 They are pure functions. Every member sorts queues and client ids in the same way and takes its
 share without asking anyone, so all members of a group, Java's included, must use the same strategy.

@@ -1,4 +1,7 @@
-"""Java's `.properties` format, the form of servers' settings (docs/protocol/rocketmq.md, 9.7)."""
+"""Java's `.properties` format, the form of servers' settings.
+
+See docs/protocol/rocketmq.md, section 9.7.
+"""
 
 from __future__ import annotations
 

@@ -120,7 +120,9 @@ def check_group(group: str) -> None:
 
 
 def with_namespace(namespace: str, name: str) -> str:
-    """Return the name of a topic or group as servers know it (docs/protocol/rocketmq.md, 8.1).
+    """Return the name of a topic or group as servers know it.
+
+    See docs/protocol/rocketmq.md, section 8.1.
 
     >>> with_namespace("team", "orders"), with_namespace("team", "team%orders")
     ('team%orders', 'team%orders')

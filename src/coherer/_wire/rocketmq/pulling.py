@@ -1,4 +1,6 @@
-"""The hot path of pulling: requests of code 11 and their answers (docs/protocol/rocketmq.md, 2.6).
+"""The hot path of pulling: requests of code 11 and their answers.
+
+See docs/protocol/rocketmq.md, section 2.6.
 
 Pulls of one queue differ only in a few numbers, so `PullEncoder` encodes everything else once.
 """

@@ -1,4 +1,6 @@
-"""A broker's link to its master: registration, heartbeats, configuration (sections 7.8.1 to 7.8.3).
+"""A broker's link to its master: registration, heartbeats, configuration.
+
+See docs/protocol/tubemq.md, sections 7.8.1 to 7.8.3.
 
 `BrokerConfiguration` holds what the master has configured. `MasterExchange` decides the next
 request and handles the answer, without any transport. Two links carry the requests:

@@ -1,5 +1,7 @@
 """The state of a broker: options, tables, access control, and its readers.
 
+See docs/protocol/tubemq.md, sections 1.5, 6.3, 6.4 and 8.7.
+
 Sections refer to docs/protocol/tubemq.md.
 
 A reader (`PartitionReader`) is a consumer's lease of one partition. `BrokerState` is shared by the

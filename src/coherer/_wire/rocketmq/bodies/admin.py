@@ -1,4 +1,7 @@
-"""Bodies of administration (docs/protocol/rocketmq.md, 2.7, 2.11, 2.12, 2.16, 4.4, 4.5, 6.10)."""
+"""Bodies of administration.
+
+See docs/protocol/rocketmq.md, sections 2.7, 2.11, 2.12, 2.16, 4.4, 4.5, 6.10.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The base of bodies: typed structs to and from Java's JSON (docs/protocol/rocketmq.md, 1.8).
+"""The base of bodies: typed structs to and from Java's JSON.
+
+See docs/protocol/rocketmq.md, section 1.8.
 
 Reading is as lenient as Java: unknown members are skipped, missing ones keep their defaults, null
 counts as missing, and maps of queues may have their keys as text. Values are coerced as by Java's

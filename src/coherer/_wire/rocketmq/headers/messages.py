@@ -1,4 +1,7 @@
-"""Headers of sending, reading and offsets (docs/protocol/rocketmq.md, 2.4 to 2.8 and 2.14)."""
+"""Headers of sending, reading and offsets.
+
+See docs/protocol/rocketmq.md, sections 2.4 to 2.8 and 2.14.
+"""
 
 from __future__ import annotations
 

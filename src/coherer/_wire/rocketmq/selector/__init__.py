@@ -1,4 +1,4 @@
-"""SQL92 selectors of messages by their properties (docs/protocol/rocketmq.md, 7.2 to 7.4).
+"""SQL92 selectors of messages by their properties (docs/protocol/rocketmq.md, sections 7.2 to 7.4).
 
 >>> selector = compile_selector("carrier = 'UA' AND delay > 15")
 >>> selector.matches({"carrier": "UA", "delay": "20"}), selector.matches({"carrier": "UA"})

@@ -1,4 +1,6 @@
-"""The evaluation of selectors: nodes, and how values compare (docs/protocol/rocketmq.md, 7.4).
+"""The evaluation of selectors: nodes, and how values compare.
+
+See docs/protocol/rocketmq.md, section 7.4.
 
 A node has a function from properties to a value. A value is text (of a property), a number, a
 boolean, or None for unknown. Numbers have Java's kinds: int of 32 bits, long of 64 bits, and

@@ -1,4 +1,7 @@
-"""Helpers of the administration handlers."""
+"""Helpers of the administration handlers.
+
+See docs/protocol/rocketmq.md, section 1.4.
+"""
 
 from __future__ import annotations
 
