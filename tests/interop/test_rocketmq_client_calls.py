@@ -228,7 +228,7 @@ async def test_request_and_reply(scenario: BrokerScenario) -> None:
 
 
 async def test_filters(scenario: BrokerScenario) -> None:
-    """A heartbeat's expression is ready for the pulls that refer to it, or not (3.11, 2.6)."""
+    """A heartbeat's expression is ready for the pulls that refer to it, or not (section 3.11)."""
     client = await scenario.dial()
     await scenario.send(client)
     await scenario.visible(client, 1)

@@ -55,7 +55,7 @@ def test_every_field_is_kept(harness: Any, clock: Any) -> None:
 
 
 def test_files_have_rocketmqs_format(harness: Any) -> None:
-    """Protocol page, 6.1 and 13.13."""
+    """The files of docs/protocol/rocketmq.md, sections 6.1 and 13.13."""
     store = harness.open()
     store.append([harness.draft(number, tag="TagA") for number in range(100)])
     store.flush_queues()

@@ -18,7 +18,7 @@ that everything before an offset X is on the disk. So:
 
 X is Coherer's offset in the checkpoint. If Java has used the directory, it is missing; then X is
 the end of the last record that any queue knows after a clean shutdown, or, after a crash, the start
-of the log file that Java's rule finds by store times (protocol page, 6.5).
+of the log file that Java's rule finds by store times (docs/protocol/rocketmq.md, section 6.5).
 """
 
 from __future__ import annotations

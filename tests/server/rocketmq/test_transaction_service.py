@@ -128,7 +128,7 @@ async def test_commit_stores_the_message_and_the_mark(node: Node) -> None:
     assert node.store.entries("t", 2, 0, 1)[0].code == 2598919
     (mark,) = node.records(OP_HALF_TOPIC)
     assert (mark.body, decode(mark.properties)) == (b"1", {"WAIT": "true", "TAGS": "d"})
-    # The topics are made on demand, so that a Java broker finds them (6.7).
+    # The topics are made on demand, so that a Java broker finds them (section 6.7).
     assert node.core.topics[OP_HALF_TOPIC].perm == 6
 
 

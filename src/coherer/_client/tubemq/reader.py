@@ -259,7 +259,7 @@ class Reader(Lifecycle):
             if self.exact:
                 return None
             # Java's broker also answers this after thousands of entries of other partitions in a
-            # row (8.7); then the offset has moved, and more messages may follow.
+            # row (section 8.7); then the offset has moved, and more messages may follow.
             found = await self._arrived(batch)
             return found if found[1] > self.position else None
         raise codes.refused(

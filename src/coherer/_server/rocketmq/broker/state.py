@@ -1,4 +1,7 @@
-"""The shared state of a RocketMQ broker's request handlers: tables, counters, filters, options."""
+"""The shared state of a RocketMQ broker's request handlers: tables, counters, filters, options.
+
+See docs/protocol/rocketmq.md, sections 2.12, 3.11, 6.11, 6.12 and 7.2.
+"""
 
 from __future__ import annotations
 
