@@ -65,7 +65,7 @@ def test_help_shows_the_defaults_of_the_struct(words: str, expected: str) -> Non
     [
         ([], {}),
         (
-            ["--role", "broker", "--door", "tubemq", "--master", "a:1"],
+            ["--role", "broker", "--protocol", "tubemq", "--master", "a:1"],
             {
                 "roles": frozenset({"broker"}),
                 "protocols": frozenset({"tubemq"}),

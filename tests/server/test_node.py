@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from coherer import _net as net
 from coherer._server.node.node import Node
 from coherer._store import Store
 from coherer._wire.tubemq import messages as pb
@@ -305,3 +306,12 @@ def test_a_fresh_node_is_small(tmp_path: Path) -> None:
         process.communicate(b"", timeout=30)
         assert process.returncode == 0
     assert resident_kib < 80 * 1024
+
+
+def test_limits_of_connections_belong_to_a_node(tmp_path: Path) -> None:
+    small = options(tmp_path, write_buffer_bytes=1 << 20, connections_max=5)
+    assert Node(small).budget.limits.write_buffer_high_bytes == 1 << 20
+    assert Node(small).budget.limits.connections_max == 5
+    assert Node(options(tmp_path)).budget.limits == net.ConnectionLimits()
+    with pytest.raises(UsageError, match="`write_buffer_bytes` is 10; it must be 65536 or more"):
+        options(tmp_path, write_buffer_bytes=10)

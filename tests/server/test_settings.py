@@ -82,4 +82,9 @@ def test_every_option_of_a_node_is_a_setting() -> None:
         "advertised_admin_port",
         "advertised_rocketmq_port",
     }
-    assert set(MAXIMUMS) == {"broker_id", "default_partitions", "heartbeat_ms"}
+    assert set(MAXIMUMS) == {
+        "broker_id",
+        "connections_max",
+        "default_partitions",
+        "heartbeat_ms",
+    }

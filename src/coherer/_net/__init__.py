@@ -7,13 +7,19 @@ batch. No other package opens sockets.
 from __future__ import annotations
 
 from coherer._net.connection import Connection, Receiver, dial
-from coherer._net.limits import UNFINISHED_BYTES_MIN, ConnectionBudget, ConnectionLimits
+from coherer._net.limits import (
+    UNFINISHED_BYTES_MIN,
+    WRITE_BUFFER_BYTES_MIN,
+    ConnectionBudget,
+    ConnectionLimits,
+)
 from coherer._net.listener import Listener, listen
 from coherer._net.process import new_event_loop, raise_open_files_limit, run, running_loop
 from coherer._net.tls import TlsOptions
 
 __all__ = [
     "UNFINISHED_BYTES_MIN",
+    "WRITE_BUFFER_BYTES_MIN",
     "Connection",
     "ConnectionBudget",
     "ConnectionLimits",

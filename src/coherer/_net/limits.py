@@ -38,6 +38,7 @@ import msgspec
 
 from coherer._common.logs import Log
 from coherer._net import process
+from coherer.errors import UsageError
 
 if TYPE_CHECKING:
     from coherer._net.connection import Connection
@@ -46,6 +47,9 @@ _log = Log(logging.getLogger(__name__))
 
 UNFINISHED_BYTES_MIN: Final = 32 * 1024 * 1024
 """Smallest useful `unfinished_bytes`: the largest request of both protocols has to fit."""
+
+WRITE_BUFFER_BYTES_MIN: Final = 64 * 1024
+"""Smallest useful `write_buffer_high_bytes`: an answer or two."""
 
 _SWEEP_S: Final = 1.0
 """Interval at which connections that caught up are removed from the lagging ones."""
@@ -88,12 +92,19 @@ class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
     write_buffer_high_bytes: int = 16 * 1024 * 1024
     write_buffer_low_bytes: int = 4 * 1024 * 1024
     write_buffers_bytes: int = 256 * 1024 * 1024
-    write_buffer_bytes_min: int = 64 * 1024
+    write_buffer_bytes_min: int = WRITE_BUFFER_BYTES_MIN
     write_stall_ms: int = 60_000
     unfinished_bytes: int = 256 * 1024 * 1024
     unfinished_request_bytes_min: int = 64 * 1024
     unfinished_rate_bytes: int = 1024 * 1024
     unfinished_check_ms: int = 1_000
+
+    def __post_init__(self) -> None:
+        if not 0 < self.write_buffer_low_bytes < self.write_buffer_high_bytes:
+            raise UsageError(
+                f"`write_buffer_low_bytes` is {self.write_buffer_low_bytes}; it must be between 0 "
+                f"and `write_buffer_high_bytes`, {self.write_buffer_high_bytes}."
+            )
 
 
 DEFAULT_LIMITS: Final = ConnectionLimits()

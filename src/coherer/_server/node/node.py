@@ -91,8 +91,7 @@ class Node:
         self._config_files: ConfigFiles | None = None
         self._saver: DeferredSaver | None = None
         self._listeners: list[net.Listener] = []
-        limits = net.ConnectionLimits(unfinished_bytes=options.unfinished_bytes)
-        self.budget = net.ConnectionBudget(limits)
+        self.budget = net.ConnectionBudget(options.connection_limits)
         self._admin: AdminService | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._unlock: Callable[[], None] = _nothing

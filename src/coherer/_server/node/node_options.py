@@ -94,7 +94,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     )] = frozenset({"master", "broker"})
     protocols: Annotated[frozenset[Literal["tubemq", "rocketmq"]], Setting(
         "Protocols to serve.",
-        panel=NODE, flag="--door", choices=("both", "tubemq", "rocketmq"), default="both",
+        panel=NODE, flag="--protocol", choices=("both", "tubemq", "rocketmq"), default="both",
         parse=_protocols,
     )] = frozenset({"tubemq", "rocketmq"})
     master: Annotated[str | None, Setting(
@@ -191,6 +191,13 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         "Memory for requests that have arrived only in part, from all clients; at least 32 MiB. "
         "Beyond it large requests wait, and stalled connections are closed.",
     )] = net.ConnectionLimits().unfinished_bytes
+    write_buffer_bytes: Annotated[int, Setting(
+        "Unsent bytes above which the node stops reading from a client; at least 64 KiB.",
+    )] = net.ConnectionLimits().write_buffer_high_bytes
+    connections_max: Annotated[int, Setting(
+        "Connections that each port accepts, if the process may open that many files.",
+        maximum=1_000_000,
+    )] = net.ConnectionLimits().connections_max
 
     users: Annotated[dict[str, str], Setting(
         "NAME=PASSWORD of an account with all permissions; may be repeated. With any account, "
@@ -322,6 +329,11 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
                 f"`unfinished_bytes` is {self.unfinished_bytes}; it must be "
                 f"{net.UNFINISHED_BYTES_MIN} or more, to hold one large request."
             )
+        if self.write_buffer_bytes < net.WRITE_BUFFER_BYTES_MIN:
+            raise UsageError(
+                f"`write_buffer_bytes` is {self.write_buffer_bytes}; it must be "
+                f"{net.WRITE_BUFFER_BYTES_MIN} or more, to hold a few answers."
+            )
         self._check_accounts()
         self._check_rocketmq()
         self.log_file_bytes()
@@ -398,6 +410,16 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         parts = addresses.removeprefix(ROCKETMQ_TLS_SCHEME).replace(",", ";").split(";")
         named = (part.strip() for part in parts)
         return [part if ":" in part else f"{part}:{NAMESRV_PORT}" for part in named if part]
+
+    @property
+    def connection_limits(self) -> net.ConnectionLimits:
+        """The limits of the connections that the node accepts."""
+        return net.ConnectionLimits(
+            connections_max=self.connections_max,
+            unfinished_bytes=self.unfinished_bytes,
+            write_buffer_high_bytes=self.write_buffer_bytes,
+            write_buffer_low_bytes=self.write_buffer_bytes // 4,
+        )
 
     @property
     def outgoing_tls(self) -> net.TlsOptions | None:

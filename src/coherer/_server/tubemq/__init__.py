@@ -1,1 +1,1 @@
-"""Being written."""
+"""TubeMQ's master and broker, and the service that runs them in a node."""
