@@ -17,7 +17,7 @@ test: $(VENV)/check.stamp
 ifeq ($(TESTS),)
 	$(PYTEST) -n auto --dist loadfile -m "not interop and not spark" --cov --cov-report=
 	$(PYTEST) -n auto --dist loadfile -m "spark and not interop" --durations=5
-	$(PYTEST) -n 3 --dist loadfile -m interop --durations=5
+	$(PYTEST) -n 2 --dist loadfile -m interop --durations=5
 else
 	$(PYTEST) $(TESTS)
 endif

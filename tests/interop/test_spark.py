@@ -78,7 +78,9 @@ async def test_spark_reads_a_topic_that_takes_no_messages_any_more(at: At) -> No
         at.deployed.web.change, "admin_modify_topic_info",
         topicName=at.topic, brokerId=number, acceptPublish="false",
     )  # fmt: skip
-    await until(lambda: not at.deployed.web.writable(at.topic), "it is closed for producers")
+    # Java's master hands changes to its brokers one after the other, each in up to 40 s.
+    closed = "it is closed for producers"
+    await until(lambda: not at.deployed.web.writable(at.topic), closed, 150)
     queue = TubeMQQueue(Access(url=f"tubemq://{at.master}"))
     try:
         found = bounds_of(at.topic, await asyncio.to_thread(queue.bounds, at.topic))
