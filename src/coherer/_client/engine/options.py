@@ -153,7 +153,7 @@ def options_of(kind: type[S], given: Mapping[str, object]) -> S:
     Options(start='earliest')
     >>> options_of(Options, {"strt": "earliest"})
     Traceback (most recent call last):
-    coherer.errors.UsageError: There is no option 'strt'. Did you mean start?
+    coherer.errors.UsageError: Unknown option 'strt'. Did you mean start?
     """
     known = kind.__struct_fields__
     for name in given:
@@ -162,5 +162,5 @@ def options_of(kind: type[S], given: Mapping[str, object]) -> S:
 
             close = get_close_matches(name, known, n=1)
             hint = f"Did you mean {close[0]}?" if close else f"There are {', '.join(known)}."
-            raise UsageError(f"There is no option {name!r}.", hint=hint)
+            raise UsageError(f"Unknown option {name!r}.", hint=hint)
     return kind(**cast("Mapping[str, Any]", given))
