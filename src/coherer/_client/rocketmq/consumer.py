@@ -8,11 +8,11 @@ batches get to the application is in `engine.consumer`, which queues are assigne
 `assignment`, and the pulls and offsets of each queue are in `assigned_queue`. Java calls it a push
 consumer.
 
-A `PullConsumer` shares the queues of topics with its group (`topics`) or reads the queues that it
-is told to (`assign`). It can go to any offset (`seek`). Messages are not retried, so it has no dead
-letters. The next poll, or without `auto_commit` a `commit`, moves the offsets behind the messages
-of the polls before it. They are stored every few seconds, by `commit`, and by `close`. Java calls
-it a lite pull consumer.
+A `PullConsumer` shares the queues of topics with its group (`topics`) or reads queues that the
+application chooses (`assign`). It can go to any offset (`seek`). Messages are not retried, so it
+has no dead letters. The next poll, or without `auto_commit` a `commit`, moves the offsets behind
+the messages of the polls before it. They are stored every few seconds, by `commit`, and by `close`.
+Java calls it a lite pull consumer.
 """
 
 from __future__ import annotations
