@@ -50,7 +50,15 @@ from coherer._client.rocketmq.start_position import Edge, Start
 from coherer._client.rocketmq.tracing import Kind, Observer, SendObserver, StoredSend
 from coherer._client.rocketmq.transactions import Check, Transaction, Verdict
 from coherer._net import TlsOptions
-from coherer._wire.rocketmq.allocate import Strategy
+from coherer._wire.rocketmq.allocate import (
+    Strategy,
+    average,
+    by_circle,
+    consistent_hash,
+    fixed,
+    machine_room,
+    nearby,
+)
 from coherer._wire.rocketmq.bodies import (
     AclConfig,
     BrokerData,
@@ -128,7 +136,13 @@ __all__ = [
     "Topics",
     "Transaction",
     "Verdict",
+    "average",
+    "by_circle",
     "connect",
+    "consistent_hash",
+    "fixed",
+    "machine_room",
+    "nearby",
 ]
 
 

@@ -86,6 +86,12 @@ from coherer.rocketmq import (
     Topics,
     TopicState,
     Verdict,
+    average,
+    by_circle,
+    consistent_hash,
+    fixed,
+    machine_room,
+    nearby,
 )
 
 __all__ = [
@@ -147,7 +153,13 @@ __all__ = [
     "Topics",
     "Transaction",
     "Verdict",
+    "average",
+    "by_circle",
     "connect",
+    "consistent_hash",
+    "fixed",
+    "machine_room",
+    "nearby",
 ]
 
 
