@@ -10,6 +10,9 @@ argument `about`: the address of a server, the name of a topic, or a constant if
 call mean the same. By default it is the text of the line. Peers can invent subjects, so a call has
 at most 100 of them a minute; lines with further subjects are counted together.
 
+A call may name the `topic`, the `group` and the `peer` that a line is about. The text names them,
+too; a log in JSON also has them as separate fields.
+
 A module that logs has `_log = Log(logging.getLogger(__name__))`. Lines that cannot repeat, such as
 those of a start, go to `_log.plain`.
 """
@@ -20,7 +23,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypedDict, Unpack
 
 PERIOD_S: Final = 60.0
 """The time in which a line is not repeated."""
@@ -32,6 +35,21 @@ Subject: TypeAlias = "Hashable | type | None"
 """The subject of a line; None for its text."""
 
 _TEXT_CHARS_MAX = 2_000
+
+
+class Fields(TypedDict, total=False):
+    """What a line may be about; attributes of its `logging.LogRecord`."""
+
+    topic: str
+    group: str
+    peer: str
+
+
+FIELDS: Final = tuple(Fields.__annotations__)
+
+EVENT: Final = "event"
+"""The attribute of a `logging.LogRecord` that holds the text without its arguments. The
+`msg` of the record differs from it when a count of suppressed lines follows the text."""
 
 
 class _Line:
@@ -107,7 +125,7 @@ class LogThrottle:
     def flush(self) -> None:
         """Write the counts of lines that did not come again after their minute."""
         now_s = self._now_s()
-        due: list[tuple[_Line, str]] = []
+        due: list[tuple[_Line, str, str]] = []
         with self._guard:
             self._flush_s = now_s + self._period_s / 10
             for call, lines in list(self._calls.items()):
@@ -115,14 +133,15 @@ class LogThrottle:
                     if now_s - line.begun_s < self._period_s:
                         continue
                     if line.suppressed:
-                        due.append((line, _count(line.suppressed, now_s - line.begun_s)))
+                        count = _count(line.suppressed, now_s - line.begun_s)
+                        due.append((line, call[1], count))
                         line.begun_s, line.suppressed = now_s, 0
                     else:
                         del lines[about]
                 if not lines:
                     del self._calls[call]
-        for line, suffix in due:
-            line.logger.log(line.level, "%s%s", line.text, suffix)
+        for line, event, suffix in due:
+            line.logger.log(line.level, "%s%s", line.text, suffix, extra={EVENT: event})
 
     def forget(self) -> None:
         """Forget all lines, so that the next of each is written. For tests."""
@@ -164,17 +183,23 @@ class Log:
         self.plain = plain
         self._throttle = throttle
 
-    def debug(self, text: str, *args: object, about: Subject = None) -> None:
+    def debug(
+        self, text: str, *args: object, about: Subject = None, **fields: Unpack[Fields]
+    ) -> None:
         """Log at DEBUG; see `log`."""
-        self.log(logging.DEBUG, text, *args, about=about, frames_up=1)
+        self.log(logging.DEBUG, text, *args, about=about, frames_up=1, **fields)
 
-    def info(self, text: str, *args: object, about: Subject = None) -> None:
+    def info(
+        self, text: str, *args: object, about: Subject = None, **fields: Unpack[Fields]
+    ) -> None:
         """Log at INFO; see `log`."""
-        self.log(logging.INFO, text, *args, about=about, frames_up=1)
+        self.log(logging.INFO, text, *args, about=about, frames_up=1, **fields)
 
-    def warning(self, text: str, *args: object, about: Subject = None) -> None:
+    def warning(
+        self, text: str, *args: object, about: Subject = None, **fields: Unpack[Fields]
+    ) -> None:
         """Log at WARNING; see `log`."""
-        self.log(logging.WARNING, text, *args, about=about, frames_up=1)
+        self.log(logging.WARNING, text, *args, about=about, frames_up=1, **fields)
 
     def error(
         self,
@@ -182,13 +207,16 @@ class Log:
         *args: object,
         about: Subject = None,
         exc_info: BaseException | None = None,
+        **fields: Unpack[Fields],
     ) -> None:
         """Log at ERROR; see `log`."""
-        self.log(logging.ERROR, text, *args, about=about, exc_info=exc_info, frames_up=1)
+        self.log(logging.ERROR, text, *args, about=about, exc_info=exc_info, frames_up=1, **fields)
 
-    def exception(self, text: str, *args: object, about: Subject = None) -> None:
+    def exception(
+        self, text: str, *args: object, about: Subject = None, **fields: Unpack[Fields]
+    ) -> None:
         """Log at ERROR with the current exception; see `log`."""
-        self.log(logging.ERROR, text, *args, about=about, exc_info=True, frames_up=1)
+        self.log(logging.ERROR, text, *args, about=about, exc_info=True, frames_up=1, **fields)
 
     def log(
         self,
@@ -198,6 +226,7 @@ class Log:
         about: Subject = None,
         exc_info: BaseException | bool | None = None,
         frames_up: int = 0,
+        **fields: Unpack[Fields],
     ) -> None:
         """Log a line, or count it if the same line was written less than a minute ago.
 
@@ -208,6 +237,7 @@ class Log:
             about: the subject of the line; None for its whole text.
             exc_info: the exception to show, or whether to show the current one.
             frames_up: how many frames above the caller to report as the origin of the line.
+            fields: what the line is about, for logs in JSON.
         """
         if not self.plain.isEnabledFor(level):
             return
@@ -215,11 +245,11 @@ class Log:
         if suffix is None:
             return
         up = frames_up + 2
+        extra: dict[str, object] = {**fields, EVENT: text}
         if suffix:
             line = _rendered(text, args)
-            self.plain.log(level, "%s%s", line, suffix, exc_info=exc_info, stacklevel=up)
-        else:
-            self.plain.log(level, text, *args, exc_info=exc_info, stacklevel=up)
+            text, args = "%s%s", (line, suffix)
+        self.plain.log(level, text, *args, exc_info=exc_info, stacklevel=up, extra=extra)
 
 
 def _rendered(text: str, args: tuple[object, ...]) -> str:
