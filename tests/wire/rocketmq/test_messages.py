@@ -10,14 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coherer._record import compression, properties
+from coherer._record.batches import decode_batch, encode_batch_item, split_by_size
+from coherer._record.layout import born_time
 from coherer._wire.rocketmq.messages import (
     SendReceipt,
     StoredMessage,
-    born_time,
-    decode_batch,
-    encode_batch_item,
     encode_message,
-    split_by_size,
     time_of,
     user_properties,
 )

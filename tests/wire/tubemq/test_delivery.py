@@ -167,7 +167,11 @@ def test_columns_equal_iteration(
     messages: list[pb.TransferedMessage], accepted: frozenset[str] | None, exact: bool
 ) -> None:
     batch = batch_of(answer_of(messages), exact=exact, accepted=accepted)
-    columns = batch.to_arrow().to_pylist()
+    other = batch_of(answer_of(messages), exact=exact, accepted=accepted)
+    columns = other.to_arrow().to_pylist()
+    assert (other.left_out, other.skipped) == (batch.left_out, batch.skipped)
+    assert other.bad_records() == batch.bad_records()
+    assert [*other] == [*batch]
     assert len(columns) == len(batch)
     for row, message in zip(columns, batch, strict=True):
         properties = dict(message.properties)

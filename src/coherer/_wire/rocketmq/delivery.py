@@ -7,9 +7,6 @@ the broker filters by a hash of the tag. It leaves out messages whose lengths do
 checksum is wrong or that cannot be decompressed: `skipped` counts them, and `left_out` lists the
 offsets without a message.
 
-A disk may have damaged a record, its lengths too. The next record is found where the damaged one
-says it ends, if a record begins there; otherwise at the next bytes that look like a record.
-
 `decode_messages` is for answers with messages of any queue: queries by id or key.
 """
 
@@ -22,112 +19,28 @@ from contextlib import suppress
 from copy import copy
 from struct import Struct
 from struct import error as struct_error
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar, cast
 from zlib import crc32
 
 from coherer._common.logs import Log
 from coherer._record import compression, layout
 from coherer._record import properties as text
+from coherer._record.bad_record import BadRecord
 from coherer._record.offset_ranges import between
+from coherer._record.records import RecordFields, long_fields, next_record, records
 from coherer._record.system_topics import RETRY_PREFIX
 from coherer._wire.rocketmq.messages import StoredMessage, time_of, user_properties
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import DamagedStoreError, ProtocolError
-from coherer.limits import MESSAGE_BYTES_MAX
+from coherer.limits import DECOMPRESSED_BYTES_PER_ANSWER, MESSAGE_BYTES_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from coherer._record.scan import RecordScan
+
 _HEAD: Final = layout.HEAD_V4
-_TAIL: Final = Struct(">iqI")
-_TIME: Final = Struct(">q")
 _SIZE: Final = Struct(">I")
-_MAGIC: Final = _SIZE.pack(layout.MAGIC)
-
-RecordFields = tuple[int, int, int, int, int, int, int, int, int, bytes, int, bytes, int, int, int]
-"""The fixed part of a record in the order of section 5.1: size, magic, CRC, queue id, flag, queue
-offset, physical offset, sys flag, born time, born host, store time, store host, attempt, prepared
-offset, length of the body. Creating named tuples would double the time of decoding."""
-
-Record = tuple[RecordFields, bytes, bytes, bytes]
-"""Fixed fields, body, topic and property text."""
-
-
-def records(data: bytes) -> Iterator[Record | None]:
-    """Iterate over records; None for one whose lengths do not fit."""
-    position, end = 0, len(data)
-    while position < end:
-        record = record_at(data, position)
-        yield record
-        position = next_record(data, position) if record is None else position + record[0][0]
-
-
-def record_at(data: bytes, position: int) -> Record | None:
-    """Return the record at a position; None if its lengths do not fit."""
-    found = _parts(data, position)
-    if found is None:
-        return None
-    fields, begin, body_end, topic_end = found
-    end = position + fields[0]
-    return fields, data[begin:body_end], data[body_end + 1 : topic_end], data[topic_end + 2 : end]
-
-
-def _parts(data: bytes, position: int) -> tuple[RecordFields, int, int, int] | None:
-    """Return fields, begin of the body, end of body and topic; None if the lengths do not fit."""
-    try:
-        fields: RecordFields = _HEAD.unpack_from(data, position)
-        begin = position + _HEAD.size
-        if fields[7] & layout.HOSTS_V6:
-            fields, begin = long_fields(data, position, fields)
-        body_end = begin + fields[14]
-        topic_end = body_end + 1 + data[body_end]
-        properties_bytes = data[topic_end] << 8 | data[topic_end + 1]
-    except (struct_error, IndexError):
-        return None
-    end = topic_end + 2 + properties_bytes
-    return (
-        (fields, begin, body_end, topic_end) if position + fields[0] == end <= len(data) else None
-    )
-
-
-def next_record(data: bytes, position: int, queue_id: int | None = None, above: int = -1) -> int:
-    """Return the position of the next record after a damaged one, or the end of the data.
-
-    Args:
-        data: records.
-        position: position of the damaged record.
-        queue_id: the queue of all records; None for records of several queues.
-        above: with `queue_id`, the offset of the next record is higher than this.
-    """
-
-    def fits(at: int) -> bool:
-        parts = _parts(data, at) if data.startswith(_MAGIC, at + 4) else None
-        if parts is None:
-            return False
-        return queue_id is None or (parts[0][3] == queue_id and parts[0][5] > above)
-
-    if position + _SIZE.size <= len(data):
-        claimed: int = position + _SIZE.unpack_from(data, position)[0]
-        if claimed == len(data) or (position < claimed < len(data) and fits(claimed)):
-            return claimed
-    found = data.find(_MAGIC, position + 8)
-    while found >= 0:
-        if found - 4 > position and fits(found - 4):
-            return found - 4
-        found = data.find(_MAGIC, found + 1)
-    return len(data)
-
-
-def long_fields(data: bytes, position: int, fields: RecordFields) -> tuple[RecordFields, int]:
-    """Return the fields of a record with 16-byte addresses, and the begin of its body."""
-    born_end = position + (68 if fields[7] & layout.BORN_HOST_V6 else 56)
-    store_end = born_end + (28 if fields[7] & layout.STORE_HOST_V6 else 16)
-    (stored_ms,) = _TIME.unpack_from(data, born_end)
-    attempt, prepared, length = _TAIL.unpack_from(data, store_end)
-    born_host, store_host = data[position + 48 : born_end], data[born_end + 8 : store_end]
-    tail = (born_host, stored_ms, store_host, attempt, prepared, length)
-    return (*fields[:9], *tail), store_end + _TAIL.size
-
 
 _log = Log(logging.getLogger(__name__))
 
@@ -169,6 +82,7 @@ class MessageBatch:
         "_data",
         "_delivered",
         "_found",
+        "_scan",
         "_skipped",
         "_starts",
         "_tags",
@@ -204,6 +118,7 @@ class MessageBatch:
         self._delivered = 0
         self._skipped = 0
         self._found = False
+        self._scan: RecordScan | None = None
         self._starts: list[int] = []  # position of each message in the data
         self._bodies: list[bytes] = []
 
@@ -212,7 +127,7 @@ class MessageBatch:
         return f"<MessageBatch of {where} from {self.offset}: {self.size_bytes} bytes>"
 
     def __len__(self) -> int:
-        return len(self.bodies())
+        return len(self.bodies() if self._scan is None else self._scan)
 
     def __iter__(self) -> Iterator[StoredMessage]:
         return self.messages(StoredMessage)
@@ -259,9 +174,15 @@ class MessageBatch:
 
     def offsets(self) -> list[int]:
         """Return the offset of each message."""
+        if self._scan is not None:
+            return cast("list[int]", self._scan.queue_offsets.tolist())
         self._read()
         data, unpack = self._data, _OFFSET.unpack_from
         return [unpack(data, start)[0] for start in self._starts]
+
+    def prepared_offsets(self) -> list[int]:
+        """Return the log offset of each message's half message; 0 without a transaction."""
+        return [fields[13] for fields in self._details()[0]]
 
     def messages(self, make: Callable[..., M]) -> Iterator[M]:
         """Iterate over messages created by `make`, which takes the arguments of `StoredMessage`."""
@@ -288,14 +209,15 @@ class MessageBatch:
         """Return some of the messages, by position."""
         self._read()
         part = copy(self)
+        part._scan = None
         part._starts = [self._starts[number] for number in numbers]
         part._bodies = [self._bodies[number] for number in numbers]
         part.size_bytes = sum(_SIZE.unpack_from(self._data, start)[0] for start in part._starts)
         part.offset = next(iter(part.offsets()), self.offset)
         return part
 
-    def to_arrow(self) -> pa.RecordBatch:
-        """Return the batch as columns.
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """Return the batch as columns; needs pyarrow and numpy (`pip install coherer[arrow]`).
 
         | column | type | |
         |---|---|---|
@@ -309,11 +231,36 @@ class MessageBatch:
         | properties | map of strings | the user's properties |
 
         No object is created per message.
-        """
-        from coherer._wire.rocketmq.columns import record_batch
 
-        fields, bodies, texts = self._details()
-        return record_batch(self.queue, fields, texts, bodies)
+        Args:
+            columns: the wanted columns; others are not decoded. None for all columns of the table;
+                `born_time` and `store_time` are included only by name.
+        """
+        from coherer._record import record_columns
+
+        return record_columns.columns(
+            self.scan(), columns, topic=self.queue.topic, broker=self.queue.broker
+        )
+
+    def scan(self) -> RecordScan:
+        """Return the records of the messages as numpy arrays; see `coherer._record.scan`."""
+        if self._scan is None:
+            from coherer._record.scan import scan, scan_at
+
+            if self._tags is not None:
+                self._read()
+            if self._found:
+                found = scan_at(self._data, self._starts)
+            else:
+                found = scan(self._data, queue_id=self.queue.id, above=self.offset - 1)
+            self._scan = found.intact()
+        return self._scan
+
+    def bad_records(self) -> list[BadRecord]:
+        """Return the records that are left out because they are bad; not a hot path."""
+        from coherer._wire.rocketmq.bad_records import bad_records
+
+        return bad_records(self._data, self.queue.id, self.offset, self.next_offset)
 
     def _read(self) -> None:
         """Find the messages and their bodies, once; `_details` decodes the other parts."""
@@ -452,7 +399,7 @@ def decode_messages(body: bytes | memoryview, broker: str = "") -> list[StoredMe
     [('demo', ('k1',))]
     """
     found: list[StoredMessage] = []
-    damaged = 0
+    damaged = inflated = 0
     for record in records(bytes(body)):
         if record is None:
             damaged += 1
@@ -462,6 +409,13 @@ def decode_messages(body: bytes | memoryview, broker: str = "") -> list[StoredMe
         if fields[7] & compression.COMPRESSED:
             with suppress(DamagedStoreError):
                 stored_body = compression.decompress(stored_body, limit_bytes=MESSAGE_BYTES_MAX)
+                inflated += len(stored_body)
+        if inflated > DECOMPRESSED_BYTES_PER_ANSWER:
+            raise ProtocolError(
+                f"The bodies of one answer exceed {DECOMPRESSED_BYTES_PER_ANSWER:,} bytes.",
+                server=broker,
+                hint="Ask for fewer messages.",
+            )
         retried = topic.startswith(RETRY_PREFIX)
         found.append(
             _message(topic, broker, fields, stored_body, properties, StoredMessage, retried)

@@ -7,32 +7,27 @@ r"""A user's message as RocketMQ carries it (docs/protocol/rocketmq.md, sections
 | `time` | property `$msgTime$`; without it a received message has its born time |
 | `properties` | all other properties whose names have no meaning in RocketMQ |
 
-A batch, the body of code 320, contains several messages of one topic:
-
-    size 4 · magic 4 (0) · CRC 4 (0) · flag 4 · body length 4 · body · properties length 2 ·
-    properties
-
-No message of a batch is compressed, and the limit of a message applies to the whole batch.
+Batches are in `coherer._record.batches`.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from datetime import datetime
 from functools import lru_cache
 from types import MappingProxyType
 from typing import ClassVar, Final, NamedTuple, cast
 
 from coherer._record import compression
 from coherer._record import properties as text
+from coherer._record.layout import born_time
 from coherer._record.properties import decode_time, encode_time
-from coherer.errors import ProtocolError, UsageError
+from coherer.errors import UsageError
 from coherer.limits import PROPERTIES_BYTES_MAX
 from coherer.message import Message, Receipt, ReceivedMessage
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
-_HIDDEN: Final = text.RESERVED | {text.TIME, text.TUBE_MARK}
+HIDDEN: Final = text.RESERVED | {text.TIME, text.TUBE_MARK}
 """Names of properties that are not user properties."""
 
 _SURE_BYTES: Final = PROPERTIES_BYTES_MAX // 4
@@ -166,8 +161,8 @@ def _reserved_pairs(tag: str | None, keys: tuple[str, ...], time: datetime | Non
 
 
 def _user_pairs(properties: Mapping[str, str]) -> list[str]:
-    if not _HIDDEN.isdisjoint(properties):
-        name = next(name for name in properties if name in _HIDDEN)
+    if not HIDDEN.isdisjoint(properties):
+        name = next(name for name in properties if name in HIDDEN)
         raise UsageError(
             f"The property name {name!r} is reserved.", hint="Give the property another name."
         )
@@ -207,7 +202,7 @@ def user_properties(stored: Mapping[str, str]) -> dict[str, str]:
     >>> user_properties({"TAGS": "UA", "flight": "1545", "$msgTime$": "201301010515"})
     {'flight': '1545'}
     """
-    found = {name: value for name, value in stored.items() if name not in _HIDDEN}
+    found = {name: value for name, value in stored.items() if name not in HIDDEN}
     if text.TIME in stored and decode_time(stored[text.TIME]) is None:
         found[text.TIME] = stored[text.TIME]
     return found
@@ -221,116 +216,3 @@ def time_of(stored: Mapping[str, str], born_ms: int) -> datetime:
     """
     given = decode_time(stored[text.TIME]) if text.TIME in stored else None
     return given or born_time(born_ms)
-
-
-def born_time(born_ms: int) -> datetime:
-    """Return the born time; one that Python cannot represent becomes 1970, as senders choose it."""
-    try:
-        return datetime.fromtimestamp(born_ms / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return datetime.fromtimestamp(0, UTC)
-
-
-_HEAD: Final = struct.Struct(">IIIII")
-_HEAD_READ: Final = struct.Struct(">I8xiI")
-_HEAD_BYTES: Final = 20
-_SHORT: Final = struct.Struct(">H")
-BATCH_ITEM_BYTES: Final = 22
-"""Size of a message in a batch without its body and properties."""
-
-
-class BatchItems(NamedTuple):
-    """The messages of a batch: the flag, body, and property text (UTF-8) of each."""
-
-    flags: list[int]
-    bodies: list[bytes]
-    properties: list[bytes]
-
-
-def encode_batch_item(body: bytes, properties: bytes, flag: int = 0) -> bytes:
-    r"""Encode one message of a batch.
-
-    >>> encode_batch_item(b"b2", b"WAIT\x01true").hex(" ", -4)
-    '00000021 00000000 00000000 00000000 00000002 62320009 57414954 01747275 65'
-    """
-    return b"".join(batch_item_parts(body, properties, flag))
-
-
-def batch_item_parts(
-    body: bytes, properties: bytes, flag: int = 0
-) -> tuple[bytes, bytes, bytes, bytes]:
-    """Return the pieces of one message of a batch, to be joined with those of the others."""
-    size = BATCH_ITEM_BYTES + len(body) + len(properties)
-    head = _HEAD.pack(size, 0, 0, flag & 0xFFFFFFFF, len(body))
-    return head, body, _SHORT.pack(len(properties)), properties
-
-
-def split_by_size(sizes: Sequence[int], limit_bytes: int) -> list[slice]:
-    """Split a sequence of messages into batches that are not larger than the limit.
-
-    A message that exceeds the limit alone becomes a batch, which the broker refuses.
-
-    >>> split_by_size([40, 40, 40, 200, 10], 100)
-    [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None), slice(4, 5, None)]
-    """
-    cuts: list[slice] = []
-    begin = held = 0
-    for number, size in enumerate(sizes):
-        if number > begin and held + size > limit_bytes:
-            cuts.append(slice(begin, number))
-            begin, held = number, 0
-        held += size
-    if begin < len(sizes):
-        cuts.append(slice(begin, len(sizes)))
-    return cuts
-
-
-def decode_batch(data: bytes | memoryview) -> BatchItems:
-    r"""Decode a batch.
-
-    Raises:
-        ProtocolError: a length does not fit.
-
-    >>> decode_batch(encode_batch_item(b"b2", b"WAIT\x01true"))
-    BatchItems(flags=[0], bodies=[b'b2'], properties=[b'WAIT\x01true'])
-    """
-    try:
-        return _decode_alike(data) or _decode_each(bytes(data))
-    except (struct.error, IndexError) as error:
-        raise ProtocolError("A message of a batch is cut short.") from error
-
-
-def _decode_alike(data: bytes | memoryview) -> BatchItems | None:
-    """Decode messages of equal lengths; None if lengths differ.
-
-    It takes half the time, because each step is a loop in C over all messages.
-    """
-    if not data:
-        return None
-    size, _, length = _HEAD_READ.unpack_from(data)
-    text_bytes = size - BATCH_ITEM_BYTES - length
-    if text_bytes < 0 or len(data) % size or len(data) == size:
-        return None
-    items = struct.iter_unpack(f">I8xiI{length}sH{text_bytes}s", data)
-    sizes, flags, lengths, bodies, texts_bytes, texts = zip(*items, strict=True)
-    if {*sizes} != {size} or {*lengths} != {length} or {*texts_bytes} != {text_bytes}:
-        return None
-    return BatchItems([*flags], [*bodies], [*texts])
-
-
-def _decode_each(whole: bytes) -> BatchItems:
-    flags: list[int] = []
-    bodies: list[bytes] = []
-    texts: list[bytes] = []
-    position, end = 0, len(whole)
-    while position < end:
-        size, flag, length = _HEAD_READ.unpack_from(whole, position)
-        body = position + _HEAD_BYTES
-        text = body + length + 2
-        position += size
-        if text + (whole[text - 2] << 8 | whole[text - 1]) != position or position > end:
-            raise ProtocolError("The lengths in a message of a batch do not fit.")
-        flags.append(flag)
-        bodies.append(whole[body : text - 2])
-        texts.append(whole[text:position])
-    return BatchItems(flags, bodies, texts)

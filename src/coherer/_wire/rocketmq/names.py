@@ -28,6 +28,10 @@ FEATURES: Final = "cohererFeatures"
 4.9 that each supports, separated by commas."""
 FEATURE_TIMERS: Final = "timers"
 """The feature of timed messages, as in 5.x."""
+RETRY_REASON: Final = "cohererRetryReason"
+"""A property: why a consumer retries a message, or has given up on it."""
+REPLAY_OF: Final = "cohererReplayOf"
+"""A property of a message that was a dead letter: the offset id of the dead letter."""
 TRACE_TOPIC: Final = system_topics.TRACE_TOPIC
 TOOLS_GROUP: Final = system_topics.TOOLS_GROUP
 SYSTEM_GROUPS: Final = system_topics.SYSTEM_GROUPS

@@ -142,7 +142,7 @@ class CertificateError(_CodedError):
 
     result = ResultCode.CERTIFICATE_FAILURE
     meaning = "The server does not accept the credentials."
-    advice = "Check user, password and the clocks of both machines."
+    advice = "Give user and password of an account with all permissions. Are both clocks right?"
 
 
 class ServerOverflowError(_CodedError):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Final, NamedTuple, cast
 
+import numpy as np
 import pyarrow as pa
 
-from coherer._record.columns import TextFormat, parse_texts
+from coherer._record.columns import Ints, ParsedColumns, TextFormat, parse_texts
 from coherer._wire.tubemq.payload import TAG_KEY, TIME_KEY, read_attributes
 
 SCHEMA: Final = pa.schema(
@@ -41,30 +43,117 @@ FORM: Final = TextFormat(
 """The format of attributes."""
 
 
-def record_batch(
-    *,
-    topic: str,
-    broker: str,
-    partition: int,
-    offsets: Iterable[int | None],
-    ids: Sequence[int],
-    attributes: Sequence[bytes | None],
-    bodies: Sequence[bytes],
-) -> pa.RecordBatch:
-    """Return the columns of `SCHEMA`; the last four arguments have the same length."""
-    size = len(bodies)
-    (tags, times), properties = parse_texts(attributes, FORM)
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.repeat(pa.scalar(topic, pa.string()), size),
-            pa.repeat(pa.scalar(broker, pa.string()), size),
-            pa.repeat(pa.scalar(partition, pa.int32()), size),
-            pa.array(list(offsets), pa.int64()),
-            pa.array(ids, pa.int64()),
-            tags,
-            times,
-            pa.array(bodies, pa.binary()),
-            properties,
-        ],
-        schema=SCHEMA,
-    )
+class CodedTexts(NamedTuple):
+    """Texts, many of which are equal.
+
+    Args:
+        values: the distinct texts; None for a message without a text.
+        rows: the index in `values` for each row; None if `values` has one text for each row.
+    """
+
+    values: Sequence[bytes | None]
+    rows: pa.Array | None = None
+
+    @classmethod
+    def of(cls, texts: pa.Array) -> CodedTexts:
+        """Return the texts of a binary array; empty texts become None."""
+        coded = texts.dictionary_encode()
+        values = cast("list[bytes | None]", coded.dictionary.to_pylist())
+        values = [text or None for text in values]
+        return cls(values, coded.indices)
+
+    def __len__(self) -> int:
+        return len(self.values if self.rows is None else self.rows)
+
+    def part(self, count: int) -> CodedTexts:
+        """Return the texts of the first `count` rows."""
+        if self.rows is None:
+            return CodedTexts(self.values[:count])
+        return CodedTexts(self.values, self.rows.slice(0, count))
+
+    def to_list(self) -> list[bytes | None]:
+        """Return the text of each row."""
+        if self.rows is None:
+            return [*self.values]
+        return [self.values[row] for row in cast("list[int]", self.rows.to_pylist())]
+
+    def parse(self) -> ParsedColumns:
+        """Parse the texts as attributes."""
+        if self.rows is None:
+            return parse_texts(self.values, FORM)
+        if len(self.values) * 2 > len(self):
+            return parse_texts(self.to_list(), FORM)
+        return parse_texts(self.values, FORM).take(self.rows)
+
+
+class Messages:
+    """Decoded messages of one partition.
+
+    Args:
+        topic: the topic.
+        broker: the broker's id, as text.
+        partition: the partition's number.
+        offsets: the offset of each message, or one for all.
+        ids: the broker's ids of the messages.
+        attributes: their attributes.
+        bodies: their bodies.
+    """
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        broker: str,
+        partition: int,
+        offsets: Sequence[int] | int,
+        ids: Sequence[int] | Ints,
+        attributes: CodedTexts,
+        bodies: Sequence[bytes] | pa.Array,
+    ) -> None:
+        self.topic = topic
+        self.broker = broker
+        self.partition = partition
+        self.offsets = offsets
+        self.ids = ids
+        self.attributes = attributes
+        self.bodies = bodies
+
+    @cached_property
+    def parsed(self) -> ParsedColumns:
+        """The attributes, parsed."""
+        return self.attributes.parse()
+
+    def repeat(self, value: object, kind: pa.DataType) -> pa.Array:
+        """Return a column with one value."""
+        return pa.repeat(pa.scalar(value, kind), len(self.bodies))
+
+    def offset_column(self) -> pa.Array:
+        """Return the offsets as a column."""
+        offsets = self.offsets
+        if isinstance(offsets, int):
+            return self.repeat(offsets, pa.int64())
+        if isinstance(offsets, range):
+            return pa.array(np.arange(offsets.start, offsets.stop, dtype=np.int64))
+        return pa.array(offsets, pa.int64())
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """Return columns of `SCHEMA`: all, or those with the given names.
+
+        Only these columns are decoded.
+        """
+        names = SCHEMA.names if columns is None else [name for name in columns if name in _MAKE]
+        schema = pa.schema([SCHEMA.field(name) for name in names])
+        return pa.RecordBatch.from_arrays([_MAKE[name](self) for name in names], schema=schema)
+
+
+_MAKE: Final[dict[str, Callable[[Messages], pa.Array]]] = {
+    "topic": lambda found: found.repeat(found.topic, pa.string()),
+    "broker": lambda found: found.repeat(found.broker, pa.string()),
+    "partition": lambda found: found.repeat(found.partition, pa.int32()),
+    "offset": Messages.offset_column,
+    "id": lambda found: pa.array(found.ids, pa.int64()),
+    "tag": lambda found: found.parsed.named[0],
+    "time": lambda found: found.parsed.named[1],
+    "value": lambda found: pa.array(found.bodies, pa.binary()),
+    "properties": lambda found: found.parsed.others,
+}

@@ -18,19 +18,24 @@ them.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import lru_cache
 from itertools import repeat
 from struct import Struct as Layout
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 from zlib import crc32
 
+from msgspec.structs import replace
+
+from coherer._record.bad_record import BadRecord
 from coherer._record.offset_ranges import joined
 from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq.bad_records import bad_record
 from coherer._wire.tubemq.envelope import CONTINUED, VARINTS, response_head, varint
-from coherer._wire.tubemq.frame import encode_frame
+from coherer._wire.tubemq.frame import HEAD_ONE, TOKEN, encode_frame
 from coherer._wire.tubemq.methods import GET_MESSAGES, UNDEFINED, parse
 from coherer._wire.tubemq.payload import HAS_ATTRIBUTES, decode_attributes
 from coherer.message import ReceivedMessage
@@ -38,12 +43,27 @@ from coherer.message import ReceivedMessage
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from coherer._wire.tubemq.scanned import Rows
+
 SUCCESS: Final = 200
 _CRC_MASK: Final = 0x7FFFFFFF
 _LENGTH: Final = Layout(">i")
 _14_BITS: Final = (1 << 14) - 1
 _TAILS: Final = {0: b"\x20\x00", 1: b"\x20\x01"}
+_NEXT_OFFSET: Final = varint(1001 << 3)
+_FIRST_ID: Final = varint(1003 << 3)
+_RECORDS: Final = varint(1004 << 3 | 2)
 _BEGIN: Final = b"\x08\x01\x10\xc8\x01\x1a\x03OK!"  # success, 200, OK!
+_VARINT: Final = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
+_BEFORE_RECORDS: Final = re.compile(
+    b"(%b)%b(%b)"
+    % (
+        _VARINT.join((re.escape(_BEGIN + b"\x28"), b"@", b"P", _NEXT_OFFSET, _FIRST_ID, b"")),
+        _RECORDS,
+        _VARINT,
+    )
+).match
+"""As `encode_records` writes it."""
 
 
 def message_envelope(
@@ -129,6 +149,48 @@ def encode_get_response(
     return encode_frame(serial, b"".join((head, _BEGIN, *chunks, end)))
 
 
+def encode_records(
+    serial: int,
+    stretches: Sequence[bytes | memoryview],
+    *,
+    offset: int,
+    next_offset: int,
+    backlog_bytes: int,
+    max_offset: int,
+    first_id: int,
+) -> list[bytes | memoryview]:
+    """Return the frame of an answer with stored records, as pieces.
+
+    Only Coherer's clients ask for such answers. Their frames consist of one block of any size.
+
+    Args:
+        serial: the request's serial number.
+        stretches: buffers that together contain the records.
+        offset: first offset of the read.
+        next_offset: the offset after the last record.
+        backlog_bytes: unread bytes after the last record.
+        max_offset: end of the partition as visible to this consumer.
+        first_id: the id of a message at physical offset 0.
+    """
+    size = sum(map(len, stretches))
+    begin = b"%b\x28%b\x40%b\x50%b%b%b%b%b%b%b" % (
+        _BEGIN,
+        varint(offset),
+        varint(backlog_bytes),
+        varint(max_offset),
+        _NEXT_OFFSET,
+        varint(next_offset),
+        _FIRST_ID,
+        varint(first_id),
+        _RECORDS,
+        varint(size),
+    )
+    size += len(begin)
+    head = response_head(GET_MESSAGES, size) + begin
+    size += len(head) - len(begin)
+    return [HEAD_ONE.pack(TOKEN, serial, 1, size), head, *stretches]
+
+
 class MessageBatch:
     """The messages of one answer, decoded on first use.
 
@@ -140,6 +202,8 @@ class MessageBatch:
         exact_offsets: whether offsets count messages, and messages missing between two others
             cannot be delivered (Coherer's brokers, without filters).
         accepted_tags: the consumer's filters; None without filters.
+        columns: decode all messages as columns, which needs numpy and pyarrow. An answer with
+            stored records is always decoded so.
 
     Attributes:
         code: 200, or the code of the error; then the batch is empty.
@@ -168,11 +232,18 @@ class MessageBatch:
     __slots__ = (
         "_accepted_tags",
         "_attributes",
+        "_bad",
         "_bodies",
+        "_body",
+        "_columns",
         "_exact_offsets",
+        "_first_id",
         "_ids",
+        "_intact",
         "_left_out",
         "_offsets",
+        "_records",
+        "_rows",
         "_skipped",
         "_unread",
         "backlog_bytes",
@@ -199,8 +270,12 @@ class MessageBatch:
         partition: int,
         exact_offsets: bool,
         accepted_tags: frozenset[str] | None = None,
+        columns: bool = False,
     ) -> None:
-        answer = parse(pb.GetMessageResponseB2C, body)
+        head, records = _split_records(body)
+        answer = parse(pb.GetMessageResponseB2C, head)
+        if records is None and answer.HasField("records"):
+            records = memoryview(answer.records)
         self.topic = topic
         self.broker = broker
         self.partition = partition
@@ -215,17 +290,26 @@ class MessageBatch:
         self.require_slow = answer.requireSlow
         self._exact_offsets = exact_offsets
         self._accepted_tags = accepted_tags
+        self._columns = columns
+        self._body = body
+        self._records = records
+        self._first_id = answer.firstId
+        self._intact = True
         self._unread: pb.GetMessageResponseB2C | None = answer if answer.success else None
         self.next_offset = -1
         self._left_out = _runs(answer.leftOut) if answer.leftOut else []
         if exact_offsets and answer.success:
             named = answer.HasField("nextOffset")
             self.next_offset = answer.nextOffset if named else self.offset + self.delivered
+        if records is not None:
+            self.delivered = max(answer.nextOffset - answer.currOffset, 0)
         self._skipped = sum(map(len, self._left_out))
         self._offsets: Sequence[int] = ()  # where they are exact
+        self._rows: Rows | None = None  # the messages; otherwise they are in the lists
         self._ids: list[int] = []
         self._attributes: list[bytes | None] = []
         self._bodies: list[bytes] = []
+        self._bad: list[BadRecord] = []
 
     def __repr__(self) -> str:
         where = f"{self.broker}:{self.topic}:{self.partition}"
@@ -234,13 +318,15 @@ class MessageBatch:
         return f"<MessageBatch of {where} from {self.offset}: {len(self)} messages>"
 
     def __len__(self) -> int:
-        return len(self.bodies())
+        self._read(as_columns=self._columns)
+        return len(self._bodies if self._rows is None else self._rows.bodies)
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        self._read()
+        self._list()
         topic, broker, partition = self.topic, self.broker, self.partition
+        offsets = self._offsets if self._exact_offsets else repeat(None, len(self._bodies))
         for id_, attributes, body, offset in zip(
-            self._ids, self._attributes, self._bodies, self._exact(), strict=True
+            self._ids, self._attributes, self._bodies, offsets, strict=True
         ):
             tag, time, properties = decode_attributes((attributes or b"").decode(errors="replace"))
             yield ReceivedMessage(
@@ -248,9 +334,19 @@ class MessageBatch:
             )
 
     @property
+    def intact(self) -> bool:
+        """Whether the stored records are those of the offsets in the answer.
+
+        If not, the broker's log is damaged, and the batch is useless: ask for messages instead.
+        """
+        if self._records is not None:
+            self._read()
+        return self._intact
+
+    @property
     def skipped(self) -> int:
         """How many messages were left out because they cannot be delivered."""
-        self._read()
+        self._read(as_columns=self._columns)
         return self._skipped
 
     @property
@@ -259,17 +355,17 @@ class MessageBatch:
 
         They may lie before `offset`, if the broker skipped messages before the first one.
         """
-        self._read()
+        self._read(as_columns=self._columns)
         return self._left_out
 
     def bodies(self) -> list[bytes]:
         """Return the body of each message; do not modify the list."""
-        self._read()
+        self._list()
         return self._bodies
 
     def offsets(self) -> Sequence[int]:
         """Return the offset of each message; empty where offsets are not exact."""
-        self._read()
+        self._read(as_columns=self._columns)
         return self._offsets
 
     def before(self, end: int) -> MessageBatch:
@@ -288,7 +384,7 @@ class MessageBatch:
         """
         if not self._exact_offsets or self.next_offset <= end:
             return self
-        self._read()
+        self._read(as_columns=self._columns)
         part = copy(self)
         part.next_offset = end
         part._left_out = [run for run in (_below(run, end) for run in self._left_out) if run]
@@ -296,12 +392,14 @@ class MessageBatch:
         count = bisect_left(self._offsets, end)
         part.delivered = count + part._skipped
         part._offsets = self._offsets[:count]
+        part._bad = [one for one in self._bad if one.offset is None or one.offset < end]
+        part._rows = None if self._rows is None else self._rows.part(count)
         part._ids = self._ids[:count]
         part._attributes = self._attributes[:count]
         part._bodies = self._bodies[:count]
         return part
 
-    def to_arrow(self) -> pa.RecordBatch:
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Return the batch as columns.
 
         | column | type | |
@@ -315,32 +413,87 @@ class MessageBatch:
         | properties | map of strings | the other attributes |
 
         No object is created per message.
-        """
-        from coherer._wire.tubemq.columns import record_batch
 
-        self._read()
-        return record_batch(
+        Args:
+            columns: the columns to return, in this order; None for all. Only these are decoded.
+        """
+        from coherer._wire.tubemq.columns import CodedTexts, Messages
+
+        self._read(as_columns=True)
+        rows = self._rows
+        found = Messages(
             topic=self.topic,
             broker=self.broker,
             partition=self.partition,
-            offsets=self._exact(self.offset),
-            ids=self._ids,
-            attributes=self._attributes,
-            bodies=self._bodies,
+            offsets=self._offsets if self._exact_offsets else self.offset,
+            ids=self._ids if rows is None else rows.ids,
+            attributes=CodedTexts(self._attributes) if rows is None else rows.attributes,
+            bodies=self._bodies if rows is None else rows.bodies,
         )
+        return found.to_arrow(columns)
 
-    def _exact(self, otherwise: int | None = None) -> Iterable[int | None]:
-        return self._offsets if self._exact_offsets else repeat(otherwise, len(self._bodies))
+    def bad_records(self) -> list[BadRecord]:
+        """Return the records that are left out because they are bad."""
+        self._read(as_columns=self._columns)
+        return self._bad
 
-    def _read(self) -> None:
+    # -- decoding
+
+    def _read(self, *, as_columns: bool = False) -> None:
         """Decode the messages of the answer, once."""
         answer, self._unread = self._unread, None
         if answer is None:
             return
-        accepted, length_of = self._accepted_tags, _LENGTH.unpack_from
-        damaged: list[int] = []  # positions in the answer
+        rows = None
+        if self._records is not None:
+            rows = self._read_records(self._records)
+            if rows is None:
+                return
+        elif as_columns and self._accepted_tags is None:
+            rows = self._read_columns()
         unwanted: list[int] = []
-        for number, message in enumerate(answer.messages):
+        bad = self._read_messages(answer.messages, unwanted) if rows is None else rows.bad
+        self._body = b""
+        self._skipped += len(bad)
+        at: Sequence[int] | None = None
+        if self._exact_offsets:
+            at = self._assign_offsets([*bad], unwanted)
+        for number, one in bad.items():
+            self._bad.append(one if at is None else replace(one, offset=at[number]))
+
+    def _list(self) -> None:
+        """Decode the messages as lists."""
+        self._read(as_columns=self._columns)
+        rows, self._rows = self._rows, None
+        if rows is not None:
+            self._ids = rows.ids.tolist()
+            self._attributes = rows.attributes.to_list()
+            self._bodies = cast("list[bytes]", rows.bodies.to_pylist())
+
+    def _read_columns(self) -> Rows | None:
+        from coherer._wire.tubemq.scanned import scan_messages
+
+        self._rows = scan_messages(self._body)
+        return self._rows
+
+    def _read_records(self, records: memoryview) -> Rows | None:
+        from coherer._wire.tubemq.scanned import scan_records
+
+        offsets = range(self.offset, self.next_offset)
+        self._rows = scan_records(records, offsets, self.partition, self._first_id)
+        self._intact = self._rows is not None
+        return self._rows
+
+    def _read_messages(
+        self, messages: Sequence[pb.TransferedMessage], unwanted: list[int]
+    ) -> dict[int, BadRecord]:
+        """Decode messages one by one; return the bad ones by their numbers in the answer.
+
+        Adds the numbers of messages with unwanted tags to `unwanted`.
+        """
+        accepted, length_of = self._accepted_tags, _LENGTH.unpack_from
+        damaged: list[int] = []
+        for number, message in enumerate(messages):
             data = message.payLoadData
             if crc32(data) & _CRC_MASK != message.checkSum:
                 damaged.append(number)
@@ -362,15 +515,16 @@ class MessageBatch:
                 self._bodies.append(data)
             else:
                 unwanted.append(number)
-        self._skipped += len(damaged)
-        if self._exact_offsets:
-            self._assign_offsets(damaged, unwanted)
+        return {
+            number: bad_record(one.payLoadData, one.checkSum, message_id=one.messageId)
+            for number, one in ((number, messages[number]) for number in damaged)
+        }
 
-    def _assign_offsets(self, damaged: list[int], unwanted: list[int]) -> None:
-        """Find the offsets of the messages and of those that are left out."""
+    def _assign_offsets(self, damaged: list[int], unwanted: list[int]) -> Sequence[int]:
+        """Find the offsets of delivered and omitted messages; return those of all in the answer."""
         if not self._left_out and not damaged and not unwanted:
             self._offsets = range(self.offset, self.offset + self.delivered)
-            return
+            return self._offsets
         offsets: list[int] = []
         at, open_ = self.offset, self.delivered
         for run in self._left_out:
@@ -383,6 +537,19 @@ class MessageBatch:
         self._offsets = [offset for offset in offsets if offset not in dropped]
         lost = [range(offsets[number], offsets[number] + 1) for number in damaged]
         self._left_out = joined([*self._left_out, *lost])
+        return offsets
+
+
+def _split_records(body: bytes) -> tuple[bytes, memoryview | None]:
+    """Split an answer of `encode_records` into its fields and the records, without a copy."""
+    found = _BEFORE_RECORDS(body)
+    if found is None or found.end() + _varint_of(found[2]) != len(body):
+        return body, None
+    return found[1], memoryview(body)[found.end() :]
+
+
+def _varint_of(text: bytes) -> int:
+    return sum((octet & 0x7F) << 7 * number for number, octet in enumerate(text))
 
 
 def _runs(numbers: Sequence[int]) -> list[range]:

@@ -17,6 +17,7 @@ from typing import Final, Self
 
 import msgspec
 
+from coherer._common.decoding import decoder
 from coherer.errors import ProtocolError
 
 NO_RULES: Final = " "
@@ -132,7 +133,7 @@ class FlowRules(msgspec.Struct, frozen=True):
         if not text.strip():
             return cls()
         try:
-            groups = msgspec.json.decode(text.encode(), type=list[_Group])
+            groups = decoder(list[_Group]).decode(text.encode())
             data = [item for group in groups for item in _data_limits(group)]
             frequency = [item for group in groups for item in _frequency_limits(group)]
             low = [item for group in groups for item in _low_fetches(group)]
@@ -170,7 +171,7 @@ def _data_limits(group: _Group) -> list[DataLimit]:
     if group.type != _DATA:
         return []
     limits: list[DataLimit] = []
-    for item in msgspec.json.decode(group.rule, type=list[_DataItem]):
+    for item in decoder(list[_DataItem]).decode(group.rule):
         start, end = _time(item.start), _time(item.end)
         _check(start < end, "a time ends before it starts")
         _check(item.dltInM > _BACKLOG_MIN, f"dltInM is not above {_BACKLOG_MIN}")
@@ -185,7 +186,7 @@ def _frequency_limits(group: _Group) -> list[FrequencyLimit]:
     if group.type != _FREQUENCY:
         return []
     limits: list[FrequencyLimit] = []
-    for item in msgspec.json.decode(group.rule, type=list[_FrequencyItem]):
+    for item in decoder(list[_FrequencyItem]).decode(group.rule):
         _check(item.zeroCnt >= 1, "zeroCnt is below 1")
         _check(item.freqInMs >= 0, "freqInMs is negative")
         limits.append(FrequencyLimit(item.zeroCnt, item.freqInMs))
@@ -195,7 +196,7 @@ def _frequency_limits(group: _Group) -> list[FrequencyLimit]:
 def _low_fetches(group: _Group) -> list[LowFetch]:
     if group.type != _LOW_FETCH:
         return []
-    items = msgspec.json.decode(group.rule, type=list[_LowFetchItem])
+    items = decoder(list[_LowFetchItem]).decode(group.rule)
     _check(len(items) == 1, "there is more or less than one item of type 3")
     item = items[0]
     for value in (item.normFreqInMs, item.filterFreqInMs, item.minDataFilterFreqInMs):

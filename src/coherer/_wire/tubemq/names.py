@@ -13,6 +13,7 @@ from typing import Final, Self
 
 import msgspec
 
+from coherer._common.decoding import convert
 from coherer._wire.tubemq.codes import ResultCode
 from coherer.errors import ProtocolError, UsageError
 from coherer.limits import TOPIC_CHARS_MAX
@@ -120,7 +121,7 @@ class BrokerDefaults(msgspec.Struct, frozen=True, kw_only=True):
         if len(parts) != text.count(":") + 1 or len(parts) != len(cls.__struct_fields__):
             raise invalid("broker configuration", text)
         try:
-            return msgspec.convert(parts, cls, strict=False)
+            return convert(parts, cls, strict=False)
         except msgspec.ValidationError as error:
             raise invalid("broker configuration", text) from error
 
@@ -176,7 +177,7 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise invalid("topic configuration", text)
         named = {name: part.strip() for name, part in zip(fields, parts, strict=False)}
         try:
-            return msgspec.convert({k: v for k, v in named.items() if v}, cls, strict=False)
+            return convert({k: v for k, v in named.items() if v}, cls, strict=False)
         except msgspec.ValidationError as error:
             raise invalid("topic configuration", text) from error
 

@@ -24,6 +24,7 @@ _TOKEN_SERIAL: Final = Layout(">Ii")
 _SIZES: Final = Layout(">ii")  # number of blocks, length of the first
 _CACHE_MAX: Final = 4096
 _NO_CHECKSUM: Final = -1
+_BATCH_FIELD: Final = varint(1001 << 3 | 2)
 SUCCESS: Final = 200
 
 
@@ -68,7 +69,7 @@ class SendEncoder:
             flag: its flag.
             tag: the tag by which consumers filter.
             time_text: the message's time as `yyyyMMddHHmm`.
-            authorized: a serialized `AuthorizedInfo`; empty for none.
+            authorized: a serialized `AuthorizedInfo`; empty without credentials.
             timeout_ms: time in which the broker has to answer, above zero.
         """
         tail = self._tails.get((flag, tag, time_text, authorized))
@@ -80,6 +81,23 @@ class SendEncoder:
         if head:
             return _TOKEN_SERIAL.pack(TOKEN, serial) + head + data + tail
         return self._large(serial, data, tail, timeout_ms)
+
+    def encode_batch(
+        self, serial: int, batch: bytes | memoryview, authorized: bytes, timeout_ms: int
+    ) -> bytes:
+        """Return the frame of a batch, which only Coherer's broker accepts.
+
+        Args:
+            serial: from `ClientSession.next_serial`.
+            batch: the messages (`coherer._record.batches`).
+            authorized: a serialized `AuthorizedInfo`; empty without credentials.
+            timeout_ms: time in which the broker has to answer, above zero.
+        """
+        begin = self._begin + b"\0" + self._tail(0, None, None, authorized)
+        begin += _BATCH_FIELD + varint(len(batch))
+        size = len(begin) + len(batch)
+        head = request_head(BROKER_WRITE, SEND_MESSAGE, timeout_ms, VERSION, size)
+        return encode_frame(serial, b"".join((head, begin, batch)))
 
     def _tail(self, flag: int, tag: str | None, time_text: str | None, authorized: bytes) -> bytes:
         tail = b"\x28" + varint(flag) + self._address

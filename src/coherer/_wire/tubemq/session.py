@@ -349,7 +349,8 @@ class ClientSession:
         if len(blocks) == 1:
             length = HEAD_ONE.size + size
             _remember(self._known, key, (method, HEAD_ONE.size + start, length))
-        return Response(serial, method, b"".join((blocks[0][start:], *blocks[1:])))
+        # A view of the first block, so that its bytes are copied once.
+        return Response(serial, method, b"".join((memoryview(blocks[0])[start:], *blocks[1:])))
 
 
 def _read_unusual(serial: int, payload: bytes) -> Response | Failure:

@@ -23,15 +23,15 @@ library:
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import ClassVar, Final, Self, TypeAlias, TypeVar, cast
+from typing import ClassVar, Final, Self, TypeAlias, cast
 
 import msgspec
 from msgspec import inspect
 
+from coherer._common.decoding import convert, decoder
 from coherer._wire.rocketmq import fastjson
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import ProtocolError
@@ -198,9 +198,6 @@ Offsets: TypeAlias = dict[Queue, int]
 """Queue → offset."""
 
 
-_B = TypeVar("_B", bound="Body")
-
-
 class Body(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """Base class of bodies.
 
@@ -228,8 +225,7 @@ class Body(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
             raise ProtocolError(f"A {cls.__name__} has more than {cls.objects_max} objects.")
         if _REFERENCE not in data:
             try:
-                decoder: msgspec.json.Decoder[Self] = _strict(cls)
-                return decoder.decode(data)
+                return decoder(cls).decode(data)
             except (msgspec.MsgspecError, UnicodeError, RecursionError):
                 pass  # the lenient reader may accept it
         return cls.from_json(fastjson.loads(data))
@@ -254,7 +250,7 @@ class Body(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
             ProtocolError: the value is not valid.
         """
         try:
-            return msgspec.convert(coerce(_normalize(value), cls), cls, strict=False)
+            return convert(coerce(_normalize(value), cls), cls, strict=False)
         except (msgspec.ValidationError, RecursionError) as error:
             raise ProtocolError(f"Not a valid {cls.__name__}: {error}.") from error
 
@@ -273,12 +269,6 @@ class DataVersion(Body, frozen=True):
 
 _REFERENCE: Final = b'"$ref"'
 _NULLS: Final = frozenset((b"null", b"[]"))
-
-
-@functools.cache
-def _strict(kind: type[_B]) -> msgspec.json.Decoder[_B]:
-    """Return the decoder of strict JSON, without nulls and without queues as keys."""
-    return msgspec.json.Decoder(kind)
 
 
 def _normalize(value: fastjson.Value) -> fastjson.Value:

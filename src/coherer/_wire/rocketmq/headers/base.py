@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar, cast, get_type_hints
 import msgspec
 from msgspec import NODEFAULT, Struct
 
+from coherer._common.decoding import decoder
 from coherer._wire.rocketmq.codes import refused
 from coherer._wire.rocketmq.command import Int32, Int64
 from coherer.errors import RefusedError
@@ -130,6 +131,7 @@ _Plan = list[tuple[str, str, Callable[[str], object], object]]
 @cache
 def _plan(kind: type[Header]) -> _Plan:
     """Return attribute, name, parser and default of each field."""
+    decoder(kind)  # so that `parse` may convert to it in any thread
     hints = get_type_hints(kind, include_extras=True)
     plan: _Plan = []
     for each in msgspec.structs.fields(kind):

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 from msgspec import field
 
+from coherer._common.decoding import decoder
 from coherer._wire.rocketmq.codes import RequestCode, refused
 from coherer._wire.rocketmq.command import Int32, Int64
 from coherer._wire.rocketmq.headers.base import NULL, Header, parse, unreadable
@@ -73,6 +74,9 @@ class SendHeader(Header, rename=dict(zip(_SEND_NAMES, _LETTERS, strict=True)), g
     def long_fields(self) -> dict[str, str]:
         """Return the header as text with the long names of 10 and 324."""
         return {_LONG_NAMES[letter]: value for letter, value in self.fields().items()}
+
+
+decoder(SendHeader)  # here, so that no thread inspects it first, and no send has to ask
 
 
 def read_send(code: int, fields: Mapping[str, str]) -> SendHeader:

@@ -26,7 +26,7 @@ class AuthorizedInfo(_message.Message):
     def __init__(self, visitAuthorizedToken: _Optional[int] = ..., authAuthorizedToken: _Optional[str] = ...) -> None: ...
 
 class SendMessageRequestP2B(_message.Message):
-    __slots__ = ("clientId", "topicName", "partitionId", "data", "flag", "checkSum", "sentAddr", "msgType", "msgTime", "authInfo")
+    __slots__ = ("clientId", "topicName", "partitionId", "data", "flag", "checkSum", "sentAddr", "msgType", "msgTime", "authInfo", "batch")
     CLIENTID_FIELD_NUMBER: _ClassVar[int]
     TOPICNAME_FIELD_NUMBER: _ClassVar[int]
     PARTITIONID_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class SendMessageRequestP2B(_message.Message):
     MSGTYPE_FIELD_NUMBER: _ClassVar[int]
     MSGTIME_FIELD_NUMBER: _ClassVar[int]
     AUTHINFO_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
     clientId: str
     topicName: str
     partitionId: int
@@ -47,7 +48,8 @@ class SendMessageRequestP2B(_message.Message):
     msgType: str
     msgTime: str
     authInfo: AuthorizedInfo
-    def __init__(self, clientId: _Optional[str] = ..., topicName: _Optional[str] = ..., partitionId: _Optional[int] = ..., data: _Optional[bytes] = ..., flag: _Optional[int] = ..., checkSum: _Optional[int] = ..., sentAddr: _Optional[int] = ..., msgType: _Optional[str] = ..., msgTime: _Optional[str] = ..., authInfo: _Optional[_Union[AuthorizedInfo, _Mapping[str, object]]] = ...) -> None: ...
+    batch: bytes
+    def __init__(self, clientId: _Optional[str] = ..., topicName: _Optional[str] = ..., partitionId: _Optional[int] = ..., data: _Optional[bytes] = ..., flag: _Optional[int] = ..., checkSum: _Optional[int] = ..., sentAddr: _Optional[int] = ..., msgType: _Optional[str] = ..., msgTime: _Optional[str] = ..., authInfo: _Optional[_Union[AuthorizedInfo, _Mapping[str, object]]] = ..., batch: _Optional[bytes] = ...) -> None: ...
 
 class SendMessageResponseB2P(_message.Message):
     __slots__ = ("success", "errCode", "errMsg", "requireAuth", "messageId", "appendTime", "appendOffset")
@@ -68,7 +70,7 @@ class SendMessageResponseB2P(_message.Message):
     def __init__(self, success: bool = ..., errCode: _Optional[int] = ..., errMsg: _Optional[str] = ..., requireAuth: bool = ..., messageId: _Optional[int] = ..., appendTime: _Optional[int] = ..., appendOffset: _Optional[int] = ...) -> None: ...
 
 class RegisterRequestC2B(_message.Message):
-    __slots__ = ("opType", "clientId", "groupName", "topicName", "partitionId", "readStatus", "filterCondStr", "currOffset", "sessionKey", "sessionTime", "ssdStoreId", "qryPriorityId", "authInfo")
+    __slots__ = ("opType", "clientId", "groupName", "topicName", "partitionId", "readStatus", "filterCondStr", "currOffset", "sessionKey", "sessionTime", "ssdStoreId", "qryPriorityId", "authInfo", "sinceTime")
     OPTYPE_FIELD_NUMBER: _ClassVar[int]
     CLIENTID_FIELD_NUMBER: _ClassVar[int]
     GROUPNAME_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +84,7 @@ class RegisterRequestC2B(_message.Message):
     SSDSTOREID_FIELD_NUMBER: _ClassVar[int]
     QRYPRIORITYID_FIELD_NUMBER: _ClassVar[int]
     AUTHINFO_FIELD_NUMBER: _ClassVar[int]
+    SINCETIME_FIELD_NUMBER: _ClassVar[int]
     opType: int
     clientId: str
     groupName: str
@@ -95,23 +98,26 @@ class RegisterRequestC2B(_message.Message):
     ssdStoreId: int
     qryPriorityId: int
     authInfo: AuthorizedInfo
-    def __init__(self, opType: _Optional[int] = ..., clientId: _Optional[str] = ..., groupName: _Optional[str] = ..., topicName: _Optional[str] = ..., partitionId: _Optional[int] = ..., readStatus: _Optional[int] = ..., filterCondStr: _Optional[_Iterable[str]] = ..., currOffset: _Optional[int] = ..., sessionKey: _Optional[str] = ..., sessionTime: _Optional[int] = ..., ssdStoreId: _Optional[int] = ..., qryPriorityId: _Optional[int] = ..., authInfo: _Optional[_Union[AuthorizedInfo, _Mapping[str, object]]] = ...) -> None: ...
+    sinceTime: int
+    def __init__(self, opType: _Optional[int] = ..., clientId: _Optional[str] = ..., groupName: _Optional[str] = ..., topicName: _Optional[str] = ..., partitionId: _Optional[int] = ..., readStatus: _Optional[int] = ..., filterCondStr: _Optional[_Iterable[str]] = ..., currOffset: _Optional[int] = ..., sessionKey: _Optional[str] = ..., sessionTime: _Optional[int] = ..., ssdStoreId: _Optional[int] = ..., qryPriorityId: _Optional[int] = ..., authInfo: _Optional[_Union[AuthorizedInfo, _Mapping[str, object]]] = ..., sinceTime: _Optional[int] = ...) -> None: ...
 
 class RegisterResponseB2C(_message.Message):
-    __slots__ = ("success", "errCode", "errMsg", "currOffset", "maxOffset", "offsetStep")
+    __slots__ = ("success", "errCode", "errMsg", "currOffset", "maxOffset", "offsetStep", "sinceOffset")
     SUCCESS_FIELD_NUMBER: _ClassVar[int]
     ERRCODE_FIELD_NUMBER: _ClassVar[int]
     ERRMSG_FIELD_NUMBER: _ClassVar[int]
     CURROFFSET_FIELD_NUMBER: _ClassVar[int]
     MAXOFFSET_FIELD_NUMBER: _ClassVar[int]
     OFFSETSTEP_FIELD_NUMBER: _ClassVar[int]
+    SINCEOFFSET_FIELD_NUMBER: _ClassVar[int]
     success: bool
     errCode: int
     errMsg: str
     currOffset: int
     maxOffset: int
     offsetStep: int
-    def __init__(self, success: bool = ..., errCode: _Optional[int] = ..., errMsg: _Optional[str] = ..., currOffset: _Optional[int] = ..., maxOffset: _Optional[int] = ..., offsetStep: _Optional[int] = ...) -> None: ...
+    sinceOffset: int
+    def __init__(self, success: bool = ..., errCode: _Optional[int] = ..., errMsg: _Optional[str] = ..., currOffset: _Optional[int] = ..., maxOffset: _Optional[int] = ..., offsetStep: _Optional[int] = ..., sinceOffset: _Optional[int] = ...) -> None: ...
 
 class HeartBeatRequestC2B(_message.Message):
     __slots__ = ("clientId", "groupName", "readStatus", "partitionInfo", "ssdStoreId", "qryPriorityId", "authInfo")
@@ -148,7 +154,7 @@ class HeartBeatResponseB2C(_message.Message):
     def __init__(self, success: bool = ..., errCode: _Optional[int] = ..., errMsg: _Optional[str] = ..., hasPartFailure: bool = ..., failureInfo: _Optional[_Iterable[str]] = ..., requireAuth: bool = ...) -> None: ...
 
 class GetMessageRequestC2B(_message.Message):
-    __slots__ = ("clientId", "partitionId", "groupName", "topicName", "lastPackConsumed", "manualCommitOffset", "escFlowCtrl")
+    __slots__ = ("clientId", "partitionId", "groupName", "topicName", "lastPackConsumed", "manualCommitOffset", "escFlowCtrl", "recordBytes", "recordEnd")
     CLIENTID_FIELD_NUMBER: _ClassVar[int]
     PARTITIONID_FIELD_NUMBER: _ClassVar[int]
     GROUPNAME_FIELD_NUMBER: _ClassVar[int]
@@ -156,6 +162,8 @@ class GetMessageRequestC2B(_message.Message):
     LASTPACKCONSUMED_FIELD_NUMBER: _ClassVar[int]
     MANUALCOMMITOFFSET_FIELD_NUMBER: _ClassVar[int]
     ESCFLOWCTRL_FIELD_NUMBER: _ClassVar[int]
+    RECORDBYTES_FIELD_NUMBER: _ClassVar[int]
+    RECORDEND_FIELD_NUMBER: _ClassVar[int]
     clientId: str
     partitionId: int
     groupName: str
@@ -163,10 +171,12 @@ class GetMessageRequestC2B(_message.Message):
     lastPackConsumed: bool
     manualCommitOffset: bool
     escFlowCtrl: bool
-    def __init__(self, clientId: _Optional[str] = ..., partitionId: _Optional[int] = ..., groupName: _Optional[str] = ..., topicName: _Optional[str] = ..., lastPackConsumed: bool = ..., manualCommitOffset: bool = ..., escFlowCtrl: bool = ...) -> None: ...
+    recordBytes: int
+    recordEnd: int
+    def __init__(self, clientId: _Optional[str] = ..., partitionId: _Optional[int] = ..., groupName: _Optional[str] = ..., topicName: _Optional[str] = ..., lastPackConsumed: bool = ..., manualCommitOffset: bool = ..., escFlowCtrl: bool = ..., recordBytes: _Optional[int] = ..., recordEnd: _Optional[int] = ...) -> None: ...
 
 class GetMessageResponseB2C(_message.Message):
-    __slots__ = ("success", "errCode", "errMsg", "messages", "currOffset", "minLimitTime", "escFlowCtrl", "currDataDlt", "requireSlow", "maxOffset", "nextOffset", "leftOut")
+    __slots__ = ("success", "errCode", "errMsg", "messages", "currOffset", "minLimitTime", "escFlowCtrl", "currDataDlt", "requireSlow", "maxOffset", "nextOffset", "leftOut", "firstId", "records")
     SUCCESS_FIELD_NUMBER: _ClassVar[int]
     ERRCODE_FIELD_NUMBER: _ClassVar[int]
     ERRMSG_FIELD_NUMBER: _ClassVar[int]
@@ -179,6 +189,8 @@ class GetMessageResponseB2C(_message.Message):
     MAXOFFSET_FIELD_NUMBER: _ClassVar[int]
     NEXTOFFSET_FIELD_NUMBER: _ClassVar[int]
     LEFTOUT_FIELD_NUMBER: _ClassVar[int]
+    FIRSTID_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
     success: bool
     errCode: int
     errMsg: str
@@ -191,7 +203,9 @@ class GetMessageResponseB2C(_message.Message):
     maxOffset: int
     nextOffset: int
     leftOut: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, success: bool = ..., errCode: _Optional[int] = ..., errMsg: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[TransferedMessage, _Mapping[str, object]]]] = ..., currOffset: _Optional[int] = ..., minLimitTime: _Optional[int] = ..., escFlowCtrl: bool = ..., currDataDlt: _Optional[int] = ..., requireSlow: bool = ..., maxOffset: _Optional[int] = ..., nextOffset: _Optional[int] = ..., leftOut: _Optional[_Iterable[int]] = ...) -> None: ...
+    firstId: int
+    records: bytes
+    def __init__(self, success: bool = ..., errCode: _Optional[int] = ..., errMsg: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[TransferedMessage, _Mapping[str, object]]]] = ..., currOffset: _Optional[int] = ..., minLimitTime: _Optional[int] = ..., escFlowCtrl: bool = ..., currDataDlt: _Optional[int] = ..., requireSlow: bool = ..., maxOffset: _Optional[int] = ..., nextOffset: _Optional[int] = ..., leftOut: _Optional[_Iterable[int]] = ..., firstId: _Optional[int] = ..., records: _Optional[bytes] = ...) -> None: ...
 
 class CommitOffsetRequestC2B(_message.Message):
     __slots__ = ("clientId", "topicName", "partitionId", "groupName", "lastPackConsumed")

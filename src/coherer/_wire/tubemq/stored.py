@@ -1,0 +1,158 @@
+r"""Stored records as TubeMQ messages: property texts as attributes, records as payloads.
+
+TubeMQ's attributes are stored as properties (`coherer._server.tubemq.broker.mapping` says how), and
+a broker translates them back when it delivers a record. A client that reads records as they are
+stored (docs/protocol/tubemq.md, section 8.7.1) does the same, with the functions of this module.
+
+The property text of a record says how its payload was stored:
+
+* The last property is `TUBE\x01a`: the text is the block of attributes, with two bytes replaced and
+  `TAGS` instead of `$msgType$`.
+* The last property is `TUBE\x01r`: the body is the payload as sent, with its attributes.
+* Otherwise another protocol has written the record. Properties that TubeMQ can represent (no `,` or
+  `=`) become attributes, and the flag, which has another meaning there, is not delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct as Layout
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from coherer import limits
+from coherer._record import compression, properties
+from coherer._record.layout import CRC_MASK, peek, spans
+from coherer._wire.tubemq.payload import TAG_KEY, split_payload
+from coherer.errors import DamagedStoreError
+
+MARKED_ATTRIBUTES: Final = b"\x02TUBE\x01a"
+MARKED_RAW: Final = b"TUBE\x01r"
+TYPE: Final = TAG_KEY.encode() + b"="
+TAGS: Final = properties.TAGS.encode() + b"\x01"
+RESERVED: Final = (properties.RESERVED | {properties.TUBE_MARK}) - {properties.KEYS}
+"""Names of properties that are not attributes."""
+
+_UNIQUE: Final = properties.UNIQUE_KEY.encode() + b"\x01"
+_LENGTH: Final = Layout(">I")
+
+
+class StoredAttributes(NamedTuple):
+    """The attributes of a record, and what they mean for the message's flag.
+
+    Args:
+        block: the bytes before the body in the payload: the length of the attributes, and the
+            attributes; empty without attributes, and if the body contains them.
+        flag_kept: the bits of the stored flag that are delivered.
+        flag_set: the bits that are added to it.
+    """
+
+    block: bytes
+    flag_kept: int
+    flag_set: int
+
+    def flag(self, stored: int) -> int:
+        """Return the flag to deliver."""
+        return stored & self.flag_kept | self.flag_set
+
+
+# Bit 0 of the flag is cleared, because it has another meaning in RocketMQ.
+NO_ATTRIBUTES: Final = StoredAttributes(b"", ~1, 0)
+"""The attributes of a record without properties."""
+
+
+def is_raw(text: bytes) -> bool:
+    """Whether the body of a record with this property text is the payload as sent."""
+    return text.endswith(MARKED_RAW) and text[-len(MARKED_RAW) - 1 : -len(MARKED_RAW)] in {
+        b"",
+        b"\x02",
+    }
+
+
+def attributes_of(text: bytes) -> StoredAttributes:
+    r"""Translate the property text of a record.
+
+    >>> attributes_of(b"TAGS\x01UA\x02k\x01v\x02TUBE\x01a").block
+    b'\x00\x00\x00\x10$msgType$=UA,k=v'
+    """
+    if not text:
+        return NO_ATTRIBUTES
+    if is_raw(text):
+        return StoredAttributes(b"", -1, 0)
+    if text.endswith(MARKED_ATTRIBUTES):
+        attributes = text[: -len(MARKED_ATTRIBUTES)]
+        attributes = attributes.replace(b"\x01", b"=").replace(b"\x02", b",")
+        if attributes.startswith(b"TAGS="):
+            attributes = TYPE + attributes[5:]
+        return StoredAttributes(_LENGTH.pack(len(attributes)) + attributes, -1, 0)
+    found = properties.decode(text)
+    items = [
+        (TAG_KEY, found.pop(properties.TAGS, "")),
+        (properties.TIME, found.pop(properties.TIME, "")),
+        *found.items(),
+    ]
+    attributes = ",".join(
+        f"{name}={value}"
+        for name, value in items
+        if value and name not in RESERVED and not any(sign in name + value for sign in ",=")
+    ).encode()
+    block = _LENGTH.pack(len(attributes)) + attributes if attributes else b""
+    return StoredAttributes(block, 0, 1 if block else 0)
+
+
+def without_unique_id(text: bytes) -> bytes:
+    """Remove RocketMQ's unique id from a property text, so that texts of messages can be equal."""
+    if text.endswith((MARKED_RAW, MARKED_ATTRIBUTES)):
+        return text
+    before, found, after = text.partition(_UNIQUE)
+    if not found or (before and before[-1:] != b"\x02"):
+        return text
+    return before + after.partition(b"\x02")[2]
+
+
+class StoredMessage(NamedTuple):
+    """The part of a record that is delivered.
+
+    Args:
+        physical_offset: its position in the log.
+        attributes: the attributes without their length; None for a message without attributes.
+        body: the body without attributes.
+    """
+
+    physical_offset: int
+    attributes: bytes | None
+    body: bytes
+
+
+def messages_of(data: memoryview) -> Iterator[StoredMessage | None]:
+    """Decode records one by one; None for a record whose message cannot be delivered.
+
+    Args:
+        data: whole records; everything except their bodies has been verified.
+    """
+    known: dict[bytes, StoredAttributes] = {}
+    at = 0
+    while at < len(data):
+        head = peek(data, at)
+        record = data[at : at + head.size]
+        at += head.size
+        found = spans(record)
+        text = without_unique_id(bytes(record[found.properties_begin : found.properties_end]))
+        entry = known.get(text)
+        if entry is None:
+            entry = known[text] = attributes_of(text)
+        body = _body(record[found.body_begin : found.body_end], head.crc, head.sys_flag)
+        parts = None if body is None else split_payload(entry.block + body, entry.flag(head.flag))
+        yield None if parts is None else StoredMessage(head.physical_offset, *parts)
+
+
+def _body(stored: memoryview, crc: int, sys_flag: int) -> bytes | None:
+    """Verify and decompress a body; None if it is damaged."""
+    if crc32(stored) & CRC_MASK != crc:
+        return None
+    if not sys_flag & compression.COMPRESSED:
+        return bytes(stored)
+    try:
+        return compression.decompress(stored, limit_bytes=limits.MESSAGE_BYTES_MAX)
+    except DamagedStoreError:
+        return None

@@ -1,0 +1,141 @@
+"""Reads a topic as Arrow batches, without Spark: for pandas, Polars, DuckDB and others.
+
+Install `coherer[arrow]`. The columns are those of the Spark formats, and offsets, times and bad
+records have the same meaning as there.
+
+>>> from coherer import Message
+>>> from coherer.arrow import scan
+>>> from coherer.blocking import connect
+>>> from coherer.testing import embedded_node
+>>> with embedded_node() as node:
+...     with connect(node.url) as client, client.producer() as producer:
+...         _ = producer.send(Message("greetings", b"hello"))
+...     scan(node.url, "greetings", columns=["offset", "value"]).read_all().to_pylist()
+[{'offset': 0, 'value': b'hello'}]
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing
+from datetime import datetime
+from typing import Final, Literal, TypeAlias
+
+import pyarrow as pa
+
+from coherer.spark.columns import arrow_schema
+from coherer.spark.options import ReadOptions, read_options
+from coherer.spark.planning import DataLossError, Range
+from coherer.spark.queue import OPENERS
+from coherer.spark.reading import BadRecordError, log_loss, rows, settings_of
+from coherer.spark.topics import Topics, monotonic_ms, ranges_of
+
+__all__ = ["BadRecordError", "DataLossError", "Edge", "scan"]
+
+Edge: TypeAlias = Literal["earliest", "latest"] | datetime | Mapping[str, int]
+"""Where a scan starts or ends: a keyword, a store time, or offsets by `broker:partition`."""
+
+_EDGES: Final = {
+    "start": ("startingOffsets", "startingTimestamp"),
+    "end": ("endingOffsets", "endingTimestamp"),
+}
+
+
+def scan(
+    url: str,
+    topic: str,
+    *,
+    columns: Collection[str] | None = None,
+    start: Edge = "earliest",
+    end: Edge = "latest",
+    partitions: Collection[int | str] | None = None,
+    user: str | None = None,
+    password: str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> pa.RecordBatchReader:
+    """Read the current messages of a topic as Arrow batches of about a megabyte.
+
+    The call fixes the offsets: messages that arrive later are not read. Reading needs no group, and
+    happens as batches are taken. Its connections open with the first batch, and close after the
+    last one, after an error, or when the reader is deleted.
+
+    Args:
+        url: `tubemq://host:port`, the masters, or `rocketmq://host:port`, the name servers.
+        topic: the topic to read.
+        columns: the columns, in this order; others are not decoded. None for all except
+            `properties` and the times of sending and storing. See the columns of the Spark formats.
+        start: `earliest`; a time (with a zone), to start at the first message stored then or later;
+            or offsets by `broker:partition`, where other partitions start at their first message.
+        end: `latest`, a time or offsets like `start`; the scan stops before it.
+        partitions: numbers (of every broker), or `broker:partition`; None for all.
+        user: the account; RocketMQ's access key.
+        password: its password; RocketMQ's secret key.
+        options: other options of the Spark source, by name: `passwordFile`, `tlsTrust`, `mode`,
+            `failOnDataLoss`.
+
+    Raises:
+        UsageError: an argument is invalid, or names something that does not exist.
+        RefusedError: the topic does not exist.
+        UnavailableError: the cluster, or a broker of the topic, cannot be reached.
+        DataLossError: messages between start and end were deleted. A batch may raise it, too.
+        BadRecordError: a record is damaged; reading its batch raises this.
+    """
+    wanted = _options(
+        url,
+        {
+            "topic": topic if partitions is None else None,
+            "assign": None if partitions is None else json.dumps({topic: list(partitions)}),
+            "columns": None if columns is None else ",".join(columns),
+            "user": user,
+            "password": password,
+            **_edge("start", start, topic),
+            **_edge("end", end, topic),
+            **(options or {}),
+        },
+    )
+    ranges = _planned(wanted)
+    schema = arrow_schema(wanted.columns)
+    return pa.RecordBatchReader.from_batches(schema, _batches(wanted, ranges, schema))
+
+
+def _options(url: str, given: Mapping[str, str | None]) -> ReadOptions:
+    protocol = url.partition("://")[0].removesuffix("s")
+    texts = {name: text for name, text in given.items() if text is not None}
+    return read_options({"url": url, **texts}, protocol if protocol in OPENERS else "tubemq")
+
+
+def _edge(name: str, at: Edge, topic: str) -> dict[str, str]:
+    by_offset, by_time = _EDGES[name]
+    if isinstance(at, datetime):
+        return {by_time: at.isoformat()}
+    if isinstance(at, str):
+        return {by_offset: at}
+    return {by_offset: json.dumps({topic: dict(at)})}
+
+
+def _planned(options: ReadOptions) -> list[Range]:
+    """The ranges to read."""
+    with closing(OPENERS[options.access.protocol](options.access)) as queue:
+        if options.fail_on_data_loss:
+            Topics(options, monotonic_ms).check_whole(queue)
+        ranges, lost = ranges_of(queue, options)
+    if lost and options.fail_on_data_loss:
+        raise DataLossError.of(lost)
+    for one in lost:
+        log_loss(one)
+    return ranges
+
+
+def _batches(
+    options: ReadOptions, ranges: list[Range], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    is_empty = True
+    with closing(OPENERS[options.access.protocol](options.access)) as queue:
+        for batch in rows(queue, ranges, settings_of(options)):
+            is_empty = False
+            yield batch
+    if is_empty:
+        # Polars takes the columns from the first batch, and fails without one.
+        nothing = [pa.array([], field.type) for field in schema]
+        yield pa.RecordBatch.from_arrays(nothing, schema=schema)
