@@ -8,19 +8,23 @@ differ. The texts of a batch are parsed in one of three ways:
    are parsed column by column, with `join` and `split` over the whole batch (`parse_aligned`).
 3. Otherwise they are parsed one by one (`parse_each`).
 
-The module needs pyarrow; it is imported when columns are used.
+The module needs numpy and pyarrow; it is imported when columns are used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple, TypeAlias, cast
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coherer._record.properties import decode_time
+from coherer._record.properties import MILLISECOND_CHARS, MINUTE_CHARS
+
+Ints: TypeAlias = "npt.NDArray[np.int64]"
+Mask: TypeAlias = "npt.NDArray[np.bool_]"
 
 INSTANT: Final = pa.timestamp("us", "UTC")
 TEXT: Final = pa.string()
@@ -166,12 +170,38 @@ def instants(texts: pa.Array) -> pa.Array:
     >>> list(map(str, instants(times).to_pylist()))
     ['2013-01-01 10:00:00+00:00', '2013-01-01 10:00:00.500000+00:00', 'None', 'None']
     """
-    parsed = pc.strptime(texts, format="%Y%m%d%H%M", unit="us", error_is_null=True).cast(INSTANT)
-    if parsed.null_count == texts.null_count:
-        return parsed
-    return pc.coalesce(parsed, pa.array([_instant(text) for text in texts.to_pylist()], INSTANT))
+    count = len(texts)
+    sizes: npt.NDArray[np.int32] = np.asarray(pc.fill_null(pc.binary_length(texts), 0))
+    millis = np.zeros(count, np.int64)
+    valid = np.zeros(count, np.bool_)
+    for size in (MINUTE_CHARS, MILLISECOND_CHARS):
+        rows = np.flatnonzero(sizes == size)
+        if len(rows):
+            given = texts if len(rows) == count else texts.take(pa.array(rows))
+            millis[rows], valid[rows] = _millis(given, size)
+    found = pa.array(millis, pa.timestamp("ms", "UTC"), mask=~valid)
+    return found.cast(INSTANT)
 
 
-def _instant(text: object) -> object:
-    time = decode_time(text) if isinstance(text, str) else None
-    return None if time is None else time.replace(tzinfo=UTC)
+def _millis(texts: pa.Array, size: int) -> tuple[Ints, Mask]:
+    """Return the times of texts of `size` bytes in ms since 1970, and which of them are valid."""
+    _, offsets, data = texts.buffers()
+    begin = np.frombuffer(cast("memoryview", offsets), np.int32)[texts.offset]
+    octets = np.frombuffer(cast("memoryview", data), np.uint8)[begin:]
+    digits = octets[: len(texts) * size].reshape(len(texts), size).astype(np.int64) - ord("0")
+    valid = ((digits >= 0) & (digits <= 9)).all(axis=1)
+
+    def number(first: int, end: int) -> Ints:
+        part = digits[:, first:end]  # without columns for seconds that the text does not have
+        return cast("Ints", part @ 10 ** np.arange(part.shape[1] - 1, -1, -1))
+
+    year, month, day, hour, minute = map(number, (0, 4, 6, 8, 10), (4, 6, 8, 10, 12))
+    second, milli = number(12, 14), number(14, 17)
+    valid &= (year >= 1) & (month >= 1) & (month <= 12)
+    valid &= (day >= 1) & (hour < 24) & (minute < 60) & (second < 60)
+    since = (np.where(valid, year, 1970) - 1970) * 12 + np.where(valid, month, 1) - 1
+    months = since.view("M8[M]")
+    first = months.astype("M8[D]").astype(np.int64)
+    valid &= day <= (months + 1).astype("M8[D]").astype(np.int64) - first
+    minutes = ((first + day - 1) * 24 + hour) * 60 + minute
+    return (minutes * 60 + second) * 1000 + milli, valid

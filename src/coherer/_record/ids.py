@@ -11,6 +11,7 @@ import itertools
 import os
 import struct
 import time
+from datetime import UTC, datetime
 from itertools import islice
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from coherer.errors import UsageError
 _PLACE = struct.Struct(">iq")
 _UNIQUE = struct.Struct(">HIiH")
 _CLAMP_MS = -1_000_000
+_ZONES_MS = 14 * 3_600_000
 
 
 class OffsetId(NamedTuple):
@@ -67,6 +69,29 @@ def unique_id(address: bytes, process: int, loader: int, month_ms: int, counter:
         month_ms = 0
     tail = _UNIQUE.pack(process & 0xFFFF, loader & 0xFFFFFFFF, month_ms, counter & 0xFFFF)
     return (address + tail).hex().upper()
+
+
+def derived_id(seed: bytes, time_ms: int) -> str:
+    """A unique id that depends only on its arguments, and looks like that of a client.
+
+    Java's tools read the time in an id, in their own time zone, to search the index from there on.
+    So that every program derives the same id, it counts from the beginning of the month in UTC,
+    and is early enough for every time zone.
+
+    Args:
+        seed: what the id stands for, at least 12 bytes that are spread evenly, such as a digest.
+        time_ms: since 1970, before the message was stored.
+
+    >>> derived_id(b"0123456789ab", 1_700_000_000_000)
+    '3031323334353637383944B655006162'
+    """
+    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    month = moment.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    since_ms = max(time_ms - int(month.timestamp() * 1000) - _ZONES_MS, 0)
+    process, loader, counter = (
+        int.from_bytes(seed[at:end]) for at, end in ((4, 6), (6, 10), (10, 12))
+    )
+    return unique_id(seed[:4], process, loader, since_ms, counter)
 
 
 class UniqueIdGenerator:

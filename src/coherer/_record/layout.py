@@ -17,6 +17,7 @@ and `spans` (the positions of body, topic and properties), which verify nothing.
 from __future__ import annotations
 
 import struct
+from datetime import UTC, datetime
 from typing import Final, NamedTuple, TypeAlias
 from zlib import crc32
 
@@ -31,6 +32,8 @@ BLANK_BYTES: Final = 8
 """A log file ends with a blank record; this much space is always left for its head."""
 
 CRC_MASK: Final = 0x7FFFFFFF
+SECTOR_BYTES: Final = 512
+"""The smallest part of a file that a disk or the page cache writes as a whole."""
 PREPARED: Final = 4
 COMMITTED: Final = 8
 ROLLED_BACK: Final = 12
@@ -182,6 +185,14 @@ def store_ms_of(record: Buffer, position: int = 0) -> int:
     return int(time_ms)
 
 
+def born_time(born_ms: int) -> datetime:
+    """Return the born time; one that Python cannot represent becomes 1970, as senders choose it."""
+    try:
+        return datetime.fromtimestamp(born_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(0, UTC)
+
+
 def encode(
     topic: str,
     body: Buffer,
@@ -288,7 +299,8 @@ def examine(view: Buffer, position: int = 0, *, check_crc: bool = True) -> Recor
         return f"properties length {length}"
     if check_crc and crc32(view[body:topic]) & CRC_MASK != crc:
         return "body checksum"
-    return RecordSummary(
+    in_log = properties - position + physical_offset
+    return _missing_sector(view, properties, end, in_log) or RecordSummary(
         size,
         queue_id,
         queue_offset,
@@ -298,6 +310,25 @@ def examine(view: Buffer, position: int = 0, *, check_crc: bool = True) -> Recor
         bytes(view[name : properties - 2]),
         bytes(view[properties:end]),
     )
+
+
+def _missing_sector(view: Buffer, begin: int, end: int, offset: int) -> str:
+    """Return what is wrong if a sector of the properties was not written, or "".
+
+    The checksum covers only the body. A crash or a power cut can interrupt a write between any two
+    sectors, and what was not written is zero.
+
+    Args:
+        view: the record.
+        begin: where the properties begin in `view`.
+        end: where they end.
+        offset: where they begin in the log.
+    """
+    first = begin + -offset % SECTOR_BYTES
+    for sector in range(first, end, SECTOR_BYTES):
+        if not any(view[sector : min(sector + SECTOR_BYTES, end)]):
+            return "incomplete properties"
+    return ""
 
 
 def flaw(view: Buffer, position: int = 0, *, check_crc: bool = True) -> str:

@@ -1,4 +1,4 @@
-"""Topics and groups that RocketMQ reserves, and delay levels.
+"""Topics and groups that RocketMQ and TubeMQ reserve, and delay levels.
 
 See docs/protocol/rocketmq.md, sections 2.11, 6.6 to 6.10.
 
@@ -37,6 +37,10 @@ OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 """The topic in which timed messages wait (5.x)."""
 
+HISTORY_TOPIC: Final = "__offset_history__"
+"""The topic to which TubeMQ's Java brokers write the offsets of groups. TubeMQ's masters put it on
+every broker. RocketMQ's name servers are not told of it, because no client can use it."""
+
 SYSTEM_TOPICS: Final = (
     AUTO_CREATE_TOPIC,
     SCHEDULE_TOPIC,
@@ -52,6 +56,9 @@ SYSTEM_TOPICS: Final = (
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
 """Suffix after a cluster's name: the topic of replies to requests."""
+
+READER_GROUP_PREFIX: Final = "coherer_reader_"
+"""Groups of TubeMQ with this prefix exist for one reader only: their positions do not last."""
 
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 """Groups with this prefix are created on demand even if that is disabled."""
