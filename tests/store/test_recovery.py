@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coherer._record.layout import decode, encode
+from coherer._record.layout import decode, encode, spans
 from coherer._store import DamagedRange, Store
 from coherer._store.checkpoint import Checkpoint
 from coherer.errors import DamagedStoreError
@@ -70,6 +70,28 @@ def test_a_process_crash_loses_nothing(harness: Any, checkpoints: int) -> None:
     )
     assert third.recovery.replayed in (0, report.replayed)
     assert harness.everything(third) == harness.everything(store)
+
+
+def test_a_record_whose_properties_were_not_written_completely_is_cut_off(harness: Any) -> None:
+    store = harness.open()
+    offsets = fill(harness, store, 70, key="a-key-that-takes-some-space")
+    assert store.end_offset < 16_384
+    log = next((store.directory / "commitlog").iterdir()).read_bytes()
+    cut = [
+        (number, sector)
+        for number, offset in enumerate(offsets)
+        if (sector := (spans(log, offset).properties_begin | 511) + 1)
+        < spans(log, offset).properties_end
+    ]
+    assert len(cut) > 3
+    for number, sector in cut:
+        crashed = harness.crash(f"crashed-{number}")
+        damage(crashed, sector, bytes(16_384 - sector))
+        again = harness.open(crashed)
+        assert again.end_offset == offsets[number]
+        assert again.recovery.replayed == number
+        assert again.recovery.damage == ()
+        again.close()
 
 
 def test_appends_continue_after_a_crash(harness: Any) -> None:

@@ -24,10 +24,13 @@ from __future__ import annotations
 import mmap
 import re
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
+from coherer._common.distribution import Distribution
 from coherer._record.layout import (
     BLANK,
     BLANK_BYTES,
@@ -65,6 +68,10 @@ class Segment:
         self.view: memoryview | None = None
 
 
+SYNC_S: Final = (0.001, 0.004, 0.016, 0.064, 0.256, 1.024, 4.096)
+"""Upper limits of the buckets of sync durations, in seconds."""
+
+
 class CommitLog:
     """The files under `commitlog/`.
 
@@ -96,6 +103,7 @@ class CommitLog:
         self.durable = self.begin
         self.durable_ms = 0
         self.damage: tuple[DamagedRange, ...] = ()
+        self.syncs = Distribution(SYNC_S)
 
     def _existing_size(self, begins: list[int]) -> int:
         sizes: set[int] = set()
@@ -283,6 +291,7 @@ class CommitLog:
                 raise StoreError(self._failed)
             if end == self.durable and not self._unsynced:
                 return end
+            began_s = time.perf_counter()
             try:
                 self._sync_range(self.durable, end)
             except OSError as error:
@@ -290,6 +299,7 @@ class CommitLog:
                     raise store_error(error, "sync the log") from error
                 self._failed = f"The log could not be synced: {error}."
                 raise StoreError(self._failed) from error
+            self.syncs.add(time.perf_counter() - began_s)
             self.durable = end
             self.durable_ms = store_ms
         return end

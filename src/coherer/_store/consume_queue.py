@@ -2,14 +2,14 @@
 
 An entry has 20 bytes: log offset, record size, tag code. A file holds 300,000 entries and is named
 by the byte offset of its first one. *Blank* entries stand for no message: they fill a queue that
-lost its beginning, and they replace damaged messages. A blank has offset 0, size 2,147,483,647 and
-tag code 0. After the last entry a file is all zeros.
+lost its beginning, and they replace damaged messages (offset 0, size 2,147,483,647, tag code 0).
+After the last entry a file is all zeros.
 
 A batch of sends may touch a thousand queues with one entry each. Writing every entry at once would
 cost a system call, and often an open and a close, for 20 bytes. So new entries stay in memory, in
 the queue's `tail`, where readers see them at once. Another thread writes them to the files
-(`PendingEntries.write`), one write per queue, before a checkpoint covers them. A crash loses
-nothing: recovery rebuilds the entries from the log.
+(`PendingEntries.write`), one write per queue, before a checkpoint covers them. After a crash,
+recovery rebuilds them from the log.
 
 Invariants:
 
@@ -184,7 +184,7 @@ class ConsumeQueue:
     """
 
     __slots__ = (
-        "_active", "_directory", "_files", "_handles", "_pending",
+        "_active", "_directory", "_files", "_floor", "_handles", "_pending",
         "delay_ms", "file_bytes", "first_file", "fixed", "kept", "key_hashes", "max", "min",
         "new_entries", "queue_id", "tail", "topic", "topic_head",
     )  # fmt: skip
@@ -206,20 +206,16 @@ class ConsumeQueue:
             )
         if not 0 <= queue_id < QUEUES_MAX:
             raise UsageError(f"{queue_id} is not a valid queue number.", topic=topic)
-        self._files = files
-        self._handles = handles
-        self._pending = pending
+        self._files, self._handles, self._pending = files, handles, pending
         self._directory = directory / topic / str(queue_id)
         self._active = (self._directory, 0)  # the file that was written last, and its end
-        self.topic = topic
-        self.queue_id = queue_id
+        self.topic, self.queue_id = topic, queue_id
         self.file_bytes = file_bytes
         self.topic_head = bytes((len(topic),)) + topic.encode()
         self.fixed = FIXED_BYTES + len(topic)
         self.key_hashes = key_hasher(topic)
-        self.min = 0
-        self.max = 0
-        self.first_file = 0
+        self.min = self.max = self.first_file = 0
+        self._floor = -1  # the first entry whose message is in the log, if entries are hidden
         self.kept = False
         self.delay_ms: int | None = None
         self.tail = (0, bytearray())
@@ -449,21 +445,27 @@ class ConsumeQueue:
             return None
         return holds(index, entry[0], entry[1])
 
+    def hide(self, index: int) -> None:
+        """Start the queue at an entry for readers; the files keep those before it."""
+        if index > self.min:
+            self._floor = self.min if self._floor < 0 else self._floor
+            self.min = min(index, self.max)
+
     def trim(self, log_begin: int) -> None:
         """Drop the entries of messages before `log_begin`, and the files with only such entries."""
+        visible, hides = self.min, self._floor >= 0
+        self.min = self._floor if hides else visible
         self.min = self.first_where(lambda _, offset, size: size <= 0 or offset >= log_begin)
         for begin in self.begins()[:-1]:
             if begin + self.file_bytes > self.min * ENTRY_BYTES:
                 break
             self._remove_file(self._path(begin))
             self.first_file = begin + self.file_bytes
+        if hides:
+            self._floor, self.min = self.min, max(self.min, visible)
 
     def remove(self) -> None:
-        """Delete all files of the queue and its entries in memory.
-
-        Raises:
-            OSError: a file could not be deleted.
-        """
+        """Delete all files of the queue and its entries in memory; raises OSError."""
         pending = self._pending
         with pending.writing, self._handles.guard:
             with pending.guard:
@@ -483,6 +485,7 @@ class ConsumeQueue:
         """
         self.remove()
         self.min = self.max = self.first_file = 0
+        self._floor = -1
         self.kept = False
 
 

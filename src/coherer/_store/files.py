@@ -286,6 +286,25 @@ class OsFiles:
             os.close(handle)  # this releases the lock
 
 
+class ReadOnlyFiles(OsFiles):
+    """Files that cannot be changed."""
+
+    def open(self, path: Path, *, create: bool = False) -> int:  # noqa: ARG002 - never creates
+        """Open a file for reading; never creates one."""
+        return os.open(path, os.O_RDONLY | _BINARY)
+
+    def resize(self, handle: int, size: int) -> None:
+        """Do nothing."""
+
+    def write(self, handle: int, data: bytes, offset: int) -> None:  # noqa: ARG002 - refused
+        """Refuse to write.
+
+        Raises:
+            StoreError: always.
+        """
+        raise StoreError("The files of the store are open for reading only.")
+
+
 def _in_use(path: Path) -> StoreError:
     return StoreError(
         f"The directory {path.parent} is in use.",
@@ -435,7 +454,7 @@ def store_error(error: OSError, what: str) -> StoreError:
             f"Too many open files: could not {what}.",
             hint="Raise `ulimit -n` or allow fewer connections; the store continues by itself.",
         )
-    return StoreError(f"Could not {what}: {error}.")
+    return StoreError(f"Could not {what}: {error.strerror or error}.")
 
 
 def is_out_of_handles(error: OSError) -> bool:

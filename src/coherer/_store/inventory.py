@@ -18,6 +18,7 @@ from zlib import crc32
 
 import msgspec
 
+from coherer._common.decoding import decoder
 from coherer._store.checkpoint import Checkpoint
 from coherer._store.consume_queue import ENTRY_BYTES, ConsumeQueue, QueueDirectory
 from coherer._store.files import Files
@@ -106,7 +107,7 @@ def load(files: Files, path: Path, checkpoint: Checkpoint) -> Inventory | None:
     finally:
         files.close(handle)
     try:
-        found = msgspec.json.decode(data, type=Inventory)
+        found = decoder(Inventory).decode(data)
     except msgspec.DecodeError:
         return None
     return found if found.times == _times(checkpoint) else None

@@ -303,6 +303,8 @@ class ReadResult(Struct, frozen=True):
         max_offset: the next offset to be written.
         backlog_bytes: the bytes of the log after the last record, of all topics.
         damaged: the queue offsets of messages that are damaged.
+        heads_match: whether each record is known to begin with the size in its entry, and with the
+            mark of a record.
     """
 
     status: ReadStatus
@@ -313,6 +315,7 @@ class ReadResult(Struct, frozen=True):
     max_offset: int
     backlog_bytes: int
     damaged: list[int] = []
+    heads_match: bool = False
 
 
 class DamagedRange(Struct, frozen=True):

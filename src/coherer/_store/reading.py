@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import struct
+import threading
 from bisect import bisect_right
+from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
-from itertools import accumulate, repeat
-from operator import eq
-from typing import Final
+from itertools import accumulate, compress, repeat
+from operator import add, eq, ne
+from typing import Final, TypeAlias
 
 from coherer._record.layout import BLANK, BLANK_BYTES, MAGIC, properties_of, spans, store_ms_of
 from coherer._record.properties import decode, index_keys
 from coherer._store.commit_log import CommitLog
 from coherer._store.consume_queue import BLANK_SIZE, ENTRY, ConsumeQueue
 from coherer._store.index import KeyIndex
-from coherer._store.model import ReadResult, ReadStatus
+from coherer._store.model import QueueEntry, ReadResult, ReadStatus
 from coherer.errors import DamagedStoreError
 
 SCAN_ENTRIES: Final = 16_000
 """A filter that lets nothing through looks at this many entries per read, as in Java."""
 
+ReadJoined: TypeAlias = Callable[[CommitLog, ConsumeQueue, int, int, int], ReadResult | None]
+
 _CHUNK_ENTRIES: Final = 2_000
-_FEW_ENTRIES: Final = 256
+FEW_ENTRIES: Final = 256
 
 
 class _Collector:
@@ -145,20 +150,11 @@ def _read_slices(
     Returns None if the records are in several files, or if one of them does not match its entry;
     then the caller reads record by record.
     """
-    wanted = min(max_count, queue.max - offset)
-    if wanted > _FEW_ENTRIES:  # do not read thousands of entries if the bytes allow a few hundred
-        _, size, _ = ENTRY.unpack(queue.read(offset, 1))
-        wanted = min(wanted, max(_FEW_ENTRIES, 2 * max_bytes // max(size, 1)))
-    entries = queue.read(offset, wanted)
-    count = len(entries) // ENTRY.size
-    numbers = _entries(count).unpack(entries)
-    physical, sizes = numbers[::3], numbers[1::3]
+    physical, sizes = _positions(queue, offset, max_bytes, max_count)
+    count = len(sizes)
     segment = log.segment_at(physical[0]) if count else None
     if segment is None or physical[-1] + sizes[-1] > segment.end:
         return None
-    if sum(sizes) > max_bytes:
-        count = max(1, bisect_right(list(accumulate(sizes)), max_bytes))
-        physical, sizes = physical[:count], sizes[:count]
     view, base = log.view_of(segment), segment.begin
     try:
         records = [
@@ -180,6 +176,93 @@ def _read_slices(
     )
 
 
+def read_stretches(
+    log: CommitLog, queue: ConsumeQueue | None, offset: int, max_bytes: int, max_count: int
+) -> ReadResult | None:
+    """Read records of a queue as slices of adjacent records; see `Store.read_stretches`."""
+    if queue is None or log.damage or not queue.min <= offset < queue.max:
+        return None
+    wanted = _wanted(queue, offset, max_bytes, max_count)
+    read_joined = JOINING.function() if wanted > FEW_ENTRIES else None
+    if read_joined is not None:
+        found = read_joined(log, queue, offset, max_bytes, wanted)
+        if found is not None:
+            return found
+    physical, sizes = _positions(queue, offset, max_bytes, max_count)
+    segment = log.segment_at(physical[0]) if sizes else None
+    if segment is None:
+        return None
+    # Each log file has its own mapping: stop at its end.
+    begin, end = segment.begin, segment.end
+    if physical[-1] + sizes[-1] > end:
+        count = bisect_right(list(map(add, physical, sizes)), end)
+        physical, sizes = physical[:count], sizes[:count]
+    if not sizes or min(physical) < begin or min(sizes) <= 0:
+        return None
+    view, count = log.view_of(segment), len(sizes)
+    ends = list(map(add, physical, sizes))
+    breaks = list(compress(range(1, count), map(ne, ends, physical[1:])))
+    stretches = [
+        view[physical[first] - begin : ends[last - 1] - begin]
+        for first, last in zip([0, *breaks], [*breaks, count], strict=True)
+    ]
+    return ReadResult(
+        ReadStatus.FOUND, stretches, [], offset + count, queue.min, queue.max, log.end - ends[-1]
+    )
+
+
+def _positions(
+    queue: ConsumeQueue, offset: int, max_bytes: int, max_count: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the log offsets and sizes of one or more records of a queue."""
+    entries = queue.read(offset, _wanted(queue, offset, max_bytes, max_count))
+    numbers = _entries(len(entries) // ENTRY.size).unpack(entries)
+    physical, sizes = numbers[::3], numbers[1::3]
+    if sum(sizes) > max_bytes:
+        count = max(1, bisect_right(list(accumulate(sizes)), max_bytes))
+        physical, sizes = physical[:count], sizes[:count]
+    return physical, sizes
+
+
+def _wanted(queue: ConsumeQueue, offset: int, max_bytes: int, max_count: int) -> int:
+    """Return how many entries to read, estimated from `max_bytes`."""
+    wanted = min(max_count, queue.max - offset)
+    if wanted > FEW_ENTRIES:
+        _, size, _ = ENTRY.unpack(queue.read(offset, 1))
+        wanted = min(wanted, max(FEW_ENTRIES, 2 * max_bytes // max(size, 1)))
+    return wanted
+
+
+class Joining:
+    """Loads `joining.read_joined`, which needs numpy, when the first large read asks for it.
+
+    The import takes tenths of a second, so it runs in a separate thread. Reads are slower until it
+    has finished, and stay so if numpy is not installed.
+    """
+
+    def __init__(self) -> None:
+        self._function: ReadJoined | None = None
+        self._thread: threading.Thread | None = None
+
+    def function(self) -> ReadJoined | None:
+        """Return the function if it is loaded; otherwise start loading it."""
+        if self._function is None and self._thread is None:
+            self._thread = threading.Thread(target=self.load, name="import numpy", daemon=True)
+            self._thread.start()
+        return self._function
+
+    def load(self) -> None:
+        """Load the function; return when it is loaded, or when loading has failed."""
+        with suppress(ImportError):
+            from coherer._store.joining import read_joined
+
+            self._function = read_joined
+
+
+JOINING: Final = Joining()
+"""The loader of this process."""
+
+
 @lru_cache(maxsize=64)
 def _entries(count: int) -> struct.Struct:
     return struct.Struct(">" + "qiq" * count)
@@ -191,6 +274,22 @@ def _outside(first: int, last: int, offset: int) -> tuple[ReadStatus, int]:
     if offset == last:
         return ReadStatus.EMPTY, last
     return ReadStatus.BEYOND, last
+
+
+def entries(queue: ConsumeQueue | None, offset: int, count: int) -> list[QueueEntry]:
+    """Read entries of a queue; see `Store.entries`."""
+    if queue is None or not queue.min <= offset < queue.max:
+        return []
+    found = ENTRY.iter_unpack(queue.read(offset, count))
+    return [QueueEntry(number, *fields) for number, fields in enumerate(found, offset)]
+
+
+def place_of(queue: ConsumeQueue | None, offset: int) -> int | None:
+    """Find the log offset of a message; see `Store.place_of`."""
+    if queue is None or not queue.min <= offset < queue.max:
+        return None
+    place, size_bytes, _ = ENTRY.unpack(queue.read(offset, 1))
+    return None if size_bytes == BLANK_SIZE else place
 
 
 def offset_at_time(log: CommitLog, queue: ConsumeQueue, ms: int, *, nearest: bool) -> int:

@@ -29,13 +29,13 @@ from pathlib import Path
 from typing import Final, Self, TypeVar
 
 from coherer._common.clock import IntervalTimer
-from coherer._record.layout import BLANK_BYTES, store_ms_of
+from coherer._record.layout import BLANK_BYTES
 from coherer._store import inventory, reading
 from coherer._store.checkpoint import Checkpointer
 from coherer._store.clock_history import ClockHistory
 from coherer._store.commit_log import CommitLog
 from coherer._store.config_files import ConfigFiles
-from coherer._store.consume_queue import ENTRY, QueueDirectory
+from coherer._store.consume_queue import QueueDirectory
 from coherer._store.encoder import Encoder
 from coherer._store.files import Files, OsFiles, make_durable_directory, translate_os_errors
 from coherer._store.index import KeyIndex
@@ -52,13 +52,14 @@ from coherer._store.model import (
 )
 from coherer._store.recovery import recover, verify
 from coherer._store.replica import Replica
+from coherer._store.retention import exceeds_limit, first_file_is_expired
+from coherer._store.topic_retention import TopicRetention
 from coherer.errors import ClosedError, StoreError, StoreFullError
 
 T = TypeVar("T")
 
 _DEFAULTS: Final = StoreOptions()
 _OS_FILES: Final = OsFiles()
-_HOUR_MS: Final = 3_600_000
 _NO_LIMIT_MS: Final = 1 << 62
 _UNMAP_INTERVAL_MS: Final = 10_000
 _PAUSE_FACTOR: Final = 20
@@ -69,6 +70,10 @@ class Store:
     r"""One directory of messages, in RocketMQ 4.9's format. Create it with `Store.open`.
 
     Attributes:
+        directory: the directory of the store.
+        log: the commit log, for reading.
+        topic_retention: hides messages of topics with their own limits; only the writer calls it.
+        options: the options; the retention may be replaced while the store is open.
         store_host: address and port that records carry as their store host.
         recovery: what `open` found and did.
         clock_history: converts times in records to the monotonic clock.
@@ -94,16 +99,18 @@ class Store:
         files: Files,
         open_files: Callable[[], int] | None = None,
     ) -> None:
-        self._directory = directory
-        self._options = options
-        self._now_ms = now_ms
-        self._monotonic_ms = monotonic_ms
+        self.directory = directory
+        self.options = options
+        self._now_ms, self._monotonic_ms = now_ms, monotonic_ms
         self._files = files
-        self._log = log = CommitLog(files, directory / "commitlog", options.segment_bytes)
+        self._log = self.log = log = CommitLog(
+            files, directory / "commitlog", options.segment_bytes
+        )
         self._queue_files = QueueDirectory(
             files, directory / "consumequeue", options, open_files or (lambda: options.open_files)
         )
         self._queues = self._queue_files.queues
+        self.topic_retention = TopicRetention(log, self._queue_files)
         self._index: KeyIndex | None = None
         if options.index_enabled:
             self._index = KeyIndex(
@@ -117,9 +124,7 @@ class Store:
         )
         self._replica: Replica | None = None
         self._inventory: Inventory | None = None
-        self._lock_handle = -1
-        self._closed = False
-        self._last_ms = 0
+        self._lock_handle, self._closed, self._last_ms = -1, False, 0
         self._check_size_at = 0  # the end of the log at which its size limit is checked next
         self._flush_timer = IntervalTimer(options.flush_interval_ms, 0)
         self._queue_flush_timer = IntervalTimer(options.queue_flush_interval_ms, 0)
@@ -175,7 +180,7 @@ class Store:
         self.close()
 
     def _recover(self) -> None:
-        files, directory = self._files, self._directory
+        files, directory = self._files, self.directory
         clean = not files.exists(directory / "abort")
         rebuild = not files.exists(directory / "consumequeue") and self._log.segments != []
         for name in ("commitlog", "consumequeue", "index", "config"):
@@ -184,7 +189,7 @@ class Store:
         files.sync_directory(directory)
         found = recover(
             directory, files, self._log, self._queue_files, self._index,
-            self._checkpointer.checkpoint, self._options, self._now_ms(), clean=clean,
+            self._checkpointer.checkpoint, self.options, self._now_ms(), clean=clean,
             rebuild=rebuild,
         )  # fmt: skip
         self._inventory, self._last_ms = found.inventory, found.last_ms
@@ -198,16 +203,6 @@ class Store:
             except StoreFullError as error:
                 found.notes.append(str(error))
         self.recovery = found.report.with_notes([*found.notes, *self._queue_files.notes])
-
-    @property
-    def directory(self) -> Path:
-        """The directory of the store."""
-        return self._directory
-
-    @property
-    def options(self) -> StoreOptions:
-        """The options it was opened with."""
-        return self._options
 
     @property
     def min_offset(self) -> int:
@@ -242,8 +237,7 @@ class Store:
     @property
     def exceeds_size_limit(self) -> bool:
         """Whether the log is larger than `retention_bytes`: `delete_expired` should run."""
-        limit = self._options.retention_bytes
-        return limit is not None and self._log.end - self._log.begin > limit
+        return exceeds_limit(self._log, self.options)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -321,7 +315,7 @@ class Store:
 
         This keeps the limit if `delete_expired` was not called in time.
         """
-        limit, half = self._options.retention_bytes, self._log.segment_bytes // 2
+        limit, half = self.options.retention_bytes, self._log.segment_bytes // 2
         if limit is None:
             self._check_size_at = sys.maxsize
             return
@@ -367,7 +361,7 @@ class Store:
             # With a hundred thousand queues this takes seconds; then it runs less often.
             took_ms = self._monotonic_ms() - now_ms
             self._pause_ms = (now_ms, now_ms + _PAUSE_FACTOR * took_ms)
-        elif self._options.flush == "async" and self._flush_timer.is_due(now_ms):
+        elif self.options.flush == "async" and self._flush_timer.is_due(now_ms):
             self.flush()
         if self._index is not None:
             with suppress(OSError):  # the keys stay in memory; `flush_queues` reports it
@@ -424,6 +418,25 @@ class Store:
         queue = self._queues.get((topic, queue_id))
         return reading.read_queue(self._log, queue, offset, max_bytes, max_count, tags)
 
+    def read_stretches(
+        self, topic: str, queue_id: int, offset: int, *, max_bytes: int, max_count: int
+    ) -> ReadResult | None:
+        """Read records of a queue like `read`, without a step per record.
+
+        Adjacent records are a slice of the log, scattered ones are copied (see `joining`). They are
+        not verified: callers compare the heads with queue and offsets, else they call `read`.
+
+        Returns:
+            The slices, or the copy, without `offsets`; None if there is nothing to read at the
+            offset, or if parts of the log are known to be damaged. Then call `read`.
+
+        Raises:
+            ClosedError: the store is closed. Slices of earlier reads stay valid.
+        """
+        self._check_open()
+        queue = self._queues.get((topic, queue_id))
+        return reading.read_stretches(self._log, queue, offset, max_bytes, max_count)
+
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[QueueEntry]:
         """Return up to `count` entries of a queue from an offset on; fewer at the end of a file.
 
@@ -431,11 +444,11 @@ class Store:
             ClosedError: the store is closed.
         """
         self._check_open()
-        queue = self._queues.get((topic, queue_id))
-        if queue is None or not queue.min <= offset < queue.max:
-            return []
-        found = ENTRY.iter_unpack(queue.read(offset, count))
-        return [QueueEntry(number, *fields) for number, fields in enumerate(found, offset)]
+        return reading.entries(self._queues.get((topic, queue_id)), offset, count)
+
+    def place_of(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Return the log offset of a message; None if the queue has none at this offset."""
+        return reading.place_of(self._queues.get((topic, queue_id)), offset)
 
     def record_at(self, physical_offset: int) -> memoryview | None:
         """Return the record at an offset of the log; None if no valid record begins there."""
@@ -499,7 +512,7 @@ class Store:
         deleted = 0
         with translate_os_errors("delete old files"):
             try:
-                while self._first_file_is_expired(now_ms):
+                while first_file_is_expired(self._log, self.options, self._last_ms, now_ms):
                     if self._log.segments[1].begin > (self._checkpointer.checkpoint.offset or 0):
                         with suppress(StoreFullError):  # deleting frees the space
                             self.flush_queues()
@@ -512,19 +525,6 @@ class Store:
                     if self._index is not None:
                         self._index.trim(self._log.begin)
         return deleted
-
-    def _first_file_is_expired(self, now_ms: int) -> bool:
-        segments = self._log.segments
-        if len(segments) < 2:
-            return False
-        if self.exceeds_size_limit:
-            return True
-        hours = self._options.retention_hours
-        if hours is None:
-            return False
-        following = self._log.record_at(segments[1].begin)  # it is younger than the whole file
-        youngest_ms = self._last_ms if following is None else store_ms_of(following)
-        return youngest_ms <= now_ms - hours * _HOUR_MS
 
     def delete_topic(self, topic: str) -> None:
         """Delete the queues of a topic. Its records are deleted with the log files later.
@@ -582,19 +582,19 @@ class Store:
                 with suppress(OSError):  # without the inventory the next open compares less
                     self._save_inventory()
                 with translate_os_errors("close the store"):
-                    self._files.remove(self._directory / "abort")
-                    self._files.sync_directory(self._directory)
+                    self._files.remove(self.directory / "abort")
+                    self._files.sync_directory(self.directory)
         finally:
             self._queue_files.close()
             self._log.close()
             if self._index is not None:
                 self._index.close()
-            self._files.unlock(self._directory / "lock", self._lock_handle)
+            self._files.unlock(self.directory / "lock", self._lock_handle)
 
     def _save_inventory(self) -> None:
         known, index = self._inventory, self._index
         index_files = [] if index is None else index.contents([] if known is None else known.index)
         inventory.save(
-            self._files, self._directory / inventory.FILE, self._checkpointer.checkpoint,
+            self._files, self.directory / inventory.FILE, self._checkpointer.checkpoint,
             self._queue_files, index_files, known,
         )  # fmt: skip

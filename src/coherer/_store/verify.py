@@ -17,11 +17,11 @@ from coherer._store import inventory
 from coherer._store.checkpoint import CheckpointFile
 from coherer._store.commit_log import CommitLog, Scanner
 from coherer._store.consume_queue import BLANK_SIZE, ConsumeQueue, QueueDirectory
-from coherer._store.files import OsFiles, translate_os_errors
+from coherer._store.files import OsFiles, ReadOnlyFiles, translate_os_errors
 from coherer._store.index import KeyIndex
 from coherer._store.model import DamagedRange, StoreOptions
 from coherer._store.recovery import Replayer, find_gaps
-from coherer.errors import StoreError, UsageError
+from coherer.errors import UsageError
 
 _ALL_BYTES = 1 << 62
 
@@ -63,25 +63,6 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     records: int
     queues: int
     problems: list[Problem]
-
-
-class ReadOnlyFiles(OsFiles):
-    """Files that cannot be changed."""
-
-    def open(self, path: Path, *, create: bool = False) -> int:  # noqa: ARG002 - never creates
-        """See `Files.open`; never creates a file."""
-        return super().open(path)
-
-    def resize(self, handle: int, size: int) -> None:
-        """Do nothing."""
-
-    def write(self, handle: int, data: bytes, offset: int) -> None:  # noqa: ARG002 - refused
-        """Refuse to write.
-
-        Raises:
-            StoreError: always.
-        """
-        raise StoreError("The files are read-only while the store is verified.")
 
 
 def verify_store(directory: Path) -> VerifyReport:

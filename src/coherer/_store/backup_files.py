@@ -1,0 +1,339 @@
+"""The content of a backup directory: the code shared by backup and restore.
+
+    backup.json            the manifest: which files make up the backup, with their checksums
+    data/00000001/…        what the first backup copied
+    data/00000002/…        what the second one copied, and so on
+    lock
+
+A backup writes only new files, in a new numbered directory. Then it replaces the manifest in one
+step, and removes the files that the manifest no longer names. So the manifest always names complete
+files, and the previous backup stays valid if a backup is killed.
+
+The log is stored in *pieces*: ranges of the log that never cross the end of a log file.
+All other files are stored whole. Both are sparse: blocks of zeros are neither stored nor part of
+the checksum.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from coherer._common.decoding import decoder
+from coherer._record.layout import (
+    BLANK,
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    MAGIC,
+    RecordSummary,
+    examine,
+)
+from coherer._store.files import Files, translate_os_errors
+from coherer.errors import DamagedStoreError, UsageError
+
+MANIFEST: Final = "backup.json"
+DATA: Final = "data"
+LOCK: Final = "lock"
+VERSION: Final = 1
+"""The version of the layout above."""
+
+BLOCK: Final = 128 * 1024
+_CHUNK: Final = 1 << 20
+_PLACE: Final = struct.Struct(">q")
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A range `[begin, end)` of the log.
+
+    Args:
+        begin: the log offset of its first byte.
+        end: the log offset after its last byte.
+        crc: the checksum of its bytes (`checksum`).
+        name: the path of the stored file below `data/`.
+    """
+
+    begin: int
+    end: int
+    crc: int
+    name: str
+
+
+class LogPieces(msgspec.Struct, frozen=True):
+    """The log up to the point of the backup.
+
+    Args:
+        begin: the first offset.
+        end: the offset after the last record.
+        segment_bytes: the size of a file of the log.
+        pieces: adjacent ranges from `begin` to `end`.
+    """
+
+    begin: int
+    end: int
+    segment_bytes: int
+    pieces: list[Piece]
+
+
+class StoredFile(msgspec.Struct, frozen=True):
+    """A file that is stored whole.
+
+    Args:
+        path: its path in the directory of the node.
+        name: the path of the stored file below `data/`.
+        size: its size in bytes, with holes.
+        mode: its permission bits.
+        crc: the checksum of its bytes (`checksum`).
+        stamp: size, modification time in ns and inode number of the original file.
+        settled: the original had not changed for a while when it was copied, so an equal stamp
+            means equal content.
+    """
+
+    path: str
+    name: str
+    size: int
+    mode: int
+    crc: int
+    stamp: tuple[int, int, int]
+    settled: bool
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of `backup.json`.
+
+    Args:
+        version: the version of the layout.
+        coherer: the version of Coherer that wrote it.
+        created_ms: when the backup was taken, ms since 1970.
+        source: the directory of the node.
+        generation: the number of the last backup into this directory.
+        owner: the identity of the node (`config/identity.json`); "" if unknown.
+        log: the log; None for a node without one (a master or name server alone).
+        files: the other files.
+    """
+
+    version: int = VERSION
+    coherer: str
+    created_ms: int
+    source: str
+    generation: int
+    owner: str
+    log: LogPieces | None
+    files: list[StoredFile]
+
+    def names(self) -> set[str]:
+        """The files below `data/` that make up the backup."""
+        pieces = [] if self.log is None else self.log.pieces
+        return {one.name for one in self.files} | {one.name for one in pieces}
+
+
+class _Versioned(msgspec.Struct):
+    version: int
+
+
+def is_backup(directory: Path) -> bool:
+    """Whether a directory holds a backup."""
+    return (directory / MANIFEST).is_file()
+
+
+def load_manifest(directory: Path) -> Manifest:
+    """Read the manifest of a backup.
+
+    Raises:
+        UsageError: there is no backup, or a newer version of Coherer has written it.
+        DamagedStoreError: it is invalid.
+        StoreError: it cannot be read.
+    """
+    path = directory / MANIFEST
+    if not path.is_file():
+        raise UsageError(
+            f"There is no backup in {directory}: it has no file {MANIFEST}.",
+            hint="Name a directory that `coherer backup` has written.",
+        )
+    with translate_os_errors(f"read {path}"):
+        data = path.read_bytes()
+    try:
+        version = decoder(_Versioned).decode(data).version
+        if version > VERSION:
+            raise UsageError(
+                f"The backup in {directory} has version {version}; this Coherer knows {VERSION}.",
+                hint="Use the version of Coherer that took the backup, or a newer one.",
+            )
+        return decoder(Manifest).decode(data)
+    except msgspec.DecodeError as error:
+        raise DamagedStoreError(f"{path} cannot be read: {error}.") from error
+
+
+def save_manifest(files: Files, directory: Path, manifest: Manifest) -> None:
+    """Replace the manifest in one step; on return it is synced.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    path = directory / MANIFEST
+    new = directory / f"{MANIFEST}.tmp"
+    handle = files.open(new, create=True)
+    try:
+        files.resize(handle, 0)
+        files.write(handle, msgspec.json.encode(manifest), 0)
+        files.sync(handle)
+    finally:
+        files.close(handle)
+    files.replace(new, path)
+    files.sync_directory(directory)
+
+
+def blocks(files: Files, handle: int, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """The data in a range of a file, without zeros at the ends of blocks.
+
+    Args:
+        files: the file access.
+        handle: the open file.
+        begin: where the range begins.
+        end: where it ends.
+
+    Yields:
+        Positions relative to `begin`, and the bytes there.
+
+    Raises:
+        OSError: the disk failed.
+    """
+    at = 0
+    while begin + at < end:
+        found = files.next_data(handle, begin + at)
+        if found is None or found >= end:
+            return
+        at = (found - begin) // BLOCK * BLOCK
+        data = files.read(handle, min(BLOCK, end - begin - at), begin + at)
+        if not data:
+            return
+        kept = data.rstrip(b"\0")
+        if kept:
+            yield at, kept
+        at += BLOCK
+
+
+def checksum(crc: int, at: int, data: bytes) -> int:
+    """Add a block to a checksum.
+
+    >>> checksum(0, 0, b"a") == checksum(0, 1, b"a")
+    False
+    """
+    return crc32(data, crc32(_PLACE.pack(at), crc))
+
+
+def stored_checksum(files: Files, path: Path, size: int) -> int | None:
+    """The checksum of a stored file; None if it is shorter than it should be, or missing.
+
+    Raises:
+        OSError: the disk failed.
+    """
+    if not files.exists(path):
+        return None
+    handle = files.open(path)
+    try:
+        if files.size(handle) != size:
+            return None
+        crc = 0
+        for at, data in blocks(files, handle, 0, size):
+            crc = checksum(crc, at, data)
+        return crc
+    finally:
+        files.close(handle)
+
+
+class Walk:
+    """Steps over the records of a log, from a position where one begins.
+
+    Args:
+        read: reads up to so many bytes at an offset of the log, fewer at the end of a file.
+        segment_bytes: the size of a file of the log.
+
+    Attributes:
+        end: the offset after the last valid record.
+        records: how many there were.
+        reason: why the record at `end` is not valid.
+    """
+
+    def __init__(self, read: Callable[[int, int], bytes], segment_bytes: int) -> None:
+        self._read = read
+        self._segment_bytes = segment_bytes
+        self._chunk = memoryview(b"")
+        self._begin = 0
+        self.end = self.records = 0
+        self.reason = ""
+
+    def run(self, at: int, stop: int | None = None) -> int:
+        """Step over valid records; return the offset at which they end.
+
+        Args:
+            at: the offset of a record.
+            stop: an offset not to go beyond; None to go on to the last valid record.
+
+        Raises:
+            OSError: the log cannot be read.
+        """
+        self.end = at
+        while stop is None or self.end < stop:
+            step = self._step(self.end)
+            if not step:
+                break
+            self.end += step
+        return self.end
+
+    def _step(self, at: int) -> int:
+        """The size of the record or blank at an offset; 0 if neither is valid."""
+        left = self._segment_bytes - at % self._segment_bytes
+        head = self._load(at, BLANK_BYTES)
+        if len(head) < BLANK_BYTES:
+            self.reason = "the log ends here"
+            return 0
+        size, magic = BLANK.unpack_from(head)
+        if magic == BLANK_MAGIC and size == left:
+            return left
+        if magic != MAGIC or not 0 < size <= left - BLANK_BYTES:
+            self.reason = f"magic number {magic:#x}, size {size}"
+            return 0
+        record = examine(self._load(at, size)[:size])
+        if isinstance(record, RecordSummary) and record.physical_offset == at:
+            self.records += 1
+            return record.size
+        self.reason = record if isinstance(record, str) else "it belongs to another offset"
+        return 0
+
+    def _load(self, at: int, size: int) -> memoryview:
+        """Read at least `size` bytes from an offset on, or what is left of the file."""
+        here = at - self._begin
+        if not 0 <= here <= len(self._chunk) - size:
+            self._chunk = memoryview(self._read(at, max(size, _CHUNK)))
+            self._begin, here = at, 0
+        return self._chunk[here:]
+
+
+def log_folder(directory: Path) -> Path:
+    """The directory of the log."""
+    return directory / "commitlog"
+
+
+def private_directory(path: Path) -> None:
+    """Create a directory that only its owner can read, since a backup holds secrets.
+
+    Raises:
+        OSError: it could not be created.
+    """
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700)
+        if os.name == "posix":
+            path.chmod(0o700)
+
+
+def allocated(path: Path) -> int:
+    """The approximate number of bytes that a file takes on the disk."""
+    found = path.stat()
+    return min(getattr(found, "st_blocks", 1 << 62) * 512, found.st_size)

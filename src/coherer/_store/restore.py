@@ -1,0 +1,288 @@
+"""Verifies a backup, and turns it into the directory of a node.
+
+A restored directory is what a crash would have left: the first start of the node recovers it. While
+files are being written, the directory has a file `restore-incomplete`; a node does not start in it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from coherer._store.backup import Progress, no_progress
+from coherer._store.backup_files import (
+    DATA,
+    LOCK,
+    LogPieces,
+    Piece,
+    Walk,
+    allocated,
+    blocks,
+    checksum,
+    load_manifest,
+    log_folder,
+    stored_checksum,
+)
+from coherer._store.files import (
+    Files,
+    OsFiles,
+    ReadOnlyFiles,
+    UnsyncedFiles,
+    file_name,
+    make_durable_directory,
+    translate_os_errors,
+)
+from coherer._store.verify import Problem, VerifyReport
+from coherer.errors import DamagedStoreError, StoreError, UsageError
+
+INCOMPLETE: Final = "restore-incomplete"
+"""The file that marks a directory into which a restore has not finished."""
+
+_SOURCE: Final = ReadOnlyFiles()
+_FILES: Final = OsFiles()
+
+
+class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a restore did.
+
+    Args:
+        backup: the directory of the backup.
+        directory: the new directory.
+        created_ms: when the backup was taken, ms since 1970.
+        log_begin: the first offset of the log; None for a node without a log.
+        log_end: the offset after the last record.
+        files: how many files were written.
+        written_bytes: how many bytes were written, without holes.
+    """
+
+    backup: str
+    directory: str
+    created_ms: int
+    log_begin: int | None
+    log_end: int | None
+    files: int
+    written_bytes: int
+
+
+def verify_backup(directory: Path) -> VerifyReport:
+    """Compare all files of a backup with their checksums, and step over all records of its log.
+
+    Raises:
+        UsageError: there is no backup.
+        DamagedStoreError: its manifest is invalid.
+        StoreError: the disk failed, or a backup is being written there.
+    """
+    manifest = load_manifest(directory)
+    problems: list[Problem] = []
+    with translate_os_errors(f"read {directory}"), _locked(directory):
+        problems += [
+            _damaged(_part(one.path), one.path)
+            for one in manifest.files
+            if stored_checksum(_SOURCE, directory / DATA / one.name, one.size) != one.crc
+        ]
+        log, records = manifest.log or LogPieces(0, 0, 0, []), 0
+        for piece in log.pieces:
+            stored = directory / DATA / piece.name
+            if stored_checksum(_SOURCE, stored, piece.end - piece.begin) != piece.crc:
+                problems.append(_damaged("log", f"bytes {piece.begin} to {piece.end}"))
+                continue
+            count, problem = _count(stored, piece, log.segment_bytes)
+            records += count
+            problems += problem
+    queues = {one.path.rpartition("/")[0] for one in manifest.files if _part(one.path) == "queue"}
+    return VerifyReport(
+        closed=False,
+        log_begin=log.begin,
+        log_end=log.end,
+        records=records,
+        queues=len(queues),
+        problems=problems,
+    )
+
+
+_Part: TypeAlias = Literal["log", "queue", "index", "config"]
+_PARTS: Final[dict[str, _Part]] = {"consumequeue": "queue", "index": "index"}
+
+
+def _part(path: str) -> _Part:
+    return _PARTS.get(path.partition("/")[0], "config")
+
+
+def _damaged(part: _Part, where: str) -> Problem:
+    what = "it is missing, or its checksum is wrong; take another backup"
+    return Problem(part=part, where=where, what=what, repairable=False)
+
+
+def _count(stored: Path, piece: Piece, segment_bytes: int) -> tuple[int, list[Problem]]:
+    """Count the valid records of a piece, and report where they end too early."""
+    handle = _SOURCE.open(stored)
+    try:
+        walk = Walk(lambda at, size: _SOURCE.read(handle, size, at - piece.begin), segment_bytes)
+        end = walk.run(piece.begin, piece.end)
+    finally:
+        _SOURCE.close(handle)
+    if end == piece.end:
+        return walk.records, []
+    what = f"there is no valid record ({walk.reason}), as in the log that was backed up"
+    where = f"bytes {end} to {piece.end}"
+    return walk.records, [Problem(part="log", where=where, what=what, repairable=False)]
+
+
+def restore(
+    backup: Path,
+    target: Path,
+    *,
+    progress: Progress = no_progress,
+    files: Files = _FILES,
+) -> RestoreReport:
+    """Write the directory of a node from a backup. Every byte is compared with its checksum.
+
+    Args:
+        backup: the directory of the backup.
+        target: a directory that is missing or empty, or holds a restore that did not finish.
+        progress: called while bytes are written.
+        files: the file access.
+
+    Raises:
+        UsageError: there is no backup, or the target is not empty.
+        DamagedStoreError: the backup is damaged.
+        StoreError: a disk failed.
+    """
+    manifest = load_manifest(backup)
+    with translate_os_errors(f"restore {target}"), _locked(backup):
+        _prepare(target, files)
+        run = _Restore(backup, target, files, progress)
+        for one in manifest.files:
+            run.copy(one.name, target / one.path, 0, one.size, one.crc, one.mode)
+        log = manifest.log
+        for piece in [] if log is None else log.pieces:
+            run.copy_piece(piece, 0 if log is None else log.segment_bytes)
+        if log is not None:
+            run.finish_log(log)
+        run.unsynced.sync(files, target)
+        files.remove(target / INCOMPLETE)
+        files.sync_directory(target)
+    return RestoreReport(
+        backup=str(backup),
+        directory=str(target),
+        created_ms=manifest.created_ms,
+        log_begin=None if log is None else log.begin,
+        log_end=None if log is None else log.end,
+        files=run.written,
+        written_bytes=run.done,
+    )
+
+
+def _prepare(target: Path, files: Files) -> None:
+    names = files.names(target)
+    if names and INCOMPLETE not in names:
+        raise UsageError(
+            f"{target} is not empty.", hint="Name a new directory; a restore never overwrites one."
+        )
+    make_durable_directory(files, target.absolute())
+    files.close(files.open(target / INCOMPLETE, create=True))
+    files.sync_directory(target)
+    for name in names:
+        if name == INCOMPLETE:
+            continue
+        path = target / name
+        if path.is_dir():
+            files.remove_tree(path)
+        else:
+            files.remove(path)
+
+
+class _Restore:
+    def __init__(self, backup: Path, target: Path, files: Files, progress: Progress) -> None:
+        self._backup, self._target = backup, target
+        self._files = files
+        self._progress = progress
+        self.unsynced = UnsyncedFiles()
+        self.done = self.written = 0
+        pieces = (backup / DATA).rglob("*")
+        self._total = sum(allocated(path) for path in pieces if path.is_file())
+
+    def copy(self, name: str, path: Path, begin: int, size: int, crc: int, mode: int) -> None:
+        """Write a stored file at a position of a file.
+
+        Raises:
+            DamagedStoreError: the stored file does not match its checksum.
+            OSError: a disk failed.
+        """
+        stored, files, found = self._backup / DATA / name, self._files, 0
+        if not stored.is_file() or stored.stat().st_size != size:
+            raise _wrong(stored)
+        if not path.parent.exists():
+            files.make_directory(path.parent)
+            self.unsynced.directories |= {path.parent, path.parent.parent}
+        created = not path.exists()
+        source, handle = _SOURCE.open(stored), files.open(path, create=True)
+        try:
+            if created and os.name == "posix":
+                path.chmod(mode)
+            for at, data in blocks(_SOURCE, source, 0, size):
+                files.write(handle, data, begin + at)
+                found = checksum(found, at, data)
+                self.done += len(data)
+                self._progress(self.done, max(self._total, self.done))
+            if files.size(handle) < begin + size:
+                files.resize(handle, begin + size)
+        finally:
+            files.close(handle)
+            _SOURCE.close(source)
+        if found != crc:
+            raise _wrong(stored)
+        self.written += created
+        self.unsynced.files.add(path)
+        self.unsynced.directories.add(path.parent)
+
+    def copy_piece(self, piece: Piece, segment_bytes: int) -> None:
+        """Write a piece of the log to its place."""
+        first = piece.begin - piece.begin % segment_bytes
+        path = log_folder(self._target) / file_name(first)
+        size = piece.end - piece.begin
+        self.copy(piece.name, path, piece.begin - first, size, piece.crc, 0o644)
+
+    def finish_log(self, log: LogPieces) -> None:
+        """Give the log files their full size, and mark the store as not closed."""
+        files, folder = self._files, log_folder(self._target)
+        files.make_directory(folder)
+        for name in files.names(folder):
+            handle = files.open(folder / name)
+            try:
+                files.resize(handle, log.segment_bytes)
+            finally:
+                files.close(handle)
+        abort = self._target / "abort"
+        files.close(files.open(abort, create=True))
+        self.unsynced.files.add(abort)
+
+
+def _wrong(stored: Path) -> DamagedStoreError:
+    return DamagedStoreError(
+        f"The backup is damaged: {stored} is missing, or its checksum is wrong.",
+        hint="`coherer verify` lists everything that is damaged in it.",
+    )
+
+
+@contextmanager
+def _locked(backup: Path) -> Generator[None]:
+    """Keep other processes from writing the backup; read-only media need no lock."""
+    handle = None
+    try:
+        with suppress(OSError):
+            handle = _FILES.lock(backup / LOCK)
+    except StoreError as error:
+        raise StoreError(
+            f"A backup is being written to {backup}.", hint="Wait until it has ended."
+        ) from error
+    try:
+        yield
+    finally:
+        if handle is not None:
+            _FILES.unlock(backup / LOCK, handle)
