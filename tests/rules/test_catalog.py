@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from coherer import limits
+from coherer._record.system_topics import HISTORY_TOPIC
 from coherer._rules.tubemq.catalog import Catalog
 from coherer._rules.tubemq.records import (
-    HISTORY_TOPIC,
     BrokerRecord,
     CatalogError,
     Change,

@@ -110,6 +110,22 @@ def test_offsets_of_idle_groups_are_removed() -> None:
     assert table.groups() == set()
 
 
+def test_the_group_of_a_reader_leaves_nothing() -> None:
+    table = OffsetTable()
+    position = table.open("coherer_reader_1", "t", 0)
+    position.begin(Start.FIRST, 3, 0, 9)
+    position.delta = 4
+    assert position.commit() == 7
+    position.move_to(8)
+    assert position.transient
+    assert table.saved_groups() == set()
+    assert OffsetTable.load(table.dump()).groups() == set()
+    table.left("coherer_reader_1", "t", 0)
+    assert table.groups() == set()
+    older = b'{"offsetTable":{"t@coherer_reader_1":{0:7},"t@g":{0:1}}}'
+    assert OffsetTable.load(older).groups() == {"g"}
+
+
 def test_javas_file_is_read() -> None:
     data = b'{\n\t"offsetTable":{\n\t\t"TopicTest@group":{0:10,1:7\n\t\t},"a@b":{ "3" : 4}\n\t}\n}'
     table = OffsetTable.load(data)

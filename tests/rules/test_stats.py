@@ -76,8 +76,8 @@ def test_batches_of_several_topics_and_queues() -> None:
     ("forget", "left"),
     [
         (lambda stats: stats.forget_topic("a"), {"b@g", "b@0", "b"}),
-        (lambda stats: stats.forget_group("g"), {"a", "a@0", "b", "b@0"}),
-        (lambda stats: stats.forget_group("a"), {"a", "a@0", "a@g", "b", "b@0", "b@g"}),
+        (lambda stats: stats.forget_groups({"g"}), {"a", "a@0", "b", "b@0"}),
+        (lambda stats: stats.forget_groups({"a"}), {"a", "a@0", "a@g", "b", "b@0", "b@g"}),
     ],
 )
 def test_topics_and_groups_are_forgotten(forget: object, left: set[str]) -> None:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
+from coherer._common.decoding import convert
 from coherer.errors import DamagedStoreError, ProtocolError
 
 T = TypeVar("T")
@@ -46,7 +47,7 @@ def parse_file(
         DamagedStoreError: the content is not valid.
     """
     try:
-        return msgspec.convert(loads(data), kind, strict=False)
+        return convert(loads(data), kind, strict=False)
     except (msgspec.MsgspecError, ProtocolError, ValueError) as error:
         raise DamagedStoreError(f"{name} cannot be read: {error}") from error
 

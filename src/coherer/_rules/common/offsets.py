@@ -11,10 +11,12 @@ keys of Java's writer, and strict JSON.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 
 import msgspec
 
+from coherer._common.decoding import decoder
+from coherer._record.system_topics import READER_GROUP_PREFIX
 from coherer._rules.common.java_json import quote_keys
 from coherer.errors import DamagedStoreError
 
@@ -36,16 +38,18 @@ class Position:
     Attributes:
         offset: the next message to read; -1 until the starting offset is decided.
         delta: the number of messages read but not committed.
-        transient: the reader named its starting offset and has not committed since. Such a position
-            is discarded when the reader leaves, and not saved.
+        transient: the reader named its starting offset and has not committed since, or its group
+            exists for this reader only. Such a position is discarded when the reader leaves, and
+            not saved.
     """
 
-    __slots__ = ("delta", "offset", "transient")
+    __slots__ = ("_lasts", "delta", "offset", "transient")
 
-    def __init__(self, offset: int = -1) -> None:
+    def __init__(self, offset: int = -1, *, lasts: bool = True) -> None:
         self.offset = offset
         self.delta = 0
-        self.transient = False
+        self.transient = not lasts
+        self._lasts = lasts
 
     def begin(self, start: Start, exact: int | None, minimum: int, maximum: int) -> int:
         """Decide where a reader starts. An uncommitted read is dropped.
@@ -75,7 +79,7 @@ class Position:
         """Set the offset, forwards or backwards, as RocketMQ's clients and administrators do."""
         self.offset = offset
         self.delta = 0
-        self.transient = False
+        self.transient = not self._lasts
 
     def commit(self, consumed: bool = True) -> int:
         """Commit the last read, or drop it so that it is read again. Returns the offset.
@@ -87,7 +91,7 @@ class Position:
         """
         if consumed and self.delta:
             self.offset += self.delta
-            self.transient = False
+            self.transient = not self._lasts
         self.delta = 0
         return self.offset
 
@@ -116,7 +120,8 @@ class OffsetTable:
         positions = self._positions.setdefault((topic, group), {})
         position = positions.get(partition)
         if position is None:
-            position = positions[partition] = Position()
+            lasts = not group.startswith(READER_GROUP_PREFIX)
+            position = positions[partition] = Position(lasts=lasts)
         return position
 
     def left(self, group: str, topic: str, partition: int) -> None:
@@ -145,6 +150,10 @@ class OffsetTable:
             del self._positions[key]
             self._used_ms.pop(key, None)
 
+    def items(self) -> list[tuple[str, str, Mapping[int, Position]]]:
+        """Return topic, group and the positions by partition of all groups."""
+        return [(topic, group, of) for (topic, group), of in self._positions.items()]
+
     def groups(self) -> set[str]:
         """All groups with a position."""
         return {group for _, group in self._positions}
@@ -167,6 +176,21 @@ class OffsetTable:
             if name == group:
                 for partition, position in positions.items():
                     yield topic, partition, position
+
+    def chosen(
+        self, groups: Container[str] | None = None, topics: Container[str] | None = None
+    ) -> dict[str, dict[str, Mapping[int, Position]]]:
+        """Return the positions of some groups in some topics, by group, topic and partition.
+
+        Args:
+            groups: the groups; None for all.
+            topics: the topics; None for all.
+        """
+        found: dict[str, dict[str, Mapping[int, Position]]] = {}
+        for (topic, group), positions in self._positions.items():
+            if (groups is None or group in groups) and (topics is None or topic in topics):
+                found.setdefault(group, {})[topic] = positions
+        return found
 
     def merge(self, others: OffsetTable) -> None:
         """Copy the offsets of another table; entries that only this table has stay."""
@@ -211,12 +235,14 @@ class OffsetTable:
             DamagedStoreError: the content is not valid.
         """
         try:
-            read = msgspec.json.decode(quote_keys(data), type=_File)
+            read = decoder(_File).decode(quote_keys(data))
         except msgspec.DecodeError as error:
             raise DamagedStoreError(f"consumerOffset.json cannot be read: {error}.") from error
         table = cls()
         for name, offsets in read.offsets.items():
             topic, _, group = name.partition("@")
+            if group.startswith(READER_GROUP_PREFIX):
+                continue  # of a version that saved them
             for partition, offset in offsets.items():
                 table.open(group, topic, partition).offset = offset
         return table

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from coherer._common.decoding import convert
 from coherer._record import system_topics
 from coherer._rules.common.java_json import DataVersion, parse_file
 
@@ -393,7 +394,7 @@ class TopicTable:
         """
         read = parse_file("topics.json", data, TopicsFile, loads)
         table = cls(
-            msgspec.convert(entry.given() | {"name": name}, Topic)
+            convert(entry.given() | {"name": name}, Topic)
             for name, entry in (read.topics or {}).items()
             if entry is not None
         )

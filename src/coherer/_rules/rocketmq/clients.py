@@ -26,7 +26,7 @@ A channel represents a connection. It is only compared and hashed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Final, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -164,7 +164,13 @@ class ConsumerGroup(Generic[C]):
         known = self.members.get(info.channel)
         if known is None:
             self.members[info.channel] = info
-            _log.info("Group %s: %s joined (%s)", self.name, info.client_id, info.language)
+            _log.info(
+                "Group %s: %s joined (%s)",
+                self.name,
+                info.client_id,
+                info.language,
+                group=self.name,
+            )
             return True
         if known.client_id == info.client_id:
             known.updated_ms = info.updated_ms
@@ -174,6 +180,7 @@ class ConsumerGroup(Generic[C]):
                 self.name,
                 known.client_id,
                 info.client_id,
+                group=self.name,
             )
             self.members[info.channel] = info
         return False
@@ -193,13 +200,26 @@ class ConsumerGroup(Generic[C]):
             if old is None:
                 self.subscriptions[new.topic] = new
                 changed = True
-                _log.info("Group %s subscribes to %s: %.200s", self.name, new.topic, new.expression)
+                _log.info(
+                    "Group %s subscribes to %s: %.200s",
+                    self.name,
+                    new.topic,
+                    new.expression,
+                    group=self.name,
+                    topic=new.topic,
+                )
             elif new.version > old.version:
                 self.subscriptions[new.topic] = new
         for topic in [topic for topic in self.subscriptions if topic not in topics]:
             del self.subscriptions[topic]
             changed = True
-            _log.warning("Group %s no longer subscribes to %s", self.name, topic)
+            _log.warning(
+                "Group %s no longer subscribes to %s",
+                self.name,
+                topic,
+                group=self.name,
+                topic=topic,
+            )
         return changed
 
 
@@ -306,7 +326,9 @@ class ConsumerManager(Generic[C]):
         for group in list(self._groups.values()):
             for channel, member in list(group.members.items()):
                 if now_ms - member.updated_ms > EXPIRED_MS:
-                    _log.warning("Group %s: %s has expired", group.name, member.client_id)
+                    _log.warning(
+                        "Group %s: %s has expired", group.name, member.client_id, group=group.name
+                    )
                     self._drop(group, channel)
                     gone.append(channel)
             if not group.members:
@@ -323,7 +345,7 @@ class ConsumerManager(Generic[C]):
 
     def _emptied(self, group: ConsumerGroup[C]) -> Unregistered:
         del self._groups[group.name]
-        _log.info("Group %s has no members left", group.name)
+        _log.info("Group %s has no members left", group.name, group=group.name)
         return Unregistered(group.name)
 
 
@@ -345,6 +367,10 @@ class ProducerManager(Generic[C]):
         self._of_channel: dict[C, set[str]] = {}
         self._turn = 0
 
+    def __iter__(self) -> Iterator[ClientInfo[C]]:
+        """All producers, once for each of their groups."""
+        return (one for members in self._groups.values() for one in members.values())
+
     def members(self, group: str) -> list[ClientInfo[C]] | None:
         """The producers of a group; None when there is no such group."""
         found = self._groups.get(group)
@@ -364,7 +390,9 @@ class ProducerManager(Generic[C]):
         members[info.channel] = info
         self._channels[info.client_id] = info.channel
         self._of_channel.setdefault(info.channel, set()).add(group)
-        _log.info("Producer group %s: %s joined (%s)", group, info.client_id, info.language)
+        _log.info(
+            "Producer group %s: %s joined (%s)", group, info.client_id, info.language, group=group
+        )
 
     def unregister(self, group: str, channel: C) -> None:
         """Remove a producer from a group."""

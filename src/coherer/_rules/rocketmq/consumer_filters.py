@@ -159,6 +159,8 @@ class ConsumerFilters:
                 subscription.expression,
                 error,
                 about=(group, subscription.topic),
+                group=group,
+                topic=subscription.topic,
             )
             return None
         return Filter(
@@ -176,7 +178,13 @@ class ConsumerFilters:
         for topic, filters in list(self._filters.items()):
             for group, one in list(filters.items()):
                 if one.is_dead and now_ms - one.dead_ms >= CLEAN_AFTER_MS:
-                    _log.info("Group %s, topic %s: deleted the dead filter", group, topic)
+                    _log.info(
+                        "Group %s, topic %s: deleted the dead filter",
+                        group,
+                        topic,
+                        group=group,
+                        topic=topic,
+                    )
                     del filters[group]
             if not filters:
                 del self._filters[topic]
@@ -276,7 +284,13 @@ def _replaces(new: GroupSubscription, bloom: BloomBits, old: Filter) -> bool:
     same = new.expression == old.expression and new.type == old.type
     if new.version <= old.version:
         if not same:
-            _log.info("Group %s: an older expression for %s is ignored", old.group, old.topic)
+            _log.info(
+                "Group %s: an older expression for %s is ignored",
+                old.group,
+                old.topic,
+                group=old.group,
+                topic=old.topic,
+            )
         if new.version == old.version:
             old.dead_ms = 0
         return False

@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from coherer._common.decoding import decoder
 from coherer._record.layout import Record
 from coherer._record.properties import (
     DELAY,
@@ -204,7 +205,7 @@ class DelayPositions:
             DamagedStoreError: it is invalid.
         """
         try:
-            return cls(msgspec.json.decode(quote_keys(data), type=_File).offsets)
+            return cls(decoder(_File).decode(quote_keys(data)).offsets)
         except msgspec.DecodeError as error:
             raise DamagedStoreError(f"delayOffset.json cannot be read: {error}.") from error
 

@@ -15,11 +15,12 @@ See docs/protocol/rocketmq.md, section 9.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
 
+from coherer._common.decoding import decoder
 from coherer._rules.common.java_json import DataVersion
 
 MASTER_ID: Final = 0
@@ -133,8 +134,23 @@ class RouteTable:
         self._clusters: dict[str, dict[str, None]] = {}  # a set that keeps its order
         self._live: dict[str, _Live] = {}
         self._filter_servers: dict[str, list[str]] = {}
+        self._followed: Collection[str] = ()
+        self._registered: Callable[[BrokerRegistration], None] = _ignore
 
     # -- registrations
+
+    def follow(
+        self, brokers: Collection[str], registered: Callable[[BrokerRegistration], None]
+    ) -> None:
+        """Treat the registrations of these brokers as complete, and report their changes.
+
+        Topics that are missing in their registrations are removed at once.
+
+        Args:
+            brokers: their names.
+            registered: called with each of their registrations that changes something.
+        """
+        self._followed, self._registered = brokers, registered
 
     def register(self, registration: BrokerRegistration, now_ms: int) -> MasterAddress:
         """Register a broker. Returns, for a slave, the addresses of its master."""
@@ -145,6 +161,10 @@ class RouteTable:
         if registration.broker_id == MASTER_ID and news:
             for topic, queues in (registration.topics or {}).items():
                 self._topics.setdefault(topic, {})[registration.broker] = queues
+            if registration.broker in self._followed and registration.topics is not None:
+                kept = registration.topics.keys()
+                self.drop(registration.broker, self._topics_of(registration.broker) - kept)
+                self._registered(registration)
         self._live[registration.address] = _Live(
             now_ms, registration.version, registration.link, registration.ha_address
         )
@@ -270,6 +290,9 @@ class RouteTable:
 
     # -- inside
 
+    def _topics_of(self, broker: str) -> set[str]:
+        return {topic for topic, queues in self._topics.items() if broker in queues}
+
     def _first_queues(self) -> Iterator[tuple[str, QueueData]]:
         for topic, queues in self._topics.items():
             for data in queues.values():
@@ -321,6 +344,10 @@ class RouteTable:
                 del self._topics[topic]
 
 
+def _ignore(registration: BrokerRegistration) -> None:
+    """Do nothing, because no broker is followed."""
+
+
 class KeyValueTable:
     """The key-value configuration of a name server, by namespace (section 9.6).
 
@@ -343,7 +370,7 @@ class KeyValueTable:
         Raises:
             msgspec.DecodeError: it is invalid.
         """
-        return cls(msgspec.json.decode(data, type=_KeyValueFile).table)
+        return cls(decoder(_KeyValueFile).decode(data).table)
 
     def dump(self) -> bytes:
         """The content of kvConfig.json, as Java writes it."""

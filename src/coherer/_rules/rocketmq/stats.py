@@ -16,7 +16,7 @@ The names of the counters are Java's: `TOPIC_PUT_NUMS` and `TOPIC_PUT_SIZE` by t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import starmap
 from typing import Final, NamedTuple
 
@@ -89,7 +89,7 @@ class StatsTable:
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
-        self._counters: dict[tuple[str, str], _Counter] = {}
+        self._counters: dict[str, dict[str, _Counter]] = {}
         self._of_queues: dict[tuple[str, int], tuple[_Counter, ...]] = {}
         self._timers = [IntervalTimer(every_ms, now_ms) for every_ms in _EVERY_MS]
 
@@ -134,16 +134,21 @@ class StatsTable:
         self._now_ms = now_ms
         for kind, timer in enumerate(self._timers):
             if timer.is_due(now_ms):
-                for counter in self._counters.values():
-                    counter.snapshots[kind].append(_Snapshot(now_ms, counter.value, counter.times))
+                for counters in self._counters.values():
+                    for one in counters.values():
+                        one.snapshots[kind].append(_Snapshot(now_ms, one.value, one.times))
 
     def view(self, name: str, key: str) -> tuple[Sum, Sum, Sum] | None:
         """The last minute, hour and day of a counter; None if it does not exist."""
-        counter = self._counters.get((name, key))
+        counter = self._counters.get(name, {}).get(key)
         if counter is None:
             return None
         minute, hour, day = counter.snapshots
         return _sum(minute), _sum(hour), _sum(day)
+
+    def values(self, name: str) -> list[tuple[str, int]]:
+        """Return key and value of all counters with a name."""
+        return [(key, one.value) for key, one in self._counters.get(name, {}).items()]
 
     def per_s(self, name: str, key: str) -> float:
         """The rate of the last minute; 0 if the counter does not exist."""
@@ -154,14 +159,15 @@ class StatsTable:
         """Delete the counters of a topic."""
         self._forget(lambda key: key.split("@")[0] == topic)
 
-    def forget_group(self, group: str) -> None:
-        """Delete the counters of a group."""
-        self._forget(lambda key: "@" in key and key.split("@")[-1] == group)
+    def forget_groups(self, groups: Collection[str]) -> None:
+        """Delete the counters of groups."""
+        self._forget(lambda key: "@" in key and key.rpartition("@")[2] in groups)
 
     def _counter(self, name: str, key: str) -> _Counter:
-        counter = self._counters.get((name, key))
+        counters = self._counters.setdefault(name, {})
+        counter = counters.get(key)
         if counter is None:
-            counter = self._counters[name, key] = _Counter(self._now_ms)
+            counter = counters[key] = _Counter(self._now_ms)
         return counter
 
     def _counters_of(self, topic: str, queue_id: int) -> tuple[_Counter, ...]:
@@ -175,8 +181,9 @@ class StatsTable:
         return found
 
     def _forget(self, gone: Callable[[str], bool]) -> None:
-        for name, key in [names for names in self._counters if gone(names[1])]:
-            del self._counters[name, key]
+        for counters in self._counters.values():
+            for key in [key for key in counters if gone(key)]:
+                del counters[key]
         self._of_queues.clear()
 
 

@@ -27,6 +27,7 @@ from typing import Final
 
 import msgspec
 
+from coherer._common.decoding import decoder
 from coherer._record.layout import Record
 from coherer._record.properties import (
     REAL_QUEUE,
@@ -342,6 +343,6 @@ def mark(progress: Progress, host: bytes, now_ms: int) -> Draft:
 def read_mark(body: bytes | memoryview) -> Progress | None:
     """Read the body of a mark; None if it is invalid."""
     try:
-        return msgspec.json.decode(body, type=Progress)
+        return decoder(Progress).decode(body)
     except msgspec.DecodeError:
         return None

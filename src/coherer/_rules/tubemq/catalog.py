@@ -16,8 +16,9 @@ from typing import TypeVar
 import msgspec
 
 from coherer import limits
+from coherer._common.decoding import decoder
+from coherer._record.system_topics import HISTORY_TOPIC
 from coherer._rules.tubemq.records import (
-    HISTORY_TOPIC,
     UNDEFINED,
     BrokerRecord,
     CatalogError,
@@ -94,7 +95,7 @@ class Catalog:
         Raises:
             msgspec.DecodeError: the data is not a catalog.
         """
-        stored = msgspec.json.decode(data, type=_Data)
+        stored = decoder(_Data).decode(data)
         catalog = cls()
         catalog.cluster = stored.cluster
         catalog.brokers = {record.id: record for record in stored.brokers}

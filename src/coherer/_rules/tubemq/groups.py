@@ -579,7 +579,7 @@ class ConsumerGroups:
         if since_ms is None or now_ms < since_ms + self._absent_ms:
             return True
         for member_id in sorted(filter(self._reports_often, self._expected[name])):
-            _log.info("Group %s no longer waits for %s, which has not come back", name, member_id)
+            _log.info("Group %s no longer waits for %s", name, member_id, group=name)
             self._stop_expecting(name, member_id)
         return name in self._expected
 

@@ -17,9 +17,6 @@ from coherer.errors import RefusedError
 UNDEFINED: Final = -2
 """The value with which TubeMQ marks an unset number."""
 
-HISTORY_TOPIC: Final = "__offset_history__"
-"""The topic to which Java's brokers write the offsets of their groups; every broker has it."""
-
 _TOPIC = re.compile(r"[A-Za-z][\w-]*", re.ASCII)
 _POLICY = re.compile(r"delete,([0-9]{1,9})([smh]?)")
 _POLICY_UNIT_S = {"": 3600, "h": 3600, "m": 60, "s": 1}

@@ -25,9 +25,10 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from coherer import limits
+from coherer._record.system_topics import HISTORY_TOPIC
 from coherer._rules.tubemq.assignment import Partition
 from coherer._rules.tubemq.catalog import Catalog
-from coherer._rules.tubemq.records import HISTORY_TOPIC, TopicStatus
+from coherer._rules.tubemq.records import TopicStatus
 
 K = TypeVar("K")
 
