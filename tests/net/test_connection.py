@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -33,6 +34,19 @@ async def test_bytes_travel_both_ways(server: Server) -> None:
     assert not peer.connection.secure
     assert peer.connection.unsent_bytes == 0
     assert not peer.connection.overloaded
+
+
+async def test_large_pieces_leave_in_order(server: Server) -> None:
+    with mmap.mmap(-1, 300_000) as mapped:
+        mapped.write(bytes(range(250)) * 1200)
+        large = memoryview(b"large" * 60_000)
+        peer = await server.dial()
+        with memoryview(mapped) as view, view[5:] as piece:
+            peer.connection.write_many([b"one", b"two", large, b"three", piece, b"four", large])
+            peer.connection.flush()
+        assert peer.connection.unsent_bytes < 900_000
+        expected = b"onetwo%bthree%bfour%b" % (bytes(large), mapped[5:], bytes(large))
+        await peer.until_data(expected)
 
 
 async def test_close_sends_written_bytes(server: Server) -> None:

@@ -86,8 +86,8 @@ async def test_unusable_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="certificate"):
         await net.listen("127.0.0.1", 0, echoing, tls=net.TlsOptions())
     for options, expected in (
-        (net.TlsOptions(certificate=bad), r"`certificate` of TLS, .*bad\.pem.* PEM"),
-        (net.TlsOptions(certificate=PEM, key=bad), r"`key` of TLS, .*bad\.pem.* PEM"),
+        (net.TlsOptions(certificate=bad), r"`certificate`: .*bad\.pem.* PEM"),
+        (net.TlsOptions(certificate=PEM, key=bad), r"`key`: .*bad\.pem.* PEM"),
         (net.TlsOptions(certificate=PEM, trust=tmp_path / "missing.pem"), r"missing\.pem"),
     ):
         with pytest.raises(UsageError, match=expected):

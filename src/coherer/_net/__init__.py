@@ -14,7 +14,14 @@ from coherer._net.limits import (
     ConnectionLimits,
 )
 from coherer._net.listener import Listener, listen
-from coherer._net.process import new_event_loop, raise_open_files_limit, run, running_loop
+from coherer._net.process import (
+    memory_bytes,
+    new_event_loop,
+    raise_open_files_limit,
+    run,
+    running_loop,
+)
+from coherer._net.service_manager import ServiceManager
 from coherer._net.tls import TlsOptions
 
 __all__ = [
@@ -25,9 +32,11 @@ __all__ = [
     "ConnectionLimits",
     "Listener",
     "Receiver",
+    "ServiceManager",
     "TlsOptions",
     "dial",
     "listen",
+    "memory_bytes",
     "new_event_loop",
     "raise_open_files_limit",
     "run",

@@ -22,9 +22,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import mmap
+import os
 import socket as _socket
 import ssl
 from collections.abc import Callable, Iterable
+from itertools import groupby
 from socket import SO_KEEPALIVE, SOL_SOCKET
 from typing import Final, Protocol, TypeVar, cast
 
@@ -45,6 +48,12 @@ _log = Log(logging.getLogger(__name__))
 
 _MEASURE_BYTES: Final = 64 * 1024
 """A connection checks whether its peer lags each time this many bytes have been written."""
+
+_LARGE_BYTES: Final = 256 * 1024
+"""The least size of a piece that is written without a copy, unless it is a slice of a mapping."""
+
+_FEW_PIECES: Final = 16
+"""More pieces than this are joined, whatever their sizes."""
 
 _TLS_SHUTDOWN_S: Final = 0.5
 """Time for a peer's TLS close message: Java's servers send none."""
@@ -67,6 +76,24 @@ class Receiver(Protocol):
 
 
 R = TypeVar("R", bound=Receiver)
+
+
+def _is_large(piece: bytes | memoryview) -> bool:
+    """Whether a piece is written without a copy; it must not be changed afterwards."""
+    if len(piece) < _LARGE_BYTES:
+        return False
+    return not (isinstance(piece, memoryview) and isinstance(piece.obj, mmap.mmap))
+
+
+def _joined(pieces: Iterable[bytes | memoryview]) -> list[bytes | memoryview]:
+    """Return the pieces, with adjacent small ones joined."""
+    parts: list[bytes | memoryview] = []
+    for large, some in groupby(pieces, _is_large):
+        if large:
+            parts += some
+        else:
+            parts.append(b"".join(some))
+    return parts
 
 
 class NullReceiver:
@@ -180,13 +207,19 @@ class Connection(asyncio.Protocol):
         # Joined, not written one by one: for many small pieces a copy is far cheaper than a system
         # call with as many buffers, and no slice of a mapped file outlives this call.
         first = buffer[0]
-        data = first if len(buffer) == 1 and isinstance(first, bytes) else b"".join(buffer)
+        if len(buffer) == 1 and isinstance(first, bytes):
+            parts: list[bytes | memoryview] = [first]
+        elif len(buffer) <= _FEW_PIECES and any(map(_is_large, buffer)):
+            parts = _joined(buffer)
+        else:
+            parts = [b"".join(buffer)]
         buffer.clear()
+        self._unmeasured_bytes += sum(map(len, parts))
         self._buffer_bytes = 0
-        self._unmeasured_bytes += len(data)
         if self._unmeasured_bytes > _MEASURE_BYTES:
             self._measure_lag()
-        self._transport.write(data)
+        for part in parts:
+            self._transport.write(part)
 
     async def drain(self) -> None:
         """Wait until fewer than `write_buffer_low_bytes` are unsent, if the write buffer is full.
@@ -261,10 +294,13 @@ class Connection(asyncio.Protocol):
             if self._budget is None:
                 raise
             if isinstance(error, CohererError):  # the server is starting or stopping
-                _log.info("Refusing %s: %s", self.peer, error, about=self.peer_host)
+                _log.info("Refusing %s: %s", self.peer, error, about=self.peer_host, peer=self.peer)
             else:
                 _log.exception(
-                    "Refusing %s: unhandled error in the server", self.peer, about=self.peer_host
+                    "Refusing %s: unhandled error in the server",
+                    self.peer,
+                    about=self.peer_host,
+                    peer=self.peer,
                 )
             self._receiver = NullReceiver()
             self.abort()
@@ -278,7 +314,11 @@ class Connection(asyncio.Protocol):
             self._receiver.received(data)
         except ProtocolError as error:
             _log.warning(
-                "Closing the connection with %s: %s", self.peer, error, about=self.peer_host
+                "Closing the connection with %s: %s",
+                self.peer,
+                error,
+                about=self.peer_host,
+                peer=self.peer,
             )
             self.close()
         except Exception:  # noqa: BLE001 - an error ends one connection, not all
@@ -286,6 +326,7 @@ class Connection(asyncio.Protocol):
                 "Closing the connection with %s after an unhandled error",
                 self.peer,
                 about=self.peer_host,
+                peer=self.peer,
             )
             self.abort()
         finally:
@@ -325,6 +366,7 @@ class Connection(asyncio.Protocol):
                 "Unhandled error after the connection with %s ended",
                 self.peer,
                 about=self.peer_host,
+                peer=self.peer,
             )
         if self._on_closed is not None:
             self._on_closed(self)
@@ -390,7 +432,12 @@ class Connection(asyncio.Protocol):
     def _check_stall(self, before: int) -> None:
         unsent = self._transport.get_write_buffer_size()
         if unsent >= before:
-            _log.warning("Disconnecting %s: it stopped reading", self.peer, about=self.peer_host)
+            _log.warning(
+                "Disconnecting %s: it stopped reading",
+                self.peer,
+                about=self.peer_host,
+                peer=self.peer,
+            )
             self.abort()
         else:
             self._watch_stall(unsent)
@@ -452,7 +499,10 @@ async def dial(
 
 def _reason(error: OSError, *, secure: bool) -> tuple[str, str]:
     """Return why a connection failed, and what to do next."""
-    text = error.strerror or str(error)
+    number = error.errno or 0
+    named = number > 0 and not isinstance(error, ssl.SSLError)
+    # asyncio replaces the system's words by its own, with the address that the error names anyway.
+    text = os.strerror(number) if named else error.strerror or str(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate verify failed: {error.verify_message}", (
             "Trust its authority, with TlsOptions(trust=...) or SSL_CERT_FILE in the environment, "

@@ -137,15 +137,17 @@ class ConnectionLimiter:
 
     Attributes:
         count: open connections.
+        refused: how many connections were refused.
     """
 
     def __init__(self, limits: ConnectionLimits = DEFAULT_LIMITS) -> None:
-        self.count = 0
+        self.count = self.refused = 0
         self._limits = limits
 
     def acquire(self) -> bool:
         """Count one more connection; False if there are too many."""
         if self.count >= self.allowed(process.open_files_max()):
+            self.refused += 1
             return False
         self.count += 1
         return True
@@ -359,6 +361,7 @@ class UnfinishedRequests:
             connection.peer,
             self._requests[connection].buffered,
             about=connection.peer.rpartition(":")[0],
+            peer=connection.peer,
         )
         self._forget(connection)
         connection.abort()

@@ -116,7 +116,12 @@ class Listener:
             len(self._connections) >= self._connections_max
             or not self._budget.connections.acquire()
         ):
-            _log.warning("Refusing %s: too many connections", connection.peer, about=id(self))
+            _log.warning(
+                "Refusing %s: too many connections",
+                connection.peer,
+                about=id(self),
+                peer=connection.peer,
+            )
             connection.abort()
             return NullReceiver()
         self._connections.add(connection)

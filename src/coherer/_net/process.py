@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import mmap
 import sys
 from collections.abc import Coroutine
 from functools import cache
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from coherer._common.logs import Log
@@ -99,6 +101,15 @@ else:
             except (OSError, ValueError) as error:  # macOS reports a higher limit than it grants
                 _log.plain.warning("Cannot open more than %d files: %s", soft, error)
         return open_files_max()
+
+
+def memory_bytes() -> int | None:
+    """Return the resident size of the process; None where the system has no /proc."""
+    try:
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+    except OSError:
+        return None
+    return int(pages) * mmap.PAGESIZE
 
 
 @cache

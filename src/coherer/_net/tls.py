@@ -95,5 +95,5 @@ def _naming(option: str, file: Path) -> Generator[None]:
         elif "KEY_VALUES_MISMATCH" in str(error):
             text, hint = "it is not the key of the certificate", ""
         raise UsageError(
-            f"`{option}` of TLS, {file}, cannot be used: {text}.", hint=hint
+            f"`{option}`: the file {file} cannot be used: {text}.", hint=hint
         ) from error
