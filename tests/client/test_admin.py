@@ -130,7 +130,9 @@ async def cluster() -> AsyncIterator[FakeCluster]:
             {"groupName": "g", "subInfo": [{"topicName": "t", "offsets": [
                 {"partitionId": 0, "curOffset": 84, "offsetLag": 112, "curDataOffset": -2}]}]},
             {"groupName": "old", "subInfo": [{"topicName": "s", "offsets": [
-                {"partitionId": 10001, "curOffset": -2}]}]}),
+                {"partitionId": 10001, "curOffset": -2}]}]},
+            {"groupName": "coherer_reader_1_0", "subInfo": [{"topicName": "s", "offsets": [
+                {"partitionId": 0, "curOffset": 28}]}]}),
         "admin_query_consumer_regmap": told(
             {"Partition": "g:t:1", "Consumer": "g_1", "index": 1}),
     }  # fmt: skip
@@ -246,8 +248,8 @@ async def test_a_deletion_that_stopped_half_way_goes_on(cluster: FakeCluster, ad
 
 async def test_partitions(admin: Admin) -> None:
     assert await admin.partitions("t") == [
-        PartitionState("t", 1, 0, 28, 196),
-        PartitionState("t", 1, 1, 0, 0),
+        PartitionState("t", 1, 0, 28, 196, offset_step=28),
+        PartitionState("t", 1, 1, 0, 0, offset_step=28),
     ]
 
 
@@ -255,13 +257,22 @@ async def test_groups_and_lag(cluster: FakeCluster, admin: Admin) -> None:
     g, old = await admin.groups()
     assert (g.name, g.topics, g.members) == ("g", ("t",), (MemberState("g_1", "127.0.0.9"),))
     first, second = g.partitions
-    assert first == PartitionState("t", 1, 0, 28, 196, committed=84, lag=4)  # 28 bytes a message
-    assert second == PartitionState("t", 1, 1, 0, 0, lag=0, owner="g_1"), "there is nothing in it"
+    step = 28  # bytes a message
+    assert first == PartitionState("t", 1, 0, 28, 196, committed=84, lag=4, offset_step=step)
+    assert second == PartitionState("t", 1, 1, 0, 0, lag=0, owner="g_1", offset_step=step)
     assert g.lag == 4
     assert (old.name, old.members, old.lag) == ("old", (), None)
     await admin.groups("g", "h")
     assert cluster.called("admin_query_offset")[-1] == {"groupName": "g,h"}
     assert cluster.called("admin_query_sub_info")[-1] == {"groupName": "g,h"}
+
+
+async def test_groups_of_readers_are_shown_only_by_name(admin: Admin) -> None:
+    """Java's brokers keep their offsets for ever."""
+    name = "coherer_reader_1_0"
+    assert name not in [group.name for group in await admin.groups()]
+    assert name in [group.name for group in await admin.groups(name)]
+    assert await admin.groups_of("s") == ["old"]
 
 
 async def test_our_brokers_count_messages(cluster: FakeCluster, admin: Admin) -> None:

@@ -24,6 +24,7 @@ from coherer.errors import (
     UsageError,
 )
 from coherer.message import Message
+from tests.client.scripted_answers import partition_register
 
 
 @pytest.fixture
@@ -83,6 +84,45 @@ async def test_what_there_is(fake, client) -> None:
     assert all(group.startswith("coherer_reader_") for group in groups)
     assert not fake.holders
     assert not fake.groups
+
+
+async def test_a_partition_that_was_not_given_up_can_be_registered_again(fake, client) -> None:
+    def lose_the_end(asked) -> None:
+        if asked.message.opType == methods.UNREGISTER:
+            asked.refuse(500)
+        else:
+            partition_register(asked)
+
+    fake.put("demo", 0, b"a")
+    fake.always(methods.PARTITION_REGISTER, lose_the_end)
+    for _ in range(2):
+        assert len(await client.offsets("demo")) == 3
+    assert len(fake.holders) == 3, "the broker thinks that the client has them"
+    [partition, *_] = await client.partitions("demo")
+    async with client.reader(partition, 0) as reader:
+        assert (await reader.read()).bodies() == [b"a"]
+
+
+async def test_a_group_is_not_used_again_while_the_broker_has_a_request_of_it(fake, kit) -> None:
+    held = []
+
+    def hold(asked) -> None:
+        held.append(asked)
+
+    fake.script(methods.PARTITION_REGISTER, kit.refuse(500), hold, hold)
+    url = f"tubemq://127.0.0.1:{fake.master.port}"
+    async with coherer.connect(url, timeout_ms=60_000) as client:
+        [partition, *_] = await client.partitions("demo")
+        looking = asyncio.create_task(client.offsets("demo"))
+        await fake.until(lambda: len(held) == 2)
+        for _ in range(2):  # the refusal has arrived when the first one begins to read
+            async with client.reader(partition, 0):
+                group = fake.asked(methods.PARTITION_REGISTER)[-1].groupName
+        assert group not in {asked.message.groupName for asked in held}
+        for asked in held:
+            partition_register(asked)
+        assert len(await looking) == 3
+    assert not fake.holders
 
 
 async def test_a_topic_that_is_not_there(fake, client) -> None:

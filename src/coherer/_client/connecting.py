@@ -7,6 +7,7 @@ from typing import TypedDict, TypeVar
 
 import msgspec
 
+from coherer._client.engine.metrics import ClientMetrics
 from coherer._client.engine.options import options_of, parse_url, url_of
 from coherer._common.masking import masked_url
 from coherer._net import TlsOptions
@@ -24,6 +25,7 @@ class CommonKeywords(TypedDict, total=False):
     timeout_ms: int
     connect_timeout_ms: int
     heartbeat_ms: int
+    metrics: ClientMetrics | None
 
 
 def client_options(kind: type[S], protocol: str, url: str | None, given: Mapping[str, object]) -> S:

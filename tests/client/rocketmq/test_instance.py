@@ -317,7 +317,7 @@ async def test_refusals_and_silence(cluster, kit, link: Link) -> None:
     with pytest.raises(DisconnectedError, match="nothing was sent"):
         link.call(code, timeout_ms=1_000)
     with pytest.raises(DisconnectedError, match="nothing was sent"):
-        link.tell(code)
+        link.send_oneway(code)
 
 
 @pytest.mark.parametrize(

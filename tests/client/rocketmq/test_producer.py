@@ -13,9 +13,9 @@ from msgspec import structs
 from coherer._client.rocketmq.client import Client
 from coherer._client.rocketmq.queue_selection import FaultRules
 from coherer._record import properties as text
+from coherer._record.batches import decode_batch
 from coherer._wire.rocketmq.bodies import TopicRoute
 from coherer._wire.rocketmq.codes import RequestCode
-from coherer._wire.rocketmq.messages import decode_batch
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import (
     ClosedError,

@@ -40,7 +40,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
@@ -216,10 +216,12 @@ class Delivery(Generic[B]):
         seen: how many messages from its start a loop has passed. They are acknowledged later
             (`count_seen`), so that a loop costs one addition per message.
         failed: the offsets of messages that were retried.
+        on_end: called when the application has finished it, with whether all was acknowledged.
     """
 
     __slots__ = (
-        "_beyond", "_fetcher", "_first", "_offsets", "batch", "failed", "seen", "state", "taken_ms",
+        "_beyond", "_fetcher", "_first", "_offsets", "batch", "failed", "on_end", "seen",
+        "state", "taken_ms",
     )  # fmt: skip
 
     def __init__(self, batch: B, fetcher: Fetcher[B]) -> None:
@@ -228,6 +230,7 @@ class Delivery(Generic[B]):
         self.taken_ms = 0
         self.seen = 0
         self.failed: set[int] = set()
+        self.on_end: Callable[[bool], None] | None = None
         self._fetcher = fetcher
         self._first = 0  # how many messages from the start are acknowledged
         self._beyond: set[int] = set()  # the positions of acknowledged messages after a gap
@@ -248,7 +251,7 @@ class Delivery(Generic[B]):
 
     @property
     def position(self) -> int:
-        """The offset of the first unacknowledged message; after the last one if there is none."""
+        """The first unacknowledged offset; the next offset if all are acknowledged."""
         if self.state is DeliveryState.DONE:
             return self.batch.next_offset
         if not self._first:
@@ -305,7 +308,7 @@ class Delivery(Generic[B]):
         self.count_seen()
         if not self.in_hand:
             return None
-        self._fetcher.finished(self)
+        self._end(ok=False)
         return self._replace()
 
     def set_aside(self, number: int) -> Delivery[B] | None:
@@ -331,8 +334,13 @@ class Delivery(Generic[B]):
             self._beyond.discard(self._first)
             self._first += 1
 
-    def _done(self) -> None:
+    def _end(self, *, ok: bool) -> None:
         self._fetcher.finished(self)
+        if self.on_end is not None:
+            self.on_end(ok)
+
+    def _done(self) -> None:
+        self._end(ok=not self.failed)
         self.state = DeliveryState.DONE
         self.batch.delivery = None  # breaks the cycle, so that the bytes are freed at once
         self._fetcher.state.settle()

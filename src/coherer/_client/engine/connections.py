@@ -309,7 +309,7 @@ class ConnectionPool(Generic[L]):
         return any(link.open for link in self._links.values())
 
     def find(self, host: str, port: int) -> L | None:
-        """The open connection to an address; None if there is none."""
+        """The open connection to an address, if any."""
         link = self._links.get((host, port))
         return link if link is not None and link.open else None
 

@@ -39,8 +39,9 @@ from collections.abc import (
 )
 from contextlib import contextmanager
 from datetime import timedelta
+from time import perf_counter
 from types import FrameType
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -57,6 +58,9 @@ from coherer._client.engine.lifecycle import Lifecycle
 from coherer._client.engine.tasks import cancel
 from coherer._common.logs import Log
 from coherer.errors import ClosedError, RefusedError, UsageError
+
+if TYPE_CHECKING:
+    from coherer._client.engine.metrics import ConsumerMeter
 
 _log = Log(logging.getLogger(__name__))
 
@@ -280,6 +284,8 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
     _KIND: ClassVar[str] = "consumer"
     _RETRY: ClassVar[timedelta | None]
     """The delay before a batch is redelivered after its handler failed; None for the default."""
+    _meter: ConsumerMeter | None = None
+    """Measures the consumer; None without metrics."""
     _NOT_ASSIGNED: ClassVar[int | None] = None
     _NOT_IN_HAND: ClassVar[int | None] = None
     """The protocol's codes for batches that cannot be acknowledged."""
@@ -344,6 +350,9 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
         """
         self.check()
         prefetch = self._prefetch
+        meter, began_s = self._meter, 0.0
+        if meter is not None:
+            began_s = perf_counter()
         deadline = None
         if timeout_ms is not None:
             deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
@@ -354,6 +363,8 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
             except TimeoutError:
                 return None
             self.check()
+        if meter is not None:
+            meter.received(batch, perf_counter() - began_s)
         return batch
 
     def batches(self) -> BatchIterator[B]:

@@ -72,7 +72,7 @@ def parse_url(url: str) -> Address:
 
 
 def url_from_environment(protocol: str = "") -> str | None:
-    """The URL in the environment; None if there is none.
+    """The URL in the environment, if it is set.
 
     Args:
         protocol: `tubemq` or `rocketmq`; URLs of the other are ignored.

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, KeysView
+from collections.abc import Awaitable, Callable, Iterable, Iterator, KeysView, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import ClassVar, Final, cast
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar, cast
 
 from coherer._client.engine.lifecycle import Lifecycle
 from coherer._client.engine.sender import Bulk, SendReport, Sink, UnseenFailures, Window
+from coherer._record.batches import PackedMessages
 from coherer.errors import CohererError, UsageError, WindowFullError
-from coherer.message import Message
+from coherer.message import Message, Receipt
+
+if TYPE_CHECKING:
+    from coherer._client.engine.metrics import ClientMetrics, ProducerMeter
 
 
 def message_topic(message: Message) -> str:
@@ -102,6 +106,12 @@ def _texts(message: Message) -> Iterator[tuple[str, object]]:
         yield f"Property {name!r}", value
 
 
+PACKED_IN_FLIGHT: Final = 8
+"""The most batches of `send_packed` in flight: enough to keep a broker busy, and few enough that
+the receipt of the last one arrives before its timeout."""
+
+R = TypeVar("R", bound=Receipt)
+
 YIELD_EVERY: Final = 256
 """After this many encoded messages, `send_many` lets other tasks run and the messages leave."""
 
@@ -117,6 +127,8 @@ class BaseProducer(Lifecycle):
     """
 
     _KIND: ClassVar[str] = "producer"
+    _meter: ProducerMeter | None = None
+    """Measures the producer; None without metrics."""
 
     def __init__(
         self,
@@ -213,12 +225,30 @@ class BaseProducer(Lifecycle):
     def _bulk(self, *, receipts: bool) -> Bulk:
         """Make the collector of the outcomes of `send_many`."""
         self.check()
-        return Bulk(self._post_many, receipts=receipts, unseen=self._unseen)
+        make = Bulk if self._meter is None else self._meter.bulk
+        return make(self._post_many, receipts=receipts, unseen=self._unseen)
 
-    async def _post_many(self, messages: Iterable[Message], bulk: Bulk) -> None:
+    def _measure(
+        self, metrics: ClientMetrics | None, system: str, client_id: Callable[[], str]
+    ) -> None:
+        """Measure what is sent, if the client has metrics."""
+        self._meter = None if metrics is None else metrics.producer(system, client_id)
+
+    def _metered(self, first: Message, sink: Sink, count: int = 1) -> Sink:
+        """The sink of a request of one message or more; with metrics, one that measures it."""
+        if self._meter is None:
+            return sink
+        return self._meter.sink(message_topic(first), count, sink)
+
+    async def _post_many(
+        self,
+        messages: Iterable[Message],
+        bulk: Bulk,
+        post: Callable[[Message, Sink], object] | None = None,
+    ) -> None:
         """Post messages while the window has space; see `Bulk.add`."""
         self.check()
-        window, published, post = self._window, self._published, self._posting()
+        window, published, post = self._window, self._published, post or self._posting()
         posted = 0  # since other tasks could run
         try:
             for message in messages:
@@ -262,6 +292,44 @@ class BaseProducer(Lifecycle):
         was, self._state = self._state, "closed"
         if was not in {"new", "closed"}:
             await self._leave()
+
+    async def _send_all_packed(
+        self,
+        batches: Sequence[PackedMessages],
+        send: Callable[[PackedMessages], Awaitable[R]],
+    ) -> list[R | CohererError]:
+        """Send batches, those for one partition sequentially.
+
+        Args:
+            batches: the batches.
+            send: sends one and waits for its receipt.
+
+        Returns:
+            The outcome of each batch. If a batch for a partition fails, later batches for the
+            partition are not sent and have the same error.
+        """
+        lanes: dict[object, list[int]] = {}
+        for number, batch in enumerate(batches):
+            lane = number if batch.broker is None else (batch.topic, batch.broker, batch.partition)
+            lanes.setdefault(lane, []).append(number)
+        outcomes: dict[int, R | CohererError] = {}
+        in_flight = asyncio.Semaphore(PACKED_IN_FLIGHT)
+
+        async def send_lane(numbers: Sequence[int]) -> None:
+            error: CohererError | None = None
+            for number in numbers:
+                if error is None:
+                    try:
+                        async with in_flight:
+                            outcomes[number] = await send(batches[number])
+                        continue
+                    except CohererError as failure:
+                        error = failure
+                outcomes[number] = error
+
+        self.check()
+        await asyncio.gather(*map(send_lane, lanes.values()))
+        return [outcomes[number] for number in range(len(batches))]
 
     # -- for protocols
 

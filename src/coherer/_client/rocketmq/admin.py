@@ -10,50 +10,43 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from ipaddress import ip_address
 from typing import Final, Literal
 
+from coherer._client.rocketmq.admin_messages import MessageAdmin
 from coherer._client.rocketmq.admin_records import (
     GroupState,
     MemberState,
     PartitionState,
     TopicState,
 )
-from coherer._client.rocketmq.admin_servers import ServerAdmin, to_ms
+from coherer._client.rocketmq.admin_servers import to_ms
 from coherer._client.rocketmq.routing import MASTER, READ, WRITE, Route
 from coherer._common.logs import Log
-from coherer._record.ids import decode_offset_id
 from coherer._wire.rocketmq import names
 from coherer._wire.rocketmq.bodies import (
-    ConsumeDirectlyResult,
     ConsumerConnection,
     ConsumeStats,
     SubscriptionGroup,
     SubscriptionGroups,
     TopicList,
+    TopicRoute,
     TopicStats,
 )
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode, refused
-from coherer._wire.rocketmq.delivery import decode_messages
 from coherer._wire.rocketmq.headers import (
-    ConsumeDirectlyHeader,
     ConsumeStatsHeader,
     CreateTopicHeader,
     DeleteGroupHeader,
     GroupHeader,
-    MessageIdHeader,
-    QueryMessageHeader,
     ResetOffsetHeader,
     UpdateOffsetHeader,
-    ViewMessageHeader,
 )
-from coherer._wire.rocketmq.messages import StoredMessage
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import (
     CohererError,
-    ProtocolError,
     RefusedError,
     RequestTimeoutError,
+    UnavailableError,
     UsageError,
 )
 
@@ -67,11 +60,8 @@ LATEST_MS: Final = -1
 
 _ENDS: Final = {"earliest": 0, "latest": LATEST_MS}
 
-FOREVER_MS: Final = 2**63 - 1
-UNIQUE_COUNT: Final = 32
 
-
-class Admin(ServerAdmin):
+class Admin(MessageAdmin):
     """Topics, brokers, groups, offsets and messages of a cluster. Made by `Client.admin`.
 
     ```python
@@ -94,22 +84,28 @@ class Admin(ServerAdmin):
         """The topics, sorted by name.
 
         Args:
-            names_wanted: names of topics; all topics if there are none.
+            names_wanted: names of topics; without names, all topics.
             system: include RocketMQ's own topics: retry topics, dead letters and others.
         """
         await self._instance.start()
-        wanted = list(names_wanted)
-        if not wanted:
-            answer = await self._instance.names.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-            brokers = await self.brokers(runtime=False)
-            own = {broker.name for broker in brokers} | {broker.cluster for broker in brokers}
-            wanted = [
-                topic
-                for topic in TopicList.decode(answer.body).topic_list
-                if system or not (_is_system_topic(topic) or topic in own)
-            ]
+        wanted = list(names_wanted) or await self.topic_names(system=system)
         routes = await asyncio.gather(*(self._route(topic) for topic in sorted(set(wanted))))
         return [_topic_state(route) for route in routes if route is not None]
+
+    async def topic_names(self, *, system: bool = False) -> list[str]:
+        """The names of the topics, sorted: one request, however many there are.
+
+        Args:
+            system: include RocketMQ's own topics: retry topics, dead letters and others.
+        """
+        await self._instance.start()
+        answer = await self._instance.names.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        found = set(TopicList.decode(answer.body).topic_list)
+        if not system:
+            brokers = await self.brokers(runtime=False)
+            found -= {broker.name for broker in brokers} | {broker.cluster for broker in brokers}
+            found = {topic for topic in found if not _is_system_topic(topic)}
+        return sorted(found)
 
     async def create_topic(
         self,
@@ -151,6 +147,64 @@ class Admin(ServerAdmin):
         )
         if wait_ms:
             await self.wait_usable(name, timeout_ms=wait_ms)
+
+    async def alter_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        writable: bool | None = None,
+        readable: bool | None = None,
+        brokers: Iterable[str] | None = None,
+    ) -> None:
+        """Change a topic. Settings that are None stay unchanged.
+
+        Producers and consumers notice it within half a minute.
+
+        Args:
+            name: the topic.
+            partitions: the number of queues on each broker. It can only grow: the messages of a
+                removed queue could no longer be read.
+            writable: whether producers can send to it.
+            readable: whether consumers can read it.
+            brokers: names of brokers; None for all masters that have the topic.
+
+        Raises:
+            UsageError: all settings are None, or queues would be removed.
+            RefusedError: the topic does not exist.
+            UnavailableError: a broker does not have it, or does not answer.
+        """
+        if partitions is None and writable is None and readable is None:
+            raise UsageError("There is nothing to change.", topic=name)
+        await self._instance.start()
+        route = await self._instance.routes.look_up(name)
+        wanted = sorted(route.brokers) if brokers is None else list(brokers)
+        configs = {broker: (await self.topic_configs(broker)).get(name) for broker in wanted}
+        headers: dict[str, CreateTopicHeader] = {}
+        for broker, config in configs.items():
+            if config is None:
+                raise UnavailableError(f"Broker {broker} does not have the topic.", topic=name)
+            most = max(config.read_queue_nums, config.write_queue_nums)
+            if partitions is not None and partitions < most:
+                raise UsageError(
+                    f"The topic has {most} queues on broker {broker}. Removing some would make "
+                    "their messages unreadable.",
+                    topic=name,
+                    hint=f"Give {most} or more.",
+                )
+            headers[broker] = CreateTopicHeader(
+                name,
+                partitions or config.read_queue_nums,
+                partitions or config.write_queue_nums,
+                _permission(config.perm, writable=writable, readable=readable),
+                config.topic_filter_type or "SINGLE_TAG",
+                names.AUTO_CREATE_TOPIC,
+                config.topic_sys_flag,
+                order=config.order,
+            )
+        for broker, header in headers.items():
+            code = RequestCode.UPDATE_AND_CREATE_TOPIC
+            await self._ask_broker(broker, code, header.fields())
 
     async def wait_usable(self, name: str, *, timeout_ms: int) -> TopicState:
         """Wait until the name servers have the route of a topic.
@@ -210,6 +264,55 @@ class Admin(ServerAdmin):
         ]
         return sorted(found, key=lambda state: state.queue)
 
+    async def writable_queues(self, topic: str) -> list[Queue]:
+        """The queues of a topic that accept messages, sorted.
+
+        Raises:
+            RefusedError: the topic does not exist.
+        """
+        await self._instance.start()
+        routes = self._instance.routes
+        route = routes.known(topic)
+        if route is None:
+            await routes.look_up(topic)  # `route` would use the template for a missing topic
+            route = await routes.route(topic)
+        return list(route.writable)
+
+    async def queue_settings(self, topic: str) -> dict[str, dict[str, int]]:
+        """The numbers of queues and the permission of a topic, from a name server.
+
+        One request to a name server; `topic_configs` asks a broker for all its topics.
+
+        Returns:
+            By broker name: `readQueueNums`, `writeQueueNums`, `perm` and `topicSysFlag`.
+
+        Raises:
+            RefusedError: the topic does not exist.
+        """
+        await self._instance.start()
+        answer = await self._instance.names.ask(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}
+        )
+        return {
+            one.broker_name: {
+                "readQueueNums": one.read_queue_nums,
+                "writeQueueNums": one.write_queue_nums,
+                "perm": one.perm,
+                "topicSysFlag": one.topic_sys_flag,
+            }
+            for one in TopicRoute.decode(answer.body).queue_datas
+        }
+
+    async def oldest_ms(self, queue: Queue) -> int | None:
+        """When the oldest message of a queue was stored, ms since 1970; None if it has none."""
+        await self._instance.start()
+        fields = {"topic": queue.topic, "queueId": str(queue.id)}
+        answer = await self._ask_broker(
+            queue.broker, RequestCode.GET_EARLIEST_MSG_STORETIME, fields
+        )
+        time_ms = int(answer.fields.get("timestamp", "-1"))
+        return time_ms if time_ms > 0 else None
+
     async def _route(self, topic: str) -> Route | None:
         try:
             return await self._instance.routes.look_up(topic)
@@ -226,19 +329,22 @@ class Admin(ServerAdmin):
         A group exists if a broker has a configuration of it.
 
         Args:
-            names_wanted: names of groups; all groups except RocketMQ's own if there are none.
+            names_wanted: names of groups; without names, all groups except RocketMQ's own.
         """
         await self._instance.start()
         masters = await self._masters()
-        wanted = set(names_wanted)
-        if not wanted:
-            answers = await self._ask_each(
-                masters.values(), RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-            )
-            for answer in answers:
-                wanted |= SubscriptionGroups.decode(answer.body).subscription_group_table.keys()
-            wanted = {group for group in wanted if not _is_system_group(group)}
-        return [await self._group(group, masters) for group in sorted(wanted)]
+        wanted = sorted(set(names_wanted)) or await self.group_names()
+        return [await self._group(group, masters) for group in wanted]
+
+    async def group_names(self) -> list[str]:
+        """The names of all groups except RocketMQ's own, sorted: one request to each master."""
+        await self._instance.start()
+        answers = await self._ask_masters(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        found: set[str] = set()
+        for answer in answers:
+            found |= SubscriptionGroups.decode(answer.body).subscription_group_table.keys()
+        # Java's brokers also have one without a name, of clients that named no group.
+        return sorted(group for group in found if group and not _is_system_group(group))
 
     async def create_group(
         self, name: str, brokers: Iterable[str] | None = None, *, max_retries: int = 16
@@ -432,138 +538,6 @@ class Admin(ServerAdmin):
         answer = await self._ask(address, RequestCode.GET_CONSUME_STATS, fields)
         return ConsumeStats.decode(answer.body)
 
-    # -- messages
-
-    async def message(self, message_id: str) -> StoredMessage:
-        """A message by its offset message id: the `id` of receipts and received messages.
-
-        Raises:
-            UsageError: the id is invalid.
-            RefusedError: the broker does not have it any more.
-            UnavailableError: the broker in the id cannot be reached.
-        """
-        parts = decode_offset_id(message_id)
-        await self._instance.start()
-        host = str(ip_address(parts.address))
-        address = f"[{host}]:{parts.port}" if ":" in host else f"{host}:{parts.port}"
-        fields = ViewMessageHeader(parts.physical_offset).fields()
-        answer = await self._ask(address, RequestCode.VIEW_MESSAGE_BY_ID, fields)
-        found = decode_messages(answer.body)
-        if not found:
-            raise ProtocolError("The answer contains no message.", server=address)
-        return found[0]
-
-    async def messages(
-        self,
-        topic: str,
-        key: str,
-        *,
-        begin: datetime | None = None,
-        end: datetime | None = None,
-        limit: int = 64,
-    ) -> list[StoredMessage]:
-        """Messages by one of their keys, in the order they were stored.
-
-        Args:
-            topic: the topic.
-            key: one of `keys`.
-            begin: stored at this time or later.
-            end: stored at this time or earlier.
-            limit: the maximum number per broker; brokers return at most 64.
-
-        Raises:
-            RefusedError: the topic does not exist.
-        """
-        begin_ms = 0 if begin is None else to_ms(begin)
-        end_ms = FOREVER_MS if end is None else to_ms(end)
-        header = QueryMessageHeader(
-            topic=topic, key=key, max_num=limit, begin_ms=begin_ms, end_ms=end_ms
-        )
-        found = await self._query(header)
-        return [message for message in found if key in message.keys]
-
-    async def message_by_unique_id(self, topic: str, unique_id: str) -> StoredMessage | None:
-        """A message by the id that its sender generated; of several copies the first one.
-
-        Raises:
-            RefusedError: the topic does not exist.
-        """
-        header = QueryMessageHeader(
-            topic=topic,
-            key=unique_id,
-            max_num=UNIQUE_COUNT,
-            begin_ms=0,
-            end_ms=FOREVER_MS,
-            unique_key_query="true",
-        )
-        found = [one for one in await self._query(header) if one.unique_id == unique_id]
-        return min(found, key=_stored, default=None)
-
-    async def consume_directly(
-        self, group: str, message: StoredMessage, *, client_id: str = ""
-    ) -> ConsumeDirectlyResult:
-        """Have a running consumer process one message now, whatever its offsets.
-
-        Args:
-            group: its group.
-            message: as returned by `message`.
-            client_id: the member; any when empty.
-
-        Raises:
-            RefusedError: there is no such member, or it did not answer in time.
-        """
-        parts = decode_offset_id(message.id)
-        await self._instance.start()
-        address = f"{ip_address(parts.address)}:{parts.port}"
-        fields = ConsumeDirectlyHeader(group, client_id or None, message.id).fields()
-        answer = await self._ask(address, RequestCode.CONSUME_MESSAGE_DIRECTLY, fields)
-        return ConsumeDirectlyResult.decode(answer.body)
-
-    async def check_transaction_again(self, message: StoredMessage) -> None:
-        """Have a broker check a transaction again that it has given up.
-
-        Args:
-            message: of the topic `TRANS_CHECK_MAX_TIME_TOPIC`.
-        """
-        parts = decode_offset_id(message.id)
-        await self._instance.start()
-        fields = MessageIdHeader(message.id).fields()
-        address = f"{ip_address(parts.address)}:{parts.port}"
-        await self._ask(address, RequestCode.RESUME_CHECK_HALF_MESSAGE, fields)
-
-    async def _query(self, header: QueryMessageHeader) -> list[StoredMessage]:
-        if not header.key.strip():
-            raise UsageError("A key must not be blank.", topic=header.topic)
-        await self._instance.start()
-        route = await self._instance.routes.route(header.topic, fresh=True)
-        found: list[StoredMessage] = []
-        error: CohererError | None = None
-        answered = False
-
-        async def ask(broker: str, address: str) -> None:
-            nonlocal answered, error
-            try:
-                answer = await self._ask(address, RequestCode.QUERY_MESSAGE, header.fields())
-                found.extend(decode_messages(answer.body, broker))
-                answered = True
-            except RefusedError as refusal:
-                if refusal.code != ResponseCode.QUERY_NOT_FOUND:
-                    raise
-                answered = True
-            except CohererError as failure:
-                error = failure
-
-        await asyncio.gather(
-            *(
-                ask(broker, brokers.get(MASTER) or next(iter(brokers.values())))
-                for broker, brokers in route.brokers.items()
-            )
-        )
-        if error is not None and not answered:
-            raise error
-        mine = [message for message in found if message.topic == header.topic]
-        return sorted(mine, key=_stored)
-
 
 def _topic_state(route: Route) -> TopicState:
     counts: dict[str, int] = {}
@@ -576,6 +550,18 @@ def _topic_state(route: Route) -> TopicState:
         writable=bool(route.writable),
         readable=bool(route.readable),
     )
+
+
+def _permission(now: int, *, writable: bool | None, readable: bool | None) -> int:
+    """Return a topic's permission after a change.
+
+    >>> _permission(6, writable=False, readable=None), _permission(0, writable=True, readable=True)
+    (4, 6)
+    """
+    for bit, wanted in ((WRITE, writable), (READ, readable)):
+        if wanted is not None:
+            now = now | bit if wanted else now & ~bit
+    return now
 
 
 def _is_system_topic(topic: str) -> bool:
@@ -593,8 +579,3 @@ def _is_retry_topic(topic: str, group: str) -> bool:
 
 def _is_system_group(group: str) -> bool:
     return group in names.SYSTEM_GROUPS or group.startswith(names.SYSTEM_GROUP_PREFIX)
-
-
-def _stored(message: StoredMessage) -> tuple[int, int]:
-    """The order they were stored in: the time in ms, then the offset in the broker's log."""
-    return message.stored_ms, message.physical_offset

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from datetime import datetime
+
+from msgspec.structs import replace
 
 from coherer._client.rocketmq.admin_records import BrokerState, MemberState
 from coherer._client.rocketmq.instance import Instance
@@ -21,14 +23,20 @@ from coherer._wire.rocketmq.bodies import (
     AclConfig,
     BrokerStats,
     ClusterInfo,
+    Connection,
+    ConsumerConnection,
     ConsumerStatus,
     ConsumeTimeSpan,
     GroupList,
     KVTable,
+    LockBatch,
+    LockedBatch,
     Offsets,
     ProducerConnection,
     QueueTimeSpan,
     RunningInfo,
+    TopicConfig,
+    TopicConfigs,
 )
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode, refused, version_name
 from coherer._wire.rocketmq.command import Command
@@ -39,6 +47,7 @@ from coherer._wire.rocketmq.headers import (
     CloneOffsetHeader,
     ConsumerStatusHeader,
     ConsumeTimeSpanHeader,
+    GroupHeader,
     KvHeader,
     NamespaceHeader,
     ProducerGroupHeader,
@@ -48,7 +57,8 @@ from coherer._wire.rocketmq.headers import (
     ViewStatsHeader,
     WhiteAddressesHeader,
 )
-from coherer.errors import CohererError, ProtocolError, UnavailableError
+from coherer._wire.rocketmq.names import Queue
+from coherer.errors import CohererError, ProtocolError, RefusedError, UnavailableError
 
 _log = Log(logging.getLogger(__name__))
 
@@ -95,23 +105,35 @@ class ServerAdmin:
         return {name: masters[name] for name in brokers}
 
     async def _ask(
-        self, address: str, code: int, fields: Fields = NO_FIELDS, body: bytes = b""
+        self,
+        address: str,
+        code: int,
+        fields: Fields = NO_FIELDS,
+        body: bytes = b"",
+        *,
+        accepted: Container[int] = (ResponseCode.SUCCESS,),
     ) -> Command:
         link = await self._instance.link(address, fast=True)
         answer = await link.call(code, fields, body, timeout_ms=self._timeout_ms)
-        if answer.code != ResponseCode.SUCCESS:
+        if answer.code not in accepted:
             topic = fields.get("topic")
             raise refused(answer.code, answer.remark, server=link.server, topic=topic)
         return answer
 
     async def _ask_broker(
-        self, broker: str, code: int, fields: Fields = NO_FIELDS, body: bytes = b""
+        self,
+        broker: str,
+        code: int,
+        fields: Fields = NO_FIELDS,
+        body: bytes = b"",
+        *,
+        accepted: Container[int] = (ResponseCode.SUCCESS,),
     ) -> Command:
         """Send a request to the master of this name."""
         address = self._instance.routes.masters.get(broker)
         if address is None:
             address = (await self._masters([broker]))[broker]
-        return await self._ask(address, code, fields, body)
+        return await self._ask(address, code, fields, body, accepted=accepted)
 
     async def _ask_each(
         self, addresses: Iterable[str], code: int, fields: Fields = NO_FIELDS, body: bytes = b""
@@ -165,6 +187,57 @@ class ServerAdmin:
             _first(table.get("getTransferedTps", "")),
             table,
         )
+
+    async def index_delay_bytes(self) -> dict[str, int | None]:
+        """How far the indexes of the masters are behind their logs, by broker name.
+
+        None if a broker does not report it. Usually the index is a few milliseconds behind; after
+        a crash it can take seconds to catch up.
+        """
+        states = await self.brokers()
+        return {
+            state.name: int(text) if (text := state.runtime.get("dispatchBehindBytes")) else None
+            for state in states
+            if state.id == MASTER
+        }
+
+    # -- locks: section 2.10
+
+    async def lock_queues(self, group: str, queues: Collection[Queue]) -> list[Queue]:
+        """Lock queues for this client, or renew its locks; returns those that it owns now.
+
+        A lock ends after a minute without renewal.
+
+        Args:
+            group: the group that holds the locks.
+            queues: the queues.
+        """
+        return [
+            queue
+            for answer in await self._lock(RequestCode.LOCK_BATCH_MQ, group, queues)
+            for queue in LockedBatch.decode(answer.body).queues
+        ]
+
+    async def unlock_queues(self, group: str, queues: Collection[Queue]) -> None:
+        """Release locks of this client."""
+        await self._lock(RequestCode.UNLOCK_BATCH_MQ, group, queues)
+
+    async def _lock(self, code: int, group: str, queues: Collection[Queue]) -> list[Command]:
+        await self._instance.start()
+        by_broker: dict[str, list[Queue]] = {}
+        for queue in queues:
+            by_broker.setdefault(queue.broker, []).append(queue)
+        client_id = self._instance.client_id
+        return [
+            await self._ask_broker(
+                broker,
+                code,
+                body=LockBatch(
+                    client_id=client_id, consumer_group=group, queues=sorted(some)
+                ).encode(),
+            )
+            for broker, some in by_broker.items()
+        ]
 
     # -- settings
 
@@ -296,6 +369,36 @@ class ServerAdmin:
 
     # -- connected clients
 
+    async def consumers(self, group: str) -> ConsumerConnection | None:
+        """The connected consumers of a group and their subscriptions; None without any.
+
+        The connections are those of all masters, the subscriptions those of one that has members.
+        """
+        await self._instance.start()
+        found: ConsumerConnection | None = None
+        connections: dict[str, Connection] = {}
+        code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+        fields = GroupHeader(group).fields()
+        for address in (await self._masters()).values():
+            try:
+                answer = await self._ask(address, code, fields)
+            except RefusedError as error:
+                if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
+                    continue
+                raise
+            online = ConsumerConnection.decode(answer.body)
+            found = found or online
+            connections |= {one.client_id: one for one in online.connection_set}
+        if found is None:
+            return None
+        return replace(found, connection_set=[connections[key] for key in sorted(connections)])
+
+    async def topic_configs(self, broker: str) -> dict[str, TopicConfig]:
+        """The settings of all topics of a master, by topic."""
+        await self._instance.start()
+        answer = await self._ask_broker(broker, RequestCode.GET_ALL_TOPIC_CONFIG)
+        return TopicConfigs.decode(answer.body).topic_config_table
+
     async def producers(self, group: str) -> list[MemberState]:
         """The connected producers of a group.
 
@@ -399,7 +502,7 @@ def to_ms(time: datetime) -> int:
 
 
 def _first(numbers: str) -> float:
-    """The first of several numbers; 0 if there are none.
+    """The first of several numbers, or 0 for an empty text.
 
     >>> _first("12.5 3.0 1.0"), _first("")
     (12.5, 0.0)

@@ -342,7 +342,8 @@ class AssignedQueue:
             return
         message = delivery.batch.message(number)
         delivery.failed.add(message.offset or 0)
-        if await self._context.redelivery.send_back(message, after):
+        reason = delivery.batch.retry_reason(number)
+        if await self._context.redelivery.send_back(message, after, reason):
             delivery.acknowledge(number)
         elif self.state.ordered:
             delivery.failed.update(delivery.batch.offsets())

@@ -136,7 +136,7 @@ class BrokerRequestHandler:
             delivery.result = "CR_THROW_EXCEPTION", "The consumer did not process it in time."
 
     def _find(self, link: Link, request: Command) -> GroupMembership | None:
-        """The consumer of a request's group; answers the request if there is none."""
+        """The consumer of a request's group; without one, the answer is an error."""
         group = request.fields.get("consumerGroup")
         membership = self._instance.consumer(group or "")
         if membership is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Collection, Iterable
 from typing import Final
 
@@ -23,8 +24,9 @@ from coherer._wire.rocketmq.bodies import (
     LockBatch,
     LockedBatch,
     SubscriptionData,
+    SubscriptionGroups,
 )
-from coherer._wire.rocketmq.bodies.admin import ZERO_FIELD, offset_in
+from coherer._wire.rocketmq.bodies.admin import RETRY_TIMES_DEFAULT, ZERO_FIELD, offset_in
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.names import Queue
@@ -34,6 +36,8 @@ _log = Log(logging.getLogger(__name__))
 LOCK_TIMEOUT_MS: Final = 1_000
 """Java's timeout of a lock; the next round tries again."""
 SEND_BACK_TIMEOUT_MS: Final = 5_000
+GROUPS_KEPT_S: Final = 60.0
+"""How long the settings of a broker's groups are cached."""
 
 
 class BrokerRpc:
@@ -47,6 +51,7 @@ class BrokerRpc:
         self.instance = instance
         self._timeout_ms = instance.options.timeout_ms
         self._tables: dict[Link, asyncio.Task[bytes]] = {}
+        self._groups: dict[str, tuple[float, dict[str, int]]] = {}
 
     # -- connections
 
@@ -225,7 +230,7 @@ class BrokerRpc:
             if wait:
                 await link.ask(RequestCode.UNLOCK_BATCH_MQ, body=body, timeout_ms=LOCK_TIMEOUT_MS)
             else:
-                link.tell(RequestCode.UNLOCK_BATCH_MQ, body=body)
+                link.send_oneway(RequestCode.UNLOCK_BATCH_MQ, body=body)
         except CohererError:
             return
 
@@ -248,6 +253,23 @@ class BrokerRpc:
         """
         link = await self.master(broker, topic)
         await link.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields, timeout_ms=SEND_BACK_TIMEOUT_MS)
+
+    async def max_retries(self, group: str, broker: str, topic: str) -> int:
+        """A group's maximum number of redeliveries at a broker (201), cached for a minute.
+
+        Raises:
+            UnavailableError, RefusedError: the broker did not report its groups.
+        """
+        now = time.monotonic()
+        kept = self._groups.get(broker)
+        if kept is None or now >= kept[0]:
+            link = await self.master(broker, topic)
+            code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+            answer = await link.ask(code, timeout_ms=self._timeout_ms)
+            table = SubscriptionGroups.decode(answer.body).subscription_group_table
+            limits = {name: settings.retry_max_times for name, settings in table.items()}
+            kept = self._groups[broker] = (now + GROUPS_KEPT_S, limits)
+        return kept[1].get(group, RETRY_TIMES_DEFAULT)
 
     def _lock_body(self, group: str, queues: Iterable[Queue]) -> bytes:
         return LockBatch(

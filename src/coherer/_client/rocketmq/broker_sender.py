@@ -236,7 +236,7 @@ class MasterSender(BrokerSender[Link, PendingSend]):
         link = self._link if self._link is not None and self._link.open else await self._dial()
         if self._signs:
             fields = target.header(payload, born_ms, batch=False).fields()
-            link.tell(SINGLE, fields, payload.body)
+            link.send_oneway(SINGLE, fields, payload.body)
         else:
             frame = target.encoder.encode(
                 link.session.next_opaque(),

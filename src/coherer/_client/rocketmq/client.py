@@ -235,12 +235,15 @@ class Client(BaseClient):
         found = await asyncio.gather(*(ends(queue) for queue in queues))
         return {(queue.broker, queue.id): pair for queue, pair in zip(queues, found, strict=True)}
 
-    async def offsets_since(self, topic: str, time: datetime) -> dict[tuple[str, int], int]:
+    async def offsets_since(
+        self, topic: str, time: datetime, *, partitions: Collection[tuple[str, int]] | None = None
+    ) -> dict[tuple[str, int], int]:
         """The offsets of the first messages that were stored at a time or later.
 
         Args:
             topic: the topic.
             time: a naive time is local.
+            partitions: the broker names and queue numbers to look up; None for all.
 
         Returns:
             Broker name and queue number, to the offset; one after the newest if all messages are
@@ -252,6 +255,8 @@ class Client(BaseClient):
         """
         time_ms = int(time.timestamp() * 1000)
         bounds = await self.offsets(topic)
+        if partitions is not None:
+            bounds = {key: bounds[key] for key in bounds if key in partitions}
         full = names.with_namespace(self._options.namespace, topic)
         found = await asyncio.gather(
             *(

@@ -28,6 +28,7 @@ from typing import ClassVar, Final
 from coherer._client.engine.assignments import Assignments, PrefetchBuffer
 from coherer._client.engine.consumer import BaseConsumer, Progress
 from coherer._client.engine.lifecycle import Lifecycle
+from coherer._client.engine.metrics import ROCKETMQ
 from coherer._client.engine.tasks import every
 from coherer._client.rocketmq.assigned_queue import AssignedQueue
 from coherer._client.rocketmq.instance import Instance
@@ -90,6 +91,10 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Received
         )
         if not self._membership.subscriptions:
             raise UsageError("A consumer needs at least one topic.")
+        if instance.options.metrics is not None:
+            self._meter = instance.options.metrics.consumer(
+                ROCKETMQ, lambda: instance.client_id, self.group, self._assignments
+            )
         self._trace: ConsumerTrace | None = None
         if options.trace:
             tracer, topic = make_tracer(instance, f"{self.group}-CONSUME", options.trace)
@@ -369,7 +374,7 @@ class PullConsumer(Lifecycle):
         return await _commit(self._membership, set(self.assignment))
 
     async def committed(self, queue: Queue) -> int | None:
-        """The group's stored offset; None if there is none.
+        """The group's stored offset, or None if it has not stored one.
 
         Raises:
             UnavailableError, RefusedError: it cannot be read now.

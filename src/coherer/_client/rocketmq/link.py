@@ -177,7 +177,7 @@ class Link(ServerConnection[Command]):
             raise codes.refused(answer.code, answer.remark, server=self.server, topic=topic)
         return answer
 
-    def tell(
+    def send_oneway(
         self, code: int, fields: Fields = NO_FIELDS, body: bytes = b"", *, remark: str | None = None
     ) -> None:
         """Send a one-way request.

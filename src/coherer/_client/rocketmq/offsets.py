@@ -118,7 +118,7 @@ class OffsetStore(ABC):
 
     @abstractmethod
     async def read(self, queue: Queue, *, exact: bool = True) -> int | None:
-        """The stored offset; None if there is none.
+        """The stored offset, or None if the group has not stored one.
 
         Args:
             queue: the queue.

@@ -10,6 +10,7 @@ import msgspec
 
 from coherer import limits
 from coherer._client.engine.assigned import FetchLimits
+from coherer._client.engine.metrics import ClientMetrics
 from coherer._client.engine.sender import check_window
 from coherer._client.rocketmq.queue_selection import FaultRules
 from coherer._client.rocketmq.start_position import Start
@@ -80,6 +81,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
             to stay the same, for example for the local offsets of a broadcast consumer.
         unit: the client's unit, the third part of its id.
         vip: whether sends and administration use the brokers' VIP port.
+        metrics: measures producers and consumers (`coherer.ClientMetrics`); None for no metrics.
     """
 
     addresses: tuple[tuple[str, int], ...]
@@ -95,6 +97,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     instance: str | None = None
     unit: str = ""
     vip: bool = False
+    metrics: ClientMetrics | None = None
 
     def __post_init__(self) -> None:
         if not self.addresses:

@@ -2,7 +2,9 @@
 
 The range is exact: no message before its start, and none at or after its end. While the application
 processes one batch the next ones are fetched, up to `PREFETCH_BYTES`. Messages that cannot be
-delivered leave a gap: they are counted and logged, and reading continues after them.
+delivered leave a gap: they are counted and logged, and reading continues after them. A batch is
+searched for gaps when the next one is read. By then the application has decoded it, as columns or
+as messages, so it is decoded only once.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ from coherer.errors import CohererError, UnavailableError, UsageError
 _log = Log(logging.getLogger(__name__))
 PREFETCH_BYTES: Final = 8 * 1024 * 1024
 """No pull is sent while this many bytes are buffered."""
-MAX_MESSAGES: Final = 1_000
-"""The maximum number of messages of one pull; Java's brokers return at most 32 by default."""
+MAX_MESSAGES: Final = 10_000
+"""The maximum number of messages of one pull. Brokers have their own limits: Java's return at
+most 32 messages by default, Coherer's 2 MiB."""
 TEMPORARY_CODES: Final = frozenset({ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY})
 """Refusals that may be temporary."""
 RETRY_PAUSE_MS: Final = 200
@@ -171,7 +174,6 @@ class Reader(Lifecycle):
         exact: True: offsets count messages.
         position: the next offset to read.
         end: one after the last offset to read.
-        left_out: how many messages of the range could not be delivered, or are deleted.
     """
 
     _KIND: ClassVar[str] = "reader"
@@ -194,7 +196,8 @@ class Reader(Lifecycle):
         self.exact = True
         self.position = offset
         self.end = end
-        self.left_out = 0
+        self._left_out = 0
+        self._unchecked: tuple[int, MessageBatch] | None = None  # a batch and its first offset
         self._rpc = rpc
         self._timeout_ms = timeout_ms
         self._max_messages = max_messages
@@ -206,6 +209,12 @@ class Reader(Lifecycle):
         queue, end = self.partition, "the end" if self.end is None else self.end
         where = f"{queue.broker}:{queue.topic}:{queue.id}"
         return f"<Reader of {where} at {self.position}, to {end}: {self._state}>"
+
+    @property
+    def left_out(self) -> int:
+        """The number of messages of the range that could not be delivered, or were deleted."""
+        self._check_gaps()
+        return self._left_out
 
     async def start(self) -> None:
         """Connect to the broker, and begin to fetch.
@@ -244,6 +253,7 @@ class Reader(Lifecycle):
             RefusedError: the broker refused the pull.
         """
         self.check()
+        self._check_gaps()
         fetched = self._fetched
         if fetched.exhausted and not fetched.has_batch:
             fetched.exhausted = False  # messages may have been stored since
@@ -257,7 +267,7 @@ class Reader(Lifecycle):
                 end = (
                     fetched.next_offset if self.end is None else min(fetched.next_offset, self.end)
                 )
-                self._report_gaps(end, ())
+                self._report_gaps(self.position, end, ())
                 self.position = max(self.position, fetched.next_offset)
                 return None
             self._fetching.kick()
@@ -267,17 +277,25 @@ class Reader(Lifecycle):
         """Stop fetching. Calling it again does nothing."""
         opened, self._state = self._state == "open", "closed"
         if opened:
+            self._check_gaps()
             self._fetching.stop()
             self._fetched.wake()
 
     def _check_client(self) -> None:
         self._rpc.instance.pool.check()
 
-    def _report_gaps(self, end: int, offsets: Sequence[int]) -> None:
-        """Count and log the missing messages between the position and an offset."""
-        gaps = between(self.position, end, offsets)
+    def _check_gaps(self) -> None:
+        """Search the last batch for gaps."""
+        if self._unchecked is not None:
+            (begin, batch), self._unchecked = self._unchecked, None
+            if len(batch) != batch.next_offset - begin:
+                self._report_gaps(begin, batch.next_offset, batch.offsets())
+
+    def _report_gaps(self, begin: int, end: int, offsets: Sequence[int]) -> None:
+        """Count and log the missing messages between two offsets."""
+        gaps = between(begin, end, offsets)
         if gaps:
-            self.left_out += sum(map(len, gaps))
+            self._left_out += sum(map(len, gaps))
             queue = self.partition
             _log.warning(
                 "%s: left out messages that cannot be delivered: %s", queue, described(gaps)
@@ -285,8 +303,7 @@ class Reader(Lifecycle):
 
     def _take(self) -> MessageBatch:
         batch = self._fetched.take()
-        if len(batch) != batch.next_offset - self.position:
-            self._report_gaps(batch.next_offset, batch.offsets())
+        self._unchecked = self.position, batch
         self.position = batch.next_offset
         if not self._fetched.full:
             self._fetching.kick()

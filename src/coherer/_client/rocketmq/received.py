@@ -10,6 +10,8 @@ after a `seek`, they have no effect: the messages are delivered again, to the ow
 | consumer | a message that is retried |
 |---|---|
 | concurrent | goes back to its broker (36), which delivers it later or makes it a dead letter |
+| with a reason | is sent to the group's retry topic with the reason as a property |
+| | if that fails: goes back to its broker, without the reason |
 | | if that fails: is sent as a new message to the group's retry topic |
 | | if that fails too: is delivered again by this consumer |
 | orderly | is delivered again by this consumer, until it has failed too often |
@@ -19,7 +21,6 @@ after a `seek`, they have no effect: the messages are delivered again, to the ow
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import count, pairwise, repeat
@@ -41,13 +42,14 @@ from coherer._wire.rocketmq.headers import SendHeader
 from coherer._wire.rocketmq.messages import StoredMessage
 from coherer._wire.rocketmq.names import (
     AUTO_CREATE_TOPIC,
-    INNER_PRODUCER_GROUP,
+    RETRY_REASON,
     Queue,
     retry_topic,
     with_namespace,
     without_namespace,
 )
 from coherer.errors import CohererError, UnavailableError, UsageError
+from coherer.limits import RETRY_REASON_CHARS_MAX
 
 _log = Log(logging.getLogger(__name__))
 
@@ -59,6 +61,9 @@ ATTEMPTS_DEFAULT: Final = 16
 
 RETRY_LEVEL_FIRST: Final = 3
 """The delay level of the first retry; each further retry has the next one."""
+
+NOT_COPIED: Final = ("TRAN_MSG", "RECONSUME_TIME", "MAX_RECONSUME_TIMES")
+"""Properties that a copy in the retry topic must not have."""
 
 DoneCallback = Callable[[Collection[int]], None]
 """Called when a batch is done, with the offsets of the messages that were retried."""
@@ -84,7 +89,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, eq=False, gc=False):
         """Acknowledge the message: it is not delivered again. Repeating it has no effect."""
         self._batch.ack_message(self._number)
 
-    async def retry(self, *, later: RetryAfter = None) -> None:
+    async def retry(self, *, later: RetryAfter = None, reason: str | None = None) -> None:
         """Have the message delivered again later, with a higher `attempt`.
 
         The broker keeps it meanwhile. After too many attempts it becomes a dead letter. An orderly
@@ -94,15 +99,23 @@ class ReceivedMessage(msgspec.Struct, frozen=True, eq=False, gc=False):
         Args:
             later: the delay. Brokers only have some delays (`_record.system_topics`) and use the
                 next longer one. A number is one of these levels. None: longer with each attempt.
+            reason: why the message is retried, for the people who examine dead letters. The broker
+                stores it as the property `cohererRetryReason`, up to
+                `limits.RETRY_REASON_CHARS_MAX` characters; a later reason replaces it. Do not put
+                secrets in it.
 
         Raises:
             UsageError: there is no such level.
         """
-        await self._batch.retry_message(self._number, later)
+        await self._batch.retry_message(self._number, later, reason)
 
-    async def dead_letter(self) -> None:
-        """Make the message a dead letter: it is not delivered to the group again."""
-        await self.retry(later=DEAD)
+    async def dead_letter(self, *, reason: str | None = None) -> None:
+        """Make the message a dead letter: it is not delivered to the group again.
+
+        Args:
+            reason: see `retry`.
+        """
+        await self.retry(later=DEAD, reason=reason)
 
     def detach(self) -> StoredMessage:
         """The decoded message, without its batch."""
@@ -219,7 +232,9 @@ class ReceivedBatch(MessageBatch, Acknowledgeable):
         on_done: called when the batch is done.
     """
 
-    __slots__ = ("_decoded", "count", "delivery", "filtered", "namespace", "on_done", "retries")
+    __slots__ = (
+        "_decoded", "_reasons", "count", "delivery", "filtered", "namespace", "on_done", "retries",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -251,6 +266,7 @@ class ReceivedBatch(MessageBatch, Acknowledgeable):
         self.on_done: DoneCallback | None = None
         self.retries = 0
         self._decoded: dict[int, StoredMessage] = {}
+        self._reasons: dict[int | None, str | None] = {}
 
     def __iter__(self) -> Iterator[ReceivedMessage]:  # type: ignore[override]
         return map(ReceivedMessage, self.bodies(), repeat(self), count())
@@ -260,9 +276,27 @@ class ReceivedBatch(MessageBatch, Acknowledgeable):
         """See `MessageBatch.left_out`; empty if the broker has filtered."""
         return [] if self.filtered else super().left_out
 
-    async def dead_letter(self) -> None:
-        """Make the messages that are not acknowledged dead letters."""
-        await self.retry(later=DEAD)
+    async def retry(self, *, later: RetryAfter = None, reason: str | None = None) -> None:
+        """Have the messages that are not acknowledged delivered again.
+
+        Args:
+            later: the delay; None for the protocol's default.
+            reason: why; see `ReceivedMessage.retry`.
+        """
+        self._reasons[None] = reason
+        await super().retry(later=later)
+
+    async def dead_letter(self, *, reason: str | None = None) -> None:
+        """Make the messages that are not acknowledged dead letters.
+
+        Args:
+            reason: why; see `ReceivedMessage.retry`.
+        """
+        await self.retry(later=DEAD, reason=reason)
+
+    def retry_reason(self, number: int) -> str | None:
+        """The reason of the last retry of a message; None without one."""
+        return self._reasons.get(number) or self._reasons.get(None)
 
     def message(self, number: int) -> StoredMessage:
         """The decoded message at a position in the batch."""
@@ -282,9 +316,12 @@ class ReceivedBatch(MessageBatch, Acknowledgeable):
             delivery.acknowledge(number)
             delivery.count_seen()  # the messages before it that a loop has passed
 
-    async def retry_message(self, number: int, later: RetryAfter) -> None:
+    async def retry_message(
+        self, number: int, later: RetryAfter, reason: str | None = None
+    ) -> None:
         """See `ReceivedMessage.retry`."""
         if self.delivery is not None:
+            self._reasons[number] = reason
             await self.delivery.retry(number, later)
 
     def pick(self, numbers: Sequence[int]) -> Self:
@@ -293,6 +330,7 @@ class ReceivedBatch(MessageBatch, Acknowledgeable):
         part.count = len(numbers)
         part.delivery = None
         part._decoded = {}
+        part._reasons = {}
         return part
 
     def split(self, size: int) -> list[Self]:
@@ -327,6 +365,18 @@ def delay_level(later: RetryAfter) -> int:
     return later
 
 
+def reason_text(reason: str | None) -> str | None:
+    r"""Convert a reason to the value of a property; None without one.
+
+    >>> reason_text(" no such\x02account\n"), reason_text(" ")
+    ('no such account', None)
+    """
+    if reason is None:
+        return None
+    readable = "".join(char if char.isprintable() else " " for char in reason)
+    return " ".join(readable.split())[:RETRY_REASON_CHARS_MAX].strip() or None
+
+
 class Redelivery:
     """Has messages of one group delivered again; see the module.
 
@@ -341,8 +391,15 @@ class Redelivery:
         self._group = group
         self._options = options
 
-    async def send_back(self, message: StoredMessage, later: RetryAfter) -> bool:
+    async def send_back(
+        self, message: StoredMessage, later: RetryAfter, reason: str | None = None
+    ) -> bool:
         """Have a message delivered again.
+
+        Args:
+            message: the message.
+            later: the delay.
+            reason: why.
 
         Returns:
             Whether the broker has it now; otherwise this consumer must deliver it again.
@@ -355,11 +412,44 @@ class Redelivery:
                 about=message.topic,
             )
             return True
+        words = reason_text(reason)
         if not self._options.orderly:
+            if words and await self._send_with_reason(message, level, words):
+                return True
             return await self._send_back(message, level)
         if level == DEAD or 0 <= self._options.max_attempts <= message.attempt:
-            return await self._send_to_retry_topic(message, DEAD)
+            return await self._send_to_retry_topic(message, DEAD, words)
         return False
+
+    async def _send_with_reason(self, message: StoredMessage, level: int, reason: str) -> bool:
+        """Send a copy with the reason to the broker that has the message.
+
+        Request 36 carries no properties, so this copies what a broker does with it (section 6.8):
+        count, delay, origin, ids and born time are the same. Only the born host is this consumer's.
+        """
+        try:
+            header = self._copy_header(message, level, await self._limit(message), reason)
+            link = await self._rpc.master(message.broker, self._full_topic(message))
+            await link.ask(
+                RequestCode.SEND_MESSAGE_V2,
+                header.fields(),
+                message.body,
+                timeout_ms=SEND_BACK_TIMEOUT_MS,
+            )
+        except CohererError as error:
+            _log.warning(
+                "Sending %s back with a reason failed: %s", message.id, error, about=message.topic
+            )
+            return False
+        return True
+
+    async def _limit(self, message: StoredMessage) -> int:
+        """The maximum number of attempts, from the consumer or from the group's settings."""
+        if self._options.max_attempts >= 0:
+            return self._options.max_attempts
+        if await self._rpc.version(message.broker, self._full_topic(message)) < V4_9_1:
+            return ATTEMPTS_DEFAULT
+        return await self._rpc.max_retries(self._group, message.broker, self._full_topic(message))
 
     async def _send_back(self, message: StoredMessage, level: int) -> bool:
         fields = {
@@ -391,40 +481,56 @@ class Redelivery:
         """The topic with the namespace."""
         return with_namespace(self._rpc.instance.options.namespace, message.topic)
 
-    async def _send_to_retry_topic(self, message: StoredMessage, level: int) -> bool:
+    async def _send_to_retry_topic(
+        self, message: StoredMessage, level: int, reason: str | None = None
+    ) -> bool:
         """Send a copy of the message to the retry topic."""
-        limit = self._options.max_attempts if self._options.max_attempts >= 0 else ATTEMPTS_DEFAULT
-        # The broker makes a message a dead letter if its attempts have reached the limit.
-        attempt = limit if level == DEAD else message.attempt + 1
-        properties = {
-            **message.stored_properties,
-            text.RETRY_TOPIC: self._full_topic(message),
-            "ORIGIN_MESSAGE_ID": message.stored_properties.get("ORIGIN_MESSAGE_ID", message.id),
-        }
-        for name in ("TRAN_MSG", "RECONSUME_TIME", "MAX_RECONSUME_TIMES", text.DELAY):
-            properties.pop(name, None)
-        if level != DEAD:
-            properties[text.DELAY] = str(level or RETRY_LEVEL_FIRST + message.attempt)
         topic = retry_topic(self._group)
-        header = SendHeader(
-            producer_group=INNER_PRODUCER_GROUP,
-            topic=topic,
-            default_topic=AUTO_CREATE_TOPIC,
-            default_topic_queue_nums=1,
-            queue_id=-1,
-            sys_flag=0,
-            born_ms=int(time.time() * 1000),
-            flag=message.flag,
-            properties=text.encode(properties).decode(),
-            reconsume_times=attempt,
-            max_reconsume_times=limit,
-        )
+        limit = self._options.max_attempts if self._options.max_attempts >= 0 else ATTEMPTS_DEFAULT
         try:
+            header = self._copy_header(message, level, limit, reason)
             await self._send(topic, message, header)
         except CohererError as error:
             _log.warning("Sending %s to %s failed: %s", message.id, topic, error, about=topic)
             return False
         return True
+
+    def _copy_header(
+        self, message: StoredMessage, level: int, limit: int, reason: str | None
+    ) -> SendHeader:
+        """Make the header of a copy for the retry topic or the dead-letter topic.
+
+        Raises:
+            UsageError: the properties are too large.
+        """
+        properties = {
+            **message.stored_properties,
+            text.RETRY_TOPIC: self._full_topic(message),
+            "ORIGIN_MESSAGE_ID": message.stored_properties.get("ORIGIN_MESSAGE_ID", message.id),
+        }
+        for name in (*NOT_COPIED, text.DELAY, text.TUBE_MARK):
+            properties.pop(name, None)
+        if reason:
+            properties[RETRY_REASON] = reason
+        attempt = message.attempt + 1
+        # Request 36 compares before it counts. Here the broker has counted before.
+        dead = level == DEAD or message.attempt >= limit
+        if not dead:  # a broker would delay a dead letter, too
+            properties[text.DELAY] = str(level or RETRY_LEVEL_FIRST + message.attempt)
+        return SendHeader(
+            # Java's brokers check the permission to consume of this group (PlainAccessResource).
+            producer_group=self._group,
+            topic=retry_topic(self._group),
+            default_topic=AUTO_CREATE_TOPIC,
+            default_topic_queue_nums=1,
+            queue_id=-1,
+            sys_flag=0,
+            born_ms=message.born_ms,
+            flag=message.flag,
+            properties=text.encode(properties).decode(),
+            reconsume_times=attempt,
+            max_reconsume_times=attempt if dead else limit + 1,
+        )
 
     async def _send(self, topic: str, message: StoredMessage, header: SendHeader) -> None:
         """Send to the first broker of the topic that accepts the message."""

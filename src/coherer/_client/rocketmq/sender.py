@@ -230,7 +230,7 @@ class Sender:
         return names.with_namespace(self._instance.options.namespace, topic)
 
     def any_queue(self, topic: str, broker: str) -> Queue | None:
-        """A random queue of a topic at a broker; None if there is none."""
+        """A random queue of a topic at a broker, or None if the broker has no queue of it."""
         selector = self._selectors.get(topic)
         if selector is None:
             return None

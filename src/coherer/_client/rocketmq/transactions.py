@@ -4,8 +4,8 @@ See docs/protocol/rocketmq.md, section 8.6.
 
 * The message is stored as a half message, which consumers do not see. Then the local work is done,
   and then the producer tells the broker to commit or to roll back (37).
-* A broker that was not told asks any producer of the group (39). Its check function answers from
-  the state that the local work left behind.
+* A broker that does not know the outcome asks any producer of the group (39). Its check function
+  answers from the state that the local work left behind.
 * Work that raises an exception leaves the transaction open, as in Java: the work may have taken
   effect before the exception, and the check function knows.
 * The producer waits for the answer to the end of a transaction (Java sends it one-way), so that
@@ -173,7 +173,7 @@ class Transaction:
         try:
             await self.leave()
         except CohererError as failure:  # the broker asks anyway; the block's exception propagates
-            _log.info("The broker was not told to check a transaction: %s", failure)
+            _log.info("The broker could not be asked to check a transaction: %s", failure)
 
     async def _end(self, verdict: Verdict) -> None:
         if self.receipt is None or self._link is None or self._ended:
@@ -225,7 +225,7 @@ class TransactionChecks:
             return
         check, observer = checks[-1]
         verdict, remark = await self._call(check, message)
-        link.tell(
+        link.send_oneway(
             RequestCode.END_TRANSACTION,
             EndTransactionHeader(
                 group,

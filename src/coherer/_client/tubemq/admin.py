@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Mapping
 from datetime import datetime
 from typing import Literal, TypeVar
 
@@ -32,7 +32,11 @@ from coherer._client.tubemq.admin_records import (
     PartitionState,
     TopicState,
 )
+from coherer._client.tubemq.webapi import FORBIDDEN, OK, UNAUTHORIZED, Answer
+from coherer._common.decoding import decoder
 from coherer._common.logs import Log
+from coherer._common.node_status import NodeStatus
+from coherer._record.system_topics import READER_GROUP_PREFIX
 from coherer.errors import (
     CohererError,
     RefusedError,
@@ -112,6 +116,11 @@ class Admin:
         states = (record.state() for record in answer.data)
         return sorted((state for state in states if state.partitions), key=lambda t: t.name)
 
+    async def topic_names(self) -> list[str]:
+        """The names of the topics, sorted: one request, however many there are."""
+        answer = await self._calls.ask(records.DeployedTopics, "admin_query_deployed_topics", {})
+        return sorted({name for record in answer.data for name in record.topic_name})
+
     async def create_topic(
         self,
         name: str,
@@ -156,6 +165,60 @@ class Admin:
         )
         if wait_ms:
             await self.wait_usable(name, timeout_ms=wait_ms)
+
+    async def alter_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        writable: bool | None = None,
+        readable: bool | None = None,
+        brokers: Iterable[int] | None = None,
+    ) -> None:
+        """Change a topic. Settings that are None stay unchanged.
+
+        Producers and consumers of a Coherer node notice it at once. Java's brokers and master take
+        up to a minute to synchronize.
+
+        Args:
+            name: the topic.
+            partitions: the number of partitions in each store of a broker. It can only grow: the
+                messages of a removed partition could no longer be read.
+            writable: whether producers can send to it.
+            readable: whether consumers can read it.
+            brokers: ids of brokers; None for all that have the topic.
+
+        Raises:
+            UsageError: all settings are None, or partitions would be removed.
+            RefusedError: the topic does not exist.
+            UnavailableError: a broker does not have it.
+        """
+        changes = {
+            "numPartitions": None if partitions is None else str(partitions),
+            "acceptPublish": None if writable is None else str(writable).lower(),
+            "acceptSubscribe": None if readable is None else str(readable).lower(),
+        }
+        given = {key: text for key, text in changes.items() if text is not None}
+        if not given:
+            raise UsageError("There is nothing to change.", topic=name)
+        await self._calls.prepare(changes=True)
+        now = await self._partition_counts(name)
+        wanted = sorted(now) if brokers is None else sorted(brokers)
+        if missing := set(wanted) - now.keys():
+            raise UnavailableError(f"Broker {_numbers(missing)} lacks the topic.", topic=name)
+        most = max(now[broker] for broker in wanted)
+        if partitions is not None and not most <= partitions <= limits.TOPIC_PARTITIONS_MAX:
+            raise UsageError(
+                f"The topic has {most} partitions in a store. Removing some would make their "
+                "messages unreadable.",
+                topic=name,
+                hint=f"Give {most} to {limits.TOPIC_PARTITIONS_MAX}.",
+            )
+        await self._calls.change(
+            "admin_modify_topic_info",
+            {"topicName": name, "brokerId": _numbers(wanted), **given},
+            topic=name,
+        )
 
     async def wait_usable(self, name: str, *, timeout_ms: int) -> TopicState:
         """Wait until producers and consumers can use a topic; returns its state.
@@ -210,6 +273,23 @@ class Admin:
         states = [record.state(runs.get(record.broker_id)) for record in configured.data]
         return sorted(states, key=lambda broker: broker.id)
 
+    async def node_status(self) -> NodeStatus | None:
+        """The status of the master, if it is a node of Coherer; None for other servers.
+
+        Raises:
+            RefusedError: the node requires an account.
+        """
+        status, body = await self._calls.page("/status")
+        if status in (UNAUTHORIZED, FORBIDDEN):
+            raise RefusedError(
+                f"/status: HTTP {status}.", server=self._calls.server, code=status,
+                hint="Give the name and password of an account.",
+            )  # fmt: skip
+        try:
+            return decoder(NodeStatus).decode(body) if status == OK else None
+        except msgspec.DecodeError:
+            return None
+
     # -- groups and offsets
 
     async def partitions(self, topic: str) -> list[PartitionState]:
@@ -218,30 +298,72 @@ class Admin:
         Raises:
             RefusedError: the topic does not exist.
         """
-        state = await self._topic(topic)
-        if state is None:
+        found = await self.partitions_of([topic])
+        if topic not in found:
             raise self._no_topic(topic)
-        offsets = await self._offsets({topic}, None)
-        return [offsets.partition(key) for key in state.keys]
+        return found[topic]
+
+    async def partitions_of(self, topics: Collection[str]) -> dict[str, list[PartitionState]]:
+        """The partitions of several topics, with one request to each server.
+
+        Topics that do not exist are left out.
+        """
+        if not topics:
+            return {}
+        states, brokers = await asyncio.gather(self.topics(*topics), self.brokers())
+        offsets = records.ClusterOffsets()
+        web = [broker for broker in brokers if broker.web_port]
+        answers = await asyncio.gather(*(self._calls.ends(broker, topics) for broker in web))
+        for broker, answer in zip(web, answers, strict=True):
+            offsets.add(broker.id, answer)
+        return {
+            state.name: [offsets.partition(key) for key in state.keys]
+            for state in states
+            if state.name in topics
+        }
+
+    async def group_names(self) -> list[str]:
+        """The names of the consumer groups, sorted: few requests, however many there are."""
+        subscriptions, brokers = await asyncio.gather(
+            self._calls.ask(records.Subscription, "admin_query_sub_info", {}), self.brokers()
+        )
+        web = [broker for broker in brokers if broker.web_port]
+        known = await asyncio.gather(*map(self._calls.groups_at, web))
+        online = {entry.consume_group for entry in subscriptions.data}
+        return _listed(online.union(*known))
 
     async def groups(self, *names: str) -> list[GroupState]:
         """The consumer groups, sorted by name; with names, only these groups.
 
-        A group exists if it has members now, or offsets on a broker.
+        A group exists if it has members now, or offsets on a broker. Groups that only serve a
+        reader of Coherer are left out, unless they are named.
         """
         parameters = {"groupName": ",".join(names)} if names else {}
-        subscriptions, topics, offsets = await asyncio.gather(
-            self._calls.ask(records.Subscription, "admin_query_sub_info", parameters),
-            self.topics(),
-            self._offsets(None, set(names) or None),
+        subscriptions = await self._calls.ask(
+            records.Subscription, "admin_query_sub_info", parameters
         )
         online = {entry.consume_group: entry for entry in subscriptions.data}
+        subscribed = {topic for entry in online.values() for topic in entry.topic_set}
+        offsets = await self._offsets(set(names), subscribed)
+        used = subscribed | offsets.topics
+        topics = await self.topics(*(sorted(used) if names else ())) if used else []
         members = await asyncio.gather(*map(self._members, online))
         found = dict(zip(online, members, strict=True))
         return [
             offsets.group(name, online.get(name), found.get(name, ()), topics)
-            for name in sorted({*online, *offsets.groups})
+            for name in _listed({*online, *offsets.groups}, names)
         ]
+
+    async def groups_of(self, topic: str) -> list[str]:
+        """The groups that consume a topic, or have offsets in it."""
+        subscriptions, brokers = await asyncio.gather(
+            self._calls.ask(records.Subscription, "admin_query_sub_info", {"topicName": topic}),
+            self.brokers(),
+        )
+        web = [broker for broker in brokers if broker.web_port]
+        known = await asyncio.gather(*(self._calls.readers_at(broker, topic) for broker in web))
+        online = {one.consume_group for one in subscriptions.data if topic in one.topic_set}
+        return _listed(online.union(*known))
 
     async def delete_group(self, name: str) -> None:
         """Delete the offsets of a group in all topics.
@@ -386,6 +508,22 @@ class Admin:
     async def _topic(self, name: str) -> TopicState | None:
         return next((topic for topic in await self.topics(name) if topic.name == name), None)
 
+    async def _partition_counts(self, name: str) -> dict[int, int]:
+        """The number of partitions in each store of the brokers that have a topic."""
+        found = await self._calls.ask(
+            records.TopicRecord, "admin_query_topic_info", {"topicName": name}
+        )
+        counts = {
+            one.broker_id: one.num_partitions
+            for record in found.data
+            if record.topic_name == name
+            for one in record.topic_info
+            if one.topic_status_id == 0
+        }
+        if not counts:
+            raise self._no_topic(name)
+        return counts
+
     async def _soft_delete(self, name: str, brokers: Iterable[int]) -> None:
         ids = {"topicName": name, "brokerId": _numbers(brokers)}
         try:
@@ -408,28 +546,30 @@ class Admin:
         )
         return tuple(MemberState(c.consumer_id, c.received_from or None) for c in answer.data)
 
-    async def _offsets(
-        self, topics: set[str] | None, groups: set[str] | None
-    ) -> records.ClusterOffsets:
+    async def _offsets(self, groups: set[str], topics: set[str]) -> records.ClusterOffsets:
+        """The offsets of some groups, or of all, in all their topics and in the given topics."""
         offsets = records.ClusterOffsets()
         brokers = [broker for broker in await self.brokers() if broker.web_port]
-        answers = await asyncio.gather(*(self._broker_offsets(b, topics, groups) for b in brokers))
+        answers = await asyncio.gather(*(self._broker_offsets(b, groups, topics) for b in brokers))
         for broker, answer in zip(brokers, answers, strict=True):
             offsets.add(broker.id, answer)
         return offsets
 
     async def _broker_offsets(
-        self, broker: BrokerState, topics: set[str] | None, groups: set[str] | None
+        self, broker: BrokerState, groups: set[str], topics: set[str]
     ) -> records.BrokerAnswers | None:
         api = self._calls.broker(broker)
-        by_topic = {"topicName": ",".join(sorted(topics))} if topics else {}
         by_group = {"groupName": ",".join(sorted(groups))} if groups else {}
         try:
-            ranges, offsets, owners = await asyncio.gather(
-                api.call(records.TopicOffsetRanges, "admin_query_pubinfo", by_topic),
-                api.call(records.GroupOffsets, "admin_query_offset", {**by_topic, **by_group}),
+            offsets, owners = await asyncio.gather(
+                api.call(records.GroupOffsets, "admin_query_offset", by_group),
                 api.call(records.Owner, "admin_query_consumer_regmap", by_group),
             )
+            used = topics | {topic.topic_name for one in offsets.data_set for topic in one.sub_info}
+            ranges: Answer[records.TopicOffsetRanges] = Answer(result=True)
+            if used or not groups:
+                by_topic = {"topicName": ",".join(sorted(used))} if groups else {}
+                ranges = await api.call(records.TopicOffsetRanges, "admin_query_pubinfo", by_topic)
         except CohererError as error:
             _log.warning("Cannot read the offsets of broker %d: %s", broker.id, error)
             return None  # its partitions are shown as unknown
@@ -438,3 +578,10 @@ class Admin:
 
 def _numbers(ids: Iterable[int]) -> str:
     return ",".join(map(str, sorted(ids)))
+
+
+def _listed(groups: Iterable[str], wanted: Container[str] = ()) -> list[str]:
+    """Groups to show, sorted. Readers leave theirs behind at Java's brokers."""
+    return sorted(
+        name for name in groups if name in wanted or not name.startswith(READER_GROUP_PREFIX)
+    )

@@ -16,7 +16,7 @@ administration. Java's masters do not, and Java's producers ignore both.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final, TypeVar
 
 import msgspec
@@ -167,7 +167,7 @@ class AdminCalls:
     @property
     def server(self) -> str:
         """The masters, in the order in which they are tried; or the cluster's URL."""
-        return ",".join(master.server for master in self._masters) or self._cluster
+        return ",".join(dict.fromkeys(one.server for one in self._masters)) or self._cluster
 
     @property
     def signature(self) -> dict[str, str]:
@@ -311,6 +311,23 @@ class AdminCalls:
         await self.prepare(changes=False)
         return await self._master(item, method, parameters, post=False)
 
+    async def page(self, path: str) -> tuple[int, bytes]:
+        """Fetch the status and body of a page from a master.
+
+        Raises:
+            UnavailableError: no master answers.
+        """
+        if self._check_client is not None:
+            self._check_client()
+        await self.prepare(changes=False)
+        error: CohererError | None = None
+        for master in self._masters:
+            try:
+                return await self._api(msgspec.structs.replace(master, path=path)).page()
+            except UnavailableError as failure:
+                error = failure
+        raise error or UnavailableError("The cluster names no administration.")
+
     async def change(
         self,
         method: str,
@@ -370,6 +387,45 @@ class AdminCalls:
             self._prefer(endpoint)
             return answer
         raise UsageError("There is no master.")
+
+    async def groups_at(self, broker: BrokerState) -> set[str]:
+        """The groups that have offsets at a broker, or read from it."""
+        try:
+            answer = await self.broker(broker).call(records.GroupList, "admin_query_group", {})
+        except CohererError as error:
+            _log.warning("Cannot read the groups of broker %d: %s", broker.id, error)
+            return set()
+        return {name for part in answer.data_set for name in part.group_name}
+
+    async def readers_at(self, broker: BrokerState, topic: str) -> set[str]:
+        """The groups that have offsets of a topic at a broker."""
+        try:
+            answer = await self.broker(broker).call(
+                records.GroupOffsets, "admin_query_offset", {"topicName": topic}
+            )
+        except CohererError as error:
+            _log.warning("Cannot read the groups of broker %d: %s", broker.id, error)
+            return set()
+        return {
+            one.group_name
+            for one in answer.data_set
+            if any(part.topic_name == topic for part in one.sub_info)
+        }
+
+    async def ends(
+        self, broker: BrokerState, topics: Collection[str]
+    ) -> records.BrokerAnswers | None:
+        """The offsets of the topics of a broker, without groups; None if it does not answer."""
+        try:
+            ranges = await self.broker(broker).call(
+                records.TopicOffsetRanges,
+                "admin_query_pubinfo",
+                {"topicName": ",".join(sorted(topics))},
+            )
+        except CohererError as error:
+            _log.warning("Cannot read the offsets of broker %d: %s", broker.id, error)
+            return None  # its partitions are shown as unknown
+        return records.BrokerAnswers(ranges, Answer(result=True), Answer(result=True))
 
 
 def _masters_of(identity: ClusterIdentity) -> list[Endpoint]:

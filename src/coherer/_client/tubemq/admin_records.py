@@ -8,6 +8,7 @@ answers of all brokers. A negative number in an answer means "not set", which is
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 
@@ -86,6 +87,11 @@ class MemberState(msgspec.Struct, frozen=True):
     address: str | None = None
 
 
+ROCKETMQ_OWN: Final = "%"
+"""Begins the names of RocketMQ's own topics, such as %RETRY%group. A node keeps the offsets of both
+protocols, but TubeMQ cannot read these topics, so that nothing else is known about them."""
+
+
 class PartitionState(msgspec.Struct, frozen=True):
     """A partition, and the position of a group in it if it belongs to a group's state.
 
@@ -100,7 +106,9 @@ class PartitionState(msgspec.Struct, frozen=True):
         committed: the group's offset; None also if it has none.
         lag: how many messages the group is behind, see `_client.engine.lag`. Java's brokers count
             the messages of all partitions that share a store, so there it may be too high.
-        owner: the consumer that reads it now; None also if there is none.
+        owner: the consumer that reads it now; None if no consumer reads it, or if it is unknown.
+        offset_step: how far an offset moves with one message: 28 for Java's brokers, whose offsets
+            are positions in the index that all partitions of a store share. None if it is unknown.
     """
 
     topic: str
@@ -111,6 +119,7 @@ class PartitionState(msgspec.Struct, frozen=True):
     committed: int | None = None
     lag: int | None = None
     owner: str | None = None
+    offset_step: int | None = None
 
     @property
     def key(self) -> str:
@@ -317,6 +326,18 @@ class Owner(msgspec.Struct, rename="pascal"):
     consumer: str
 
 
+class DeployedTopics(msgspec.Struct, rename="camel"):
+    """A record of admin_query_deployed_topics: the topics of a broker."""
+
+    topic_name: list[str] = []
+
+
+class GroupList(msgspec.Struct, rename="camel"):
+    """A record of admin_query_group: groups that a broker knows."""
+
+    group_name: list[str] = []
+
+
 class BrokerAnswers(msgspec.Struct):
     """The answers of one broker."""
 
@@ -340,6 +361,11 @@ class ClusterOffsets:
         """The groups that have offsets."""
         return self._committed.keys()
 
+    @property
+    def topics(self) -> set[str]:
+        """The topics that a group has offsets in."""
+        return {topic for begun in self._committed.values() for _, topic, _ in begun}
+
     def add(self, broker: int, answers: BrokerAnswers | None) -> None:
         """Add the answers of a broker; None if it did not answer."""
         if answers is None:
@@ -352,6 +378,8 @@ class ClusterOffsets:
         for group in answers.offsets.data_set:
             committed = self._committed.setdefault(group.group_name, {})
             for entry in group.sub_info:
+                if entry.topic_name.startswith(ROCKETMQ_OWN):
+                    continue
                 for one in entry.offsets:
                     if one.cur_offset >= 0:
                         committed[broker, entry.topic_name, one.partition_id] = one.cur_offset
@@ -374,7 +402,8 @@ class ClusterOffsets:
             done = low
         if done is not None and high is not None:
             lag = -(-max(high - done, 0) // self._steps[broker])
-        return PartitionState(topic, broker, number, low, high, committed, lag, owner)
+        step = self._steps.get(broker)
+        return PartitionState(topic, broker, number, low, high, committed, lag, owner, step)
 
     def _begun(self, group: str, topic: str) -> bool:
         """Whether a group has an offset in a topic."""

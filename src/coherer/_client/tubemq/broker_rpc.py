@@ -30,11 +30,14 @@ class StartPosition(msgspec.Struct, frozen=True):
         max_offset: one after the last offset, -1 if the broker does not report it.
         step: the distance between the offsets of two messages; None with Java's broker, whose
             offsets are byte positions in an index that partitions share.
+        since: the first offset stored at the requested time or later; None with Java's
+            broker.
     """
 
     offset: int
     max_offset: int
     step: int | None
+    since: int | None = None
 
 
 class BrokerRpc:
@@ -76,7 +79,11 @@ class BrokerRpc:
         return await self._pool.get(broker.host, broker.port)
 
     async def register(
-        self, partition: Partition, read_status: int, offset: int | None = None
+        self,
+        partition: Partition,
+        read_status: int,
+        offset: int | None = None,
+        since_ms: int | None = None,
     ) -> StartPosition:
         """Register a partition with its broker.
 
@@ -84,6 +91,7 @@ class BrokerRpc:
             partition: the partition.
             read_status: where to begin, see `options`.
             offset: the exact offset to begin at.
+            since_ms: a time to search for; only Coherer's broker supports it.
 
         Raises:
             RefusedError: another member has it (410), or for another reason.
@@ -91,6 +99,8 @@ class BrokerRpc:
         """
         link = await self.link(partition.broker)
         request = self._registration(partition, methods.REGISTER, read_status, offset)
+        if since_ms is not None:
+            request.sinceTime = since_ms
         answer = await link.ask(
             methods.PARTITION_REGISTER, request, pb.RegisterResponseB2C, self._timeout_ms
         )
@@ -99,6 +109,7 @@ class BrokerRpc:
             answer.currOffset,
             answer.maxOffset if answer.HasField("maxOffset") else -1,
             answer.offsetStep if answer.HasField("offsetStep") else None,
+            answer.sinceOffset if answer.HasField("sinceOffset") else None,
         )
 
     async def unregister(self, partition: Partition, *, consumed: bool) -> None:
@@ -156,6 +167,8 @@ class BrokerRpc:
         acknowledged: bool,
         escapes: bool,
         timeout_ms: int,
+        record_bytes: int = 0,
+        record_end: int | None = None,
     ) -> asyncio.Future[bytes]:
         """Request the next batch of a partition.
 
@@ -165,6 +178,9 @@ class BrokerRpc:
             acknowledged: whether the previous batch is acknowledged.
             escapes: whether this consumer applies the group's flow rules itself.
             timeout_ms: how long the broker may hold the request, approximately.
+            record_bytes: the most bytes of stored records to accept instead of messages; Java's
+                broker always answers with messages.
+            record_end: the offset after the last record; None for no limit.
 
         Returns:
             A future of the serialized answer.
@@ -180,6 +196,8 @@ class BrokerRpc:
             lastPackConsumed=acknowledged,
             manualCommitOffset=False,
             escFlowCtrl=escapes,
+            recordBytes=record_bytes or None,
+            recordEnd=record_end if record_bytes else None,
         )
         return link.call(methods.GET_MESSAGES, request, timeout_ms)
 

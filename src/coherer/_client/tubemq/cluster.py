@@ -24,6 +24,7 @@ from google.protobuf.message import Message as PbMessage
 
 from coherer import __version__
 from coherer._client.engine.connections import ConnectionPool, ServerConnection
+from coherer._client.engine.metrics import ClientMetrics
 from coherer._client.engine.tasks import backoff
 from coherer._common.logs import Log
 from coherer._net import Connection, TlsOptions, running_loop
@@ -304,6 +305,9 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
         heartbeat_ms: interval of heartbeats to masters and brokers, which forget clients that are
             silent for 30 s.
         admin: URL of the master's HTTP port, for `Client.admin`.
+        on_disk: readers and offsets end where the broker's files end. Otherwise Java's broker also
+            delivers messages that are only in memory, and that are lost if it is killed.
+        metrics: measures producers and consumers (`coherer.ClientMetrics`); None for no metrics.
     """
 
     addresses: tuple[tuple[str, int], ...]
@@ -314,6 +318,8 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     connect_timeout_ms: int = 3_000
     heartbeat_ms: int = 13_000
     admin: str | None = None
+    on_disk: bool = False
+    metrics: ClientMetrics | None = None
 
     def __post_init__(self) -> None:
         if not self.addresses:

@@ -201,7 +201,7 @@ class PartitionFetcher:
             self.begin()
 
     def commit(self) -> asyncio.Task[int] | None:
-        """Send the pending acknowledgement now; None if there is none.
+        """Send the pending acknowledgement now, if any.
 
         Returns:
             A task of the group's new offset.

@@ -10,12 +10,14 @@ that sends it again may store it twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, overload
 
 from coherer import limits
+from coherer._client.engine.metrics import TUBEMQ
 from coherer._client.engine.producer import BaseProducer, check_body, encoding_error, message_topic
 from coherer._client.engine.sender import (
+    Bulk,
     CallbackSink,
     FutureSink,
     Outcome,
@@ -34,10 +36,17 @@ from coherer._client.tubemq.routing import (
     partition_ids,
 )
 from coherer._client.tubemq.sender import EncodedPayload, PendingSend, TubeSender
+from coherer._record.batches import PackedMessages, decode_batch
 from coherer._wire.tubemq import payload
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.names import Partition, TopicInfo, check_topic
-from coherer.errors import ConnectError, UnavailableError, UsageError
+from coherer.errors import (
+    CohererError,
+    ConnectError,
+    RefusedError,
+    UnavailableError,
+    UsageError,
+)
 from coherer.message import Message, Receipt
 
 TICK_MS: Final = 1_000
@@ -71,6 +80,7 @@ class Producer(BaseProducer):
         in_flight = Window(window, window_bytes)
         super().__init__(cluster.pool.check, in_flight, topics, self._routes.keys())
         self._cluster = cluster
+        self._measure(cluster.options.metrics, TUBEMQ, str)
         self._timeout_ms = timeout_ms or cluster.options.timeout_ms
         self._publisher = Publisher(cluster, self._update_routes)
         self._quality = Quality(rules)
@@ -141,11 +151,79 @@ class Producer(BaseProducer):
         if self._window.full:
             raise self._window_full_error()
         if callback is not None:
-            self._post(message, CallbackSink(callback))
+            self._post(message, self._metered(message, CallbackSink(callback)))
             return None
         future: asyncio.Future[Receipt] = self._loop.create_future()
-        self._post(message, FutureSink(future))
+        self._post(message, self._metered(message, FutureSink(future)))
         return future
+
+    async def send_packed(self, batches: Sequence[PackedMessages]) -> list[Receipt | CohererError]:
+        """Send encoded batches.
+
+        Coherer's broker stores a batch in one step, all of its messages or none. Other brokers get
+        the messages one by one.
+
+        Args:
+            batches: from `coherer._record.packing`. Those for one partition (`broker`, `partition`)
+                are sent sequentially.
+
+        Returns:
+            The receipt or the error of each batch. If a batch for a partition fails, later batches
+            for the partition are not sent and have the same error.
+        """
+        self.check()
+        return await self._send_all_packed(batches, self._send_packed)
+
+    async def _send_packed(self, batch: PackedMessages) -> Receipt:
+        if batch.topic not in self._routes:
+            await self.publish(batch.topic)
+        await self.ready()
+        target = self._target(batch)
+        sender, first = target.sender, Message(batch.topic, b"")
+        if sender.takes_batches is False:
+            return await self._send_unpacked(batch)
+        future: asyncio.Future[Receipt] = self._loop.create_future()
+        size_bytes = len(batch.body)
+        self._window.take(size_bytes)
+        deadline = self._loop.time() + self._timeout_ms / 1000
+        sink = self._metered(first, FutureSink(future), batch.count)
+        send = PendingSend(target, first, sink, deadline, size_bytes)
+        sender.post(send, EncodedPayload(b"", 0, batch=batch.body))
+        try:
+            receipt = await future
+        except RefusedError as error:
+            if error.code != ResultCode.BAD_REQUEST or sender.takes_batches:
+                raise
+            sender.takes_batches = False
+            return await self._send_unpacked(batch)
+        sender.takes_batches = True
+        return receipt
+
+    async def _send_unpacked(self, batch: PackedMessages) -> Receipt:
+        """Send the messages of a batch one by one; return the first receipt."""
+        bulk, first = Bulk(self._post_many, receipts=True), Message(batch.topic, b"")
+        _, bodies, texts = decode_batch(batch.body)
+        for body, text in zip(bodies, texts, strict=True):
+            if self._window.full:
+                await self.ready()
+            bulk.posted(1)
+            self._post_encoded(self._target(batch), first, bulk, _unpacked(body, text))
+        report = await bulk.finish()
+        report.check()
+        return report.receipts[0]
+
+    def _target(self, batch: PackedMessages) -> TargetPartition:
+        route = self._open_route(batch.topic)
+        if batch.broker is None:
+            return route.next(self._quality, self._loop.time())
+        for target in route.targets:
+            if (target.broker, target.number) == (batch.broker, batch.partition):
+                return target
+        raise UsageError(
+            f"The topic has no writable partition {batch.broker}:{batch.partition}.",
+            topic=batch.topic,
+            code=ResultCode.PARAMETER_MSG_TOPIC_NO_PARTITION,
+        )
 
     def _post(self, message: Message, sink: Sink) -> None:
         """Send a message; `sink` gets the outcome. Does not wait for the window.
@@ -157,23 +235,31 @@ class Producer(BaseProducer):
         """
         if self._state != "open":
             self.check()
-        route = self._routes.get(message_topic(message))
+        route = self._open_route(message_topic(message))
+        encoded = pack(message, route.max_bytes)
+        self._post_encoded(route.next(self._quality, self._loop.time()), message, sink, encoded)
+
+    def _open_route(self, topic: str) -> Route:
+        route = self._routes.get(topic)
         if route is None:
             raise UsageError(
                 "The topic is not published.",
-                topic=message.topic,
+                topic=topic,
                 code=ResultCode.PARAMETER_MSG_TOPIC_UNPUBLISHED,
                 hint="Call `producer.publish(topic)` first.",
             )
         if not route.targets:
             raise UnavailableError(
                 "The topic has no writable partition any more.",
-                topic=message.topic,
+                topic=topic,
                 code=ResultCode.PARAMETER_MSG_TOPIC_NO_PARTITION,
             )
-        encoded = pack(message, route.max_bytes)
+        return route
+
+    def _post_encoded(
+        self, target: TargetPartition, message: Message, sink: Sink, encoded: EncodedPayload
+    ) -> None:
         now = self._loop.time()
-        target = route.next(self._quality, now)
         size_bytes = len(encoded.data)
         self._window.take(size_bytes)
         send = PendingSend(target, message, sink, now + self._timeout_ms / 1000, size_bytes)
@@ -311,6 +397,20 @@ class Producer(BaseProducer):
                     route.stale = True
             if self._publisher.credentials.signs:
                 self._authorize()
+
+
+def _unpacked(body: bytes, text: bytes) -> EncodedPayload:
+    """Make the payload of one message of a batch."""
+    if not text:
+        return EncodedPayload(body, 0)
+    attributes = text.replace(b"\x01", b"=").replace(b"\x02", b",").decode()
+    tag = time = None
+    if attributes.startswith("TAGS="):
+        attributes = payload.TAG_KEY + attributes[len("TAGS") :]
+    if payload.TIME_KEY in attributes or payload.TAG_KEY in attributes:
+        tag, time, _ = payload.split_attributes(attributes)
+    data, flag = payload.encode_payload(body, attributes)
+    return EncodedPayload(data, flag, tag, time)
 
 
 def pack(message: Message, max_bytes: int) -> EncodedPayload:

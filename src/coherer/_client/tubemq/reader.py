@@ -9,12 +9,18 @@ first batch that reaches the end, which may contain messages after it.
 
 Messages that cannot be delivered leave a gap: they are counted and logged, and reading continues
 after them.
+
+A task fetches ahead of the application, up to `AHEAD_BYTES`, and decodes nothing. For columns it
+asks for records as they are stored, which Coherer's brokers send without a step per message
+(section 8.7.1). If these are not the records of the partition, because the broker's log is damaged,
+the reader goes back to their first offset and asks for messages from then on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from typing import ClassVar, Final, TypeAlias
 
 from coherer._client.engine.lifecycle import Lifecycle
@@ -42,6 +48,12 @@ TEMPORARY_CODES: Final = frozenset(
 )
 """Refusals that may be temporary."""
 
+RECORD_BYTES: Final = 2 * 1024 * 1024
+"""The most bytes of stored records to ask for at once."""
+
+AHEAD_BYTES: Final = 2 * RECORD_BYTES
+"""No further batch is fetched while this many bytes wait for the application."""
+
 EMPTY_MS: Final = 5
 """The pause after an empty batch; Java's brokers return several in a row."""
 
@@ -59,6 +71,7 @@ class Reader(Lifecycle):
         offset: where to begin; the broker moves it up if messages are deleted.
         end: one after the last offset to read; the end of the partition at the start when None.
         timeout_ms: how long to retry when the broker does not answer.
+        columns: the application reads columns (`MessageBatch.to_arrow`), not single messages.
 
     Attributes:
         partition: the partition that is read.
@@ -78,6 +91,8 @@ class Reader(Lifecycle):
         offset: int,
         end: int | None,
         timeout_ms: int,
+        *,
+        columns: bool = False,
     ) -> None:
         if offset < 0 or (end is not None and end < offset):
             raise UsageError(f"A range cannot go from {offset} to {end}.")
@@ -88,11 +103,17 @@ class Reader(Lifecycle):
         self.left_out = 0
         self._catalog = catalog
         self._timeout_ms = timeout_ms
+        self._columns = columns
+        self._record_bytes = RECORD_BYTES if columns else 0
         self._slot: int | None = None
         self._state = "new"
         self._ack_pending = False
-        self._ahead: asyncio.Task[BatchAndEnd | None] | None = None
+        self._next = offset  # the next offset to fetch
         self._max_offset = -1
+        self._waiting: deque[BatchAndEnd] = deque()
+        self._waiting_bytes = 0
+        self._changed = asyncio.Event()
+        self._fetching: asyncio.Task[None] | None = None
         self._rpc: BrokerRpc
 
     def __repr__(self) -> str:
@@ -100,7 +121,7 @@ class Reader(Lifecycle):
         return f"<Reader of {key} at {self.position}, to {end}: {self._state}>"
 
     async def start(self) -> None:
-        """Register the partition with its broker.
+        """Register the partition with its broker, and start fetching.
 
         Raises:
             RefusedError: the partition does not exist.
@@ -111,15 +132,22 @@ class Reader(Lifecycle):
         self._slot = self._catalog.reserve()
         try:
             self._rpc = self._catalog.rpc(self._slot)
-            await self._register()
+            start = await self._register()
         except BaseException:
             self._state = "closed"
             self._release()
             raise
         self._state = "open"
+        if self.exact and start.offset > self.position:
+            self._report_deleted(start.offset)
+        self.position = start.offset
+        if start.offset < start.max_offset:
+            self._begin_fetching()
 
     async def read(self) -> MessageBatch | None:
         """The next messages; None at the end of the range or of the partition.
+
+        A batch may be empty, if all of its messages are bad (`batch.bad_records()`).
 
         Raises:
             UnavailableError: the broker did not answer within the timeout.
@@ -127,19 +155,21 @@ class Reader(Lifecycle):
         """
         self.check()
         while self.end is None or self.position < self.end:
-            if self.exact and self.position >= self._max_offset and not await self._has_more():
-                return None
-            found = await self._fetch_with_retries()
+            found = await self._take()
             if found is None:
-                return None
+                break
             batch, end = found
+            if not batch.intact:
+                await self._go_back()
+                continue
+            if self.exact and self.end is not None and end > self.end:
+                batch, end = batch.before(self.end), self.end
             self._report_gaps(batch, end)
             self.position = end
-            if self.exact:
-                self._fetch_ahead()
-            if len(batch):
+            if len(batch) or batch.skipped:
                 return batch
-            await asyncio.sleep(EMPTY_MS / 1000)
+        if self.exact and self.position < self._next:
+            self._report_deleted(self._next)
         return None
 
     async def close(self) -> None:
@@ -147,7 +177,7 @@ class Reader(Lifecycle):
         opened, self._state = self._state == "open", "closed"
         if not opened:
             return
-        await self._forget_ahead()
+        await self._stop_fetching()
         try:
             await self._rpc.unregister(self.partition, consumed=False)
         except CohererError as error:
@@ -176,12 +206,13 @@ class Reader(Lifecycle):
             self.left_out += sum(map(len, gaps))
             _log.warning("%s: left out messages that cannot be delivered: %s", key, described(gaps))
 
-    def _report_deleted(self, first: int, end: int) -> None:
-        """Count and log deleted messages."""
-        if self.exact:
-            self.left_out += end - first
-            gap = described([range(first, end)])
-            _log.warning("%s: messages are deleted: %s", self.partition.key, gap)
+    def _report_deleted(self, end: int) -> None:
+        """Count and log the messages from the position to `end`, which are deleted."""
+        end = end if self.end is None else min(end, self.end)
+        self.left_out += end - self.position
+        gap = described([range(self.position, end)])
+        _log.warning("%s: messages are deleted: %s", self.partition.key, gap)
+        self.position = end
 
     def _release(self) -> None:
         if self._slot is not None:
@@ -189,21 +220,84 @@ class Reader(Lifecycle):
             self._slot = None
 
     async def _register(self) -> StartPosition:
-        start = await self._rpc.register(self.partition, read_status=0, offset=self.position)
+        start = await self._rpc.register(self.partition, read_status=0, offset=self._next)
         self.exact = start.step == 1
-        if start.offset > self.position:
-            self._report_deleted(self.position, start.offset)
-        self.position = start.offset
+        self._next = start.offset
         self._ack_pending = False
         self._max_offset = start.max_offset
         if self.end is None:
             self.end = start.max_offset
         return start
 
+    # -- fetching ahead
+
+    def _begin_fetching(self) -> asyncio.Task[None]:
+        self._fetching = asyncio.create_task(self._fetch(), name=f"read {self.partition.key}")
+        return self._fetching
+
+    async def _take(self) -> BatchAndEnd | None:
+        """The next batch; None at the end."""
+        while not self._waiting:
+            if self._fetching is None:
+                self._fetching = self._begin_fetching()
+            self._changed.clear()
+            if self._fetching.done():
+                task, self._fetching = self._fetching, None
+                task.result()
+                if not self._waiting:
+                    return None
+            else:
+                await self._changed.wait()
+        found = self._waiting.popleft()
+        self._waiting_bytes -= found[0].size_bytes
+        self._changed.set()
+        return found
+
+    async def _fetch(self) -> None:
+        """Fetch batches until the end."""
+        try:
+            while self.end is None or self._next < self.end:
+                if self.exact and self._next >= self._max_offset and not await self._has_more():
+                    return
+                while self._waiting_bytes >= AHEAD_BYTES:
+                    self._changed.clear()
+                    await self._changed.wait()
+                found = await self._fetch_with_retries()
+                if found is None:
+                    return
+                batch, self._next = found
+                self._waiting.append(found)
+                self._waiting_bytes += batch.size_bytes
+                self._changed.set()
+                if not batch.delivered:
+                    await asyncio.sleep(EMPTY_MS / 1000)
+        finally:
+            self._changed.set()
+
+    async def _stop_fetching(self) -> None:
+        task, self._fetching = self._fetching, None
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _go_back(self) -> None:
+        """Fetch again from the position, and messages instead of records."""
+        _log.warning(
+            "%s: the broker's log is damaged near offset %d; reading messages instead of records",
+            self.partition.key,
+            self.position,
+        )
+        await self._stop_fetching()
+        self._record_bytes = 0
+        self._next = self.position
+        await self._register()
+
     async def _has_more(self) -> bool:
         """Whether messages were stored after the last known end."""
         start = await self._register()
-        return start.max_offset > self.position
+        return start.max_offset > self._next
 
     async def _fetch_with_retries(self) -> BatchAndEnd | None:
         """The next batch; temporary failures are retried."""
@@ -211,9 +305,8 @@ class Reader(Lifecycle):
         deadline = loop.time() + self._timeout_ms / 1000
         wait = backoff()
         while True:
-            ahead, self._ahead = self._ahead, None
             try:
-                return await (ahead or self._get())
+                return await self._get()
             except CohererError as error:
                 lost = isinstance(error, UnavailableError) or error.code in LOST_CODES
                 pause = wait()
@@ -225,17 +318,6 @@ class Reader(Lifecycle):
                 await self._catalog.ready()
                 await self._register()
 
-    def _fetch_ahead(self) -> None:
-        """Request the next batch while the application handles this one."""
-        if self._ack_pending and self.position < min(self._max_offset, self.end or self.position):
-            self._ahead = asyncio.create_task(self._get(), name=f"read {self.partition.key}")
-
-    async def _forget_ahead(self) -> None:
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            ahead.cancel()
-            await asyncio.gather(ahead, return_exceptions=True)
-
     async def _get(self) -> BatchAndEnd | None:
         link = await self._rpc.link(self.partition.broker)
         acknowledged, self._ack_pending = self._ack_pending, False
@@ -245,6 +327,8 @@ class Reader(Lifecycle):
             acknowledged=acknowledged,
             escapes=False,
             timeout_ms=self._timeout_ms,
+            record_bytes=self._record_bytes,
+            record_end=self.end,
         )
         batch = MessageBatch(
             body,
@@ -252,6 +336,7 @@ class Reader(Lifecycle):
             broker=str(self.partition.broker.id),
             partition=self.partition.id,
             exact_offsets=self.exact,
+            columns=self._columns,
         )
         if batch.code == ResultCode.SUCCESS:
             return await self._arrived(batch)
@@ -261,7 +346,7 @@ class Reader(Lifecycle):
             # Java's broker also answers this after thousands of entries of other partitions in a
             # row (section 8.7); then the offset has moved, and more messages may follow.
             found = await self._arrived(batch)
-            return found if found[1] > self.position else None
+            return found if found[1] > self._next else None
         raise codes.refused(
             batch.code,
             batch.text,
@@ -274,10 +359,7 @@ class Reader(Lifecycle):
         self._max_offset = max(self._max_offset, batch.max_offset)
         if self.exact:
             self._ack_pending = True
-            end = max(batch.next_offset, self.position)
-            if self.end is None or end <= self.end:
-                return batch, end
-            return batch.before(self.end), self.end
+            return batch, max(batch.next_offset, self._next)
         # Only the answer to a commit contains the end of the batch.
         link = await self._rpc.link(self.partition.broker)
         answer = await self._rpc.commit(link, self.partition, consumed=True)

@@ -3,7 +3,7 @@
 Three things are taken into account:
 
 * `Route` has the writable partitions of a topic, and selects the usable ones: their broker is not
-  avoided, and its connection is open. If there are none, it selects those with an open connection,
+  avoided, and its connection is open. Otherwise it selects those with an open connection,
   and then all. (Java fails the send if all brokers are avoided; a cluster with one broker that was
   busy once would be unusable for 50 s.) The selection is computed when something has changed, not
   for each message.
@@ -97,9 +97,10 @@ class TargetPartition:
         broker: the broker's id as text, for receipts.
         number: the partition's id, for receipts.
         encode: encodes the request of a send.
+        encode_batch: encodes the request of a batch.
     """
 
-    __slots__ = ("backoff", "broker", "encode", "number", "partition", "sender")
+    __slots__ = ("backoff", "broker", "encode", "encode_batch", "number", "partition", "sender")
 
     def __init__(
         self, partition: Partition, sender: TubeSender, client_id: str, sent_addr: int
@@ -109,7 +110,8 @@ class TargetPartition:
         self.backoff = Backoff()
         self.broker = str(partition.broker.id)
         self.number = partition.id
-        self.encode = SendEncoder(client_id, partition.topic, partition.id, sent_addr).encode
+        encoder = SendEncoder(client_id, partition.topic, partition.id, sent_addr)
+        self.encode, self.encode_batch = encoder.encode, encoder.encode_batch
 
 
 class HasBackoff(Protocol):

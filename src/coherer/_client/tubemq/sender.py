@@ -43,12 +43,14 @@ class EncodedPayload(msgspec.Struct, frozen=True, gc=False):
         flag: its layout.
         tag: the message type, for the broker's filters.
         time: the message time in the broker's format.
+        batch: a batch for Coherer's broker, which replaces all other fields.
     """
 
     data: bytes
     flag: int
-    tag: str | None
-    time: str | None
+    tag: str | None = None
+    time: str | None = None
+    batch: bytes | memoryview | None = None
 
 
 class PendingSend(msgspec.Struct, gc=False):
@@ -114,6 +116,7 @@ class TubeSender(BrokerSender[TubeConnection, Item]):
 
     Attributes:
         authorized: the field `authInfo` of sends, serialized.
+        takes_batches: whether the broker accepts batches; None until it has answered one.
     """
 
     def __init__(
@@ -130,6 +133,7 @@ class TubeSender(BrokerSender[TubeConnection, Item]):
         super().__init__(f"{broker.host}:{broker.port}")
         self.broker = broker
         self.authorized = b""
+        self.takes_batches: bool | None = None
         self._pool = pool
         self._quality = quality
         self._tally = quality.tally(broker.id)
@@ -196,20 +200,26 @@ class TubeSender(BrokerSender[TubeConnection, Item]):
     def _send(self, link: TubeConnection, item: Item) -> None:
         send, payload = item
         serial = link.session.next_serial()
-        frame = send.target.encode(
-            serial,
-            payload.data,
-            payload.flag,
-            payload.tag,
-            payload.time,
-            self.authorized,
-            self._timeout_ms,
-        )
+        if payload.batch is not None:
+            frame = send.target.encode_batch(
+                serial, payload.batch, self.authorized, self._timeout_ms
+            )
+        else:
+            frame = send.target.encode(
+                serial,
+                payload.data,
+                payload.flag,
+                payload.tag,
+                payload.time,
+                self.authorized,
+                self._timeout_ms,
+            )
         link.expect(serial, send)
         link.connection.write(frame)
 
     def _changed(self, *, reached: bool | None) -> None:
         if reached:
+            self.takes_batches = None  # the broker may have another version now
             self._quality.connected(self.broker.id)
         elif reached is False:
             self._quality.connect_failed(self.broker.id, int(self._loop.time() * 1000))

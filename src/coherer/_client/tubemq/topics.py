@@ -9,6 +9,10 @@ registers the partition for a moment, in a group of its own (`coherer_reader_…
 without having read or acknowledged anything. It gets the credentials for brokers as a producer that
 never sends, and from every look-up.
 
+Each of these groups has one member, whose id never changes. If a broker has not learned that the
+member gave a partition up, because a request or an answer was lost, it accepts the next
+registration as a repeated one. It would answer 410 to another member, until the lease has expired.
+
 A master may refuse the look-up: it is older than method 20, or only certain groups may consume the
 topic. Then the partitions that it lists for producers are used.
 """
@@ -23,11 +27,12 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from coherer._client.tubemq.broker_rpc import BrokerRpc
+from coherer._client.tubemq.broker_rpc import BrokerRpc, StartPosition
 from coherer._client.tubemq.cluster import UNDEFINED, Cluster, Credentials, client_id, retry
 from coherer._client.tubemq.publisher import FINAL_CODES, Publisher
 from coherer._client.tubemq.routing import partition_ids
 from coherer._common.logs import Log
+from coherer._record.system_topics import READER_GROUP_PREFIX
 from coherer._wire.tubemq import codes, methods
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
@@ -155,15 +160,17 @@ def _look_up(topic: str, texts: list[str], brokers: dict[int, BrokerInfo]) -> Re
 T = TypeVar("T")
 
 
-READER_PREFIX: Final = "coherer_reader_"
-"""The prefix of groups that exist for one reader only; their offsets may be deleted."""
-
 CREDENTIALS_AGE_MS: Final = 60_000
 """Credentials for brokers change every few minutes; older ones are renewed."""
 
 LOOKUP_CACHE_MS: Final = 1_000
 """How long `offsets` uses the same list of partitions: a stream that waits for messages may call it
 often."""
+
+WITH_MEMORY: Final = 301
+ON_DISK: Final = 1
+"""Read priorities (section 8.5 of docs/protocol/tubemq.md). Readers send theirs: with a priority of
+the cluster such as 101, Java's broker reports ends that it does not deliver yet."""
 
 _FINAL: Final = FINAL_CODES | {ResultCode.TOPIC_NOT_DEPLOYED}
 
@@ -185,7 +192,8 @@ class TopicCatalog:
         self._cluster = cluster
         self._publisher = Publisher(cluster)
         self._starting = asyncio.Lock()
-        self._name = f"{READER_PREFIX}{secrets.token_hex(6)}"
+        self._name = f"{READER_GROUP_PREFIX}{secrets.token_hex(6)}"
+        self._member = ""
         self._slots: set[int] = set()
         self._cached: dict[str, tuple[float, list[Partition]]] = {}  # when, by the loop's clock
 
@@ -233,6 +241,24 @@ class TopicCatalog:
 
         return await self._retry(attempt)
 
+    async def look(self, partition: Partition, since_ms: int | None = None) -> StartPosition:
+        """Return the first offset of a partition and the offset after its last, without reading.
+
+        Args:
+            partition: the partition.
+            since_ms: a time to search for; only Coherer's broker supports it.
+
+        Raises:
+            RefusedError: the broker refused.
+            UnavailableError: it could not be reached.
+        """
+        await self.ready()
+        slot = self.reserve()
+        try:
+            return await _look(self.rpc(slot), partition, since_ms)
+        finally:
+            self.release(slot)
+
     async def ready(self) -> None:
         """Register with the master, and get current credentials for brokers.
 
@@ -257,7 +283,9 @@ class TopicCatalog:
     def rpc(self, slot: int) -> BrokerRpc:
         """The calls to brokers for the reader with this number."""
         group, member = self._names(slot)
-        return BrokerRpc(self._cluster, member, group, self._publisher.credentials, {})
+        rpc = BrokerRpc(self._cluster, member, group, self._publisher.credentials, {})
+        rpc.priority = ON_DISK if self._cluster.options.on_disk else WITH_MEMORY
+        return rpc
 
     async def close(self) -> None:
         """Unregister."""
@@ -292,9 +320,17 @@ class TopicCatalog:
         slot = self.reserve()
         try:
             rpc = self.rpc(slot)
-            return await asyncio.gather(*(_offset_range(rpc, one) for one in partitions))
+            looks = (_offset_range(rpc, one) for one in partitions)
+            # All have ended before the group is used again, also after a failure.
+            found = await asyncio.gather(*looks, return_exceptions=True)
         finally:
             self.release(slot)
+        ranges: list[tuple[int, int]] = []
+        for one in found:
+            if isinstance(one, BaseException):
+                raise one
+            ranges.append(one)
+        return ranges
 
     async def _look_up(self, topic: str) -> ReadableParts:
         publisher = await self._registered()
@@ -329,8 +365,9 @@ class TopicCatalog:
 
     def _names(self, slot: int) -> tuple[str, str]:
         """The group of a reader, and its only member."""
+        self._member = self._member or client_id(self._publisher.local_host, "Reader")
         group = f"{self._name}_{slot}"
-        return group, f"{group}_{client_id(self._publisher.local_host, 'Reader')}"
+        return group, f"{group}_{self._member}"
 
     async def _registered(self) -> Publisher:
         async with self._starting:
@@ -340,10 +377,15 @@ class TopicCatalog:
 
 
 async def _offset_range(rpc: BrokerRpc, partition: Partition) -> tuple[int, int]:
+    start = await _look(rpc, partition, None)
+    return start.offset, start.max_offset
+
+
+async def _look(rpc: BrokerRpc, partition: Partition, since_ms: int | None) -> StartPosition:
     # The broker moves offset 0 to the oldest message.
-    start = await rpc.register(partition, read_status=0, offset=0)
+    start = await rpc.register(partition, read_status=0, offset=0, since_ms=since_ms)
     try:
         await rpc.unregister(partition, consumed=False)
     except CohererError as error:
         _log.info("Unregistering %s failed: %s", partition.key, error)
-    return start.offset, start.max_offset
+    return start

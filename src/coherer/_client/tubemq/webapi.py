@@ -16,6 +16,7 @@ import msgspec
 
 from coherer import _net as net
 from coherer import limits
+from coherer._common.decoding import decoder
 from coherer._common.masking import masked_url
 from coherer.errors import (
     DisconnectedError,
@@ -32,6 +33,8 @@ JAVA_OFFSET_STEP: Final = 28
 
 _REDIRECTIONS = frozenset({301, 302, 303, 307, 308})
 _REDIRECTIONS_MAX = 3
+OK: Final = 200
+UNAUTHORIZED: Final = 401
 FORBIDDEN: Final = 403
 _TEXT_CHARS_MAX = 500
 _UNAUTHORIZED = (
@@ -136,7 +139,7 @@ class WebApi:
         Raises:
             UnavailableError: no connection, or no answer in time.
             RefusedError: the call was refused.
-            ProtocolError: the answer makes no sense.
+            ProtocolError: the answer is invalid.
         """
         form = urlencode({"method": method, **parameters})
         try:
@@ -148,9 +151,25 @@ class WebApi:
             ) from None
         return self._read(item, method, status, body)
 
+    async def page(self) -> tuple[int, bytes]:
+        """Fetch the status and body of the page at the endpoint's path.
+
+        Raises:
+            UnavailableError: no connection, or no answer in time.
+            ProtocolError: the answer is invalid.
+        """
+        try:
+            async with asyncio.timeout(self._timeout_ms / 1000):
+                return await self._follow("", post=False)
+        except TimeoutError:
+            raise RequestTimeoutError(
+                f"{self.endpoint.path}: no answer within {self._timeout_ms} ms.",
+                server=self.endpoint.server,
+            ) from None
+
     async def _follow(self, form: str, *, post: bool) -> tuple[int, bytes]:
         endpoint, target = self.endpoint, self.endpoint.path
-        if not post:
+        if not post and form:
             target = f"{target}?{form}"
         for _ in range(_REDIRECTIONS_MAX):
             exchange = await net.dial(
@@ -179,7 +198,7 @@ class WebApi:
     def _read(self, item: type[T], method: str, status: int, body: bytes) -> Answer[T]:
         server = self.endpoint.server
         try:
-            answer = msgspec.json.decode(body, type=Answer[item], strict=False)  # type: ignore[valid-type]
+            answer = decoder(Answer[item], strict=False).decode(body)  # type: ignore[valid-type]
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             if status >= 400:
                 text = body[:_TEXT_CHARS_MAX].decode("utf-8", "replace").strip()

@@ -1,0 +1,226 @@
+"""Many half messages: sent by one process, ended by another.
+
+`Producer.prepare_many` sends half messages and returns `HalfMessages`: columns that can be pickled,
+with all that is necessary to end them. `Producer.end_many` commits them or rolls them back, with
+many requests in flight. A coordinator that collects the columns of its workers can implement a
+two-phase commit.
+
+A broker finds a half message by its offset in the log. It executes every commit that it receives:
+two commits of one half message store two messages, on Java's broker and on Coherer's. So if a
+commit is not answered, search the topic for the message before you repeat the commit. A committed
+message contains the log offset of its half message (`MessageBatch.prepared_offsets`).
+
+A half message can be committed as long as the log contains it. It does not matter how often the
+broker has asked for its state, or whether it has given up on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Self, cast
+
+import msgspec
+
+from coherer._client.engine.sender import Bulk, Stored
+from coherer._client.rocketmq.link import Link
+from coherer._client.rocketmq.transactions import Verdict
+from coherer._record.ids import decode_offset_id
+from coherer._wire.rocketmq import codes
+from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
+from coherer._wire.rocketmq.command import Command
+from coherer._wire.rocketmq.headers import EndTransactionHeader
+from coherer._wire.rocketmq.messages import SendReceipt
+from coherer._wire.rocketmq.names import Queue
+from coherer.errors import CohererError, DisconnectedError, RefusedError
+from coherer.message import Message
+
+if TYPE_CHECKING:
+    from coherer._client.rocketmq.broker_sender import PendingSend
+
+SAFE: Final = "SEND_OK"
+
+
+class HalfMessages(msgspec.Struct, frozen=True):
+    """Half messages that brokers have stored, as columns.
+
+    Args:
+        group: the producer group, as brokers know it.
+        queues: the queues that the messages are for.
+        queue: for each message, the index of its queue in `queues`.
+        half_offsets: for each message, the queue offset in the half topic of its broker.
+        log_offsets: for each message, the offset in the log of its broker.
+
+    >>> queues = (Queue("t", "a", 0), Queue("t", "a", 1))
+    >>> half_offsets, log_offsets = array("q", [5, 6]), array("q", [7, 8])
+    >>> halves = HalfMessages("g", queues, array("H", [0, 1]), half_offsets, log_offsets)
+    >>> len(halves), halves.pick([1]).log_offsets
+    (2, array('q', [8]))
+    >>> len(HalfMessages.joined([halves, halves]))
+    4
+    """
+
+    group: str = ""
+    queues: tuple[Queue, ...] = ()
+    queue: Sequence[int] = ()
+    half_offsets: Sequence[int] = ()
+    log_offsets: Sequence[int] = ()
+
+    def __len__(self) -> int:
+        return len(self.log_offsets)
+
+    def pick(self, numbers: Iterable[int]) -> Self:
+        """Return some of the messages, by index."""
+        numbers = list(numbers)
+        return type(self)(
+            self.group,
+            self.queues,
+            array("H", (self.queue[number] for number in numbers)),
+            array("q", (self.half_offsets[number] for number in numbers)),
+            array("q", (self.log_offsets[number] for number in numbers)),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[HalfMessages]) -> HalfMessages:
+        """Join several parts of one group, in order."""
+        known: dict[Queue, int] = {}
+        queue, half_offsets, log_offsets = array("H"), array("q"), array("q")
+        for part in parts:
+            place = [known.setdefault(one, len(known)) for one in part.queues]
+            queue.extend(place[number] for number in part.queue)
+            half_offsets.extend(part.half_offsets)
+            log_offsets.extend(part.log_offsets)
+        group = next((part.group for part in parts if part.group), "")
+        return cls(group, tuple(known), queue, half_offsets, log_offsets)
+
+
+class HalfBulk(Bulk):
+    """The outcomes of half messages, collected as columns. A `Sink`.
+
+    Args:
+        post_many: sends messages; see `Bulk`.
+        group: the producer group, as brokers know it.
+    """
+
+    def __init__(
+        self, post_many: Callable[[Iterable[Message], Bulk], Awaitable[None]], group: str
+    ) -> None:
+        super().__init__(post_many, receipts=False)
+        self._group = group
+        self._queues: dict[tuple[str, str, int], int] = {}
+        self._queue, self._half, self._log = array("H"), array("q"), array("q")
+
+    def stored(self, sent: Stored) -> None:
+        """Record that the broker has stored a half message."""
+        receipt = cast("SendReceipt", sent.receipt())
+        if receipt.status != SAFE:
+            text = f"The half message is not safely stored ({receipt.status})."
+            hint = "Is the broker's disk slow, or is its slave down?"
+            message = cast("PendingSend", sent).message
+            self.lost(message, RefusedError(text, topic=receipt.topic, hint=hint))
+            return
+        key = (receipt.topic, receipt.broker, receipt.partition)
+        self._queue.append(self._queues.setdefault(key, len(self._queues)))
+        self._half.append(receipt.offset)
+        self._log.append(decode_offset_id(receipt.id).physical_offset)
+        super().stored(sent)
+
+    def halves(self) -> HalfMessages:
+        """The stored half messages, in the order of the answers."""
+        queues = tuple(Queue(*key) for key in self._queues)
+        return HalfMessages(self._group, queues, self._queue, self._half, self._log)
+
+
+class Ending:
+    """Ends many half messages: sends the requests, and collects the failures.
+
+    Args:
+        halves: the half messages.
+        verdict: commit or roll back.
+        timeout_ms: the timeout of each request.
+        window: the maximum number of requests in flight.
+
+    Attributes:
+        failed: the index and the error of each half message whose end was refused or not answered.
+    """
+
+    def __init__(
+        self, halves: HalfMessages, verdict: Verdict, *, timeout_ms: int, window: int
+    ) -> None:
+        self.failed: list[tuple[int, CohererError]] = []
+        self._halves = halves
+        self._verdict = verdict
+        self._timeout_s = timeout_ms / 1000
+        self._window = window
+        self._loop = asyncio.get_running_loop()
+        self._in_flight = 0
+        self._changed = asyncio.Event()
+
+    async def run(self, links: Mapping[str, Link | CohererError]) -> list[tuple[int, CohererError]]:
+        """Send all requests, in the order of the messages; returns `failed`, sorted.
+
+        Args:
+            links: for each broker, the connection or the error.
+        """
+        halves = self._halves
+        for number, place in enumerate(halves.queue):
+            link = links[halves.queues[place].broker]
+            while self._in_flight >= self._window:
+                await self._wait()
+            if isinstance(link, Link):
+                self._send(link, number)
+            else:
+                self.failed.append((number, link))
+        while self._in_flight:
+            await self._wait()
+        return sorted(self.failed, key=lambda one: one[0])
+
+    def settled(self, number: int, server: str, answer: Command | CohererError) -> None:
+        """Record the outcome of a request."""
+        self._in_flight -= 1
+        self._changed.set()
+        if isinstance(answer, CohererError):
+            self.failed.append((number, answer))
+        elif answer.code != ResponseCode.SUCCESS:
+            self.failed.append((number, codes.refused(answer.code, answer.remark, server=server)))
+
+    async def _wait(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    def _send(self, link: Link, number: int) -> None:
+        halves = self._halves
+        fields = EndTransactionHeader(
+            halves.group,
+            halves.half_offsets[number],
+            halves.log_offsets[number],
+            self._verdict.value,
+            msg_id="",
+        ).fields()
+        self._in_flight += 1
+        waiter = _End(self, number, link.server, self._loop.time() + self._timeout_s)
+        if link.open:
+            link.send(RequestCode.END_TRANSACTION, fields, b"", waiter)
+        else:
+            waiter.failed(DisconnectedError("The connection is closed.", server=link.server))
+
+
+class _End:
+    """A request that waits for its answer. A `PendingRequest`."""
+
+    __slots__ = ("_ending", "_number", "_server", "deadline")
+
+    def __init__(self, ending: Ending, number: int, server: str, deadline: float) -> None:
+        self._ending = ending
+        self._number = number
+        self._server = server
+        self.deadline = deadline
+
+    def answered(self, answer: Command) -> None:
+        """Record the broker's answer."""
+        self._ending.settled(self._number, self._server, answer)
+
+    def failed(self, error: CohererError) -> None:
+        """Record that there will be no answer."""
+        self._ending.settled(self._number, self._server, error)
