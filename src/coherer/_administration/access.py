@@ -1,0 +1,121 @@
+"""The arguments that stand for a cluster in this package: a client and its administration."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TypeAlias
+
+import msgspec
+
+from coherer.errors import UsageError
+from coherer.rocketmq import Admin as RocketAdmin
+from coherer.rocketmq import Client as RocketClient
+from coherer.rocketmq import connect as connect_rocketmq
+from coherer.tubemq import Admin as TubeAdmin
+from coherer.tubemq import Client as TubeClient
+from coherer.tubemq import connect as connect_tubemq
+
+
+class RocketCluster(msgspec.Struct, frozen=True, eq=False):
+    """A RocketMQ cluster.
+
+    Args:
+        url: its URL, for errors.
+        client: an open client.
+        admin: the administration of that client.
+    """
+
+    url: str
+    client: RocketClient
+    admin: RocketAdmin
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the client; "" without one."""
+        return self.client.options.namespace
+
+
+class TubeCluster(msgspec.Struct, frozen=True, eq=False):
+    """A TubeMQ cluster.
+
+    Args:
+        url: its URL, for errors.
+        client: an open client.
+        admin: the administration of that client, over HTTP.
+    """
+
+    url: str
+    client: TubeClient
+    admin: TubeAdmin
+
+
+Cluster: TypeAlias = RocketCluster | TubeCluster
+
+
+def is_rocketmq(url: str) -> bool:
+    """Whether a URL names a RocketMQ cluster.
+
+    >>> is_rocketmq("rocketmqs://a:9876"), is_rocketmq("tubemq://a")
+    (True, False)
+    """
+    return url.startswith(("rocketmq://", "rocketmqs://"))
+
+
+@asynccontextmanager
+async def opened(
+    url: str,
+    *,
+    user: str | None = None,
+    password: str | None = None,
+    admin: str | None = None,
+    token: str | None = None,
+) -> AsyncGenerator[Cluster]:
+    """Connect to a cluster, and close the connections at the end.
+
+    Args:
+        url: `rocketmq://host:port` or `tubemq://host:port`, with all that `connect` accepts.
+        user: the account; RocketMQ's access key.
+        password: its password; RocketMQ's secret key.
+        admin: TubeMQ: the HTTP administration of the master, unless the master reports it.
+        token: TubeMQ: the token for changes.
+
+    Raises:
+        UsageError: the URL is not one of these.
+
+    ```python
+    async with opened("rocketmq://127.0.0.1:9876") as cluster:
+        for queue in await dead_letters.queues(cluster):
+            print(queue.group, queue.count)
+    ```
+    """
+    if is_rocketmq(url):
+        async with connect_rocketmq(url, user=user, password=password) as rocket:
+            yield RocketCluster(url, rocket, rocket.admin())
+        return
+    if admin is None:
+        client = connect_tubemq(url, user=user, password=password)
+    else:
+        client = connect_tubemq(url, user=user, password=password, admin=admin)
+    async with client as tube:
+        yield TubeCluster(url, tube, tube.admin(token))
+
+
+def rocketmq_only(cluster: Cluster, what: str) -> RocketCluster:
+    """Return the cluster if it is a RocketMQ cluster.
+
+    Args:
+        cluster: the cluster.
+        what: the feature that TubeMQ lacks, such as `dead letters`, for the error.
+
+    Raises:
+        UsageError: it is a TubeMQ cluster.
+    """
+    if isinstance(cluster, RocketCluster):
+        return cluster
+    raise UsageError(
+        f"TubeMQ has no {what}.",
+        server=cluster.url,
+        hint="A Coherer node keeps the messages of both protocols: give the URL of its RocketMQ "
+        "port, rocketmq://host:port.",
+    )

@@ -1,0 +1,356 @@
+"""Searches for messages: by id, key, position or time.
+
+RocketMQ's brokers find messages by id and by key. All other searches, and all searches over TubeMQ,
+read the messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from datetime import datetime
+from ipaddress import ip_address
+from typing import Final
+
+import msgspec
+
+from coherer._administration.access import Cluster, RocketCluster, TubeCluster
+from coherer._record.ids import decode_offset_id
+from coherer._wire.rocketmq import names
+from coherer._wire.rocketmq.codes import ResponseCode
+from coherer.errors import RefusedError, UsageError
+from coherer.message import ReceivedMessage
+from coherer.rocketmq import Queue, StoredMessage
+
+CHUNK: Final = 256
+"""The number of messages of a partition that are read at once."""
+
+TUBE_CHUNK: Final = 28 * CHUNK
+"""The same in offsets of Java's TubeMQ brokers: positions in an index of 28-byte entries."""
+
+KEYED_MAX: Final = 64
+"""The most messages that a search in a broker's index returns."""
+
+SCAN_MAX: Final = 100_000
+"""The default limit of the number of messages that a search reads."""
+
+ABSENT_CODES: Final = frozenset(
+    {ResponseCode.SYSTEM_ERROR, ResponseCode.QUERY_NOT_FOUND, ResponseCode.NO_MESSAGE}
+)
+"""The codes with which brokers answer requests for a message that they do not have."""
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A message. Fields that the protocol does not carry are None.
+
+    Args:
+        topic: the topic that it is stored in, without a namespace.
+        broker: the name of its RocketMQ broker or the id of its TubeMQ broker; "" if it is unknown.
+        partition: its partition or queue.
+        offset: its offset there; None from Java's TubeMQ brokers.
+        id: the id that the broker gave it.
+        unique_id: RocketMQ: the id that its sender generated; "" without one.
+        tag: the tag.
+        keys: RocketMQ's keys.
+        time: the message time, which the sender set.
+        born_ms: RocketMQ: when it was sent, ms since 1970.
+        stored_ms: RocketMQ: when it was stored.
+        attempt: RocketMQ: the number of earlier deliveries.
+        flag: RocketMQ: the application's flag.
+        body: the payload.
+        properties: the application's properties.
+        stored_properties: RocketMQ: all properties, as they are stored.
+    """
+
+    topic: str
+    broker: str
+    partition: int
+    offset: int | None
+    id: str
+    unique_id: str
+    tag: str | None
+    keys: tuple[str, ...]
+    time: datetime | None
+    born_ms: int | None
+    stored_ms: int | None
+    attempt: int | None
+    flag: int | None
+    body: bytes
+    properties: Mapping[str, str]
+    stored_properties: Mapping[str, str] | None
+
+
+class Search(msgspec.Struct, frozen=True):
+    """The result of a search.
+
+    Args:
+        messages: the messages, sorted by partition and offset; by time of storing if found by key.
+        complete: whether all messages were examined; otherwise the limit was reached.
+        scanned: how many were read; 0 if the broker searched.
+    """
+
+    messages: tuple[Found, ...]
+    complete: bool
+    scanned: int
+
+
+def found_of(message: ReceivedMessage, namespace: str = "") -> Found:
+    """Convert a received message of either protocol."""
+    rocket = message if isinstance(message, StoredMessage) else None
+    return Found(
+        topic=names.without_namespace(namespace, message.topic),
+        broker=message.broker,
+        partition=message.partition,
+        offset=message.offset,
+        id=message.id,
+        unique_id=rocket.unique_id if rocket else "",
+        tag=message.tag,
+        keys=message.keys,
+        time=message.time,
+        born_ms=rocket.born_ms if rocket else None,
+        stored_ms=rocket.stored_ms if rocket else None,
+        attempt=rocket.attempt if rocket else None,
+        flag=rocket.flag if rocket else None,
+        body=message.body,
+        properties=message.properties,
+        stored_properties=rocket.stored_properties if rocket else None,
+    )
+
+
+# -- single messages
+
+
+async def by_id(
+    cluster: Cluster,
+    message_id: str,
+    *,
+    topic: str | None = None,
+    limit: int = SCAN_MAX,
+    show: Callable[[int], object] = lambda _: None,
+) -> Found | None:
+    """Return a message by its id; None if no broker has it.
+
+    Args:
+        cluster: the cluster.
+        message_id: over RocketMQ an offset message id (`id` of receipts) or the unique id that its
+            sender generated; over TubeMQ the id that the broker generated.
+        topic: its topic. Brokers cannot find unique ids and TubeMQ's ids without it.
+        limit: over TubeMQ, how many messages to read, the newest of each partition first.
+        show: called with the number of messages that were read.
+
+    Raises:
+        UsageError: this search needs the topic.
+        RefusedError: the topic does not exist.
+        UnavailableError: a server does not answer.
+    """
+    if isinstance(cluster, TubeCluster):
+        if topic is None:
+            raise UsageError(
+                "TubeMQ finds messages by reading their topic.", hint="Name the topic (--topic)."
+            )
+        return await _by_tube_id(cluster, topic, message_id, limit, show)
+    message = await by_offset_id(cluster, message_id)
+    if message is None and topic is not None:
+        full = names.with_namespace(cluster.namespace, topic)
+        message = await cluster.admin.message_by_unique_id(full, message_id)
+    elif message is None:
+        raise RefusedError(
+            f"No broker has a message with the offset id {message_id}.",
+            hint="If it is the unique id of a message, name the topic as well (--topic).",
+        )
+    return None if message is None else found_of(message, cluster.namespace)
+
+
+async def by_offset_id(cluster: RocketCluster, message_id: str) -> StoredMessage | None:
+    """The message with an offset message id; None if none of the brokers has it.
+
+    Unique ids have the same form. So only brokers of the cluster are asked: the address in a unique
+    id is not that of a broker.
+    """
+    try:
+        parts = decode_offset_id(message_id)
+    except UsageError:
+        return None
+    host = str(ip_address(parts.address))
+    brokers = await cluster.admin.brokers(runtime=False)
+    place = f"[{host}]:{parts.port}" if ":" in host else f"{host}:{parts.port}"
+    broker = next((one for one in brokers if one.address == place), None)
+    if broker is None:
+        return None
+    try:
+        message = await cluster.admin.message(message_id)
+    except RefusedError as error:
+        if error.code in ABSENT_CODES:
+            return None
+        raise
+    if message.id.upper() != message_id.upper():
+        return None
+    return msgspec.structs.replace(message, broker=broker.name)
+
+
+async def at(
+    cluster: Cluster, topic: str, partition: int, offset: int, *, broker: str | None = None
+) -> Found | None:
+    """Return the message at an offset; None if it was deleted or does not exist yet.
+
+    Args:
+        cluster: the cluster.
+        topic: the topic.
+        partition: the partition or queue.
+        offset: the offset; with Java's TubeMQ brokers a position in the index.
+        broker: the broker; may be None if only one has this partition.
+
+    Raises:
+        UsageError: there is no such partition, or several brokers have it.
+        RefusedError: the topic does not exist.
+        UnavailableError: a server does not answer.
+    """
+    ends = await cluster.client.offsets(topic)
+    places = [place for place in ends if place[1] == partition and broker in {None, place[0]}]
+    if len(places) != 1:
+        known = ", ".join(sorted({place[0] for place in ends}))
+        fault = "Several brokers have" if places else "There is no"
+        raise UsageError(
+            f"{fault} partition {partition}.", topic=topic, hint=f"The brokers are: {known}."
+        )
+    low, high = ends[places[0]]
+    if not low <= offset < high:
+        return None
+    async for message in _range(cluster, topic, places[0], offset, high):
+        exact = message.offset is None or message.offset == offset
+        return found_of(message, _namespace(cluster)) if exact else None
+    return None
+
+
+async def _by_tube_id(
+    cluster: TubeCluster, topic: str, message_id: str, limit: int, show: Callable[[int], object]
+) -> Found | None:
+    read = 0
+    for place, (low, high) in (await cluster.client.offsets(topic)).items():
+        while low < high and read < limit:
+            begin = max(high - TUBE_CHUNK, low)
+            async for message in _range(cluster, topic, place, begin, high):
+                read += 1
+                if message.id == message_id:
+                    return found_of(message)
+            show(read)
+            high = begin
+    return None
+
+
+# -- several messages
+
+
+async def by_key(
+    cluster: Cluster,
+    topic: str,
+    key: str,
+    *,
+    begin: datetime | None = None,
+    end: datetime | None = None,
+    limit: int = 64,
+) -> Search:
+    """Return messages with a key, from the index of RocketMQ's brokers.
+
+    Args:
+        cluster: the cluster.
+        topic: the topic.
+        key: one of the keys.
+        begin: stored at this time or later.
+        end: stored at this time or earlier.
+        limit: the maximum number per broker; brokers return at most 64.
+
+    Raises:
+        UsageError: it is a TubeMQ cluster.
+        RefusedError: the topic does not exist.
+    """
+    if isinstance(cluster, TubeCluster):
+        raise UsageError("TubeMQ's messages have no keys.", hint="Search by tag or by time.")
+    full = names.with_namespace(cluster.namespace, topic)
+    found = await cluster.admin.messages(full, key, begin=begin, end=end, limit=limit)
+    messages = tuple(found_of(one, cluster.namespace) for one in found)
+    return Search(messages, len(messages) < min(limit, KEYED_MAX), 0)
+
+
+async def search(
+    cluster: Cluster,
+    topic: str,
+    *,
+    begin: datetime | None = None,
+    end: datetime | None = None,
+    broker: str | None = None,
+    partition: int | None = None,
+    begin_offset: int | None = None,
+    matches: Callable[[Found], bool] = lambda _: True,
+    limit: int = 64,
+    scan_max: int = SCAN_MAX,
+    show: Callable[[int], object] = lambda _: None,
+) -> Search:
+    """Search for messages of a topic by reading it.
+
+    Args:
+        cluster: the cluster.
+        topic: the topic.
+        begin: only messages stored at this time or later. Java's TubeMQ brokers do not record when
+            they stored a message; there the message time counts.
+        end: only messages stored before this time.
+        broker: only messages of this broker.
+        partition: only messages of this partition.
+        begin_offset: only messages from this offset on.
+        matches: returns whether a message is wanted.
+        limit: the maximum number of messages to find.
+        scan_max: the maximum number of messages to read.
+        show: called with the number of messages that were read.
+
+    Raises:
+        RefusedError: the topic does not exist.
+        UnavailableError: a server does not answer.
+        UsageError: a Java TubeMQ broker cannot search by time, because the messages have none.
+    """
+    ends = await cluster.client.offsets(topic)
+    since = {} if begin is None else await cluster.client.offsets_since(topic, begin)
+    before = {} if end is None else await cluster.client.offsets_since(topic, end)
+    found: list[Found] = []
+    read = 0
+    for place, (low, high) in sorted(ends.items()):
+        if broker not in {None, place[0]} or partition not in {None, place[1]}:
+            continue
+        first = max(low, since.get(place, low), begin_offset or 0)
+        async for message in _range(
+            cluster, topic, place, first, min(high, before.get(place, high))
+        ):
+            if len(found) == limit or read == scan_max:
+                return Search(tuple(found), complete=False, scanned=read)
+            read += 1
+            one = found_of(message, _namespace(cluster))
+            if matches(one):
+                found.append(one)
+            if not read % CHUNK:
+                show(read)
+    return Search(tuple(found), complete=True, scanned=read)
+
+
+def _namespace(cluster: Cluster) -> str:
+    return cluster.namespace if isinstance(cluster, RocketCluster) else ""
+
+
+async def _range(
+    cluster: Cluster, topic: str, place: tuple[str, int], begin: int, end: int
+) -> AsyncGenerator[ReceivedMessage]:
+    """The messages of a partition with offsets from `begin` to before `end`."""
+    if begin >= end:
+        return
+    broker, number = place
+    if isinstance(cluster, RocketCluster):
+        full = names.with_namespace(cluster.namespace, topic)
+        queue = Queue(full, broker, number)
+        async with cluster.client.reader(queue, begin, end=end) as reader:
+            while (batch := await reader.read()) is not None:
+                for message in batch:
+                    yield message
+        return
+    partitions = await cluster.client.partitions(topic)
+    partition = next(one for one in partitions if (str(one.broker.id), one.id) == place)
+    async with cluster.client.reader(partition, begin, end=end) as tube_reader:
+        while (tube_batch := await tube_reader.read()) is not None:
+            for one in tube_batch:
+                yield one

@@ -1,0 +1,72 @@
+"""What a reset of a group's offsets does, before it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import msgspec
+
+if TYPE_CHECKING:
+    from coherer._administration.access import Cluster
+    from coherer.rocketmq import PartitionState as RocketPartition
+    from coherer.tubemq import PartitionState as TubePartition
+
+AnyPartition: TypeAlias = "RocketPartition | TubePartition"
+Target: TypeAlias = Literal["earliest", "latest"] | datetime | int
+"""An end of the partitions, a time of storing, or an offset for every partition."""
+
+
+class Move(msgspec.Struct, frozen=True):
+    """What a reset does to the offset of a partition.
+
+    Args:
+        key: the partition.
+        committed: the offset now; None if the group has none, or it is unknown.
+        new: the offset afterwards; None if it is unknown.
+        max_offset: the end of the partition.
+    """
+
+    key: str
+    committed: int | None
+    new: int | None
+    max_offset: int | None
+
+    @property
+    def change(self) -> int | None:
+        """By how much the offset moves; negative: messages are delivered again."""
+        return None if self.committed is None or self.new is None else self.new - self.committed
+
+
+async def planned(
+    cluster: Cluster,
+    positions: Iterable[AnyPartition],
+    topic: str,
+    partitions: Iterable[AnyPartition],
+    target: Target,
+) -> list[Move]:
+    """What a reset would do.
+
+    Args:
+        cluster: where the topic is.
+        positions: of the group.
+        topic: the topic.
+        partitions: of the topic.
+        target: where to.
+    """
+    committed = {one.key: one.committed for one in positions}
+    since: Mapping[tuple[str, int], int] = {}
+    if isinstance(target, datetime):
+        since = await cluster.client.offsets_since(topic, target)
+    moves: list[Move] = []
+    for one in partitions:
+        low, high = one.min_offset, one.max_offset
+        if isinstance(target, datetime):
+            new = since.get((str(one.broker), one.partition))
+        elif isinstance(target, int):
+            new = None if low is None or high is None else min(max(target, low), high)
+        else:
+            new = low if target == "earliest" else high
+        moves.append(Move(one.key, committed.get(one.key), new, high))
+    return moves

@@ -1,0 +1,84 @@
+"""Messages and the state of the embedded node, over both protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from coherer._administration import cluster as state
+from coherer._administration import messages
+from coherer._administration.access import TubeCluster, opened
+from coherer._administration.trace import trace
+from coherer.errors import RefusedError, UsageError
+from coherer.message import Message
+from tests.administration.operating_scenarios import SCENARIOS
+from tests.client.rocket_scenario import Scenario, scenario_at
+
+
+@pytest.mark.parametrize("run", SCENARIOS, ids=lambda run: run.__name__)
+async def test_with_the_embedded_node(
+    run: Callable[[Scenario], Awaitable[None]], coherer_rocketmq_url: str
+) -> None:
+    async with scenario_at(coherer_rocketmq_url) as scenario:
+        await run(scenario)
+
+
+async def test_over_tubemq(coherer_url: str, coherer_topic: str) -> None:
+    topic = coherer_topic
+    async with opened(coherer_url) as cluster:
+        assert isinstance(cluster, TubeCluster)
+        async with cluster.client.producer(topic) as producer:
+            for body, tag in ((b"a", "UA"), (b"b", "DL"), (b"c", "UA")):
+                await producer.send(Message(topic, body, tag=tag))
+        everything = await messages.search(cluster, topic)
+        assert [one.body for one in everything.messages] == [b"a", b"b", b"c"]
+        first = everything.messages[0]
+        assert (first.stored_ms, first.attempt, first.stored_properties) == (None, None, None)
+        tagged = await messages.search(cluster, topic, matches=lambda one: one.tag == "DL")
+        assert [one.body for one in tagged.messages] == [b"b"]
+        assert await messages.by_id(cluster, first.id, topic=topic) == first
+        assert await messages.by_id(cluster, "0", topic=topic) is None
+        assert await messages.at(cluster, topic, 0, 0) == first
+        assert await messages.at(cluster, topic, 0, 99) is None
+        with pytest.raises(UsageError, match="reading their topic"):
+            await messages.by_id(cluster, first.id)
+        with pytest.raises(UsageError, match="no keys"):
+            await messages.by_key(cluster, topic, "k")
+        group = f"g_{topic}"
+        async with cluster.client.consumer(group, topic, start="earliest") as consumer:
+            batch = await consumer.receive(timeout_ms=10_000)
+            assert batch is not None
+            await consumer.commit(batch)
+            found = await trace(cluster, first)
+            [progress] = [one for one in found.groups if one.group == group]
+            assert (progress.state, found.traced) == ("consumed", None)
+            joined = await state.group(cluster, group)
+            assert joined is not None
+            assert [(one.role, one.group) for one in joined.members] == [("consumer", group)]
+            assert joined.subscriptions is None
+        details = await state.topic(cluster, topic)
+        assert details is not None
+        assert (details.readers, details.writers, details.in_per_s) == ((group,), None, None)
+        [broker] = await state.brokers(cluster)
+        assert (broker.role, broker.status, broker.in_per_s) == ("broker", "running", None)
+        assert topic in await state.topic_names(cluster)
+        assert group in await state.group_names(cluster)
+        assert await state.accounts(cluster) is None
+
+
+async def test_a_topic_is_altered_over_tubemq(coherer_url: str, coherer_topic: str) -> None:
+    async with opened(coherer_url) as cluster:
+        assert isinstance(cluster, TubeCluster)
+        await cluster.admin.alter_topic(coherer_topic, partitions=3, writable=False)
+        [found] = await state.topics(cluster, coherer_topic)
+        assert (found.partitions, found.writable, found.readable) == (3, False, True)
+        with pytest.raises(UsageError, match="3 partitions"):
+            await cluster.admin.alter_topic(coherer_topic, partitions=2)
+        with pytest.raises(UsageError, match="nothing to change"):
+            await cluster.admin.alter_topic(coherer_topic)
+        with pytest.raises(RefusedError, match="no such topic"):
+            await cluster.admin.alter_topic(f"{coherer_topic}_missing", partitions=2)
+        await cluster.admin.alter_topic(coherer_topic, writable=True)
+        [found] = await state.topics(cluster, coherer_topic)
+        assert found.writable
