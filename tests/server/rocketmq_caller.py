@@ -51,7 +51,9 @@ class Caller:
         async with asyncio.timeout(10):
             return await self.begin(code, fields, body)
 
-    def tell(self, code: int, fields: dict[str, str] | None = None, body: bytes = b"") -> None:
+    def send_oneway(
+        self, code: int, fields: dict[str, str] | None = None, body: bytes = b""
+    ) -> None:
         """Says something one-way."""
         _, frame = self.session.request(code, fields, body, oneway=True)
         self.connection.write(frame)

@@ -23,6 +23,7 @@ from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer.errors import CohererError, RefusedError, UsageError
+from tests.private import write_private
 from tests.server.node_harness import message, options, producer, to_broker, to_master
 from tests.server.rocketmq_caller import Caller
 from tests.waiting import until
@@ -96,7 +97,7 @@ async def test_users_protect_everything(node: Node, use: Any) -> None:
 @pytest.mark.parametrize("use", EVERYTHING)
 async def test_accounts_of_the_file_protect_everything(tmp_path: Path, use: Any) -> None:
     (tmp_path / "conf").mkdir()
-    (tmp_path / "conf" / "plain_acl.yml").write_text(FILE)
+    write_private(tmp_path / "conf" / "plain_acl.yml", FILE)
     async with guarded(tmp_path, users={}, rocketmq_access=True) as node:
         node.create_topic("demo", 1)
         for wrong in (NO_ACCOUNT, READER):  # TubeMQ and HTTP know no permissions
@@ -187,7 +188,7 @@ NAME_SERVER_CHANGES = [
 
 async def test_a_name_server_is_changed_by_administrators_only(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
-    (tmp_path / "conf" / "plain_acl.yml").write_text(FILE)
+    write_private(tmp_path / "conf" / "plain_acl.yml", FILE)
     async with guarded(tmp_path) as node:
         caller = await Caller.dial(node.namesrv_port)
         signers = {
@@ -222,7 +223,7 @@ async def test_reading_a_message_by_id_needs_permission_for_its_topic(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "conf").mkdir()
-    (tmp_path / "conf" / "plain_acl.yml").write_text(FILE)
+    write_private(tmp_path / "conf" / "plain_acl.yml", FILE)
     async with guarded(tmp_path) as node:
         ids = {topic: await send_over_rocketmq(node, ANN, topic) for topic in ("open", "closed")}
         caller = await Caller.dial(node.rocketmq_port)
@@ -255,7 +256,7 @@ async def test_replication_needs_an_authenticated_address(tmp_path: Path) -> Non
 async def test_the_log_is_replicated_to_a_trusted_address(tmp_path: Path) -> None:
     """Java's slaves do not sign; their address has to be trusted, as at Java's master."""
     (tmp_path / "conf").mkdir()
-    (tmp_path / "conf" / "plain_acl.yml").write_text("globalWhiteRemoteAddresses: [127.0.0.1]")
+    write_private(tmp_path / "conf" / "plain_acl.yml", "globalWhiteRemoteAddresses: [127.0.0.1]")
     async with guarded(tmp_path, ha_port=0) as node:
         await Caller.dial(node.ha_port)
         assert node.rocketmq.replicator is not None
@@ -279,11 +280,16 @@ async def test_a_slave_follows_a_master_with_accounts(tmp_path: Path) -> None:
             await until(lambda: store.end_offset)
 
 
-async def test_a_file_of_accounts_keeps_its_mode(tmp_path: Path) -> None:
+async def test_a_file_of_accounts_stays_private(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     path = tmp_path / "conf" / "plain_acl.yml"
     path.write_text(FILE)
-    for mode in (0o600, 0o640):
+    for mode in (0o644, 0o640, 0o620):
+        path.chmod(mode)
+        with pytest.raises(UsageError, match="other users can read or change it"):
+            async with guarded(tmp_path):
+                pass
+    for mode in (0o600, 0o400):
         path.chmod(mode)
         async with (
             guarded(tmp_path) as node,
@@ -361,7 +367,7 @@ async def test_errors_show_no_secret_of_an_administration() -> None:
 
 def test_errors_show_no_secret_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
-    (tmp_path / "conf" / "plain_acl.yml").write_text(f"accounts:\n- secretKey: {SECRET}: [\n")
+    write_private(tmp_path / "conf" / "plain_acl.yml", f"accounts:\n- secretKey: {SECRET}: [\n")
     with pytest.raises(CohererError) as caught:
         BrokerAccess(tmp_path, 0)
     assert SECRET not in str(caught.value)

@@ -226,6 +226,14 @@ async def test_other_paths_are_the_brokers(http: Http) -> None:
         assert msgspec.json.decode(body)["data"] == [{"who": "broker"}]
 
 
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [("/health", 404), ("/nothing?a=1", 404), ("/webapi.htm", 200), ("/", 200)],
+)
+async def test_unknown_pages_are_not_found(http: Http, target: str, status: int) -> None:
+    assert (await http.get(target))[0] == status
+
+
 async def test_a_callback_wraps_the_answer(http: Http) -> None:
     status, head, body = await http.get("/webapi.htm?method=admin_ask&callback=show")
     assert status == 200

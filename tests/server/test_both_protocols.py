@@ -13,9 +13,11 @@ import coherer
 from coherer._client.tubemq.client import Client as TubeClient
 from coherer._record.compression import compress
 from coherer._record.properties import decode, encode_time
+from coherer._record.system_topics import HISTORY_TOPIC
 from coherer._server.node.node import Node
 from coherer._wire.rocketmq.delivery import MessageBatch
 from coherer._wire.rocketmq.names import Queue
+from coherer.errors import RefusedError
 from coherer.message import Message, ReceivedMessage
 from coherer.testing import async_embedded_node
 from tests.server.rocket_harness import COMMIT, SUBSCRIPTION, SUSPEND, Client, records_of
@@ -57,6 +59,19 @@ async def consumed(client: TubeClient, count: int) -> list[ReceivedMessage]:
             found += batch
             await consumer.commit(batch)
     return found
+
+
+async def test_rocketmq_shows_no_topic_that_is_for_tubemqs_brokers_only(node: Node) -> None:
+    """TubeMQ's masters put `__offset_history__` on every broker."""
+    await node.ready()
+    assert node.core is not None
+    assert HISTORY_TOPIC in {topic.name for topic in node.core.topics}
+    async with coherer.rocketmq.connect(node.rocketmq_url) as client:
+        names = {topic.name for topic in await client.admin().topics(system=True)}
+        assert "demo" in names
+        assert HISTORY_TOPIC not in names
+        with pytest.raises(RefusedError):
+            await client.partitions(HISTORY_TOPIC)
 
 
 async def test_rocketmq_to_tubemq(tube: TubeClient, rocket: Client) -> None:

@@ -220,3 +220,11 @@ async def test_removing_a_topic(core: Core) -> None:
     assert told == [("t", 3)], "before its messages are gone"
     assert core.store.queue_range("t", 0) == (0, 0)
     assert core.offsets.groups() == set()
+
+
+async def test_cleaning_forgets_reads_of_groups_without_offsets(core: Core) -> None:
+    core.offsets.open("known", "t", 0).offset = 1
+    for group in ("known", "gone"):
+        core.counters.read(group, "t", 0, 1, 10, 1)
+    core.clean()
+    assert core.counters.read_to == {("known", "t", 0): 1}

@@ -51,9 +51,12 @@ async def test_sends_are_refused_while_the_disk_is_full(
             client.producer("orders") as producer,
         ):
             await producer.send(coherer.Message("orders", b"before"))
+            await node.ready()
+            assert node.not_ready() is None
             disk.full = True
             with pytest.raises(RefusedError) as caught:
                 await producer.send(coherer.Message("orders", b"refused"))
+            assert "The disk is full" in (node.not_ready() or ""), "/health/ready answers 503"
             error = caught.value
             assert error.code == {"tubemq": 419, "rocketmq": 14}[protocol]
             assert "The disk is full: could not write the log." in error.text
@@ -61,6 +64,7 @@ async def test_sends_are_refused_while_the_disk_is_full(
             assert "Send more slowly" not in str(error)
             disk.full = False
             await producer.send(coherer.Message("orders", b"after"))
+            assert node.not_ready() is None
 
 
 async def test_it_stops_in_order(

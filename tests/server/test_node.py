@@ -305,7 +305,7 @@ def test_a_fresh_node_is_small(tmp_path: Path) -> None:
         [resident_kib] = [int(line.split()[1]) for line in lines if line.startswith("VmRSS")]
         process.communicate(b"", timeout=30)
         assert process.returncode == 0
-    assert resident_kib < 80 * 1024
+    assert resident_kib < 60 * 1024
 
 
 def test_limits_of_connections_belong_to_a_node(tmp_path: Path) -> None:

@@ -84,6 +84,9 @@ def test_every_option_of_a_node_is_a_setting() -> None:
     }
     assert set(MAXIMUMS) == {
         "broker_id",
+        "brokers",
+        "port_step",
+        "zookeeper_session_ms",
         "connections_max",
         "default_partitions",
         "heartbeat_ms",

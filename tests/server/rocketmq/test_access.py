@@ -20,6 +20,7 @@ from coherer._wire.rocketmq.codes import ResponseCode as Result
 from coherer._wire.rocketmq.command import Command
 from coherer.errors import UsageError
 from coherer.testing import ManualClock
+from tests.private import write_private
 from tests.server.client_harness import consumer, heartbeat, tags
 from tests.server.rocket_harness import BrokerHarness, Client, pull_fields, running, send_fields
 
@@ -55,7 +56,7 @@ USER, OPERATOR = ("RocketMQ", "12345678"), ("operator", "87654321")
 def conf(tmp_path: Path) -> Path:
     conf = tmp_path / "home" / "conf"
     conf.mkdir(parents=True)
-    (conf / "plain_acl.yml").write_text(FILE)
+    write_private(conf / "plain_acl.yml", FILE)
     return conf
 
 
@@ -138,8 +139,8 @@ async def test_everything_that_is_refused(client: Client) -> None:
 async def test_one_way_requests_are_dropped_in_silence(
     harness: BrokerHarness, client: Client
 ) -> None:
-    client.tell(Code.SEND_MESSAGE_V2, send("topicB"), b"x")
-    client.tell(Code.SEND_MESSAGE_V2, signer(*USER)(send("topicB"), b"y"), b"y")
+    client.send_oneway(Code.SEND_MESSAGE_V2, send("topicB"), b"x")
+    client.send_oneway(Code.SEND_MESSAGE_V2, signer(*USER)(send("topicB"), b"y"), b"y")
     await ask(client, Code.GET_MAX_OFFSET, {"topic": "topicB", "queueId": "0"})
     assert [bytes(record.body) for record in harness.records("topicB")] == [b"y"]
 
@@ -154,14 +155,14 @@ async def test_administrators_may_do_everything(client: Client) -> None:
 async def test_trusted_addresses_need_no_account(tmp_path: Path, clock: ManualClock) -> None:
     conf = tmp_path / "conf"
     conf.mkdir()
-    (conf / "plain_acl.yml").write_text("globalWhiteRemoteAddresses: [127.0.0.1]")
+    write_private(conf / "plain_acl.yml", "globalWhiteRemoteAddresses: [127.0.0.1]")
     async with running(tmp_path, clock, access=Access(tmp_path, 0)) as harness:
         assert (await (await harness.dial()).send()).code == 0
 
 
 async def test_a_node_with_accounts(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
-    (tmp_path / "conf" / "plain_acl.yml").write_text(FILE)
+    write_private(tmp_path / "conf" / "plain_acl.yml", FILE)
     options = NodeOptions(
         directory=tmp_path,
         protocols=frozenset({"rocketmq"}),
@@ -175,7 +176,7 @@ async def test_a_node_with_accounts(tmp_path: Path) -> None:
         assert isinstance(client, Client)
         assert fault(await client.send()) == "No accessKey is configured"
         assert (await ask(client, Code.SEND_MESSAGE_V2, send("topicB"), b"x")).code == 0
-    (tmp_path / "conf" / "plain_acl.yml").write_text("accounts: [{accessKey: short}]")
+    write_private(tmp_path / "conf" / "plain_acl.yml", "accounts: [{accessKey: short}]")
     with pytest.raises(UsageError):
         await Node(options).start()
 
@@ -189,14 +190,14 @@ async def test_a_changed_file_holds_after_a_moment(
     async def allowed() -> bool:
         return (await ask(client, Code.SEND_MESSAGE_V2, send("topicA"), b"x")).code == 0
 
-    (conf / "plain_acl.yml").write_text(FILE.replace("topicA=DENY", "topicA=PUB"))
+    write_private(conf / "plain_acl.yml", FILE.replace("topicA=DENY", "topicA=PUB"))
     harness.broker.tick()
     assert not await allowed()
     harness.clock.advance(RELOAD_MS)
     harness.broker.tick()
     assert await allowed()
     for broken in ("", "accounts: [", "accounts: 5", "- a", "accounts: [{accessKey: short}]"):
-        (conf / "plain_acl.yml").write_text(broken)
+        write_private(conf / "plain_acl.yml", broken)
         harness.clock.advance(RELOAD_MS)
         harness.broker.tick()
         assert await allowed(), broken
@@ -205,10 +206,10 @@ async def test_a_changed_file_holds_after_a_moment(
 def test_further_files(conf: Path) -> None:
     (conf / "acl" / "deep").mkdir(parents=True)
     account = "accounts: [{accessKey: %s, secretKey: secret99, admin: true}]"
-    (conf / "acl" / "deep" / "a.yaml").write_text(account % "deep_one")
-    (conf / "acl" / "b.yml").write_text(account % "RocketMQ")
+    write_private(conf / "acl" / "deep" / "a.yaml", account % "deep_one")
+    write_private(conf / "acl" / "b.yml", account % "RocketMQ")
     (conf / "acl" / "c.txt").write_text("accounts: [")
-    (conf / "tools.yml").write_text("accessKey: x")
+    write_private(conf / "tools.yml", "accessKey: x")
     access = Access(conf.parent, 0)
     named = [(account.access_key, account.secret_key) for account in access.accounts]
     assert named == [
@@ -226,7 +227,7 @@ def test_further_files(conf: Path) -> None:
      "dataVersion: [x]\na: 1"],
 )  # fmt: skip
 def test_an_invalid_file_fails_the_start(conf: Path, text: str) -> None:
-    (conf / "plain_acl.yml").write_text(text)
+    write_private(conf / "plain_acl.yml", text)
     if text == "accounts:":
         assert Access(conf.parent, 0).accounts == []
         return
@@ -332,8 +333,9 @@ async def test_a_file_without_trusted_addresses_gets_none(
 ) -> None:
     conf = tmp_path / "conf"
     conf.mkdir()
-    (conf / "plain_acl.yml").write_text(
-        "accounts: [{accessKey: operator, secretKey: 87654321, admin: true}]"
+    write_private(
+        conf / "plain_acl.yml",
+        "accounts: [{accessKey: operator, secretKey: 87654321, admin: true}]",
     )
     async with running(tmp_path, clock, access=Access(tmp_path, 0)) as harness:
         client, fields = await harness.dial(), {"globalWhiteAddrs": "127.0.0.1"}
@@ -381,7 +383,7 @@ async def test_a_broker_asks_others_with_its_own_account(
     answer = await plain.ask(address, Code.GET_ALL_TOPIC_CONFIG)
     assert fault(answer) == "No accessKey is configured"
     plain.close()
-    (conf / "tools.yml").write_text("accessKey: operator\nsecretKey: 87654321\n")
+    write_private(conf / "tools.yml", "accessKey: operator\nsecretKey: 87654321\n")
     signing = RemotingClient(sign=tools_signer(conf.parent))
     assert (await signing.ask(address, Code.GET_ALL_TOPIC_CONFIG)).code == 0
     assert (
@@ -392,6 +394,6 @@ async def test_a_broker_asks_others_with_its_own_account(
 
 @pytest.mark.parametrize("text", ["", "- a", "accessKey: operator", "a: ["])
 def test_an_account_of_its_own_that_cannot_be_read(conf: Path, text: str) -> None:
-    (conf / "tools.yml").write_text(text)
+    write_private(conf / "tools.yml", text)
     with pytest.raises(UsageError):
         tools_signer(conf.parent)

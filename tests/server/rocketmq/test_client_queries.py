@@ -141,7 +141,7 @@ async def test_locks(harness: Harness, client: Client) -> None:
     answer = await client.ask(UNLOCK, body=batch("b", 0, 1, 2))
     assert (answer.code, answer.remark, bytes(answer.body)) == (0, None, b"")
     assert await locked(client, "a", 2) == [2]
-    client.tell(UNLOCK, body=batch("a", 0))
+    client.send_oneway(UNLOCK, body=batch("a", 0))
     await client.settle()
     assert await locked(client, "b", 0, 1) == [0]
     harness.clock.advance(60_001)
@@ -164,11 +164,11 @@ async def test_a_refused_member_is_notified_when_the_lock_is_released(
     assert (client.told(), other.told()) == (["g", "g"], ["g"])
     assert await locked(client, "a", 0, 1) == [0, 1]
     assert await locked(other, "b", 1) == []
-    client.tell(UNLOCK, body=batch("a", 0))
+    client.send_oneway(UNLOCK, body=batch("a", 0))
     await client.settle()
     await other.settle()
     assert other.told() == [], "nobody wanted that one"
-    client.tell(UNLOCK, body=batch("a", 1))  # as Java's clients do: without an answer
+    client.send_oneway(UNLOCK, body=batch("a", 1))  # as Java's clients do: without an answer
     await client.settle()
     await other.settle()
     assert (client.told(), other.told()) == ([], ["g"])

@@ -38,7 +38,7 @@ async def test_where_a_group_stands(broker_harness: BrokerHarness, peer: Client)
         answer = await peer.ask(UPDATE_OFFSET, of_group(commitOffset=position))
         assert (answer.code, answer.remark) == (0, None)
         assert await offset(peer, QUERY_OFFSET, of_group()) == position
-    peer.tell(UPDATE_OFFSET, of_group(topic="unknown", queueId=9, commitOffset=1))
+    peer.send_oneway(UPDATE_OFFSET, of_group(topic="unknown", queueId=9, commitOffset=1))
     assert await offset(peer, QUERY_OFFSET, of_group(topic="unknown", queueId=9)) == 1
     answer = await peer.ask(ALL_OFFSETS)
     assert bytes(answer.body) == b'{"offsetTable":{"demo@g":{0:3},"unknown@g":{9:1}}}'

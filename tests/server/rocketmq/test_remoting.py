@@ -156,7 +156,7 @@ async def test_one_way_requests_are_handled_and_never_answered(
     harness: Harness, caller: Caller
 ) -> None:
     for code in (ECHO, REFUSE, FAIL, NEVER, BATCH, 350):
-        caller.tell(code)  # a response would match no request and close the connection
+        caller.send_oneway(code)  # a response would match no request and close the connection
     assert (await caller.ask(ECHO)).code == 0
     assert (harness.handled, harness.batches) == (2, [1])
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from coherer._record.batches import encode_batch_item
 from coherer._record.properties import decode
 from coherer._rules.common.topics import Topic
 from coherer._rules.rocketmq.groups import Group
 from coherer._store import StoreOptions
 from coherer._wire.rocketmq.codes import FAQ
 from coherer._wire.rocketmq.command import Command
-from coherer._wire.rocketmq.messages import encode_batch_item
 from coherer.errors import StoreError, StoreFullError
 from coherer.testing import ManualClock
 from tests.server.rocket_harness import (
@@ -110,9 +110,9 @@ async def test_an_empty_body_is_stored(broker_harness: BrokerHarness, peer: Clie
 async def test_one_way_sends_are_stored_and_not_answered(
     broker_harness: BrokerHarness, peer: Client
 ) -> None:
-    peer.tell(SEND_V2, send_fields(), b"one")
-    peer.tell(SEND_V2, send_fields(b=""), b"two")
-    peer.tell(SEND_V2, send_fields(), b"three")
+    peer.send_oneway(SEND_V2, send_fields(), b"one")
+    peer.send_oneway(SEND_V2, send_fields(b=""), b"two")
+    peer.send_oneway(SEND_V2, send_fields(), b"three")
     await peer.settle()
     assert [record.body for record in broker_harness.records("demo")] == [b"one", b"three"]
 

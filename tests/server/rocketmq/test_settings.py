@@ -139,3 +139,23 @@ async def test_settings_of_any_length_are_not_read(peer: Client) -> None:
     answer = await peer.ask(Code.UPDATE_BROKER_CONFIG, body=b"a=b\n" * 70_000)
     assert answer.code == Result.SYSTEM_ERROR
     assert "bytes are not read" in str(answer.remark)
+
+
+async def test_the_retention_of_the_log_is_changed_and_stays_so(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    async with running(tmp_path, clock) as harness:
+        client = await harness.dial()
+        for text in (b"fileReservedTime=x", b"fileReservedTime=0"):
+            assert (await client.ask(Code.UPDATE_BROKER_CONFIG, body=text)).code == 0
+        assert harness.store.options.retention_hours == 72
+        body = b"fileReservedTime=24"
+        assert (await client.ask(Code.UPDATE_BROKER_CONFIG, body=body)).code == 0
+        assert harness.store.options.retention_hours == 24
+        answer = await client.ask(Code.GET_BROKER_CONFIG)
+        assert texts.parse(bytes(answer.body).decode())["fileReservedTime"] == "24"
+    async with running(tmp_path, clock) as harness:
+        assert harness.store.options.retention_hours == 24
+        client = await harness.dial()
+        await client.ask(Code.UPDATE_BROKER_CONFIG, body=b"fileReservedTime=2147483647")
+        assert harness.store.options.retention_hours is None

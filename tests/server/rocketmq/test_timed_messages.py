@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from coherer._record.batches import encode_batch_item
 from coherer._record.properties import decode
 from coherer._record.system_topics import TIMER_TOPIC
 from coherer._wire.rocketmq.command import Command
-from coherer._wire.rocketmq.messages import encode_batch_item
 from coherer.testing import ManualClock
 from tests.server.rocket_harness import (
     SEND_BACK,

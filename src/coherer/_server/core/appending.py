@@ -57,11 +57,15 @@ class Appender:
         flusher: makes the store durable.
         arrived: called with every stored batch.
         sync_flush: the default of `wait_durable`.
+
+    Attributes:
+        failure: why the last batch could not be stored; None if it was stored.
     """
 
     def __init__(
         self, store: Store, flusher: Flusher, arrived: Arrived, *, sync_flush: bool
     ) -> None:
+        self.failure: CohererError | None = None
         self._store = store
         self._flusher = flusher
         self._arrived = arrived
@@ -98,6 +102,11 @@ class Appender:
             self._append()
         elif first:
             asyncio.get_running_loop().call_soon(self._turn)
+
+    @property
+    def waiting(self) -> int:
+        """The number of submissions that are not stored or not durable yet."""
+        return len(self._batches) + len(self._unsynced)
 
     def when_durable(self, end_offset: int, callback: Durable) -> None:
         """Call `callback` once the log is durable up to `end_offset`.
@@ -138,12 +147,14 @@ class Appender:
                 self._append_each(drafts, batches)
             return
         except CohererError as error:
+            self.failure = error
             _refuse(batches, error)
             return
         except Exception as error:  # noqa: BLE001 - every submitter must get an answer
             _log.exception("Unhandled error while storing a batch")
             _refuse(batches, StoreError(f"{type(error).__name__} in the store."))
             return
+        self.failure = None
         begin, end_offset = 0, self._store.end_offset
         for done, count, wait in batches:
             results = appended[begin : begin + count]
@@ -153,7 +164,7 @@ class Appender:
             if wait:
                 self.when_durable(end_offset, partial(_durable, done, results, end_offset))
             else:
-                _tell(done, results, end_offset)
+                _report(done, results, end_offset)
         self._arrived(drafts, appended)
 
     def _append_each(self, drafts: Sequence[Draft | DraftBatch], batches: Sequence[_Batch]) -> None:
@@ -185,16 +196,16 @@ def _refuse(batches: Sequence[_Batch], error: CohererError) -> None:
     )
     for done, _, _ in batches:
         if done is not None:
-            _tell(done, error, 0)
+            _report(done, error, 0)
 
 
 def _durable(
     done: Done, results: Sequence[AppendResult], end_offset: int, error: CohererError | None
 ) -> None:
-    _tell(done, results if error is None else error, end_offset)
+    _report(done, results if error is None else error, end_offset)
 
 
-def _tell(done: Done, outcome: Sequence[AppendResult] | CohererError, end_offset: int) -> None:
+def _report(done: Done, outcome: Sequence[AppendResult] | CohererError, end_offset: int) -> None:
     try:
         done(outcome, end_offset)
     except Exception:  # noqa: BLE001 - the other callbacks must run nevertheless

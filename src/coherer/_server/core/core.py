@@ -8,7 +8,7 @@ The servers of a protocol register callbacks for messages that arrive over eithe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from coherer._common.logs import Log
@@ -16,8 +16,11 @@ from coherer._rules.common.offsets import OffsetTable
 from coherer._rules.common.topics import TopicTable
 from coherer._rules.rocketmq.groups import GroupTable
 from coherer._server.core.appending import Appender, Arrived, Flusher
+from coherer._server.core.counters import Counters
 from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._store import AppendResult, Draft, DraftBatch, Store
+from coherer._store.files import translate_os_errors
+from coherer._store.topic_retention import TopicLimit
 from coherer._wire.rocketmq import fastjson
 
 T = TypeVar("T")
@@ -45,8 +48,13 @@ class Core:
         groups: the known consumer groups.
         offsets: the committed offsets of all groups.
         write_failed: the disk has failed; sends are refused.
+        leaving: the node is about to stop: masters and name servers remove it from producers'
+            routes (`leave`).
+        draining: sends are refused because the node is about to stop (`drain`).
+        send_refused_ms: when a send was last refused for this reason, by the monotonic clock.
         flusher: the thread that waits for the disk.
         appender: stores messages.
+        counters: counts messages that are stored and read.
         files: writes the files of `config/`; await `files.flush` before a change is acknowledged.
     """
 
@@ -64,7 +72,8 @@ class Core:
         self.now_ms = now_ms
         self.wall_ms = wall_ms or now_ms
         self.sync_flush = sync_flush
-        self.write_failed = False
+        self.write_failed = self.leaving = self.draining = False
+        self.send_refused_ms = 0
         self.topics = self._load(TOPICS_FILE, _read_topics, TopicTable)
         self.groups = self._load(GROUPS_FILE, _read_groups, GroupTable)
         self.offsets = self._load(OFFSETS_FILE, OffsetTable.load, OffsetTable)
@@ -74,9 +83,10 @@ class Core:
         self.appender = Appender(store, self.flusher, self._arrived, sync_flush=sync_flush)
         self._group_idle_ms = group_idle_ms
         self.files.mark_saved(OFFSETS_FILE, self.offsets.dump())
-        self._arrivals: list[Arrived] = []
+        self.counters = Counters(self.now_ms(), self.wall_ms)
+        self._arrivals: list[Arrived] = [self.counters.stored]
         self._changes: list[Callable[[], None]] = []
-        self._removals: list[Callable[[str], None]] = []
+        self._removals: list[Callable[[str], None]] = [self.counters.forget_topic]
         self._readers: list[Callable[[], Iterable[tuple[str, str]]]] = []
         self._named: set[str] = set()  # groups to add to the table once their offsets last
 
@@ -113,6 +123,18 @@ class Core:
         for callback in self._changes:
             callback()
 
+    def leave(self, *, leaving: bool = True) -> None:
+        """Have producers routed elsewhere, or end that; sends are still accepted."""
+        self.leaving, self.draining = leaving, False
+        self.send_refused_ms = 0
+        self.topics.touch(self.now_ms())  # name servers learn the changed permission
+        self.changed()
+
+    def drain(self) -> None:
+        """Refuse sends over both protocols, after `leave`; consumers continue."""
+        self.draining = True
+        self.changed()
+
     def append_raw(self, offset: int, data: bytes) -> None:
         """Store a piece of a master's log and wake consumers that wait for its messages.
 
@@ -136,7 +158,7 @@ class Core:
         self.store.delete_topic(name)
         self.offsets.remove_topic(name)
         self._mark_positions()  # a new topic of that name must not start with the old offsets
-        _log.info("Topic %s removed", name)
+        _log.info("Topic %s removed", name, topic=name)
 
     async def save_positions(self) -> None:
         """Write the offsets of all groups; call it every few seconds.
@@ -156,10 +178,29 @@ class Core:
         now_ms = self.now_ms()
         in_use = {pair for pairs in self._readers for pair in pairs()}
         self.offsets.forget_idle(now_ms, self._group_idle_ms, in_use)
+        kept = {(group, topic) for topic, group, _ in self.offsets.items()}
+        self.counters.keep_reads(kept)
+        self.counters.keep_groups(
+            {group.group_name for group in self.groups}
+            | {group for group, _ in kept}
+            | {group for _, group in in_use}
+        )
         # Setting the clock forward must not delete young messages.
         deleted = self.store.delete_expired(min(now_ms, self.wall_ms()))
         if deleted:
             _log.info("Deleted %d expired files of the log", deleted)
+
+    def hide_expired(self, limits: Mapping[str, TopicLimit]) -> None:
+        """Hide messages of topics that have their own limits; call it every few seconds.
+
+        Raises:
+            StoreError: the disk failed.
+        """
+        if limits:
+            with translate_os_errors("read the consume queues"):
+                # As in `clean`: setting the clock forward must not hide young messages.
+                now_ms = min(self.now_ms(), self.wall_ms())
+                self.store.topic_retention.apply(limits, now_ms)
 
     async def close(self) -> None:
         """Store and answer submitted messages, after the servers of both protocols have closed.

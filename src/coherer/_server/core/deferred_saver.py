@@ -138,12 +138,12 @@ class DeferredSaver:
                 if self._pool is None:
                     self._pool = ThreadPoolExecutor(1, "coherer-files")
                 self._note(await loop.run_in_executor(self._pool, self._written, work))
-                self._tell(count)
+                self._resolve(count)
                 if self._marked:
                     await asyncio.sleep(min(REST_FACTOR * spent_s, REST_S_MAX))
         finally:
             self._task = None
-            self._tell(self.changes)
+            self._resolve(self.changes)
 
     def _taken(self) -> list[tuple[str, _File, bytes]]:
         names, self._marked = list(self._marked), {}
@@ -186,7 +186,7 @@ class DeferredSaver:
                 error = StoreError(f"{name} could not be written: {error!r}.")
             file.error = error
 
-    def _tell(self, count: int) -> None:
+    def _resolve(self, count: int) -> None:
         waiting, self._waiting = self._waiting, []
         for wanted, done in waiting:
             if wanted > count:

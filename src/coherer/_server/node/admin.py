@@ -28,6 +28,7 @@ import hmac
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 from ipaddress import ip_address
 from typing import Final, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
@@ -41,6 +42,7 @@ from coherer._common.other_protocols import not_a_frame
 from coherer._net import Connection, Receiver
 from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.node.admin_params import Answer, ParamError, Params, refused
+from coherer._server.node.operators import Operators
 from coherer._wire.tubemq import credentials
 from coherer.errors import CohererError, StoreError
 
@@ -48,15 +50,23 @@ _log = Log(logging.getLogger(__name__))
 
 MASTER_PATH: Final = "/webapi.htm"
 
+_METHOD_PATHS: Final = frozenset({"", "/", MASTER_PATH, "/broker.htm"})
+"""The paths of Java's administration. Others are administration only if they name a method."""
+
 MASTER_HEADER: Final = "Coherer-Master"
 BROKER_HEADER: Final = "Coherer-Broker"
 """Response headers with the identity of the master and of the broker."""
+
+HEALTH: Final = "/health/"
 
 NOT_ACTIVE: Final = 511
 """The errCode of a standby that does not know the active master."""
 
 _Headers: TypeAlias = "list[tuple[str, str]]"
 _Reply: TypeAlias = "tuple[int, _Headers, bytes]"
+Page: TypeAlias = "Callable[[], Awaitable[_Reply]]"
+Action: TypeAlias = "Callable[[Mapping[str, str]], Awaitable[_Reply]]"
+"""Takes the fields of a form."""
 
 
 class Method(msgspec.Struct, frozen=True):
@@ -96,6 +106,7 @@ class Guard(msgspec.Struct, frozen=True):
     Args:
         token: the `confModAuthToken` for changes; None if no token is accepted.
         accounts: passwords by name; None if the node has no accounts.
+        operators: with accounts, those for this administration alone.
         queries: with accounts, whether queries need an account or the token, too.
         now_ms: the clock, ms since 1970, for checking signatures.
 
@@ -107,6 +118,7 @@ class Guard(msgspec.Struct, frozen=True):
 
     token: str | None = None
     accounts: Mapping[str, str] | None = None
+    operators: Operators | None = None
     queries: bool = True
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 
@@ -125,9 +137,11 @@ class Guard(msgspec.Struct, frozen=True):
             return False
         needed = changes or (self.accounts is not None and self.queries)
         # As in Java's master, a token must be valid even where none is needed.
-        return (needed or bool(token)) and not self.admits(token, authorization)
+        return (needed or bool(token)) and not self.admits(token, authorization, changes=changes)
 
-    def admits(self, token: str | None, authorization: Authorization) -> bool:
+    def admits(
+        self, token: str | None, authorization: Authorization, *, changes: bool = True
+    ) -> bool:
         """Whether the token, the name and password, or the signature is valid."""
         if token and self.token is not None and _same(token, self.token):
             return True
@@ -138,6 +152,9 @@ class Guard(msgspec.Struct, frozen=True):
             return self.token is not None and _same(proof, self.token)
         if kind.lower() == "basic":
             name, password = _basic(proof)
+            if self.operators is not None and name in self.operators.accounts:
+                now_ms = self.now_ms()
+                return self.operators.admits(name, password, changes=changes, now_ms=now_ms)
             return bool(password) and _same(password, self.accounts.get(name, ""))
         info = credentials.parse_broker_token(proof) if kind.lower() == "tubemq" else None
         if info is None:
@@ -157,6 +174,22 @@ def _basic(proof: str) -> tuple[str, str]:
     except (binascii.Error, UnicodeDecodeError):
         return "", ""
     return name, password
+
+
+class Pages(msgspec.Struct, frozen=True):
+    """Pages outside the administration's own paths.
+
+    Args:
+        open: pages for everyone, such as health checks, by path.
+        guarded: pages for users who may query the administration, by path.
+        actions: handlers of POSTs by users who may change something, by path.
+        guard: decides who may do what.
+    """
+
+    open: Mapping[str, Page] = {}
+    guarded: Mapping[str, Page] = {}
+    actions: Mapping[str, Action] = {}
+    guard: Guard | None = None
 
 
 class AdminApp:
@@ -229,6 +262,7 @@ class AdminService:
         files: writes files; a request that changes one is answered after it is on disk.
         news: called before a request; returns a function that is called after a change and returns
             an awaitable until name servers know the changed topics, or None.
+        pages: further pages, such as the metrics.
     """
 
     def __init__(
@@ -242,7 +276,9 @@ class AdminService:
         broker_id: str = "",
         files: DeferredSaver | None = None,
         news: Callable[[], Callable[[], Awaitable[None] | None]] = lambda: lambda: None,
+        pages: Pages | None = None,
     ) -> None:
+        self._pages = pages or Pages()
         self.files = files
         self.news = news
         self._master = master
@@ -258,6 +294,48 @@ class AdminService:
     def make(self, connection: Connection) -> Receiver:
         """Create the receiver of a new connection."""
         return _HttpConnection(self, connection)
+
+    def page(self, target: str, headers: Mapping[str, str]) -> Page | None:
+        """Return the page of a path, or a refusal; None if the administration owns the path."""
+        path = urlsplit(target).path
+        pages = self._pages
+        if path in pages.open:
+            return pages.open[path]
+        if path.startswith(HEALTH):
+            return _fixed(404, b"See /health/live and /health/ready.\n")
+        if path not in pages.guarded:
+            if path in _METHOD_PATHS or "method=" in urlsplit(target).query:
+                return None
+            return _fixed(404, b"There is no such page. See /health/live and /health/ready.\n")
+        wrong = self._wrong_host(headers) or _wrong_origin(headers)
+        if wrong:
+            return _fixed(403, wrong.encode())
+        authorization = Authorization(headers.get("authorization", ""))
+        if pages.guard is not None and pages.guard.refuses(None, authorization, changes=False):
+            text = b"An account is required.\n"
+            if authorization.authorization:
+                text = b"The account or its password is wrong, or it may not use HTTP.\n"
+            return _fixed(401, text, ("WWW-Authenticate", "Basic"))
+        return pages.guarded[path]
+
+    def action(self, target: str, form: str, headers: Mapping[str, str]) -> Page | None:
+        """Return the handler of a POST, or a refusal; None if the path has no action."""
+        action, pages = self._pages.actions.get(urlsplit(target).path), self._pages
+        if action is None:
+            return None
+        wrong = self._wrong_host(headers) or _wrong_origin(headers)
+        if wrong or (_is_browser(headers) and "origin" not in headers):
+            return _fixed(403, (wrong or "A browser must send an Origin.").encode())
+        authorization = Authorization(headers.get("authorization", ""))
+        kind, _, token = authorization.authorization.partition(" ")
+        given = token if kind.lower() == "bearer" else None
+        if pages.guard is not None and pages.guard.refuses(given, authorization, changes=True):
+            text = b"A token (Authorization: Bearer) or an account is required.\n"
+            if authorization.authorization:
+                text = b"The account, password or token is wrong, or may not make changes.\n"
+            return _fixed(401, text, ("WWW-Authenticate", "Basic"))
+        fields = dict(parse_qsl(form, max_num_fields=limits.ADMIN_FIELDS_MAX))
+        return partial(action, fields)
 
     def respond(self, target: str, form: str, headers: Mapping[str, str], *, post: bool) -> _Reply:
         """Status, headers and body of a response.
@@ -379,6 +457,9 @@ class _HttpConnection:
             return
         if request.method not in {b"GET", b"POST"}:
             self._send(405, [("Allow", "GET, POST")], b"")
+        elif (page := self._page(request)) is not None:
+            self._late = asyncio.get_running_loop().create_task(self._send_page(page))
+            return
         else:
             files = self._service.files
             before = 0 if files is None else files.changes
@@ -390,6 +471,24 @@ class _HttpConnection:
                 return
             self._send(*reply)
         self._answered()
+
+    def _page(self, request: h11.Request) -> Page | None:
+        headers = {name.decode(): value.decode("latin-1") for name, value in request.headers}
+        try:
+            if request.method != b"GET":
+                target = request.target.decode("ascii")
+                return self._service.action(target, self._form.decode(), headers)
+            return self._service.page(request.target.decode("ascii"), headers)
+        except ValueError:  # an invalid URL
+            return None
+
+    async def _send_page(self, page: Page) -> None:
+        reply: _Reply = 500, [], b""
+        try:
+            reply = await page()
+        except Exception:  # noqa: BLE001 - a bug in one answer must not end the connection
+            _log.exception("Unhandled error in a page", about=self._connection.peer_host)
+        self._resume_after(reply)
 
     async def _send_late(
         self, reply: _Reply, files: DeferredSaver, news: Awaitable[None] | None
@@ -403,6 +502,10 @@ class _HttpConnection:
             status, headers, _ = reply
             text = f"The change took effect, but could not be saved yet: {error.text}"
             reply = status, headers, msgspec.json.encode(refused(text))
+        self._resume_after(reply)
+
+    def _resume_after(self, reply: _Reply) -> None:
+        """Send an answer that was not ready at once, and read the next request."""
         self._late = None
         self._send(*reply)
         self._answered()
@@ -452,6 +555,15 @@ class _HttpConnection:
         if self._http.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
             self._send(error.error_status_hint, [("Connection", "close")], b"")
         self._connection.close()
+
+
+def _fixed(status: int, text: bytes, *headers: tuple[str, str]) -> Page:
+    """Make a page that is always the same."""
+
+    async def page() -> _Reply:
+        return status, [("Content-Type", "text/plain;charset=utf-8"), *headers], text
+
+    return page
 
 
 def _wrong_origin(headers: Mapping[str, str]) -> str:

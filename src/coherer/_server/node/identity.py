@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from coherer._common.decoding import decoder
 from coherer._server.node.node_options import NodeOptions
 from coherer.errors import DamagedStoreError, UsageError
 
@@ -51,7 +52,7 @@ class Identity(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
             DamagedStoreError: it is invalid.
         """
         try:
-            return msgspec.json.decode(data, type=cls)
+            return decoder(cls).decode(data)
         except msgspec.DecodeError as error:
             raise DamagedStoreError(f"{IDENTITY_FILE} cannot be read: {error}.") from error
 

@@ -16,34 +16,47 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
+
+import msgspec
 
 from coherer import _net as net
 from coherer._common import clock
 from coherer._common.logs import LOG_THROTTLE, Log
-from coherer._record.system_topics import parse_levels
 from coherer._server.core.core import Core
 from coherer._server.core.deferred_saver import DeferredSaver
-from coherer._server.node.admin import AdminService, Guard
+from coherer._server.node.accounts import NodeAccounts
+from coherer._server.node.admin import AdminService, Pages
+from coherer._server.node.closing import (
+    cancel_tasks,
+    close_files,
+    close_listeners,
+    close_store,
+    nothing,
+)
+from coherer._server.node.drain import Drain
+from coherer._server.node.exposure import warnings
 from coherer._server.node.identity import IDENTITY_FILE, Identity, check_owner, claim
+from coherer._server.node.metrics import Metrics
 from coherer._server.node.node_options import SCHEME, NodeOptions
+from coherer._server.node.pages import health_pages, metrics_pages, status_pages
+from coherer._server.node.sibling_topics import follow, unregistered
+from coherer._server.node.siblings import SiblingStates
+from coherer._server.node.version import check_version, upgrade
 from coherer._server.rocketmq.service import RocketMqService
 from coherer._server.tubemq.broker.admin import broker_admin
 from coherer._server.tubemq.broker.broker import Broker
 from coherer._server.tubemq.master.admin import active_admin_url, master_admin
 from coherer._server.tubemq.master.master import Master
 from coherer._server.tubemq.service import TubeMqService
-from coherer._store import OsFiles, Store, StoreOptions
+from coherer._store import OsFiles, Store
 from coherer._store.config_files import ConfigFiles
 from coherer._store.files import make_durable_directory, translate_os_errors
 from coherer._store.model import check_retention
 from coherer.errors import ClosedError, CohererError, StoreFullError, UsageError
-
-if TYPE_CHECKING:
-    from coherer._server.rocketmq.acl import Access
 
 __all__ = ["Node", "NodeOptions"]
 
@@ -53,6 +66,20 @@ TICK_S = 0.1
 POSITIONS_EVERY_S = 5.0
 CLEAN_EVERY_S = 60.0
 LOGS_EVERY_S = 5.0
+LAG_EVERY_S = 0.5
+ACCOUNTS_EVERY_S = 5.0
+
+CHANGEABLE = frozenset(
+    {
+        "auto_create_topics",
+        "hold_ms",
+        "retention_bytes",
+        "retention_hours",
+        "topic_retention",
+        "transfer_bytes",
+    }
+)
+"""The options that `Node.change` takes; the others need a restart."""
 
 
 class Node:
@@ -70,6 +97,10 @@ class Node:
         tubemq: TubeMQ's master and broker, where the node has them; ports that are not open are -1.
         rocketmq: RocketMQ's name server and broker, with the same meaning of -1.
         admin_port: the port of the HTTP administration; -1 without.
+        metrics_port: the separate port of the metrics; -1 without one.
+        metrics: the metrics.
+        drain: lets consumers finish before the node stops.
+        siblings: the states of the other broker processes of `coherer serve --brokers`.
     """
 
     def __init__(
@@ -85,7 +116,11 @@ class Node:
             wall_ms = clock.wall_ms if now_ms is clock.now_ms else now_ms
         self.tubemq = TubeMqService(options, now_ms, self._listen, wall_ms=wall_ms)
         self.rocketmq = RocketMqService(options, now_ms, self._listen_shared)
-        self.admin_port = -1
+        self.admin_port = self.metrics_port = -1
+        self.metrics = Metrics(self)
+        self.drain = Drain(self)
+        self.siblings = SiblingStates()
+        self._registered = False
         self._now_ms, self._wall_ms = now_ms, wall_ms
         self._store: Store | None = None
         self._config_files: ConfigFiles | None = None
@@ -93,8 +128,9 @@ class Node:
         self._listeners: list[net.Listener] = []
         self.budget = net.ConnectionBudget(options.connection_limits)
         self._admin: AdminService | None = None
+        self._accounts: NodeAccounts
         self._tasks: list[asyncio.Task[None]] = []
-        self._unlock: Callable[[], None] = _nothing
+        self._unlock: Callable[[], None] = nothing
         self._next_s: dict[str, float] = {}
 
     async def __aenter__(self) -> Self:
@@ -191,7 +227,7 @@ class Node:
             UsageError: a port is in use, or the options do not fit together.
             StoreError: the directory cannot be used.
         """
-        for text in self.options.warnings:
+        for text in warnings(self.options):
             _log.plain.warning("%s", text)
         try:
             await self._open()
@@ -199,6 +235,8 @@ class Node:
             await self.stop()
             raise
         self._tasks.append(asyncio.create_task(self._repeat(self._tick)))
+        self._tasks.append(asyncio.create_task(self._measure_lag()))
+        self._tasks.append(asyncio.create_task(self.ready()))
         if self.core is not None:
             self._tasks.append(asyncio.create_task(self._repeat(self._upkeep)))
 
@@ -206,6 +244,24 @@ class Node:
         """Wait until remote masters and name servers have accepted the broker."""
         await self.tubemq.ready()
         await self.rocketmq.ready()
+        self._registered = True
+
+    def not_ready(self) -> str | None:
+        """Why the node cannot serve at present; None if it can."""
+        if not self._tasks:
+            return "It is starting or stopping."
+        if self.drain.active:
+            return "It is draining, and will stop soon."
+        if self.core is not None and self.core.write_failed:
+            return "The disk has failed; sends are refused until a restart."
+        if self.core is not None and self.core.appender.failure is not None:
+            return str(self.core.appender.failure)
+        if not self._registered:
+            return "Its master or name server has not accepted it yet."
+        missing = unregistered(
+            self.options, self.master, self.rocketmq.name_server, self.siblings.drained
+        )
+        return self.siblings.problem(but=self.options.broker_id) or missing or None
 
     async def stop(self) -> None:
         """Stop in order. Does nothing if the node has stopped already.
@@ -217,11 +273,11 @@ class Node:
         async with AsyncExitStack() as stack:  # runs in reverse order
             stack.callback(self._unlock)
             if self._store is not None:
-                stack.callback(_close_store, self._store)
+                stack.callback(close_store, self._store)
             if self._saver is not None:
-                stack.push_async_callback(_close_files, self._saver, self.core)
+                stack.push_async_callback(close_files, self._saver, self.core)
             stack.callback(self.tubemq.closed)
-            stack.push_async_callback(_close, self._listeners)
+            stack.push_async_callback(close_listeners, self._listeners)
             if self._store is not None and self.core is not None:
                 stack.callback(self.rocketmq.closed)
                 stack.push_async_callback(self.core.close)
@@ -229,10 +285,40 @@ class Node:
                 stack.callback(self.tubemq.close)
             stack.push_async_callback(self.rocketmq.leave)
             stack.push_async_callback(self.tubemq.leave)
-            stack.push_async_callback(_cancel, self._tasks)
+            stack.push_async_callback(cancel_tasks, self._tasks)
+            stack.push_async_callback(self.drain.close)
             self._store = self._config_files = self._saver = None
             self._listeners, self._tasks = [], []
-            self._unlock = _nothing
+            self._unlock = nothing
+
+    def change(self, options: NodeOptions) -> list[str]:
+        """Apply the options that can change in a running node.
+
+        Args:
+            options: the new ones.
+
+        Returns:
+            The names of options that differ from those of the node and need a restart.
+
+        Raises:
+            UsageError: the log's files are too large for the new `retention_bytes`.
+        """
+        differ = [
+            name
+            for name in NodeOptions.__struct_fields__
+            if getattr(options, name) != getattr(self.options, name)
+        ]
+        new = {name: getattr(options, name) for name in differ if name in CHANGEABLE}
+        if (store := self._store) is not None:
+            check_retention(options.retention_bytes, store.segment_bytes)
+            # Only what differs: an operator may have changed the others over RocketMQ.
+            kept = {name: value for name, value in new.items() if name.startswith("retention_")}
+            store.options = msgspec.structs.replace(store.options, **kept)
+        self._accounts.reload()
+        self.options = msgspec.structs.replace(self.options, **new)
+        self.tubemq.change(self.options)
+        self.rocketmq.change(self.options)
+        return [name for name in differ if name not in CHANGEABLE]
 
     def create_topic(self, name: str, partitions: int | None = None) -> bool:
         """Create a topic on all brokers of the cluster; it is usable at once.
@@ -266,6 +352,10 @@ class Node:
         """
         return self._master().topics()
 
+    def now_ms(self) -> int:
+        """The monotonic clock of the node, ms since 1970."""
+        return self._now_ms()
+
     def describe(self) -> str:
         """One line with the node's ports and directory."""
         parts = [
@@ -285,7 +375,9 @@ class Node:
 
     async def _open(self) -> None:
         options, tubemq, rocketmq = self.options, self.tubemq, self.rocketmq
-        access = self._open_access()
+        check_version(options.directory)
+        self._accounts = NodeAccounts(options, self._now_ms)
+        access = self._accounts.access
         if options.admin_port is not None:
             # First, because the broker reports this port to its master.
             self.admin_port = (await self._listen(options.admin_port, self._to_admin)).port
@@ -299,27 +391,21 @@ class Node:
             await tubemq.open_master(*self._files(), access=access, web_port=web_port)
         if options.own_name_server is not None:
             await rocketmq.open_name_server(options.own_name_server, *self._files(), access)
+        if self.core is not None and self.master is not None and rocketmq.name_server is not None:
+            follow(options, self.master, rocketmq.name_server.routes, self.core)
         if self.core is not None and options.rocketmq_broker is not None:
             await rocketmq.open_broker(options.rocketmq_broker, self.core, access)
-        self._admin = self._open_admin(access)
+        self._admin = self._open_admin()
+        if options.metrics and options.metrics_port is not None:
+            service = AdminService(pages=Pages(open=health_pages(self) | metrics_pages(self)))
+            listener = await self._listen(options.metrics_port, service.make)
+            self.metrics_port = listener.port
         tubemq.connect()
         rocketmq.connect()
 
-    def _open_access(self) -> Access | None:
-        if not self.options.has_accounts:
-            return None
-        from coherer._server.rocketmq.acl import Access  # loads slowly, and few nodes need it
-
-        return Access(self.options.directory, self._now_ms(), self.options.accounts)
-
-    def _open_admin(self, access: Access | None) -> AdminService:
+    def _open_admin(self) -> AdminService:
         master, broker, options = self.master, self.broker, self.options
-        guard = Guard(
-            options.http_token,
-            None if access is None else access.passwords,
-            queries=options.protects("admin"),
-            now_ms=self._now_ms,
-        )
+        guard = self._accounts.guard(options)
         return AdminService(
             master_admin(master, guard) if master is not None else None,
             broker_admin(broker, guard) if broker is not None else None,
@@ -327,8 +413,16 @@ class Node:
             names=options.names,
             master_id=master.state.master_id if master is not None else "",
             broker_id=broker.state.address if broker is not None else "",
-            files=self._saver,
+            files=self.tubemq.files or self._saver,
             news=self._news,
+            pages=Pages(
+                open=health_pages(self),
+                guarded=status_pages(self)
+                | (metrics_pages(self) if options.metrics else {})
+                | self.drain.pages(),
+                actions=self.drain.actions(),
+                guard=guard,
+            ),
         )
 
     def _news(self) -> Callable[[], Awaitable[None] | None]:
@@ -346,12 +440,13 @@ class Node:
         check_owner(owner, options)
         store = Store.open(
             options.directory,
-            _store_options(options),
+            options.store_options(),
             now_ms=self._wall_ms,
             monotonic_ms=self._now_ms,
             open_files=self.budget.connections.spare_files,
         )
         self._store = store
+        upgrade(options.directory, say=_log.plain.info)
         check_retention(options.retention_bytes, store.segment_bytes)  # of an existing log
         report = store.recovery
         problems = report.problems()
@@ -361,7 +456,10 @@ class Node:
         for trouble in problems:
             _log.plain.warning("Store in %s: %s", options.directory, trouble)
         claim(owner, options, lambda data: store.save_config(IDENTITY_FILE, data))
-        return Core(store, self._now_ms, wall_ms=self._wall_ms, sync_flush=options.flush == "sync")
+        sync = options.flush == "sync"
+        core = Core(store, self._now_ms, wall_ms=self._wall_ms, sync_flush=sync)
+        core.hide_expired(options.topic_limits)
+        return core
 
     def _to_admin(self, connection: net.Connection) -> net.Receiver:
         if self._admin is None:
@@ -420,6 +518,7 @@ class Node:
             make_durable_directory(files, directory.absolute() / "config")
             handle = files.lock(lock)
         self._unlock = lambda: files.unlock(lock, handle)
+        upgrade(directory, say=_log.plain.info)
         return ConfigFiles(files, directory / "config")
 
     def _master(self) -> Master:
@@ -439,10 +538,20 @@ class Node:
             except Exception:  # noqa: BLE001 - timeouts must be checked again in any case
                 _log.exception("Unhandled error in the periodic work of the node")
 
+    async def _measure_lag(self) -> None:
+        """Measure how late timers run: how long the event loop is busy without a pause."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due_s = loop.time() + LAG_EVERY_S
+            await asyncio.sleep(LAG_EVERY_S)
+            self.metrics.loop_lag.add(max(0.0, loop.time() - due_s))
+
     async def _tick(self) -> None:
         """Periodic work that must not wait for a disk."""
         self.tubemq.tick()
         self.rocketmq.tick()
+        if self._due("accounts", ACCOUNTS_EVERY_S):
+            self._accounts.reload()
         if self._due("logs", LOGS_EVERY_S):
             LOG_THROTTLE.flush()
 
@@ -455,6 +564,7 @@ class Node:
         if self._due("positions", POSITIONS_EVERY_S):
             await core.save_positions()
             await self.rocketmq.save()
+            core.hide_expired(self.options.topic_limits)
         if core.store.exceeds_size_limit:
             with suppress(StoreFullError):  # `clean` frees space
                 await core.flusher.run(core.store.flush_queues)  # so that `clean` does not wait
@@ -481,56 +591,3 @@ def _checked(
         return read(name, parse)
 
     return load
-
-
-async def _close(listeners: Sequence[net.Listener]) -> None:
-    """Close all listeners concurrently: each may have connections that take their time."""
-    await asyncio.gather(*[listener.close() for listener in listeners])
-
-
-async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _close_files(files: DeferredSaver, core: Core | None) -> None:
-    """Write the remaining changes of `config/`; on a full disk the files stay as they are."""
-    try:
-        try:
-            if core is not None:
-                await core.save_positions()
-        finally:
-            await files.close()
-    except StoreFullError as error:
-        _log.plain.error(
-            "%s The next start uses the last saved offsets, so groups will receive the messages "
-            "since then again.",
-            error.text,
-        )
-
-
-def _close_store(store: Store) -> None:
-    store.close()
-    if store.close_error:
-        _log.plain.warning(
-            "%s The messages are safe in the log; the next start rebuilds the queues from it.",
-            store.close_error,
-        )
-
-
-def _nothing() -> None:
-    """Do nothing: there is no lock to release."""
-
-
-def _store_options(options: NodeOptions) -> StoreOptions:
-    """The options of the store."""
-    return StoreOptions(
-        segment_bytes=options.log_file_bytes(),
-        flush=options.flush,
-        flush_interval_ms=options.flush_interval_ms,
-        retention_hours=options.retention_hours,
-        retention_bytes=options.retention_bytes,
-        replica=options.is_slave,
-        delay_levels_ms=parse_levels(options.delay_levels),
-    )

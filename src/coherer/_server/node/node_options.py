@@ -2,15 +2,14 @@
 
 See docs/protocol/rocketmq.md, section 2.3.
 
-The command line of `coherer serve` and the embedded node of tests derive from `NodeOptions`: adding
-a field adds an option.
+The command line of `coherer serve`, its configuration file, its environment variables and the
+embedded node of tests derive from `NodeOptions`: adding a field adds an option to all of them.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import platform
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias, get_args
 
@@ -19,10 +18,12 @@ import msgspec
 from coherer import _net as net
 from coherer import limits
 from coherer._common.masking import masked, masked_url
-from coherer._record.system_topics import DELAY_LEVELS
+from coherer._record.system_topics import DELAY_LEVELS, parse_levels
+from coherer._server.node import parsing
 from coherer._server.node.settings import Section, Setting, settings
 from coherer._server.rocketmq.broker.options import MESSAGE_BYTES, Role
-from coherer._store.model import check_retention, segment_bytes_for
+from coherer._store.model import StoreOptions, check_retention, segment_bytes_for
+from coherer._store.topic_retention import TopicLimit
 from coherer.errors import UsageError
 
 SCHEME: Final = "tubemq://"
@@ -47,32 +48,6 @@ SECURITY: Final = "Security"
 ROCKETMQ: Final = "RocketMQ"
 
 
-def _accounts(texts: Sequence[str]) -> dict[str, str]:
-    """Passwords by name, from texts `NAME=PASSWORD`; errors do not quote them."""
-    accounts: dict[str, str] = {}
-    for text in texts:
-        name, _, password = text.partition("=")
-        if not (name and password):
-            raise UsageError("`users` takes NAME=PASSWORD.")
-        accounts[name] = password
-    return accounts
-
-
-# Functions, since a lambda in an annotation would not see the names of this module.
-
-
-def _roles(word: str) -> frozenset[str]:
-    return frozenset({"master", "broker"} if word == "both" else {word})
-
-
-def _protocols(word: str) -> frozenset[str]:
-    return frozenset({"tubemq", "rocketmq"} if word == "both" else {word})
-
-
-def _hours(hours: float) -> float | None:
-    return hours or None
-
-
 class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a node; the `Setting` of each field documents it.
 
@@ -85,24 +60,41 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     # fmt: off
     directory: Annotated[Path, Setting(
         "Directory of the node's files; created if missing.",
-        panel=NODE, short="-d", env="COHERER_DIRECTORY", default="coherer-data",
+        panel=NODE, short="-d", default="coherer-data",
     )]
     roles: Annotated[frozenset[Literal["master", "broker"]], Setting(
         "Run a master (with a name server), a broker, or both in one node.",
         panel=NODE, flag="--role", choices=("both", "master", "broker"), default="both",
-        parse=_roles,
+        parse=parsing.roles,
     )] = frozenset({"master", "broker"})
     protocols: Annotated[frozenset[Literal["tubemq", "rocketmq"]], Setting(
         "Protocols to serve.",
         panel=NODE, flag="--protocol", choices=("both", "tubemq", "rocketmq"), default="both",
-        parse=_protocols,
+        parse=parsing.protocols,
     )] = frozenset({"tubemq", "rocketmq"})
     master: Annotated[str | None, Setting(
         "Masters of a node that is only a broker: host:port, separated by commas.", panel=NODE,
     )] = None
+    zookeeper: Annotated[str | None, Setting(
+        "For several masters: ZooKeeper's servers, host:port separated by commas, and a path.",
+        panel=NODE, default="one master, with its metadata in a file",
+    )] = None
+    zookeeper_session_ms: Annotated[int, Setting(
+        "How long ZooKeeper waits for a silent master; the others take over then.", maximum=20_000,
+    )] = 3_000
     broker_id: Annotated[int, Setting(
         "Number of the broker, unique in its cluster.", panel=NODE, maximum=0x7FFF,
     )] = 1
+    brokers: Annotated[int, Setting(
+        "Number of broker processes, to use several cores. Each has its own store and ports.",
+        panel=NODE, maximum=64,
+    )] = 1
+    port_step: Annotated[int, Setting(
+        "With --brokers: distance from a broker's ports to those of the next broker.",
+        panel=NODE, maximum=1_000,
+    )] = 10
+    hang_timeout_ms: Annotated[int, Setting(
+        "With --brokers: silence after which a broker is killed and restarted; 0: never.")] = 30_000
 
     host: Annotated[str, Setting(
         "Address to listen on. The default can be reached from this machine only.", panel=NETWORK,
@@ -133,6 +125,15 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         panel=NETWORK, flag="--admin-name", metavar="NAME",
     )] = frozenset()
 
+    metrics: Annotated[bool, Setting(
+        "Serve metrics for Prometheus at /metrics, on the port of the HTTP administration or on "
+        "--metrics-port.", panel=NETWORK,
+    )] = True
+    metrics_port: Annotated[int | None, Setting(
+        "Port of its own for the metrics, which then need no account; 0 for any free port.",
+        panel=NETWORK, port=True, default="that of the administration",
+    )] = None
+
     flush: Annotated[Literal["async", "sync"], Setting(
         "When to acknowledge a message: async, once it is in the process's log; sync, once it is "
         "on disk.", panel=STORAGE,
@@ -142,12 +143,17 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     )] = 500
     retention_hours: Annotated[float | None, Setting(
         "How long to keep messages, at least; 0 keeps them forever.",
-        panel=STORAGE, default="72", parse=_hours,
+        panel=STORAGE, default="72", parse=parsing.hours,
     )] = 72
     retention_bytes: Annotated[int | None, Setting(
         "Size limit of the log, accurate to one of its files; it must hold two files.",
         panel=STORAGE, default="no limit",
     )] = None
+    topic_retention: Annotated[dict[str, str], Setting(
+        "TOPIC=TIME, TOPIC=SIZE (of each partition) or TOPIC=TIME/SIZE, such as flights=24h or "
+        "flights=24h/10GiB: hide older messages of a topic, sooner than the log deletes them; may "
+        "be repeated.", panel=STORAGE, metavar="TOPIC=LIMIT", parse=parsing.limits_of,
+    )] = {}
     segment_bytes: Annotated[int | None, Setting(
         "File size of a new log; an existing log keeps its own.",
         panel=STORAGE, default="1 GiB, or an eighth of --retention-bytes",
@@ -202,9 +208,12 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     users: Annotated[dict[str, str], Setting(
         "NAME=PASSWORD of an account with all permissions; may be repeated. With any account, "
         "TubeMQ, RocketMQ (access key and secret key) and the HTTP administration require one.",
-        panel=SECURITY, flag="--user", metavar="NAME=PASSWORD", env="COHERER_USERS",
-        parse=_accounts,
+        panel=SECURITY, flag="--user", metavar="NAME=PASSWORD", secret=True,
+        parse=parsing.accounts,
     )] = {}
+    accounts_directory: Annotated[Path | None, Setting(
+        "Directory with conf/plain_acl.yml and conf/tools.yml.", default="that of the files",
+    )] = None
     unprotected: Annotated[frozenset[Protected], Setting(
         "With accounts: a part that is served without one nevertheless; may be repeated. namesrv "
         "is for Java's brokers, which do not sign; admin opens queries over HTTP.",
@@ -215,7 +224,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         panel=SECURITY, default="with accounts, the first --user",
     )] = ""
     broker_password: Annotated[str, Setting(
-        "Password of --broker-user.", panel=SECURITY, env="COHERER_BROKER_PASSWORD",
+        "Password of --broker-user.", panel=SECURITY, secret=True,
     )] = ""
     visit_token_check: Annotated[bool, Setting(
         "Refuse clients that did not come through a master.",
@@ -223,7 +232,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     )] = False
     admin_token: Annotated[str | None, Setting(
         "Token that changes over HTTP must carry (confModAuthToken).",
-        panel=SECURITY, env="COHERER_TOKEN",
+        panel=SECURITY, env="COHERER_TOKEN", secret=True,
         default="abc, as in Java; with accounts no token, an account is required",
     )] = None
     tls: Annotated[net.TlsOptions | None, Section({
@@ -234,7 +243,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
             "PEM file with the private key.", panel=SECURITY, default="the certificate's file",
         ),
         "key_password": Setting(
-            "Password of the private key.", panel=SECURITY, env="COHERER_TLS_KEY_PASSWORD",
+            "Password of the private key.", panel=SECURITY, secret=True,
         ),
         "trust": Setting(
             "PEM file with certificate authorities; clients must then present a certificate.",
@@ -314,7 +323,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.has_tubemq and ("master" in self.roles) == (self.master is not None):
             raise UsageError(
                 "A node that is only a broker needs `master`; a master must not have it.",
-                hint="For example tubemq://10.0.0.1:8715",
+                hint="For example 10.0.0.1:8715.",
             )
         if self.reachable_host in {"0.0.0.0", "::", ""}:  # noqa: S104 - refused
             raise UsageError(
@@ -324,22 +333,25 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         for name, most in MAXIMUMS.items():
             if not 0 < getattr(self, name) <= most:
                 raise UsageError(f"`{name}` is {getattr(self, name)}; it must be 1 to {most}.")
-        if self.unfinished_bytes < net.UNFINISHED_BYTES_MIN:
+        for name, least, use in (
+            ("unfinished_bytes", net.UNFINISHED_BYTES_MIN, "one large request"),
+            ("write_buffer_bytes", net.WRITE_BUFFER_BYTES_MIN, "a few answers"),
+        ):
+            if (given := getattr(self, name)) < least:
+                raise UsageError(f"`{name}` is {given}; it must be {least} or more, to hold {use}.")
+        self._check_topic_retention()
+        alone = self.own_master and "broker" not in self.roles and self.master_port
+        if self.zookeeper and not alone:
             raise UsageError(
-                f"`unfinished_bytes` is {self.unfinished_bytes}; it must be "
-                f"{net.UNFINISHED_BYTES_MIN} or more, to hold one large request."
-            )
-        if self.write_buffer_bytes < net.WRITE_BUFFER_BYTES_MIN:
-            raise UsageError(
-                f"`write_buffer_bytes` is {self.write_buffer_bytes}; it must be "
-                f"{net.WRITE_BUFFER_BYTES_MIN} or more, to hold a few answers."
+                "`zookeeper` is for nodes that are only a master, with a fixed `master_port`.",
+                hint="Start brokers as nodes of their own: --role broker --master host1,host2",
             )
         self._check_accounts()
         self._check_rocketmq()
-        self.log_file_bytes()
+        self.store_options()
 
     def __repr__(self) -> str:
-        return masked(self, "users", "broker_password", "admin_token")
+        return masked(self, *(one.name for one in SETTINGS if one.setting.secret))
 
     def _check_accounts(self) -> None:
         if not all(self.users) or not all(self.users.values()):
@@ -351,6 +363,27 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
             wrong = ", ".join(sorted(self.unprotected - known))
             hint = f"Choose from {', '.join(sorted(known))}."
             raise UsageError(f"`unprotected` has unknown parts: {wrong}.", hint=hint)
+
+    def _check_topic_retention(self) -> None:
+        hours, size = self.retention_hours, self.retention_bytes
+        for topic, limit in self.topic_limits.items():
+            longer = hours is not None and (limit.age_ms or 0) > hours * 3_600_000
+            if longer or (size is not None and (limit.size_bytes or 0) > size):
+                raise UsageError(
+                    f"`topic_retention` of {topic} is {self.topic_retention[topic]}, more than the "
+                    "log keeps of all topics.",
+                    hint="All topics share one log. Raise `retention_hours` or `retention_bytes`, "
+                    "and give the other topics limits of their own.",
+                )
+
+    @property
+    def topic_limits(self) -> dict[str, TopicLimit]:
+        """The limits of single topics.
+
+        Raises:
+            UsageError: one is malformed.
+        """
+        return parsing.topic_limits(self.topic_retention)
 
     def _check_rocketmq(self) -> None:
         if self.rocketmq_port is not None and 0 < self.rocketmq_port <= -FAST_PORT_STEP:
@@ -471,6 +504,11 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         return self.rocketmq_port + FAST_PORT_STEP
 
     @property
+    def accounts_home(self) -> Path:
+        """The directory that contains `conf`, with the files of accounts."""
+        return self.accounts_directory or self.directory
+
+    @property
     def has_accounts(self) -> bool:
         """Whether the parts that are not `unprotected` require an account."""
         return bool(self.users) or self.rocketmq_access
@@ -516,58 +554,27 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
             return False
 
     @property
-    def warnings(self) -> list[str]:
-        """The parts of the node that are open to everyone, and how to protect them.
-
-        >>> NodeOptions(directory=Path(".")).warnings
-        []
-        >>> found = NodeOptions(
-        ...     directory=Path("."), users={"a": "b"}, unprotected=frozenset({"tubemq"})
-        ... ).warnings
-        >>> found[0][:57]
-        'TubeMQ is served without accounts: anyone who can reach 1'
-        """
-        if not self.has_accounts:
-            text = (
-                f"{self.host} is open to the network without accounts: anyone who can reach it can "
-                "read and write everything. Set `users`, or listen on 127.0.0.1."
-            )
-            return [] if self.is_local else [text]
-        parts: dict[Protected, tuple[str, bool]] = {
-            "tubemq": ("TubeMQ is served", self.has_tubemq),
-            "rocketmq": ("RocketMQ is served", self.rocketmq_broker is not None),
-            "namesrv": ("The name server accepts changes", self.own_name_server is not None),
-            "replication": ("The log is replicated", self._replicates),
-            "admin": (
-                "Queries over HTTP are answered", self.admin_port is not None and self.has_tubemq
-            ),
-        }  # fmt: skip
-        found = [
-            f"{served} without accounts: anyone who can reach {self.host} can use it. "
-            f"Remove {part} from `unprotected`."
-            for part, (served, active) in parts.items()
-            if active and not self.protects(part)
-        ]
-        if self._replicates and self.protects("replication"):
-            found.append(
-                f"The replication protocol has no accounts: port {self.ha_port} serves the whole "
-                "log to trusted addresses, and to those from which an account with all permissions "
-                "has signed a request."
-            )
-        if self.admin_token == JAVA_TOKEN:
-            found.append("`admin_token` is the well-known abc. Choose another one, or none.")
-        return found
-
-    @property
-    def _replicates(self) -> bool:
-        return self.ha_port is not None and self.rocketmq_broker is not None and not self.is_slave
-
-    @property
     def hold_timeout_ms(self) -> int:
         """How long a fetch waits when there are no messages."""
         if self.hold_ms is not None:
             return self.hold_ms
         return 5_000 if self.master is None else 500
+
+    def store_options(self) -> StoreOptions:
+        """The options of the store.
+
+        Raises:
+            UsageError: a value is invalid.
+        """
+        return StoreOptions(
+            segment_bytes=self.log_file_bytes(),
+            flush=self.flush,
+            flush_interval_ms=self.flush_interval_ms,
+            retention_hours=self.retention_hours,
+            retention_bytes=self.retention_bytes,
+            replica=self.is_slave,
+            delay_levels_ms=parse_levels(self.delay_levels),
+        )
 
     def log_file_bytes(self) -> int:
         """The file size of a new log.

@@ -2,9 +2,9 @@
 
 Each field carries a `Setting` in its annotation; the struct is the only list. `settings` reads it
 and returns, for every field, its name, type, default and `Setting`. The command line of
-`coherer serve` derives from that; a configuration file can, too: the key is `Field.name` (its dots
-are tables), `Field.convert` converts the value, and errors name the source of a value by the key or
-by `Field.flag`.
+`coherer serve`, its configuration file and its environment variables derive from that: a field is
+`Field.name` in the file (its dots are tables), `Field.variable` in the environment, and
+`Field.flag` on the command line.
 
 >>> class Options(msgspec.Struct):
 ...     port: Annotated[int, Setting("The port.", panel="Network", port=True)] = 8715
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
@@ -37,12 +37,13 @@ class Setting:
         flag: the option on the command line, if it is not the field's name with dashes.
         short: a one-letter option.
         metavar: what help texts show for the value.
-        env: the environment variable that sets it.
+        env: a short environment variable that sets it, besides `Field.variable`.
         default: the default in words, if the value alone is unclear.
         choices: the words to choose from, if the type does not list them.
         parse: turns text, number or list as the user gives it into the field's value.
         maximum: the upper limit of a number that must be above 0.
         port: it is a port that a node listens on.
+        secret: its value must not be shown.
     """
 
     help: str
@@ -56,6 +57,7 @@ class Setting:
     parse: Callable[[Any], object] | None = None
     maximum: int | None = None
     port: bool = False
+    secret: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,11 @@ class Field:
         return self.setting.flag or "--" + self.key.replace("_", "-")
 
     @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return f"COHERER_{self.key.upper()}"
+
+    @property
     def plain_type(self) -> Any:
         """The type without None."""
         if get_origin(self.type) in {Union, UnionType}:
@@ -122,18 +129,37 @@ class Field:
         return f"{self.setting.help} Default: {default}." if default else self.setting.help
 
     def convert(self, given: object) -> object:
-        """The field's value, from a value of its type in TOML, or from text.
+        """Convert a user's text, number, list or table to the field's value.
+
+        If the field may be None, false and "none" mean None.
 
         Raises:
             msgspec.ValidationError: it does not fit the type.
+            UsageError: a name or password is missing in an account.
         """
+        if self.optional and (given is False or given == "none"):
+            return None
+        if self.setting.parse is not None and not isinstance(given, dict):
+            if self.repeated:
+                given = msgspec.convert(given, list[str])
+            words = isinstance(given, str) and given in self.setting.choices
+            if words or not self.setting.choices:
+                given = self.setting.parse(given)
         return msgspec.convert(given, self.type, strict=False, dec_hook=_path)
 
-    def parse(self, given: object) -> object:
-        """The field's value, from a value of the command line: text, number or list."""
-        if self.setting.parse is not None:
-            return self.setting.parse(given)
-        return frozenset(cast("list[str]", given)) if isinstance(given, list) else given
+    def convert_text(self, text: str) -> object:
+        """Convert one text, as in the environment, where spaces separate several values.
+
+        Raises:
+            msgspec.ValidationError: it does not fit the type.
+            UsageError: a name or password is missing in an account.
+        """
+        return self.convert(text.split() if self.repeated else text)
+
+    @property
+    def optional(self) -> bool:
+        """Whether its value may be None."""
+        return self.plain_type is not self.type
 
 
 def settings(options: type[msgspec.Struct]) -> Iterator[Field]:
@@ -152,7 +178,7 @@ def settings(options: type[msgspec.Struct]) -> Iterator[Field]:
 
 
 def _path(kind: type, given: object) -> object:
-    if kind is Path and isinstance(given, str):
+    if kind is Path and isinstance(given, str | Path):
         return Path(given)
     raise TypeError(f"Expected `{kind.__name__}`")
 

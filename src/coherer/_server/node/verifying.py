@@ -16,6 +16,7 @@ from coherer._rules.rocketmq.delays import DelayPositions
 from coherer._rules.rocketmq.groups import GroupTable
 from coherer._server.core.core import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE
 from coherer._server.node.identity import IDENTITY_FILE, Identity
+from coherer._server.node.version import check_version
 from coherer._server.rocketmq.broker.admin.settings import SETTINGS_FILE
 from coherer._server.rocketmq.broker.clients import FILTERS_FILE
 from coherer._server.rocketmq.broker.delays import DELAY_FILE
@@ -23,9 +24,12 @@ from coherer._server.rocketmq.namesrv.nameserver import CHECKS
 from coherer._server.tubemq.master.state import check_saved
 from coherer._server.tubemq.service import MASTER_FILE
 from coherer._store import OsFiles, Store, StoreOptions
+from coherer._store.backup_files import is_backup
 from coherer._store.config_files import ConfigFiles
+from coherer._store.restore import verify_backup
 from coherer._store.verify import Problem, VerifyReport, verify_store
 from coherer._wire.rocketmq import fastjson, java_properties
+from coherer.errors import UsageError
 
 CONFIG_FILES: Final[dict[str, Callable[[bytes], object]]] = {
     TOPICS_FILE: partial(TopicTable.load, loads=fastjson.loads),
@@ -51,12 +55,15 @@ def _has_store(directory: Path) -> bool:
 
 
 def verify(directory: Path) -> VerifyReport:
-    """Check the directory of a node without changing it.
+    """Check the directory of a node, or a backup, without changing it.
 
     Raises:
-        UsageError: it contains no store.
+        UsageError: it contains no store, or its version is unknown.
         StoreError: another process uses it, or the disk failed.
     """
+    if is_backup(directory):
+        return verify_backup(directory)
+    check_version(directory)
     found = verify_store(directory) if _has_store(directory) else _NO_STORE
     files = ConfigFiles(OsFiles(), directory / "config")
     problems = [
@@ -73,9 +80,14 @@ def repair(directory: Path) -> None:
     Lost messages stay lost; readers skip them.
 
     Raises:
-        UsageError: the directory contains no store.
+        UsageError: the directory contains no store, or it is a backup.
         StoreError: another process uses it, or the disk failed.
     """
+    if is_backup(directory):
+        raise UsageError(
+            f"{directory} is a backup, which cannot be repaired.", hint="Take another backup."
+        )
+    check_version(directory)
     if _has_store(directory):
         options = StoreOptions(verify_bytes=_WHOLE_LOG_BYTES)
         Store.open(directory, options, now_ms=lambda: time.time_ns() // 10**6).close()

@@ -4,8 +4,12 @@ See docs/protocol/rocketmq.md, section 10.
 
 The files are Java's: `conf/plain_acl.yml`, and every `.yml` or `.yaml` below `conf/acl`. They are
 read again when their content changes; while one of them is invalid, the previous content stays in
-effect. The administration writes them, and its changes take effect at once. A rewritten file keeps
-its mode and owner; a new one is readable by its owner only.
+effect. The administration writes them, and its changes take effect at once, as do those of
+`coherer accounts`, which writes the same files. A file that other users can read is refused.
+
+The files hold the secrets in plain text, as Java's do. Hashes are not possible: RocketMQ's requests
+carry an HMAC-SHA1 of their fields, and TubeMQ's one of name, time and a number. Both are keyed with
+the secret, so the node needs it to check them.
 
 The accounts in the node's options come first, are superusers, and are in no file. A superuser is an
 administrator without permission lists. TubeMQ's master and the HTTP administration, which have no
@@ -16,9 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import secrets
-import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
@@ -27,13 +29,13 @@ import msgspec
 import yaml
 
 from coherer._common.clock import IntervalTimer
+from coherer._common.decoding import convert
 from coherer._common.logs import Log
 from coherer._common.masking import masked
 from coherer._rules.common.java_json import DataVersion
 from coherer._rules.rocketmq.acl import PUB, SUB, AccessRules, Account, Request, check_listed
+from coherer._server.core.secret_files import changing, check_private, replace_private
 from coherer._server.rocketmq.remoting import Channel
-from coherer._store import OsFiles
-from coherer._store.files import make_durable_directory
 from coherer._wire.rocketmq import acl as signatures
 from coherer._wire.rocketmq.bodies import HeartbeatData
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
@@ -42,7 +44,6 @@ from coherer._wire.rocketmq.names import retry_topic
 from coherer.errors import ProtocolError, StoreError, UsageError
 
 _log = Log(logging.getLogger(__name__))
-_FILES: Final = OsFiles()
 
 DEFAULT_FILE: Final = "plain_acl.yml"
 TOOLS_FILE: Final = "tools.yml"
@@ -53,7 +54,6 @@ RELOAD_MS: Final = 5_000
 """How often the files are checked for changes."""
 
 NODE_ACCOUNT: Final = "%COHERER_NODE%"
-_PRIVATE: Final = 0o600
 _ADDRESSES_MAX: Final = 1_000
 
 TOPIC, GROUP = "topic", "group"
@@ -178,8 +178,11 @@ class Access:
 
     def tick(self, now_ms: int) -> None:
         """Check the files for changes when due; call it every second or so."""
-        if not self._reload.is_due(now_ms):
-            return
+        if self._reload.is_due(now_ms):
+            self.reload()
+
+    def reload(self) -> None:
+        """Check the files for changes now. If one is invalid, the previous accounts stay valid."""
         try:
             if self._load():
                 _log.info("Reloaded the files of access control")
@@ -221,6 +224,11 @@ class Access:
             StoreError: the file could not be written.
         """
         self._check_not_own(str(changes["accessKey"]))
+        with changing(self._conf):
+            self._load()  # another process may have changed the files
+            self._put(changes, now_ms)
+
+    def _put(self, changes: Mapping[str, object], now_ms: int) -> None:
         check_listed(cast("Sequence[str]", changes.get("topicPerms", ())))
         check_listed(cast("Sequence[str]", changes.get("groupPerms", ())))
         path = self._file_of(str(changes["accessKey"])) or self._default
@@ -242,14 +250,16 @@ class Access:
             StoreError: the file could not be written.
         """
         self._check_not_own(access_key)
-        path = self._file_of(access_key)
-        if path is None:
-            return False
-        content = self._content(path)
-        entries = [
-            entry for entry in content[ACCOUNTS] if str(entry.get("accessKey")) != access_key
-        ]
-        self._write(path, {**content, ACCOUNTS: entries}, now_ms)
+        with changing(self._conf):
+            self._load()
+            path = self._file_of(access_key)
+            if path is None:
+                return False
+            content = self._content(path)
+            entries = [
+                entry for entry in content[ACCOUNTS] if str(entry.get("accessKey")) != access_key
+            ]
+            self._write(path, {**content, ACCOUNTS: entries}, now_ms)
         return True
 
     def trust(self, texts: Sequence[str], now_ms: int) -> bool:
@@ -259,10 +269,12 @@ class Access:
             UsageError: an address is invalid.
             StoreError: the file could not be written.
         """
-        content = self._content(self._default)
-        if TRUSTED not in content:
-            return False
-        self._write(self._default, {**content, TRUSTED: list(texts)}, now_ms)
+        with changing(self._conf):
+            self._load()
+            content = self._content(self._default)
+            if TRUSTED not in content:
+                return False
+            self._write(self._default, {**content, TRUSTED: list(texts)}, now_ms)
         return True
 
     # -- files
@@ -273,6 +285,7 @@ class Access:
         for path in self._paths():
             try:
                 data = path.read_bytes()
+                check_private(path)
             except OSError as error:
                 raise UsageError(f"{path} cannot be read: {error}.") from error
             known = self._files.get(path)
@@ -322,9 +335,7 @@ class Access:
         before = self._files
         self._use({**before, path: new})  # `_read` has validated the content before it is written
         try:
-            make_durable_directory(_FILES, path.parent.absolute())
-            _replace(path, data)
-            _FILES.sync_directory(path.parent)
+            replace_private(path, data)
         except OSError as error:
             self._use(before)
             raise StoreError(f"{path} cannot be written: {error}.") from error
@@ -353,23 +364,6 @@ def _refusal(fault: str) -> Command:
     return Command(ResponseCode.SYSTEM_ERROR, remark=f"{_EXCEPTION}: {fault}")
 
 
-def _replace(path: Path, data: bytes) -> None:
-    """Replace a file atomically, without making its secrets readable to others."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.unlink(missing_ok=True)
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE)
-    with os.fdopen(handle, "wb") as out:
-        out.write(data)
-        out.flush()
-        os.fsync(out.fileno())
-    if path.exists():
-        before = path.stat()
-        if hasattr(os, "chown") and before.st_uid != temporary.stat().st_uid:
-            os.chown(temporary, before.st_uid, before.st_gid)
-        temporary.chmod(stat.S_IMODE(before.st_mode))
-    temporary.replace(path)
-
-
 def _yaml_error(error: Exception) -> str:
     """Describe the error in a YAML file, without the line itself, which may contain a secret."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
@@ -391,6 +385,7 @@ def tools_account(home: Path) -> tuple[str, str] | None:
     if not path.exists():
         return None
     try:
+        check_private(path)
         content: object = yaml.safe_load(path.read_bytes())
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error}.") from error
@@ -489,4 +484,4 @@ def _account(entry: Mapping[str, Any]) -> Account:
 def _version(value: object) -> DataVersion:
     if not isinstance(value, list) or not value:
         return DataVersion()
-    return msgspec.convert(cast("list[object]", value)[0], DataVersion, strict=False)
+    return convert(cast("list[object]", value)[0], DataVersion, strict=False)

@@ -120,6 +120,7 @@ class Channel:
                     self.peer,
                     exc_info=error,
                     about=request.code,
+                    peer=self.peer,
                 )
             self.respond(request, SYSTEM_ERROR, java_exception(error))
 
@@ -213,6 +214,7 @@ class Channel:
                 self.peer,
                 response.opaque,
                 about=self.connection.peer_host,
+                peer=self.peer,
             )
         else:
             waiting.set_result(response)
@@ -258,6 +260,7 @@ class Channel:
                 "Closing the connection with %s after an unhandled error",
                 self.peer,
                 about=self.connection.peer_host,
+                peer=self.peer,
             )
             self.connection.abort()
 
@@ -344,6 +347,7 @@ class RemotingServer:
                 "Closing the connection with %s: no traffic for two minutes",
                 channel.peer,
                 about=channel.connection.peer_host,
+                peer=channel.peer,
             )
             channel.close()
 

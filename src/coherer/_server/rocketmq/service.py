@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+import msgspec
+
 from coherer import _net as net
 from coherer._common.clock import IntervalTimer
 from coherer._common.logs import Log
@@ -186,6 +188,14 @@ class RocketMqService:
             access=check,
         )
 
+    def change(self, options: NodeOptions) -> None:
+        """Apply the options of the node that can change while it runs."""
+        create = options.auto_create_topics
+        if self.broker is not None and create != self._options.auto_create_topics:
+            state = self.broker.state
+            state.change(msgspec.structs.replace(state.options, auto_create_topics=create))
+        self._options = options
+
     async def open_broker(self, port: int, core: Core, access: Access | None = None) -> None:
         """Open the broker's ports.
 
@@ -211,7 +221,7 @@ class RocketMqService:
             self.replicator.start()
 
     def _signer(self) -> Signer | None:
-        directory = self._options.directory
+        directory = self._options.accounts_home
         if (directory / "conf" / "tools.yml").exists():
             from coherer._server.rocketmq.acl import tools_signer
 
@@ -225,7 +235,10 @@ class RocketMqService:
             return
         state = self.broker.state
         registration = BrokerAnnouncement(
-            lambda: state.options, state.topics, self._now_ms, master_found=self._master_found
+            lambda: state.announced_options,
+            state.topics,
+            self._now_ms,
+            master_found=self._master_found,
         )
         if self.name_server is not None:
             server = self.name_server
@@ -236,6 +249,11 @@ class RocketMqService:
             self._remote = RemoteRegistrar(registration, servers, self._outgoing)
             self._remote.start()
             state.announced = self._remote.announced
+
+    def announce(self) -> None:
+        """Register the broker with remote name servers again at once."""
+        if self._remote is not None:
+            self._remote.sync()
 
     async def ready(self) -> None:
         """Wait until a remote name server has accepted the broker."""

@@ -7,11 +7,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+import msgspec
+
 from coherer import _net as net
 from coherer._server.core.core import Core
 from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.core.topic_sync import TopicSync
 from coherer._server.node.node_options import NodeOptions
+from coherer._server.node.siblings import names
 from coherer._server.tubemq.broker.broker import Broker, BrokerConnection
 from coherer._server.tubemq.broker.master_link import (
     EmbeddedMasterLink,
@@ -29,6 +32,7 @@ from coherer.errors import ClosedError, UsageError
 
 if TYPE_CHECKING:  # the parser of ACL files is slow to load, and few nodes need it
     from coherer._server.rocketmq.acl import Access
+    from coherer._server.tubemq.master.ensemble import EnsembleMaster
 
 MASTER_FILE: Final = "tubemqMaster.json"
 
@@ -83,6 +87,7 @@ class TubeMqService:
         self._remote: RemoteMasterLink | None = None
         self._next_report_ms = 0
         self._access: Access | None = None
+        self._ensemble: EnsembleMaster | None = None
 
     async def open_broker(self, core: Core, web_port: int) -> None:
         """Open the ports of the broker. It serves requests after `connect`.
@@ -114,6 +119,21 @@ class TubeMqService:
             core,
         )
 
+    def change(self, options: NodeOptions) -> None:
+        """Apply the options of the node that can change while it runs."""
+        self._options = options
+        if self.broker is not None:
+            state = self.broker.state
+            state.options = msgspec.structs.replace(
+                state.options,
+                hold_ms=options.hold_timeout_ms,
+                transfer_bytes=options.transfer_bytes,
+            )
+        if self.master is not None:
+            self.master.state.options = msgspec.structs.replace(
+                self.master.state.options, auto_create_topics=options.auto_create_topics
+            )
+
     async def open_master(
         self,
         load: Callable[[str, Callable[[bytes], object]], bytes | None],
@@ -131,23 +151,44 @@ class TubeMqService:
             web_port: the port of the HTTP administration; 0 without one.
 
         Raises:
-            UsageError: a port is not available.
+            UsageError: a port is not available, or the ZooKeeper path is in use by Java's masters.
+            CohererError: ZooKeeper does not answer.
         """
         options = self._options
         self._access = access
         passwords = None if access is None else access.passwords
-        self.master = Master(
-            _master_options(options, passwords, web_port),
-            lambda: load(MASTER_FILE, check_saved),
-            lambda take: files.save(MASTER_FILE, take),
-            now_ms=self._now_ms,
-            wall_ms=self._wall_ms,
-        )
+        chosen = _master_options(options, passwords, web_port)
+        if options.zookeeper is not None:
+            from coherer._server.tubemq.master.ensemble import EnsembleMaster  # few nodes need it
+
+            self._ensemble = EnsembleMaster(
+                options.zookeeper,
+                options.zookeeper_session_ms,
+                chosen,
+                self._now_ms,
+                self._wall_ms,
+            )
+            self.master, files = self._ensemble.master, self._ensemble.files
+        else:
+            self.master = Master(
+                chosen,
+                lambda: load(MASTER_FILE, check_saved),
+                lambda take: files.save(MASTER_FILE, take),
+                now_ms=self._now_ms,
+                wall_ms=self._wall_ms,
+            )
         accept = partial(MasterConnection, self.master, files=files)
         self.master_port = (await self._listen(options.master_port, accept)).port
         if options.tls is not None:
             secure = await self._listen(options.master_tls_port, accept, secure=True)
             self.master_tls_port = secure.port
+        if self._ensemble is not None:
+            await self._ensemble.start()
+
+    @property
+    def files(self) -> DeferredSaver | None:
+        """The writer of the metadata of a master with standbys; None for a single master."""
+        return None if self._ensemble is None else self._ensemble.files
 
     def connect(self) -> None:
         """Register the broker at its master, in this node or elsewhere.
@@ -173,7 +214,8 @@ class TubeMqService:
         if not self.broker.state.serving:
             raise UsageError("The node's master rejects its own broker; see the log.")
         self.master.watch(self._embedded.sync)
-        self._adoption = TopicSync(self.master, options.broker_id, self.broker.core)
+        ids = names(options).keys()
+        self._adoption = TopicSync(self.master, options.broker_id, self.broker.core, ids)
         self._adoption.sync()
 
     async def ready(self) -> None:
@@ -192,8 +234,16 @@ class TubeMqService:
         if self.broker is not None:
             self.broker.tick()
 
+    def sync(self) -> None:
+        """Report the broker's state to the master of this node at once."""
+        if self._embedded is not None:
+            self._embedded.sync()
+
     async def leave(self) -> None:
-        """Unregister the broker at the master."""
+        """Unregister the broker at the master; a master leaves its ensemble."""
+        if self._ensemble is not None:
+            await self._ensemble.close()
+            self._ensemble = None
         if self._remote is not None:
             await self._remote.close()
         if self._adoption is not None:
@@ -250,6 +300,7 @@ def _master_options(
         port=options.master_port,
         auto_create_topics=options.auto_create_topics,
         default_partitions=options.default_partitions,
+        siblings=frozenset(names(options)) if options.brokers > 1 else frozenset(),
         max_message_bytes=options.max_message_bytes,
         producer_timeout_ms=options.client_timeout_ms,
         consumer_timeout_ms=options.client_timeout_ms,

@@ -52,6 +52,24 @@ async def test_where_reading_starts(client: BrokerClient, broker: Broker) -> Non
     assert len(broker.state.leases) == 6
 
 
+async def test_where_the_messages_of_a_time_start(
+    client: BrokerClient, broker: Broker, clock: ManualClock
+) -> None:
+    """A question of Coherer's clients; others neither ask nor are answered."""
+    times: list[int] = []
+    for _ in range(4):
+        times.append(broker.state.wall_ms())
+        await client.send()
+        clock.advance(1_000)
+    for number, time in enumerate(times):
+        found = client.register(groupName="g", sinceTime=time)
+        assert (found.sinceOffset, found.currOffset) == (number, 0)
+    assert client.register(groupName="g", sinceTime=times[1] + 1).sinceOffset == 2
+    assert client.register(groupName="g", sinceTime=times[3] + 1).sinceOffset == 4
+    assert client.register(groupName="g", sinceTime=0).sinceOffset == 0
+    assert not client.register(groupName="g").HasField("sinceOffset")
+
+
 async def test_one_consumer_of_a_group_at_a_time(
     client: BrokerClient, broker: Broker, clock: ManualClock
 ) -> None:

@@ -233,3 +233,29 @@ def test_a_damaged_body_keeps_its_wrong_check_sum() -> None:
     record[record.index(b"hello")] ^= 1
     [message] = delivered(mapper, memoryview(bytes(record)))
     assert message.checkSum != crc32(message.payLoadData) & 0x7FFFFFFF
+
+
+BATCH_PIECES = st.sampled_from(
+    ["TAGS\x01a", "TAGS\x01é", "$msgTime$\x01202401020304", "k\x01v", "k\x01w", "KEYS\x01x y",
+     "k\x01", "a=b\x01c", "a\x01b,c", "UNIQ_KEY\x010A", "TUBE\x01r"]
+)  # fmt: skip
+
+
+@given(st.lists(st.lists(BATCH_PIECES, max_size=3).map("\x02".join), min_size=1, max_size=4))
+def test_a_batch_is_stored_as_single_messages_are(texts: list[str]) -> None:
+    """The texts of a batch become the records that the same attributes become by themselves."""
+    wanted: list[tuple[bytes, bytes, int, tuple[str, ...]] | None] = []
+    for text in texts:
+        tag = text.removeprefix("TAGS\x01").partition("\x02")[0] if text[:5] == "TAGS\x01" else ""
+        attributes = text.replace("\x01", "=").replace("\x02", ",")
+        if tag:
+            attributes = "$msgType$" + attributes.removeprefix("TAGS")
+        one = Mapper().to_record(block(attributes) + b"x" if text else b"x", int(bool(text)), tag)
+        clear = text.count("\x02") < text.count("\x01") and "=" not in text and "," not in text
+        wanted.append(one if not text or (one[0] == b"x" and clear) else None)
+    found = Mapper().to_records([text.encode() for text in texts])
+    if found is None:
+        assert None in wanted
+    else:
+        rows = list(zip(*found, strict=True))
+        assert rows == [one[1:] for one in wanted if one is not None]

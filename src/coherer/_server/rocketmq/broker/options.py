@@ -73,8 +73,8 @@ class RocketOptions(msgspec.Struct, frozen=True, kw_only=True):
     auto_create_groups: bool = True
     default_queues: int = 8
     message_bytes_max: int = MESSAGE_BYTES
-    pull_count_max: int = 1024
-    pull_bytes_max: int = 1024 * 1024
+    pull_count_max: int = 10_000
+    pull_bytes_max: int = 2 * 1024 * 1024
     long_polling: bool = True
     short_polling_ms: int = 1_000
     reject_transactions: bool = False

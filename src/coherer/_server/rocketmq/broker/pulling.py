@@ -3,10 +3,10 @@
 See docs/protocol/rocketmq.md, section 2.6. 361 comes from `DefaultLitePullConsumer` of RocketMQ 5;
 request and response are the same.
 
-Messages are sent as slices of the mapped log. A pull that finds no message and may wait is
-suspended (`LongPolling`) until a message arrives that passes its filter. Java also searches all
-suspended pulls every five seconds; here each stored message, of either protocol, resumes the pulls
-that it matches, and `expire` answers those that have timed out.
+Messages are sent as slices of the mapped log; adjacent messages are one slice. A pull that finds no
+message and may wait is suspended (`LongPolling`) until a message arrives that passes its filter.
+Java also searches all suspended pulls every five seconds; here each stored message, of either
+protocol, resumes the pulls that it matches, and `expire` answers those that have timed out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ from typing import Final, TypeVar
 import msgspec
 
 from coherer import limits
-from coherer._record.layout import ROLLED_BACK, properties_of
+from coherer._record.layout import (
+    BLANK,
+    BLANK_BYTES,
+    FIXED_BYTES,
+    MAGIC,
+    ROLLED_BACK,
+    properties_of,
+)
 from coherer._record.properties import RETRY_TOPIC, TAGS, decode, encode, index_keys, tag_code
 from coherer._record.system_topics import OFFSET_MOVED_TOPIC, RETRY_PREFIX
 from coherer._rules.common.topics import READ
@@ -95,7 +102,12 @@ class PullHandler:
         if code is MOVED:
             self._store_moved_event(header, next_offset)
         self._state.counters.read(
-            header.consumer_group, header.topic, header.queue_id, found.records
+            header.consumer_group,
+            header.topic,
+            header.queue_id,
+            len(found.offsets) or (found.next_offset - header.queue_offset if found.records else 0),
+            sum(map(len, found.records)),
+            next_offset,
         )
         fields = {
             "suggestWhichBrokerId": str(self._suggested(group, found)),
@@ -141,14 +153,15 @@ class PullHandler:
         count = max(1, min(header.max_msg_nums, options.pull_count_max))
         if wanted.test is not None:
             return self._read_tested(header, wanted.test, count)
-        return self._state.store.read(
-            header.topic,
-            header.queue_id,
-            header.queue_offset,
-            max_bytes=options.pull_bytes_max,
-            max_count=count,
-            tags=wanted.tags,
-        )
+        store, place = self._state.store, (header.topic, header.queue_id, header.queue_offset)
+        budget = options.pull_bytes_max
+        if wanted.tags is None:
+            found = store.read_stretches(*place, max_bytes=budget, max_count=count)
+            if found is not None and (
+                found.heads_match or _whole(found, found.next_offset - header.queue_offset)
+            ):
+                return found
+        return store.read(*place, max_bytes=budget, max_count=count, tags=wanted.tags)
 
     def _read_tested(
         self, header: PullHeader, test: Callable[[Mapping[str, str]], bool], count: int
@@ -235,6 +248,22 @@ def _outcome(offset: int, found: ReadResult) -> tuple[ResponseCode, int, str]:
     if found.damaged:
         return RETRY, found.next_offset, "MESSAGE_WAS_REMOVING"
     return RETRY, found.next_offset, "NO_MATCHED_MESSAGE"
+
+
+def _whole(found: ReadResult, count: int) -> bool:
+    """Whether slices of the log contain exactly `count` consecutive records."""
+    unpack = BLANK.unpack_from
+    for stretch in found.records:
+        position, end = 0, len(stretch)
+        while position < end - BLANK_BYTES:
+            size, magic = unpack(stretch, position)
+            if magic != MAGIC or size < FIXED_BYTES:
+                return False
+            position += size
+            count -= 1
+        if position != end:
+            return False
+    return count == 0
 
 
 def _passes(record: memoryview, test: Callable[[Mapping[str, str]], bool]) -> bool:
@@ -446,6 +475,11 @@ class LongPolling:
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def ending(self) -> int:
+        """The number of resumed pulls that have not been answered yet."""
+        return len(self._ended)
 
     def add(self, pull: SuspendedPull) -> None:
         """Suspend a pull for the time in its request, or for the broker's own limit.

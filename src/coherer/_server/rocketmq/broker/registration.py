@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from coherer._common.logs import Log
+from coherer._record.system_topics import HISTORY_TOPIC
 from coherer._rules.common.topics import Topic, TopicTable
 from coherer._rules.rocketmq.routes import BrokerRegistration, MasterAddress, QueueData, RouteTable
 from coherer._server.rocketmq.broker.options import RocketOptions
@@ -72,7 +73,7 @@ class BrokerAnnouncement:
         version = self.topics.version
         wrapper = bodies.TopicConfigs(
             data_version=bodies.DataVersion(counter=version.counter, timestamp=version.timestamp),
-            topic_config_table={topic.name: self._config(topic) for topic in self.topics},
+            topic_config_table={topic.name: self._config(topic) for topic in self._shown()},
         )
         return bodies.RegisterBody(topic_config_serialize_wrapper=wrapper).encode()
 
@@ -116,7 +117,7 @@ class BrokerAnnouncement:
                     self._perm(topic),
                     topic.sys_flag,
                 )
-                for topic in self.topics
+                for topic in self._shown()
             },
             filter_servers=[],
             link=link,
@@ -128,6 +129,9 @@ class BrokerAnnouncement:
             self._master_found(master)
         if ordered is not None:
             self.topics.order(ordered, self.now_ms())
+
+    def _shown(self) -> Iterator[Topic]:
+        return (topic for topic in self.topics if topic.name != HISTORY_TOPIC)
 
     def _perm(self, topic: Topic) -> int:
         own = self.options().perm

@@ -90,7 +90,8 @@ class SendBackHandler:
             else:
                 channel.respond(request)
                 topic = decode_properties(draft.properties)[RETRY_TOPIC]
-                state.counters.sent_back(header.group, topic)
+                is_dead = draft.topic.startswith(DLQ_PREFIX)
+                state.counters.sent_back(header.group, topic, is_dead=is_dead)
             channel.connection.flush()
 
         state.core.appender.submit([draft], stored, wait_durable=False)

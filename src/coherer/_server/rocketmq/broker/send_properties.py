@@ -12,7 +12,7 @@ that is sent over RocketMQ must not carry it, so it is removed, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
 from coherer import limits
@@ -28,6 +28,7 @@ from coherer._record.properties import (
     TUBE_MARK,
     UNIQUE_KEY,
     WAIT,
+    aligned_values,
     decode,
     index_keys,
     tag_code,
@@ -45,6 +46,9 @@ _UNIQUE_MARK, _KEYS_MARK, _TUBE = _UNIQUE.encode(), _KEYS.encode(), TUBE_MARK.en
 _UNIQUE_MARK_BYTES = len(_UNIQUE_MARK)
 _ENDS = frozenset((b"", b"\x02"))
 _BATCHES_CACHED = 256
+_MANY = 8
+"""The least number of messages whose property texts are read as columns."""
+_READ = (TAGS, KEYS, UNIQUE_KEY)
 
 
 class StoredProperties(NamedTuple):
@@ -175,10 +179,41 @@ class BatchPropertyRewriter:
         self._suffix = suffix.encode("utf-8", "replace")
         self._behind = b"\x02" + self._suffix
         self._usual = UNIQUE_KEY not in own and KEYS not in own
+        self._columns = self._usual and TAGS not in own
         self._known: dict[bytes, tuple[bytes, int]] = {}
 
     def stored(self, texts: Sequence[bytes]) -> tuple[list[bytes], list[int], list[_Words]]:
         """Rewrite texts; returns the property texts, tag codes and index keys."""
+        if not self._columns or len(texts) < _MANY:
+            return self._stored_one_by_one(texts)
+        found = self._stored_as_columns(texts)
+        if found is not None:
+            return found
+        # Perhaps some messages have a tag, and others have none.
+        counts = [text.count(b"\x02") for text in texts]
+        groups = set(counts)
+        if len(groups) == 1 or len(groups) * _MANY > len(texts):
+            return self._stored_one_by_one(texts)
+        parts: dict[int, Iterator[tuple[bytes, int, _Words]]] = {}
+        for group in groups:
+            some = [text for text, count in zip(texts, counts, strict=True) if count == group]
+            columns = self._stored_as_columns(some) or self._stored_one_by_one(some)
+            parts[group] = zip(*columns, strict=True)
+        data, codes, keys = zip(*[next(parts[count]) for count in counts], strict=True)
+        return list(data), list(codes), list(keys)
+
+    def _stored_as_columns(
+        self, texts: Sequence[bytes]
+    ) -> tuple[list[bytes], list[int], list[_Words]] | None:
+        """Rewrite texts with the same names; None if the names differ."""
+        values = aligned_values(texts)
+        if values is None or TUBE_MARK.encode() in values:
+            return None
+        return [text + self._behind for text in texts], *_read_columns(len(texts), values)
+
+    def _stored_one_by_one(
+        self, texts: Sequence[bytes]
+    ) -> tuple[list[bytes], list[int], list[_Words]]:
         data: list[bytes] = []
         codes: list[int] = []
         keys: list[_Words] = []
@@ -236,6 +271,29 @@ class BatchPropertyRewriter:
 def _read(data: bytes) -> tuple[int, tuple[str, ...]]:
     properties = decode(data)
     return tag_code(properties.get(TAGS)), index_keys(properties)
+
+
+def _read_columns(
+    size: int, values: Mapping[bytes, Sequence[bytes]]
+) -> tuple[list[int], list[_Words]]:
+    """Return the tag codes and index keys of messages with these properties."""
+    tags, words, unique = (_texts(values.get(name.encode())) for name in _READ)
+    codes = [0] * size
+    if tags:
+        known = {tag: tag_code(tag) for tag in set(tags)}
+        codes = [known[tag] for tag in tags]
+    keys: list[_Words] = list(zip(unique, strict=True)) if unique else [()] * size
+    if words:
+        keys = [
+            (*key, *[word for word in text.split(" ") if word])
+            for key, text in zip(keys, words, strict=True)
+        ]
+    return codes, keys
+
+
+def _texts(values: Sequence[bytes] | None) -> list[str]:
+    """Decode values, which contain no separator."""
+    return str(b"\x02".join(values), "utf-8", "replace").split("\x02") if values else []
 
 
 def _cut(text: str, mark: str) -> tuple[str, str]:

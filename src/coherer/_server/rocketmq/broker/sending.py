@@ -19,6 +19,7 @@ from datetime import datetime
 import msgspec
 
 from coherer import limits
+from coherer._record.batches import decode_batch
 from coherer._record.layout import FIXED_BYTES, HOSTS_V6, ROLLED_BACK
 from coherer._record.properties import WAIT, decode
 from coherer._record.system_topics import RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
@@ -35,7 +36,6 @@ from coherer._store import AppendResult, Draft, DraftBatch
 from coherer._wire.rocketmq.codes import FAQ, RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import ONEWAY, Command
 from coherer._wire.rocketmq.headers import SendHeader, read_send
-from coherer._wire.rocketmq.messages import decode_batch
 from coherer._wire.rocketmq.names import dlq_topic, topic_fault
 from coherer._wire.rocketmq.sending import SendResponseEncoder
 from coherer.errors import CohererError, RefusedError, StoreError, StoreFullError, UsageError
@@ -77,7 +77,7 @@ class SendHandler:
         self._timers = timers or TimerService(state.core)
         self._checked_topics: dict[str, _CheckedTopic] = {}
         self._version = -1
-        self._accepting = False
+        self._accepting = self._draining = False
         self._record_bytes_max = self._bytes_max = 0
         self._texts: PropertyRewriter
         self.replies: SendReplies
@@ -120,6 +120,7 @@ class SendHandler:
         self._record_bytes_max = min(options.message_bytes_max, state.store.record_bytes_max)
         self._bytes_max = self._record_bytes_max - _AROUND_BYTES_MAX
         self._accepting = not state.is_slave and not state.core.write_failed
+        self._draining = state.core.draining
 
     # -- plain sends
 
@@ -195,6 +196,10 @@ class SendHandler:
             until = datetime.fromtimestamp(options.accept_sends_from_ms / 1000)  # noqa: DTZ006 - Java's
             text = f"{until:%Y-%m-%d %H:%M:%S},{options.accept_sends_from_ms % 1000:03}"
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {text}")
+        # Consumers may still send messages back to be retried.
+        if self._draining and not header.topic.startswith(RETRY_PREFIX):
+            state.core.send_refused_ms = now_ms
+            raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, _DRAINING)
         known = state.topics.get(header.topic)
         if not options.perm & WRITE and known is not None and known.order:
             remark = f"the broker[{options.host}] sending message is forbidden"
@@ -344,6 +349,7 @@ _ILLEGAL = (
 )  # Java uses these words even if other limits are configured
 _TIMED_BATCH = "the message is illegal, a message of a batch cannot be timed: send it by itself"
 _NOT_AVAILABLE = "service not available now: this broker follows a master, or its disk has failed"
+_DRAINING = "service not available now: this broker is about to stop; send to another one"
 
 
 def _header(request: Command) -> SendHeader:
@@ -530,6 +536,7 @@ class SendBatch:
         self._answer(appended, code)
 
     def _answer(self, appended: Sequence[AppendResult], code: int) -> None:
+        self._state.counters.received(self._drafts, appended)
         replies, encode_success = self._replies, self._replies.encode_success
         frames: list[bytes] = []
         for (request, queue_id), one in zip(self._sends, appended, strict=True):

@@ -7,111 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from operator import attrgetter
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
+import msgspec
+
 from coherer._rules.common.java_json import DataVersion
+from coherer._rules.common.topics import WRITE
 from coherer._rules.rocketmq.clients import ConsumerManager, ProducerManager, QueueLocks
 from coherer._rules.rocketmq.consumer_filters import BloomBits, Compiled, ConsumerFilters
 from coherer._rules.rocketmq.groups import Group, TopicDefaults
-from coherer._rules.rocketmq.stats import (
-    BROKER_GET_NUMS,
-    BROKER_PUT_NUMS,
-    SEND_BACK_NUMS,
-    StatsTable,
-    Totals,
-)
 from coherer._server.core.core import Core
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._server.rocketmq.remoting import Channel
-from coherer._store import AppendResult, Draft, DraftBatch
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.names import Queue
 from coherer._wire.rocketmq.subscription import BloomFilter
 from coherer.errors import CohererError, UsageError
-
-PUT: Final = "put"
-PUT_BYTES: Final = "put bytes"
-GOT: Final = "got"
-FOUND: Final = "found"
-MISSED: Final = "missed"
-"""Stored messages and their bytes, delivered messages, and pulls with and without messages."""
-
-_queue_of: Final = attrgetter("topic", "queue_id")
-_size_of: Final = attrgetter("size_bytes")
-_count_of: Final = attrgetter("count")
-
-
-class BrokerCounters:
-    """The counters of a broker, for codes 28, 208 and 315 (section 2.12).
-
-    Messages are counted when they are stored, over either protocol, and when a pull returns them.
-
-    Args:
-        core: reports stored messages.
-        cluster: the cluster's name.
-
-    Attributes:
-        stats: counters by topic, group and queue.
-        totals: counters of the whole broker.
-        started_ms: when counting began.
-    """
-
-    def __init__(self, core: Core, cluster: str) -> None:
-        now_ms = core.now_ms()
-        self._zone_ms = time.localtime(core.wall_ms() // 1000).tm_gmtoff * 1000
-        self._wall_ms = core.wall_ms
-        self.stats = StatsTable(now_ms)
-        self.totals = Totals(
-            (PUT, PUT_BYTES, GOT, FOUND, MISSED), now_ms, self._day_offset_ms(now_ms)
-        )
-        self.started_ms = now_ms
-        self._cluster = cluster
-        core.on_arrival(self._arrived)
-        core.on_removal(self.stats.forget_topic)
-
-    def read(self, group: str, topic: str, queue_id: int, records: Sequence[memoryview]) -> None:
-        """Count a pull."""
-        count, numbers = len(records), self.totals.numbers
-        if not count:
-            numbers[MISSED] += 1
-            return
-        numbers[FOUND] += 1
-        numbers[GOT] += count
-        self.stats.read(group, topic, queue_id, count, sum(map(len, records)))
-        self.stats.add(BROKER_GET_NUMS, self._cluster, count)
-
-    def sent_back(self, group: str, topic: str) -> None:
-        """Count a message that a consumer has sent back."""
-        self.stats.add(SEND_BACK_NUMS, f"{topic}@{group}", 1)
-
-    def tick(self, now_ms: int) -> None:
-        """Take snapshots of the counters when due; call it every second or so."""
-        self.stats.tick(now_ms)
-        self.totals.tick(now_ms, self._day_offset_ms(now_ms))
-
-    def _day_offset_ms(self, now_ms: int) -> int:
-        return self._zone_ms + self._wall_ms() - now_ms
-
-    def _arrived(
-        self, drafts: Sequence[Draft | DraftBatch], appended: Sequence[AppendResult]
-    ) -> None:
-        count, size_bytes = sum(map(_count_of, appended)), sum(map(_size_of, appended))
-        self.totals.numbers[PUT] += count
-        self.totals.numbers[PUT_BYTES] += size_bytes
-        if len(drafts) == 1:
-            counts = {_queue_of(drafts[0]): count}
-        else:
-            counts = Counter(map(_queue_of, drafts))
-            if count > len(drafts):  # a `DraftBatch` holds several messages
-                for draft, one in zip(drafts, appended, strict=True):
-                    counts[_queue_of(draft)] += one.count - 1
-        self.stats.stored(counts, size_bytes)
-        self.stats.add(BROKER_PUT_NUMS, self._cluster, count)
-
 
 SQL92: Final = "SQL92"
 _BLOOM: Final = BloomFilter()
@@ -209,11 +121,36 @@ class RocketState:
         self.producers = ProducerManager[Channel]()
         self.filters = new_filters()
         self.locks = QueueLocks[Queue]()
-        self.counters = BrokerCounters(core, options.cluster)
+        self.counters = core.counters
+        self.counters.cluster = options.cluster
         self.memory_bytes = _memory_bytes()
         self.replicated_to: Callable[[int, int], Awaitable[int]] | None = None
         self.announced: Callable[[], Awaitable[None]] | None = None
         core.store.store_host = options.store_host
+        self._add_internal_topics()
+        core.groups.add_internal()
+        core.on_change(self._grow)
+        core.on_idle_check(self._in_use)
+        self._committed: set[tuple[str, str]] = set()
+
+    def change(self, options: RocketOptions) -> None:
+        """Replace the options, and announce the topics again if that changes their routes."""
+        before, self.options = self.options, options
+        self._add_internal_topics()
+        creates = options.auto_create_topics and not before.auto_create_topics
+        if before.perm != options.perm or creates:
+            self.topics.touch(self.now_ms())
+        self.core.changed()
+
+    @property
+    def announced_options(self) -> RocketOptions:
+        """The options as announced to name servers: a broker that is about to stop is read-only."""
+        if not self.core.leaving:
+            return self.options
+        return msgspec.structs.replace(self.options, perm=self.options.perm & ~WRITE)
+
+    def _add_internal_topics(self) -> None:
+        options = self.options
         defaults = TopicDefaults(
             cluster=options.cluster,
             broker=options.broker,
@@ -221,16 +158,7 @@ class RocketState:
             queues=options.default_queues,
             trace=options.trace_topic,
         )
-        core.topics.add_internal(defaults.topics(), [defaults.trace_topic])
-        core.groups.add_internal()
-        core.on_change(self._grow)
-        core.on_idle_check(self._in_use)
-        self._committed: set[tuple[str, str]] = set()
-
-    def change(self, options: RocketOptions) -> None:
-        """Replace the options."""
-        self.options = options
-        self.core.changed()
+        self.topics.add_internal(defaults.topics(), [defaults.trace_topic])
 
     def group(self, name: str) -> Group | None:
         """A group's settings; creates the group where that is allowed."""

@@ -21,6 +21,8 @@ from coherer._common.clock import IntervalTimer
 from coherer._common.logs import Log
 from coherer._record.ids import decode_offset_id
 from coherer._record.layout import COMMITTED, ROLLED_BACK, Record, decode
+from coherer._record.properties import REAL_TOPIC
+from coherer._record.properties import decode as decode_properties
 from coherer._record.system_topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from coherer._rules.rocketmq.transaction_checks import CheckOptions, Plan, TransactionLedger
 from coherer._rules.rocketmq.transactions import (
@@ -174,6 +176,10 @@ class TransactionService:
             if isinstance(outcome, CohererError):
                 _refuse(channel, request, outcome)
                 return
+            topic = decode_properties(record.properties).get(REAL_TOPIC)
+            if topic is not None:
+                is_commit = end.state == COMMITTED
+                self._core.counters.ended(topic, record.born_ms, is_commit=is_commit)
             op_offset = outcome[-1].queue_offset
             if op_offset == self._ledger.read_to:  # otherwise `_read_marks` reads it
                 self._ledger.mark(op_offset, end.half_offset)
@@ -259,7 +265,11 @@ class TransactionService:
             elif asked and not ledger.marked(copy.queue_offset):
                 asking = question(source, draft, copy.queue_offset, copy.physical_offset)
                 if not self._ask(asking):
-                    _log.info("No producer of group %s is connected for a check", asking.group)
+                    _log.info(
+                        "No producer of group %s is connected for a check",
+                        asking.group,
+                        group=asking.group,
+                    )
 
     def _read_halves(self, offset: int) -> tuple[Sequence[Record], int]:
         return self._read(HALF_TOPIC, offset)

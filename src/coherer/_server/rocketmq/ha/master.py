@@ -60,7 +60,9 @@ class HaMaster:
         connection.keep_reading()  # a slow link may not drain the buffer within SILENCE_MS
         slave = Slave(self, connection)
         self.slaves.add(slave)
-        _log.info("Slave %s connected", connection.peer, about=connection.peer_host)
+        _log.info(
+            "Slave %s connected", connection.peer, about=connection.peer_host, peer=connection.peer
+        )
         return slave
 
     def tick(self) -> None:
@@ -170,7 +172,7 @@ class Slave:
             _log.error(
                 "Slave %s has the log up to %d, this master only up to %d: they do not match",
                 self.connection.peer, offset, self._store.end_offset,
-                about=self.connection.peer_host,
+                about=self.connection.peer_host, peer=self.connection.peer
 )  # fmt: skip
             self.connection.close()
             return
@@ -182,7 +184,12 @@ class Slave:
         self._master.slaves.discard(self)
         if self._pumping is not None:
             self._pumping.cancel()
-        _log.info("Slave %s disconnected", self.connection.peer, about=self.connection.peer_host)
+        _log.info(
+            "Slave %s disconnected",
+            self.connection.peer,
+            about=self.connection.peer_host,
+            peer=self.connection.peer,
+        )
 
     def tick(self, now_ms: int) -> None:
         """Check timeouts."""
@@ -191,6 +198,7 @@ class Slave:
                 "Disconnecting slave %s: it has sent no report for 20 s",
                 self.connection.peer,
                 about=self.connection.peer_host,
+                peer=self.connection.peer,
             )
             self.connection.abort()
         elif self.position >= 0 and now_ms - self._written_ms > HEARTBEAT_MS:
@@ -212,7 +220,7 @@ class Slave:
             _log.error(
                 "Slave %s asked for the log from %d, which begins at %d: give it a new directory",
                 connection.peer, self.position, store.min_offset,
-                about=connection.peer_host,
+                about=connection.peer_host, peer=connection.peer
 )  # fmt: skip
             connection.close()
             return

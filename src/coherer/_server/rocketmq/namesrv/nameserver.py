@@ -351,7 +351,11 @@ class NameServer:
         self._remoting.tick()
         for link in self.routes.expire(now_ms):
             if isinstance(link, Channel):
-                _log.warning("Removed the broker at %s: its registration has expired", link.peer)
+                _log.warning(
+                    "Removed the broker at %s: its registration has expired",
+                    link.peer,
+                    peer=link.peer,
+                )
                 link.close()
 
     def _closed(self, channel: Channel) -> None:

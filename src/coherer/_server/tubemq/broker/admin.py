@@ -120,9 +120,10 @@ class BrokerAdmin:
         """
         store = self._state.store
         time_ms = params.number("time")
+        wanted = _words(params, "topicName")
         records: list[Answer] = []
         for topic in self._state.topics:
-            if not _selected(params, "topicName", topic.name):
+            if wanted is not None and topic.name not in wanted:
                 continue
             partitions: list[Json] = []
             for number in topic.partition_ids():
@@ -143,19 +144,20 @@ class BrokerAdmin:
 
     def offsets(self, params: Params) -> Answer:
         """admin_query_offset: the offsets of groups."""
-        offsets = self._state.offsets
+        chosen = self._state.offsets.chosen(
+            _words(params, "groupName"), _words(params, "topicName")
+        )
         records: list[Answer] = []
-        for group in sorted(offsets.groups()):
-            if not _selected(params, "groupName", group):
-                continue
-            topics: dict[str, list[Json]] = {}
-            for topic, number, position in offsets.of(group):
-                if _selected(params, "topicName", topic) and position.offset >= 0:
-                    topics.setdefault(topic, []).append(self._offset_form(topic, number, position))
-            shown: list[Json] = [
-                {"topicName": topic, "offsets": forms, "partCount": len(forms)}
-                for topic, forms in sorted(topics.items())
-            ]
+        for group, topics in sorted(chosen.items()):
+            shown: list[Json] = []
+            for topic, positions in sorted(topics.items()):
+                forms: list[Json] = [
+                    self._offset_form(topic, number, position)
+                    for number, position in positions.items()
+                    if position.offset >= 0
+                ]
+                if forms:
+                    shown.append({"topicName": topic, "offsets": forms, "partCount": len(forms)})
             if shown:
                 count = len(shown)
                 records.append({"groupName": group, "subInfo": shown, "topicCount": count})
@@ -180,7 +182,8 @@ class BrokerAdmin:
 
     def registrations(self, params: Params) -> Answer:
         """admin_query_consumer_regmap: the consumer of each partition."""
-        chosen = (r for r in self._state.leases if _selected(params, "groupName", r.group))
+        groups = _words(params, "groupName")
+        chosen = (r for r in self._state.leases if groups is None or r.group in groups)
         return _answer(
             {
                 "Partition": f"{reader.group}:{reader.topic}:{reader.partition}",
@@ -269,6 +272,8 @@ class BrokerAdmin:
         )
         for group in groups:
             self._state.offsets.remove(group, topics)
+        gone = [group for group in groups if not any(self._state.offsets.of(group))]
+        self._state.core.counters.forget_groups(gone)
         return _answer([])
 
     def offset(self, params: Params) -> Answer:
@@ -504,9 +509,9 @@ class BrokerAdmin:
         return forms
 
 
-def _selected(params: Params, name: str, value: str) -> bool:
-    words = params.words(name)
-    return not words or value in words
+def _words(params: Params, name: str) -> frozenset[str] | None:
+    """Return the words of a list; None if it is empty, which selects everything."""
+    return frozenset(params.words(name)) or None
 
 
 def _required_words(params: Params, name: str) -> list[str]:

@@ -33,7 +33,7 @@ from coherer._server.tubemq.broker.master_link import BrokerConfiguration
 from coherer._server.tubemq.broker.sends import SendCache, SendDecoder, SendReplies, refuse_send
 from coherer._server.tubemq.broker.state import BrokerOptions, BrokerState, ReplyChannel
 from coherer._server.tubemq.refusal import Refusal
-from coherer._store import Draft
+from coherer._store import Draft, DraftBatch
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.codes import ResultCode
@@ -107,13 +107,14 @@ class BrokerConnection:
             channel.connection.write_many(failures)
         wall_ms = self._broker.state.wall_ms()
         serials: list[int] = []
-        drafts: list[Draft] = []
+        drafts: list[Draft | DraftBatch] = []
         for request in requests:
             try:
                 if request.method == methods.SEND_MESSAGE:
                     draft = self._sends.decode(request.body, wall_ms)
                     if request.timeout_ms <= 0:
-                        self._broker.core.appender.submit([draft], None)
+                        core = self._broker.core
+                        core.appender.submit([draft], core.counters.counting([draft]))
                         continue
                     drafts.append(draft)
                     serials.append(request.serial)
@@ -127,7 +128,7 @@ class BrokerConnection:
                 frame = channel.session.fatal(request, JAVA_EXCEPTION, error.text)
                 channel.connection.write(frame)
         if drafts:
-            replies = SendReplies(self._broker.state, channel.connection, serials)
+            replies = SendReplies(self._broker.state, channel.connection, serials, drafts)
             self._broker.core.appender.submit(drafts, replies)
 
     def closed(self, error: Exception | None) -> None:  # noqa: ARG002 - the reason is irrelevant
@@ -179,6 +180,7 @@ class BrokerConnection:
                 connection.peer,
                 error,
                 about=connection.peer_host,
+                peer=connection.peer,
             )
             connection.close()
         finally:

@@ -165,7 +165,7 @@ class ConsumerHandler:
             _log.warning(
                 "Consumer %s timed out: partition %s:%d of group %s is free",
                 reader.holder, reader.topic, reader.partition, reader.group,
-                about=reader.group,
+                about=reader.group, topic=reader.topic, group=reader.group
             )  # fmt: skip
             self._remove(reader)
             self._on_lease_end(reader, ResultCode.HB_NO_NODE, _EXPIRED)
@@ -235,7 +235,7 @@ class ConsumerHandler:
         reader.consumer.leases += 1
         self._by_partition.setdefault((topic, partition), []).append(reader)
         self._on_lease_start(reader)
-        return pb.RegisterResponseB2C(
+        answer = pb.RegisterResponseB2C(
             success=True,
             errCode=ResultCode.SUCCESS,
             errMsg=OK,
@@ -243,6 +243,10 @@ class ConsumerHandler:
             maxOffset=high,
             offsetStep=1,  # offsets count messages
         )
+        if request.HasField("sinceTime"):
+            since = state.store.offset_at_time(topic, partition, request.sinceTime)
+            answer.sinceOffset = min(max(since, low), high)
+        return answer
 
     def _reader(self, request: pb.RegisterRequestC2B, peer: str) -> PartitionReader:
         self._state.core.name_group(request.groupName)

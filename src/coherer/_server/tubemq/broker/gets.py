@@ -10,6 +10,9 @@ asked for (the partition becomes *ready*), the consumer is notified: its held ge
 other gets that find nothing are answered instead of held. The answer is success without messages,
 which means "ask again at once" in TubeMQ. A get answers each notification once, and a partition
 becomes ready only once until it is asked for. So a consumer that never asks for it does not loop.
+
+A reader of columns asks for records as they are stored (section 8.7.1). It gets slices of the log,
+without a step per message, unless something is unusual: a filter, or damage in the log.
 """
 
 from __future__ import annotations
@@ -29,43 +32,59 @@ from coherer._server.tubemq.refusal import Refusal, check_text, known_topic
 from coherer._store import AppendResult, Draft, DraftBatch, ReadResult, ReadStatus
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
-from coherer._wire.tubemq.delivery import encode_get_response
+from coherer._wire.tubemq.delivery import encode_get_response, encode_records
 from coherer._wire.tubemq.methods import parse
 from coherer._wire.tubemq.session import Request
 
 _log = Log(logging.getLogger(__name__))
 
 NO_MESSAGES = "The request offset reached maxOffset!"
+_NO_END = 1 << 63
 _SKIPPED = frozenset((ReadStatus.NO_MATCH, ReadStatus.FOUND))
 
 
 class PendingGet:
     """A get that has not been answered.
 
-    Attributes:
+    Args:
         reader: the reader that it reads for.
         channel: where the answer goes.
         request: the request.
+        message: its message.
+
+    Attributes:
         manual: continue after the last read, although that is not committed.
         escape: the consumer applies the flow rules itself.
+        record_bytes: the most bytes of stored records that the client accepts instead of messages.
+        record_end: one after the last offset of such records.
         deadline_ms: when it is answered at the latest.
     """
 
-    __slots__ = ("channel", "deadline_ms", "escape", "manual", "reader", "request")
+    __slots__ = (
+        "channel",
+        "deadline_ms",
+        "escape",
+        "manual",
+        "reader",
+        "record_bytes",
+        "record_end",
+        "request",
+    )
 
     def __init__(
         self,
         reader: PartitionReader,
         channel: ReplyChannel,
         request: Request,
-        manual: bool,
-        escape: bool,
+        message: pb.GetMessageRequestC2B,
     ) -> None:
         self.reader = reader
         self.channel = channel
         self.request = request
-        self.manual = manual
-        self.escape = escape
+        self.manual = message.manualCommitOffset
+        self.escape = message.escFlowCtrl
+        self.record_bytes = message.recordBytes if reader.tags is None else 0
+        self.record_end = message.recordEnd if message.HasField("recordEnd") else _NO_END
         self.deadline_ms = 0
 
 
@@ -107,10 +126,9 @@ class GetHandler:
             reader.ready = False
             reader.consumer.ready -= 1
         self._answer_held(reader, ResultCode.NOT_FOUND, "Replaced by another get.")
-        manual = message.manualCommitOffset
-        if not manual:  # an uncommitted read is repeated
+        if not message.manualCommitOffset:  # an uncommitted read is repeated
             reader.position.commit(message.lastPackConsumed)
-        get = PendingGet(reader, channel, request, manual, message.escFlowCtrl)
+        get = PendingGet(reader, channel, request, message)
         wait_ms = self._pause_ms(get, now_ms)
         if wait_ms:
             text = "The group reads faster than the cluster's flow rules allow."
@@ -190,6 +208,8 @@ class GetHandler:
         if self._state.flow.data_limits:
             unit = reader.throttle.unit_bytes(unit)
         start = position.offset + (position.delta if get.manual else 0)
+        if get.record_bytes > 0 and start < get.record_end and self._serve_records(get, start):
+            return True
         left_out: list[int] = []
         for _ in range(limits.SCANS_PER_GET):
             found = store.read(
@@ -215,6 +235,56 @@ class GetHandler:
                 break  # report omitted messages at once; examining them took time
         self._answer_empty(get, start, left_out)  # after too many scans, let other requests run
         return True
+
+    def _serve_records(self, get: PendingGet, start: int) -> bool:
+        """Answer a get with records as they are stored; False if they cannot be sent so."""
+        reader, position = get.reader, get.reader.position
+        unit = min(get.record_bytes, limits.RECORD_BYTES_PER_GET)
+        if self._state.flow.data_limits:
+            unit = reader.throttle.unit_bytes(unit)
+        found = self._state.store.read_stretches(
+            reader.topic,
+            reader.partition,
+            start,
+            max_bytes=unit,
+            max_count=min(limits.MESSAGES_PER_GET, get.record_end - start),
+        )
+        if found is None:
+            return False
+        position.delta = found.next_offset - position.offset
+        self._count(get, start, found)
+        if get.request.timeout_ms > 0:
+            get.channel.connection.write_many(
+                encode_records(
+                    get.request.serial,
+                    found.records,
+                    offset=start,
+                    next_offset=found.next_offset,
+                    backlog_bytes=found.backlog_bytes,
+                    max_offset=found.max_offset,
+                    first_id=self._state.first_id,
+                )
+            )
+        if found.max_offset > found.next_offset:
+            self._mark_ready(reader, notify=False)
+        return True
+
+    def _count(self, get: PendingGet, start: int, found: ReadResult) -> None:
+        """Count what was read, for the flow rules and the metrics."""
+        reader, size_bytes = get.reader, sum(map(len, found.records))
+        reader.fresh = False
+        if self._state.flow.data_limits:
+            reader.throttle.read_to = self._state.store.end_offset - found.backlog_bytes
+            reader.throttle.count(size_bytes)
+        self._state.core.counters.read(
+            reader.group,
+            reader.topic,
+            reader.partition,
+            # Stretches of records have no offsets of their own, and no gaps.
+            len(found.offsets) or found.next_offset - start,
+            size_bytes,
+            found.next_offset,
+        )
 
     def _mapped(
         self, reader: PartitionReader, found: ReadResult, left_out: list[int]
@@ -244,10 +314,7 @@ class GetHandler:
         left_out: Sequence[int],
     ) -> None:
         reader = get.reader
-        reader.fresh = False
-        if self._state.flow.data_limits:
-            reader.throttle.read_to = self._state.store.end_offset - found.backlog_bytes
-            reader.throttle.count(sum(map(len, found.records)))
+        self._count(get, start, found)
         remaining = found.max_offset - found.next_offset
         frame = encode_get_response(
             get.request.serial,
@@ -297,6 +364,8 @@ class GetHandler:
             reader.topic,
             reader.group,
             described(runs),
+            topic=reader.topic,
+            group=reader.group,
         )
         return runs
 

@@ -28,7 +28,7 @@ reader.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 from zlib import crc32
@@ -40,15 +40,17 @@ from coherer._record.properties import java_hash, tag_code
 from coherer._wire.tubemq.delivery import message_envelope
 from coherer._wire.tubemq.envelope import CONTINUED, VARINTS, varint
 from coherer._wire.tubemq.payload import checksum as checksum_of
+from coherer._wire.tubemq.stored import (
+    MARKED_ATTRIBUTES,
+    MARKED_RAW,
+    NO_ATTRIBUTES,
+    RESERVED,
+    TAGS,
+    TYPE,
+    attributes_of,
+    without_unique_id,
+)
 from coherer.errors import DamagedStoreError
-
-_MARK = properties.TUBE_MARK
-_ATTRIBUTES = b"\x02TUBE\x01a"
-_RAW = b"TUBE\x01r"
-_TYPE = b"$msgType$="
-_TAGS = b"TAGS\x01"
-_UNIQUE = properties.UNIQUE_KEY.encode() + b"\x01"
-_RESERVED = (properties.RESERVED | {_MARK}) - {properties.KEYS}
 
 # CRC, flag, physical offset, sys flag, length of the body: of a record with IPv4 hosts.
 _HEAD: Callable[[memoryview], tuple[int, ...]] = struct.Struct(">8xI4xi8xqi44xI").unpack_from
@@ -60,7 +62,7 @@ _join = b"".join
 _INFLATED_PER_BYTE = 1032  # zlib's maximum ratio
 _INFLATED = limits.DECOMPRESSED_BYTES_PER_GET
 _UNUSUAL = HOSTS_V6 | compression.COMPRESSED
-_LENGTH = struct.Struct(">I")
+_TEXT_BYTES_MAX = limits.PROPERTIES_BYTES_MAX - len(MARKED_ATTRIBUTES)
 
 Stored = tuple[bytes, bytes, int, tuple[str, ...]]
 """Body, properties, tag code and index keys of a record."""
@@ -120,6 +122,30 @@ class Mapper:
         if end > len(data):  # the block is cached, but this payload is truncated
             return self._raw(data, tag)
         return data[end:], known.properties, known.tag_code, known.keys
+
+    def to_records(
+        self, texts: Sequence[bytes]
+    ) -> tuple[list[bytes], list[int], list[tuple[str, ...]]] | None:
+        r"""Translate the property texts of a batch, and mark them as attributes.
+
+        Returns:
+            Properties, tag code and index keys of each record; None if a text cannot be attributes.
+
+        >>> Mapper().to_records([b"TAGS\x01A\x02k\x01v"])
+        ([b'TAGS\x01A\x02k\x01v\x02TUBE\x01a'], [65], [()])
+        """
+        groups: dict[int, list[bytes]] = {}
+        counts = [text.count(b"\x02") if text else -1 for text in texts]
+        for text, count in zip(texts, counts, strict=True):
+            groups.setdefault(count, []).append(text)
+        parts: dict[int, Iterator[tuple[bytes, int, tuple[str, ...]]]] = {}
+        for count, some in groups.items():
+            found = [(b"", 0, ())] * len(some) if count < 0 else _stored_texts(some)
+            if found is None:
+                return None
+            parts[count] = iter(found)
+        properties, codes, keys = zip(*[next(parts[count]) for count in counts], strict=True)
+        return list(properties), list(codes), list(keys)
 
     def deliver(
         self,
@@ -184,24 +210,16 @@ class Mapper:
 
     def _raw(self, data: bytes, tag: str) -> Stored:
         if not tag:
-            return data, _RAW, 0, ()
+            return data, MARKED_RAW, 0, ()
         if "\x01" in tag or "\x02" in tag or len(tag) > limits.PROPERTIES_BYTES_MAX // 8:
-            return data, _RAW, java_hash(tag), ()
-        return data, _TAGS + tag.encode("utf-8", "replace") + b"\x02" + _RAW, java_hash(tag), ()
+            return data, MARKED_RAW, java_hash(tag), ()
+        text = TAGS + tag.encode("utf-8", "replace") + b"\x02" + MARKED_RAW
+        return data, text, java_hash(tag), ()
 
     def _add_properties(self, text: bytes) -> _AttributeBlock:
-        if text.endswith(_RAW) and text[-len(_RAW) - 1 : -len(_RAW)] in {b"", b"\x02"}:
-            entry = _AttributeBlock(b"", -1, 0)
-        elif text.endswith(_ATTRIBUTES):
-            attributes = text[: -len(_ATTRIBUTES)]
-            attributes = attributes.replace(b"\x01", b"=").replace(b"\x02", b",")
-            if attributes.startswith(b"TAGS="):
-                attributes = _TYPE + attributes[5:]
-            entry = _AttributeBlock(_LENGTH.pack(len(attributes)) + attributes, -1, 0)
-        else:
-            # Every message of RocketMQ has a unique id, which would make caching useless.
-            text = _without_unique_id(text)
-            entry = self._properties.get(text) or _attribute_block(text)
+        # Every message of RocketMQ has a unique id, which would make caching useless.
+        text = without_unique_id(text)
+        entry = self._properties.get(text) or _AttributeBlock(*attributes_of(text))
         if len(self._properties) >= self._cached_max:
             self._properties = {b"": _NO_ATTRIBUTES}
         if len(text) <= limits.ATTRIBUTE_BYTES_CACHED:
@@ -288,13 +306,12 @@ def _middles(size: int) -> tuple[bytes, ...]:
     return tuple([VARINTS[high] + b"\x1a" + varint(size) for high in range(8)])
 
 
-# Bit 0 of the flag is cleared, because it has another meaning in RocketMQ.
-_NO_ATTRIBUTES = _AttributeBlock(b"", ~1, 0)
+_NO_ATTRIBUTES = _AttributeBlock(*NO_ATTRIBUTES)
 
 
 def _stored_block(block: bytes, tag: str) -> _StoredBlock | None:
     """The properties for a block, or None if they would not translate back to the same block."""
-    if len(block) > limits.PROPERTIES_BYTES_MAX + len(_TYPE):
+    if len(block) > limits.PROPERTIES_BYTES_MAX + len(TYPE):
         return None  # checked first, because a block may have millions of items
     try:
         items = [item.split("=") for item in block.decode().split(",")]
@@ -306,36 +323,40 @@ def _stored_block(block: bytes, tag: str) -> _StoredBlock | None:
     if not all(name and value for name, value in items) or len(set(names)) < len(names):
         return None
     first = items[0][1] if names[0] == "$msgType$" else ""
-    if first != tag or "$msgType$" in names[1:] or not _RESERVED.isdisjoint(names):
+    if first != tag or "$msgType$" in names[1:] or not RESERVED.isdisjoint(names):
         return None
-    text = block.replace(b"=", b"\x01").replace(b",", b"\x02") + _ATTRIBUTES
+    text = block.replace(b"=", b"\x01").replace(b",", b"\x02") + MARKED_ATTRIBUTES
     if tag:
-        text = _TAGS + text[len(_TYPE) :]
+        text = TAGS + text[len(TYPE) :]
     if len(text) > limits.PROPERTIES_BYTES_MAX:
         return None
     keys = next((tuple(value.split()) for name, value in items if name == properties.KEYS), ())
     return _StoredBlock(tag, text, keys)
 
 
-def _without_unique_id(text: bytes) -> bytes:
-    before, found, after = text.partition(_UNIQUE)
-    if not found or (before and before[-1:] != b"\x02"):
-        return text
-    return before + after.partition(b"\x02")[2]
+def _stored_texts(texts: list[bytes]) -> list[tuple[bytes, int, tuple[str, ...]]] | None:
+    """Return properties, tag codes and keys; None if one of the texts cannot be attributes."""
+    values = properties.aligned_values(texts)
+    joined = b"".join(texts)
+    if values is None or b"KEYS" in values or b"=" in joined or b"," in joined:
+        each = [_stored_text(text) for text in texts]
+        return None if None in each else [one for one in each if one is not None]
+    if _stored_text(texts[0]) is None or max(map(len, texts)) > _TEXT_BYTES_MAX:
+        return None
+    tags = values.get(b"TAGS")
+    codes = [0] * len(texts)
+    if tags is not None:
+        known = {tag: tag_code(str(tag, "utf-8", "replace")) for tag in set(tags)}
+        codes = [known[tag] for tag in tags]
+    return [(text + MARKED_ATTRIBUTES, code, ()) for text, code in zip(texts, codes, strict=True)]
 
 
-def _attribute_block(text: bytes) -> _AttributeBlock:
-    """The attributes for the properties of a record that another protocol has written."""
-    found = properties.decode(text)
-    items = [
-        ("$msgType$", found.pop(properties.TAGS, "")),
-        (properties.TIME, found.pop(properties.TIME, "")),
-        *found.items(),
-    ]
-    attributes = ",".join(
-        f"{name}={value}"
-        for name, value in items
-        if value and name not in _RESERVED and not any(sign in name + value for sign in ",=")
-    ).encode()
-    block = _LENGTH.pack(len(attributes)) + attributes if attributes else b""
-    return _AttributeBlock(block, 0, 1 if block else 0)
+def _stored_text(text: bytes) -> tuple[bytes, int, tuple[str, ...]] | None:
+    if b"=" in text or b"," in text:
+        return None
+    block, tag = text.replace(b"\x01", b"=").replace(b"\x02", b","), ""
+    if text.startswith(TAGS):
+        block = TYPE + block[len(TAGS) :]
+        tag = str(text[len(TAGS) :].partition(b"\x02")[0], "utf-8", "replace")
+    stored = _stored_block(block, tag)
+    return None if stored is None else (stored.properties, stored.tag_code, stored.keys)

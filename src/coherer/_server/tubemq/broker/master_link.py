@@ -48,6 +48,9 @@ _log = Log(logging.getLogger(__name__))
 NORMAL, STOPPED, FAILED = 0, 1, -1
 """The states of reading and writing that a broker reports."""
 
+TIMEOUT_MS, FAILOVER_TIMEOUT_MS = 10_000, 2_000
+"""The timeouts of a call to the only master, and to one of several."""
+
 SETTLE_ROUNDS = 12
 """The maximum number of consecutive heartbeats that exchange a configuration."""
 
@@ -147,8 +150,8 @@ class BrokerConfiguration:
     def _status(self) -> tuple[int, int]:
         state = self._state
         read = STOPPED if state.stop_read else NORMAL
-        if state.core.write_failed:
-            return read, FAILED
+        if state.core.write_failed or state.core.leaving:
+            return read, FAILED  # the master then removes the broker from producers' routes
         return read, STOPPED if state.stop_write else NORMAL
 
     def _apply_common(self, answer: pb.RegisterResponseM2B | pb.HeartResponseM2B) -> None:
@@ -161,7 +164,10 @@ class BrokerConfiguration:
             self._priority_id = answer.qryPriorityId
         stops = answer.stopRead, answer.stopWrite
         if stops != (state.stop_read, state.stop_write):
-            _log.warning("The master has set: stop reading %s, stop writing %s", *stops)
+            _log.warning(
+                "The master %s consumers and %s producers at this broker",
+                *("refuses" if stop else "allows" for stop in stops),
+            )
             state.stop_read, state.stop_write = stops
             state.changed()
         if answer.HasField("clsConfig"):
@@ -197,7 +203,7 @@ class BrokerConfiguration:
         if state.topics.replace(topics, state.now_ms()):
             names = {topic.name for topic in state.topics}
             for name in sorted(before - names):
-                _log.warning("Topic %s is no longer served; its messages stay", name)
+                _log.warning("Topic %s is no longer served; its messages stay", name, topic=name)
             _log.info("%d topics; new: %s", len(names), ", ".join(sorted(names - before)) or "none")
 
     def _remove_topics(self, texts: Iterable[str]) -> None:
@@ -450,12 +456,14 @@ class MasterClient:
 
     Args:
         addresses: host and port of each master.
-        timeout_ms: the timeout of a call.
+        timeout_ms: the timeout of a call; None for a default, which is shorter if another master
+            can be asked.
     """
 
-    def __init__(self, addresses: Sequence[tuple[str, int]], timeout_ms: int = 10_000) -> None:
+    def __init__(self, addresses: Sequence[tuple[str, int]], timeout_ms: int | None = None) -> None:
         self._addresses = sorted(addresses)
-        self._timeout_ms = timeout_ms
+        one, several = TIMEOUT_MS, FAILOVER_TIMEOUT_MS
+        self._timeout_ms = timeout_ms or (several if len(self._addresses) > 1 else one)
         self._current = 0
         self._connection: _MasterConnection | None = None
 

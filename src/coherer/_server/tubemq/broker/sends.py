@@ -25,21 +25,22 @@ from google.protobuf.message import DecodeError
 
 from coherer import limits
 from coherer._net import Connection
+from coherer._record.batches import decode_batch
+from coherer._record.system_topics import HISTORY_TOPIC
 from coherer._rules.common.topics import Topic
 from coherer._server.tubemq.broker.mapping import Mapper
 from coherer._server.tubemq.broker.state import BrokerState
 from coherer._server.tubemq.refusal import Refusal, check_text, known_topic
-from coherer._store import AppendResult, Draft
+from coherer._store import AppendResult, Draft, DraftBatch
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.envelope import CONTINUED, VARINTS, encode_field, response_head, varint
 from coherer._wire.tubemq.frame import TOKEN, encode_frame
 from coherer._wire.tubemq.methods import SEND_MESSAGE, parse
 from coherer._wire.tubemq.payload import checksum
-from coherer.errors import CohererError, StoreFullError
+from coherer.errors import CohererError, ProtocolError, StoreFullError
 
 _HOST = Struct(">iI")
-HISTORY_TOPIC = "__offset_history__"
 _REQUIRED = ("clientId", "topicName", "partitionId", "data", "flag", "checkSum", "sentAddr")
 _IN_SUFFIX = [False, False, False, False, True, True, True]
 
@@ -129,8 +130,8 @@ class SendDecoder:
         self._mapper = cache.mapper
         self._prefix: _Prefix | None = None
 
-    def decode(self, body: bytes, wall_ms: int) -> Draft:
-        """Turn a request into a draft.
+    def decode(self, body: bytes, wall_ms: int) -> Draft | DraftBatch:
+        """Decode a request to the draft of its message, or to the drafts of its batch.
 
         Args:
             body: the body of the request.
@@ -178,9 +179,11 @@ class SendDecoder:
             self._prefix = known
         return known
 
-    def _parse(self, body: bytes, wall_ms: int) -> Draft:
+    def _parse(self, body: bytes, wall_ms: int) -> Draft | DraftBatch:
         request = parse(pb.SendMessageRequestP2B, body)
         topic = self._check(request)
+        if request.HasField("batch"):
+            return self._batch(request, topic, wall_ms)
         tag = request.msgType.strip()
         stored, properties, code, keys = self._mapper.to_record(request.data, request.flag, tag)
         host = _HOST.pack(request.sentAddr, 0)
@@ -191,11 +194,42 @@ class SendDecoder:
         self._cache_prefix(body, request, topic)
         return draft
 
+    def _batch(self, request: pb.SendMessageRequestP2B, topic: Topic, wall_ms: int) -> DraftBatch:
+        try:
+            _, bodies, texts = decode_batch(request.batch)  # each access copies it
+        except ProtocolError as error:
+            raise Refusal(ResultCode.BAD_REQUEST, error.text) from error
+        if not bodies:
+            raise Refusal(ResultCode.BAD_REQUEST, "The batch has no messages.")
+        limit = self._state.payload_bytes_max(topic)
+        if max(map(len, bodies)) + max(map(len, texts)) > limit:
+            sizes = [len(body) + len(text) for body, text in zip(bodies, texts, strict=True)]
+            if max(sizes) > limit:
+                raise _too_large(max(sizes), topic, limit)
+        found = self._mapper.to_records(texts)
+        if found is None or not all(bodies):
+            text = "A message of the batch has no data, or properties that cannot be attributes."
+            raise Refusal(ResultCode.BAD_REQUEST, text)
+        properties, codes, keys = found
+        return DraftBatch(
+            topic.name, request.partitionId, bodies, properties, codes,
+            [int(bool(text)) for text in texts], keys, 0, wall_ms,
+            _HOST.pack(request.sentAddr, 0),
+        )  # fmt: skip
+
     def _check(self, request: pb.SendMessageRequestP2B) -> Topic:
         state = self._state
-        if not state.serving or state.stop_write or state.core.write_failed:
+        # While the broker leaves, the master has stopped it so that producers go elsewhere.
+        stopped = state.stop_write and not state.core.leaving
+        if not state.serving or stopped or state.core.write_failed:
             raise Refusal(
                 ResultCode.SERVICE_UNAVAILABLE, "The broker does not accept messages at present."
+            )
+        if state.core.draining:
+            state.core.send_refused_ms = state.now_ms()
+            raise Refusal(
+                ResultCode.SERVICE_UNAVAILABLE,
+                "The broker is about to stop and accepts no more messages; send to another one.",
             )
         denial = state.access.denial(request.authInfo, produce=True, now_ms=state.now_ms())
         if denial:
@@ -217,13 +251,10 @@ class SendDecoder:
 
     def _check_payload(self, request: pb.SendMessageRequestP2B, topic: Topic) -> None:
         size, limit = len(request.data), self._state.payload_bytes_max(topic)
-        if not size:
+        if not size and not request.HasField("batch"):
             raise Refusal(ResultCode.BAD_REQUEST, "The message has no data.")
         if size > limit:
-            raise Refusal(
-                ResultCode.BAD_REQUEST,
-                f"The message has {size} bytes; topic {topic.name} accepts at most {limit}.",
-            )
+            raise _too_large(size, topic, limit)
         if request.checkSum not in {-1, checksum(request.data)}:
             raise Refusal(ResultCode.FORBIDDEN, "The check sum does not match the data.")
 
@@ -238,6 +269,13 @@ class SendDecoder:
             self._cache.refresh()
             self._prefix = _Prefix(prefix, state.version, topic, state.payload_bytes_max(topic))
             self._cache.add_prefix(self._prefix)
+
+
+def _too_large(size: int, topic: Topic, limit: int) -> Refusal:
+    return Refusal(
+        ResultCode.BAD_REQUEST,
+        f"The message has {size} bytes; topic {topic.name} accepts at most {limit}.",
+    )
 
 
 def _payload(body: bytes, at: int) -> tuple[int, int, int]:
@@ -277,14 +315,22 @@ class SendReplies:
         state: the state of the broker.
         connection: where the answers go.
         serials: the serial numbers of the requests.
+        drafts: their messages.
     """
 
-    __slots__ = ("_connection", "_serials", "_state")
+    __slots__ = ("_connection", "_drafts", "_serials", "_state")
 
-    def __init__(self, state: BrokerState, connection: Connection, serials: list[int]) -> None:
+    def __init__(
+        self,
+        state: BrokerState,
+        connection: Connection,
+        serials: list[int],
+        drafts: Sequence[Draft | DraftBatch],
+    ) -> None:
         self._state = state
         self._connection = connection
         self._serials = serials
+        self._drafts = drafts
 
     def __call__(self, outcome: Sequence[AppendResult] | CohererError, end_offset: int) -> None:  # noqa: ARG002
         """Answer the requests."""
@@ -293,6 +339,7 @@ class SendReplies:
             code, text = _error(outcome)
             connection.write_many(refuse_send(serial, code, text) for serial in self._serials)
             return
+        state.core.counters.received(self._drafts, outcome, ordered=False)
         connection.write(send_replies(self._serials, outcome, state.first_id, state.wall_ms()))
         connection.flush()
 

@@ -49,6 +49,7 @@ from coherer._server.tubemq.master.admin_groups import GroupAdmin
 from coherer._server.tubemq.master.admin_groups_legacy import LegacyGroupAdmin
 from coherer._server.tubemq.master.admin_topics import TopicAdmin
 from coherer._server.tubemq.master.master import Master
+from coherer._server.tubemq.master.state import MasterState
 
 _MIB = 1024 * 1024
 _NUMBERS = {
@@ -94,8 +95,8 @@ def master_admin(master: Master, guard: Guard | None = None) -> AdminApp:
 def _one_master(params: Params) -> Answer:
     del params
     raise ParamError(
-        "admin_transfer_current_master is not supported: this cluster has one master. "
-        "Start a standby and stop this one to move it."
+        "admin_transfer_current_master is not supported. "
+        "Start a standby and stop this master to move its role."
     )
 
 
@@ -125,38 +126,48 @@ class MetricsAdmin:
         return found(metrics_form(state.options.host, "Master", state.wall_ms(), service, calls))
 
     def _service(self) -> Answer:
-        state = self._context.state
-        counters, broker_registry, groups = (
-            state.counters,
-            list(state.broker_registry),
-            list(state.groups),
-        )
-        client_balanced = [g for g in groups if g.subscription.kind is GroupKind.CLIENT_BALANCED]
-        members = [member for group in groups for member in group.members.values()]
-        stopped = [state.broker_registry.stopped(broker.id) for broker in broker_registry]
-        abnormal = [
-            b for b in broker_registry if PAUSED_BY_ERRORS in (b.read_status, b.write_status)
-        ]
+        counters = self._context.state.counters
         return {
             "reset_time": time_text(counters.since_ms),
-            "csm_online_group_cnt": len(groups),
-            "csm_group_timeout_cnt": counters.groups_timed_out,
-            "csm_client_bal_group_cnt": len(client_balanced),
-            "client_balance_timeout_cnt": counters.client_balanced_timed_out,
+            **online_counts(self._context.state),
+            **timeout_counts(self._context.state),
             "server_balance_normal": counters.balances.form(),
             "server_balance_reset": Histogram().form(),
-            "consumer_online_cnt": len(members),
-            "consumer_timeout_cnt": counters.consumers_timed_out,
-            "consumer_con_event_cnt": sum(len(member.assignments) for member in members),
-            "consumer_discon_event_cnt": sum(len(member.revocations) for member in members),
-            "producer_online_cnt": len(state.producers),
-            "producer_timeout_cnt": counters.producers_timed_out,
-            "broker_configured_cnt": len(state.catalog.brokers),
-            "broker_online_cnt": sum(broker.online for broker in broker_registry),
-            "broker_timeout_cnt": counters.brokers_timed_out,
-            "broker_abnormal_cnt": len(abnormal),
-            "broker_forbidden_cnt": sum(any(pair) for pair in stopped),
         }
+
+
+def online_counts(state: MasterState) -> dict[str, int]:
+    """The current counts, by the names of Java's metrics."""
+    groups, registry = list(state.groups), list(state.broker_registry)
+    members = [member for group in groups for member in group.members.values()]
+    stopped = [state.broker_registry.stopped(broker.id) for broker in registry]
+    abnormal = [b for b in registry if PAUSED_BY_ERRORS in (b.read_status, b.write_status)]
+    return {
+        "csm_online_group_cnt": len(groups),
+        "csm_client_bal_group_cnt": sum(
+            group.subscription.kind is GroupKind.CLIENT_BALANCED for group in groups
+        ),
+        "consumer_online_cnt": len(members),
+        "consumer_con_event_cnt": sum(len(member.assignments) for member in members),
+        "consumer_discon_event_cnt": sum(len(member.revocations) for member in members),
+        "producer_online_cnt": len(state.producers),
+        "broker_configured_cnt": len(state.catalog.brokers),
+        "broker_online_cnt": sum(broker.online for broker in registry),
+        "broker_abnormal_cnt": len(abnormal),
+        "broker_forbidden_cnt": sum(any(pair) for pair in stopped),
+    }
+
+
+def timeout_counts(state: MasterState) -> dict[str, int]:
+    """The counts of timeouts since the last reset, by the names of Java's metrics."""
+    counters = state.counters
+    return {
+        "csm_group_timeout_cnt": counters.groups_timed_out,
+        "client_balance_timeout_cnt": counters.client_balanced_timed_out,
+        "consumer_timeout_cnt": counters.consumers_timed_out,
+        "producer_timeout_cnt": counters.producers_timed_out,
+        "broker_timeout_cnt": counters.brokers_timed_out,
+    }
 
 
 def active_admin_url(master: Master) -> str | None:

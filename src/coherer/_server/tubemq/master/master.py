@@ -361,6 +361,7 @@ class MasterConnection:
                 request.method,
                 connection.peer,
                 about=request.method,
+                peer=connection.peer,
             )
             return session.error(request, JAVA_EXCEPTION, "The master failed; see its log.")
         return session.reply(request, answer)

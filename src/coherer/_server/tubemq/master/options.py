@@ -25,6 +25,8 @@ class MasterOptions(msgspec.Struct, frozen=True, kw_only=True):
         auto_add_brokers: whether a broker that is not in the catalog may register. It is added as
             online; if it returns with another address, its record is changed. Otherwise, as in
             Java, it is refused until an administrator has added it.
+        siblings: the ids of brokers that run together; such topics are also created on siblings
+            that are offline.
         max_message_bytes: the cluster's limit for a message; None keeps the limit in the catalog.
         producer_timeout_ms: a producer that is silent for this long is removed.
         consumer_timeout_ms: a consumer that is silent for this long loses its partitions.
@@ -70,6 +72,7 @@ class MasterOptions(msgspec.Struct, frozen=True, kw_only=True):
     auto_create_topics: bool = False
     default_partitions: int = 8
     auto_add_brokers: bool = True
+    siblings: frozenset[int] = frozenset()
     max_message_bytes: int | None = None
     producer_timeout_ms: int = 30_000
     consumer_timeout_ms: int = 30_000

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from coherer import limits
-from coherer._rules.tubemq.records import HISTORY_TOPIC, valid_topic
+from coherer._record.system_topics import HISTORY_TOPIC
+from coherer._rules.tubemq.records import valid_topic
 from coherer._rules.tubemq.registry import Producer
 from coherer._server.tubemq.master.access import Identity
 from coherer._server.tubemq.master.state import MasterState, Peer

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from coherer import limits
+from coherer._common.decoding import decoder
 from coherer._common.logs import Log
 from coherer._common.masking import masked
 from coherer._record.system_topics import is_system_topic
@@ -109,10 +110,14 @@ def check_saved(data: bytes) -> None:
 
 def _parse(data: bytes) -> tuple[_Saved, Catalog]:
     try:
-        stored = msgspec.json.decode(data, type=_Saved)
+        stored = decoder(_Saved).decode(data)
         return stored, Catalog.load(bytes(stored.catalog))
     except msgspec.DecodeError as error:
         raise DamagedStoreError(f"The master's catalog cannot be read: {error}.") from error
+
+
+def _always() -> bool:
+    return True
 
 
 class MasterState:
@@ -123,6 +128,7 @@ class MasterState:
         now_ms: a monotonic clock.
         wall_ms: the time of day.
         standby: whether it refuses requests.
+        may_act: returns whether it may act now; a master with standbys stops when its lease ends.
         watchers: called when the configuration of brokers has changed.
         catalog: the persistent configuration.
         broker_registry: the registered brokers.
@@ -157,6 +163,7 @@ class MasterState:
         self.now_ms = now_ms
         self.wall_ms = wall_ms
         self.standby = options.standby
+        self.may_act: Callable[[], bool] = _always
         self.watchers: list[Callable[[], None]] = []
         self._load = load
         self._save = save
@@ -233,7 +240,7 @@ class MasterState:
         Raises:
             StandbyError: it is a standby.
         """
-        if self.standby:
+        if self.standby or not self.may_act():
             address = f"{self.options.host}:{self.options.port}"
             raise StandbyError(
                 f"{address} is not master now. the connecting client id is {client_id}"
@@ -301,16 +308,17 @@ class MasterState:
 
     def create_missing(self, topics: Iterable[str], user: str) -> None:
         """Create missing topics on all online brokers, if the options permit it."""
-        online = [running.id for running in self.broker_registry if running.online]
+        online = {running.id for running in self.broker_registry if running.online}
         if not self.options.auto_create_topics or not online:
             return
+        brokers = sorted(online | self.options.siblings)
         created = False
         for topic in topics:
             if topic in self.catalog.topics or not valid_topic(topic) or is_system_topic(topic):
                 continue  # RocketMQ's system topics are not available over TubeMQ
             if len(self.catalog.topics) >= limits.TOPICS_MAX:
                 break
-            created = bool(self.create_topic(topic, None, online, user)) or created
+            created = bool(self.create_topic(topic, None, brokers, user)) or created
         if created:
             self.apply_changes(self.now_ms())
 

@@ -2,7 +2,10 @@
 
 Settings by Java's names: codes 25 and 26 (docs/protocol/rocketmq.md, section 2.12). Operators may
 change at run time what Java's broker reads at run time; its identity and directories stay until the
-next start. Changed settings are kept in a file of their own, so that they survive restarts.
+next start. Changed settings are kept in a separate file, so that they survive restarts. (Java
+writes them to its configuration file. A node's may be read-only, and its options may come from the
+environment.) At each start this file takes precedence over the node's options;
+`coherer config show` lists its content.
 
 Accounts and trusted addresses: codes 50 to 54 (section 2.16). Without access control Java's broker
 does not answer 52 and 54, so that clients wait for nothing; here they are refused.
@@ -92,6 +95,16 @@ ABSENT: Final = {
 }
 """Settings without an option that Java's tools need."""
 
+RETENTION: Final = "fileReservedTime"
+"""The number of hours that the log keeps; an operator may change it, too."""
+
+OPTIONS: Final = {
+    "autoCreateTopicEnable": "auto_create_topics",
+    "maxMessageSize": "max_message_bytes",
+    RETENTION: "retention_hours",
+}
+"""The options of a node over which a changed setting takes precedence."""
+
 _FOR_EVER_HOURS: Final = 2**31 - 1
 _PERM: Final = "brokerPermission"
 _READ_WRITE: Final = 6
@@ -140,7 +153,7 @@ class ConfigAdmin:
             "storePathRootDir": str(store.directory),
             "storePathCommitLog": str(store.directory / "commitlog"),
             "mappedFileSizeCommitLog": str(store.options.segment_bytes),
-            "fileReservedTime": str(_FOR_EVER_HOURS if hours is None else max(1, round(hours))),
+            RETENTION: str(_FOR_EVER_HOURS if hours is None else max(1, round(hours))),
             "messageDelayLevel": levels_text(store.options.delay_levels_ms),
         }
 
@@ -152,13 +165,10 @@ class ConfigAdmin:
             StoreError: they could not be written.
         """
         given = settings_in(request)
-        before = self._state.options.perm
         if self._take(given):
             state = self._state
             self._version = self._version.next(state.now_ms())
             state.core.files.save(SETTINGS_FILE, self._content)
-            if state.options.perm != before:
-                state.topics.touch(state.now_ms())
         return done()
 
     def _content(self) -> bytes:
@@ -167,6 +177,7 @@ class ConfigAdmin:
     def _take(self, given: dict[str, str]) -> bool:
         """Change the options. Returns whether any of the settings may be changed."""
         new: dict[str, bool | int | str] = {}
+        kept = self._take_retention(given)
         for name, value in given.items():
             attribute = CHANGEABLE.get(name)
             if attribute is None:
@@ -181,7 +192,26 @@ class ConfigAdmin:
         if new:
             options: RocketOptions = msgspec.structs.replace(self._state.options, **new)
             self._state.change(options)
-        return bool(new)
+        return bool(new) or kept
+
+    def _take_retention(self, given: dict[str, str]) -> bool:
+        """Change how long the log keeps messages of both protocols; return whether it did."""
+        text = given.get(RETENTION)
+        if text is None:
+            return False
+        try:
+            hours = int(text)
+        except ValueError:
+            hours = 0
+        if hours <= 0:
+            _log.warning("Ignored invalid value %r of setting %s", text, RETENTION)
+            return False
+        store = self._state.store
+        store.options = msgspec.structs.replace(
+            store.options, retention_hours=None if hours >= _FOR_EVER_HOURS else hours
+        )
+        self._changed[RETENTION] = text
+        return True
 
 
 def _boolean(text: str) -> bool:

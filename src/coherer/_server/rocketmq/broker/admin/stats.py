@@ -15,6 +15,7 @@ from coherer._record.system_topics import SCHEDULE_TOPIC
 from coherer._rules.common.topics import Topic
 from coherer._rules.rocketmq.clients import ALL, GroupSubscription
 from coherer._rules.rocketmq.stats import GROUP_GET_NUMS, Sum
+from coherer._server.core.counters import FOUND, GOT, MISSED, PUT, PUT_BYTES
 from coherer._server.rocketmq.broker.admin.common import (
     done,
     done_default_remark,
@@ -26,7 +27,7 @@ from coherer._server.rocketmq.broker.admin.common import (
     topics_read,
 )
 from coherer._server.rocketmq.broker.delays import DelayService
-from coherer._server.rocketmq.broker.state import FOUND, GOT, MISSED, PUT, PUT_BYTES, RocketState
+from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.remoting import Refusal
 from coherer._store import QueueEntry
 from coherer._wire.rocketmq import bodies, fastjson

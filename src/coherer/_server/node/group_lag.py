@@ -1,0 +1,157 @@
+"""The lag of consumer groups: the number of messages, and the age of the oldest one.
+
+A group has a lag in a topic once it has committed an offset there, even without members. A
+partition without a committed offset counts from its first message.
+
+The age is that of the message with the lowest log offset among the next messages of all partitions.
+Their log offsets are read from the files of the queues. Offsets of groups without members do not
+change, so the log offsets of the last collection are kept (`_places`). A collection looks up at
+most `LOOKUPS_MAX` others. The remaining groups keep the message that was their oldest before, and
+come first in the next collection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from coherer._record import layout
+from coherer._rules.common.offsets import Position
+from coherer._server.core.core import Core
+
+LOOKUPS_MAX: Final = 1_000
+"""The most queue entries that a collection reads; each takes 10 µs if it is not in memory."""
+
+
+class Lag(NamedTuple):
+    """The lag of a group in a topic.
+
+    Args:
+        topic: the topic.
+        group: the group.
+        messages: the number of messages that are not acknowledged.
+        ready: the number of messages that are not fetched.
+        age_ms: the age of the oldest message that is not acknowledged; 0 if there is no such
+            message, None if it cannot be read.
+        ready_age_ms: the same for messages that are not fetched.
+    """
+
+    topic: str
+    group: str
+    messages: int
+    ready: int
+    age_ms: int | None
+    ready_age_ms: int | None
+
+
+class GroupLags:
+    """Computes the lags of all groups.
+
+    Args:
+        core: what both protocols of the node share.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._places: dict[tuple[str, int, int], int | None] = {}
+        self._next: dict[tuple[str, int, int], int | None] = {}
+        self._oldest_ms: dict[tuple[str, str, bool], int] = {}
+        self._first: tuple[str, str] | None = None
+        self._lookups = 0
+        core.on_removal(self._forget)
+
+    def collect(self) -> Iterator[Lag]:
+        """Iterate over the lags of each group in each topic for which it has committed offsets.
+
+        The caller may let other work run between two of them.
+        """
+        self._next, self._lookups = {}, 0
+        items = self._core.offsets.items()
+        at = next((n for n, item in enumerate(items) if item[:2] == self._first), 0)
+        self._first = None
+        for topic, group, positions in items[at:] + items[:at]:
+            lag = self._lag(topic, group, positions)
+            if lag is not None:
+                yield lag
+        self._places = self._next
+        if self._first is None:
+            kept = {item[:2] for item in items}
+            self._oldest_ms = {of: ms for of, ms in self._oldest_ms.items() if of[:2] in kept}
+
+    def _lag(self, topic: str, group: str, positions: Mapping[int, Position]) -> Lag | None:
+        known = self._core.topics.get(topic)
+        committed = {
+            partition: position.offset
+            for partition, position in positions.items()
+            if position.offset >= 0 and not position.transient
+        }
+        if known is None or not committed:
+            return None
+        queue_range, read_to = self._core.store.queue_range, self._core.counters.read_to
+        messages = ready = 0
+        behind: list[tuple[int, int]] = []
+        unread: list[tuple[int, int]] = []
+        for partition in known.partition_ids():
+            begin, end = queue_range(topic, partition)
+            offset = committed.get(partition, begin)
+            if offset >= end:
+                continue
+            offset = max(offset, begin)
+            behind.append((partition, offset))
+            messages += end - offset
+            fetched = max(read_to.get((group, topic, partition), offset), offset)
+            if fetched < end:
+                unread.append((partition, fetched))
+                ready += end - fetched
+        age_ms = self._age_ms(topic, group, behind, fetched=False)
+        if unread == behind:
+            return Lag(topic, group, messages, ready, age_ms, age_ms)
+        ready_age_ms = self._age_ms(topic, group, unread, fetched=True)
+        return Lag(topic, group, messages, ready, age_ms, ready_age_ms)
+
+    def _age_ms(
+        self, topic: str, group: str, queues: Sequence[tuple[int, int]], *, fetched: bool
+    ) -> int | None:
+        """The age of the oldest message at these offsets; 0 without offsets, None if unknown.
+
+        In one log the message with the lowest log offset is the oldest.
+        """
+        key = topic, group, fetched
+        if not queues:
+            self._oldest_ms.pop(key, None)
+            return 0
+        if self._lookups < LOOKUPS_MAX:
+            first = min(
+                (
+                    place
+                    for partition, offset in queues
+                    if (place := self._place(topic, partition, offset)) is not None
+                ),
+                default=None,
+            )
+            record = None if first is None else self._core.store.record_at(first)
+            if record is None:
+                return None
+            oldest_ms = self._oldest_ms[key] = layout.store_ms_of(record)
+        else:
+            self._first = self._first or (topic, group)
+            known_ms = self._oldest_ms.get(key)
+            if known_ms is None:
+                return None
+            oldest_ms = known_ms
+        return max(0, self._core.wall_ms() - oldest_ms)
+
+    def _forget(self, topic: str) -> None:
+        """Forget a topic: a new topic of that name has other messages at the same offsets."""
+        self._places.clear()
+        self._next.clear()
+        self._oldest_ms = {of: ms for of, ms in self._oldest_ms.items() if of[0] != topic}
+
+    def _place(self, topic: str, partition: int, offset: int) -> int | None:
+        key = topic, partition, offset
+        place = self._places.get(key)
+        if place is None:
+            self._lookups += 1
+            place = self._core.store.place_of(topic, partition, offset)
+        self._next[key] = place
+        return place

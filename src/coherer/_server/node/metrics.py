@@ -1,0 +1,456 @@
+"""The metrics of a node, in Prometheus' text format.
+
+Names and labels are those of RocketMQ 5.1's broker where it has the metric, so that dashboards and
+alert rules for it work here. Messages over TubeMQ count like those over RocketMQ: both are in one
+store. Metrics that only TubeMQ has are named `tubemq_…` after Java's, metrics of the process have
+Prometheus' standard names, and metrics that only Coherer has are named `coherer_…`.
+
+* An unknown value is absent, never zero: a group without committed offsets has no lag.
+* Series of deleted topics and groups disappear.
+* Collecting runs in slices: after `SLICE_S` the event loop runs.
+
+`prometheus_client` is not used: it collects everything in one step, and its import takes 70 to
+100 ms.
+Tests read the result with its parser, and with a real Prometheus.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from coherer import _net as net
+from coherer._common.distribution import Distribution
+from coherer._common.node_status import NodeStatus
+from coherer._common.version import __version__
+from coherer._record import layout
+from coherer._record.system_topics import (
+    READER_GROUP_PREFIX,
+    RETRY_PREFIX,
+    SYSTEM_GROUP_PREFIX,
+    SYSTEM_GROUPS,
+    is_system_topic,
+)
+from coherer._rules.rocketmq.stats import GROUP_GET_NUMS, GROUP_GET_SIZE
+from coherer._server.core.core import Core
+from coherer._server.node.group_lag import GroupLags, Lag
+from coherer._server.node.status import status_of
+from coherer._server.tubemq.master.admin import online_counts, timeout_counts
+from coherer._wire.rocketmq.codes import version_name
+
+if TYPE_CHECKING:
+    from coherer._server.node.node import Node
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+SLICE_S: Final = 0.002
+"""How long collecting may run before the event loop gets a turn."""
+
+LOOP_LAG_S: Final = (0.001, 0.004, 0.016, 0.064, 0.256, 1.024, 4.096)
+
+_CACHED: Final = 8192
+"""The number of topics, and of pairs of topic and group, whose labels are cached as text."""
+
+_CHECKED_EVERY: Final = 16
+"""The number of series, topics or groups after which the time of a slice is checked."""
+
+_LINES: Final = 256
+"""Series that are made bytes at once."""
+
+_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+class Family(NamedTuple):
+    """A metric.
+
+    Args:
+        kind: `counter`, `gauge` or `histogram`.
+        name: its name.
+        help: a description of one sentence.
+    """
+
+    kind: str
+    name: str
+    help: str
+
+
+FAMILIES: Final = (
+    Family("counter", "rocketmq_messages_in_total", "Messages from producers."),
+    Family("counter", "rocketmq_throughput_in_total", "Bytes of messages from producers."),
+    Family("counter", "rocketmq_messages_out_total", "Messages that a group has fetched."),
+    Family("counter", "rocketmq_throughput_out_total", "Bytes that a group has fetched."),
+    Family("histogram", "rocketmq_message_size", "Sizes of messages from producers, in bytes."),
+    Family("counter", "rocketmq_send_to_dlq_messages_total", "Dead letters of a group."),
+    Family("counter", "rocketmq_commit_messages_total", "Committed transactions."),
+    Family("counter", "rocketmq_rollback_messages_total", "Rolled back transactions."),
+    Family(
+        "histogram", "rocketmq_finish_message_latency",
+        "Time from a half message to its commit, in seconds.",
+    ),
+    Family("gauge", "rocketmq_consumer_lag_messages", "Messages not acknowledged by a group."),
+    Family(
+        "gauge", "rocketmq_consumer_lag_latency",
+        "Age of the oldest message that a group has not acknowledged, in ms.",
+    ),
+    Family("gauge", "rocketmq_consumer_inflight_messages", "Messages fetched, not acknowledged."),
+    Family("gauge", "rocketmq_consumer_ready_messages", "Messages that wait to be fetched."),
+    Family(
+        "gauge", "rocketmq_consumer_queueing_latency",
+        "Age of the oldest message that a group has not fetched, in ms.",
+    ),
+    Family("gauge", "rocketmq_consumer_connections", "Connected consumers, by group."),
+    Family("gauge", "rocketmq_producer_connections", "Connected producers."),
+    Family("gauge", "rocketmq_processor_watermark", "Requests that wait for the broker."),
+    Family("gauge", "rocketmq_broker_permission", "Permission: 6 read and write, 4 read, 2 write."),
+    Family("gauge", "rocketmq_topic_number", "Topics."),
+    Family("gauge", "rocketmq_consumer_group_number", "Consumer groups."),
+    Family("gauge", "rocketmq_storage_size", "Bytes of the commit log."),
+    Family("gauge", "rocketmq_storage_flush_behind_bytes", "Bytes written but not synced."),
+    Family(
+        "gauge", "rocketmq_storage_dispatch_behind_bytes",
+        "Bytes written that consumers cannot see yet.",
+    ),
+    Family("gauge", "rocketmq_storage_message_reserve_time", "Age of the oldest message, in ms."),
+    Family("gauge", "tubemq_consumer_connections", "Consumers of TubeMQ, by group."),
+    Family("gauge", "tubemq_producer_connections", "Producers of TubeMQ."),
+    Family("gauge", "tubemq_broker_consume_online_cnt", "Partitions that consumers hold."),
+    Family("counter", "tubemq_broker_consume_timeout_cnt_total", "Partition leases that expired."),
+    Family("gauge", "tubemq_master_csm_online_group_cnt", "Groups with members."),
+    Family("gauge", "tubemq_master_csm_client_bal_group_cnt", "Groups that balance themselves."),
+    Family("gauge", "tubemq_master_consumer_online_cnt", "Consumers."),
+    Family("gauge", "tubemq_master_consumer_con_event_cnt", "Assignments to be sent."),
+    Family("gauge", "tubemq_master_consumer_discon_event_cnt", "Revocations to be sent."),
+    Family("gauge", "tubemq_master_producer_online_cnt", "Producers."),
+    Family("gauge", "tubemq_master_broker_configured_cnt", "Brokers that are configured."),
+    Family("gauge", "tubemq_master_broker_online_cnt", "Brokers that send heartbeats."),
+    Family("gauge", "tubemq_master_broker_abnormal_cnt", "Brokers paused after errors."),
+    Family("gauge", "tubemq_master_broker_forbidden_cnt", "Brokers taken out of service."),
+    Family("counter", "tubemq_master_csm_group_timeout_cnt_total", "Groups that timed out."),
+    Family("counter", "tubemq_master_client_balance_timeout_cnt_total", "The same, self-balanced."),
+    Family("counter", "tubemq_master_consumer_timeout_cnt_total", "Consumers that timed out."),
+    Family("counter", "tubemq_master_producer_timeout_cnt_total", "Producers that timed out."),
+    Family("counter", "tubemq_master_broker_timeout_cnt_total", "Brokers that timed out."),
+    Family("gauge", "coherer_info", "The version of the node; always 1."),
+    Family("gauge", "coherer_ready", "1 if the node is ready (/health/ready), otherwise 0."),
+    Family("gauge", "process_start_time_seconds", "When the node started, since 1970."),
+    Family("gauge", "process_resident_memory_bytes", "Memory of the process (resident size)."),
+    Family("counter", "process_cpu_seconds_total", "User and system time of the process."),
+    Family("histogram", "coherer_event_loop_lag_seconds", "How late timers of the node run."),
+    Family("histogram", "coherer_append_messages", "How many messages are stored together."),
+    Family("histogram", "coherer_sync_seconds", "How long a sync of the log takes."),
+    Family("gauge", "coherer_damaged_bytes", "Bytes of the log that are damaged."),
+    Family("gauge", "coherer_damaged_records", "Lost messages that the last start found."),
+    Family("gauge", "coherer_disk_bytes", "Size of the file system that holds the store."),
+    Family("gauge", "coherer_disk_free_bytes", "Free space of that file system."),
+    Family("gauge", "coherer_retention_limit_bytes", "Size limit of the log, if it has one."),
+    Family("gauge", "coherer_connections", "Open connections."),
+    Family("gauge", "coherer_connections_limit", "Limit of open connections per port."),
+    Family("counter", "coherer_connections_refused_total", "Connections refused by the limit."),
+    Family("gauge", "coherer_unfinished_bytes", "Bytes of partly received requests."),
+    Family("gauge", "coherer_unfinished_bytes_limit", "Limit of unfinished bytes."),
+    Family("gauge", "coherer_unsent_bytes", "Bytes that slow peers have not read yet."),
+    Family("gauge", "coherer_unsent_bytes_limit", "Limit of unsent bytes."),
+    Family("gauge", "coherer_broker_up", "With --brokers: 1 if the broker is up, otherwise 0."),
+    Family("counter", "coherer_broker_restarts_total", "With --brokers: restarts of the broker."),
+    Family("gauge", "coherer_store_writable", "1 if messages can be stored, otherwise 0."),
+)  # fmt: skip
+"""All metrics, in the order of the text."""
+
+
+class Metrics:
+    """Collects the metrics of a node.
+
+    Args:
+        node: the node.
+
+    Attributes:
+        loop_lag: how late timers of the node run, in seconds.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.loop_lag = Distribution(LOOP_LAG_S)
+        self._started_s = time.time()
+        self._lags: GroupLags | None = None
+
+    def status(self) -> NodeStatus:
+        """The status of the node."""
+        return status_of(self._node, time.time() - self._started_s, self.loop_lag)
+
+    async def text(self) -> bytes:
+        """The text of all metrics."""
+        options = self._node.options
+        named = {"cluster": options.cluster, "node_type": "broker", "node_id": options.broker_name}
+        page = Page(_text(named).removeprefix(","))
+        slice_end_s = time.perf_counter() + SLICE_S
+        for step, _ in enumerate(self._collect(page)):
+            if step % _CHECKED_EVERY == 0 and time.perf_counter() > slice_end_s:
+                await asyncio.sleep(0)
+                slice_end_s = time.perf_counter() + SLICE_S
+        pieces: list[bytes] = []
+        for piece in page.pieces():
+            pieces.append(piece)
+            if time.perf_counter() > slice_end_s:
+                await asyncio.sleep(0)
+                slice_end_s = time.perf_counter() + SLICE_S
+        return b"".join(pieces)
+
+    def _collect(self, page: Page) -> Iterator[None]:
+        """Fill the page in steps, between which other work may run."""
+        node = self._node
+        if node.core is not None:
+            yield from _traffic(node.core, page)
+            if self._lags is None:
+                self._lags = GroupLags(node.core)
+            for lag in self._lags.collect():
+                page.add_lag(lag)
+                yield
+            _storage(node.core, page)
+        yield from _rocketmq(node, page)
+        yield from _tubemq(node, page)
+        _siblings(node, page)
+        self._process(page)
+
+    def _process(self, page: Page) -> None:
+        node, budget = self._node, self._node.budget
+        page.add("coherer_info", 1, _text({"version": __version__}))
+        for name, value in {
+            "coherer_ready": int(node.not_ready() is None),
+            "process_start_time_seconds": self._started_s,
+            "process_cpu_seconds_total": time.process_time(),
+            "process_resident_memory_bytes": net.memory_bytes(),
+            "coherer_connections": budget.connections.count,
+            "coherer_connections_limit": budget.limits.connections_max,
+            "coherer_connections_refused_total": budget.connections.refused,
+            "coherer_unfinished_bytes": budget.unfinished.buffered_bytes,
+            "coherer_unfinished_bytes_limit": budget.limits.unfinished_bytes,
+            "coherer_unsent_bytes": budget.writes.unsent_bytes,
+            "coherer_unsent_bytes_limit": budget.limits.write_buffers_bytes,
+        }.items():
+            page.add(name, value)
+        page.add_histogram("coherer_event_loop_lag_seconds", self.loop_lag)
+
+
+def _siblings(node: Node, page: Page) -> None:
+    """Add the metrics of the brokers of `--brokers`."""
+    for one in node.siblings:
+        labels = _text({"broker": one.name})
+        itself = one.broker_id == node.options.broker_id
+        is_up = itself or (one.running and not one.problem)
+        page.add("coherer_broker_up", int(is_up), labels)
+        page.add("coherer_broker_restarts_total", one.restarts, labels)
+
+
+class Page:
+    """The lines of all metrics.
+
+    Args:
+        common: labels of every series, as text.
+    """
+
+    def __init__(self, common: str) -> None:
+        self._common = common
+        self._lines: dict[str, list[str]] = {one.name: [] for one in FAMILIES}
+
+    def add(self, name: str, value: float | None, labels: str = "") -> None:
+        """Add a series, unless its value is unknown."""
+        if value is not None:
+            self._lines[name].append(f"{name}{{{self._common}{labels}}} {value}\n")
+
+    def add_histogram(self, name: str, found: Distribution, labels: str = "") -> None:
+        """Add a histogram."""
+        head, total = f"{name}_bucket{{{self._common}{labels}", 0
+        parts: list[str] = []
+        for bound, count in zip(_bounds(found.bounds), found.counts, strict=True):
+            total += count
+            parts.append(f"{head}{bound}{total}\n")
+        tail = f"{{{self._common}{labels}}}"
+        parts.append(f"{name}_sum{tail} {found.sum}\n{name}_count{tail} {total}\n")
+        self._lines[name].append("".join(parts))
+
+    def add_lag(self, lag: Lag) -> None:
+        """Add the lag of a group in a topic."""
+        lines, labels = self._lines, self._common + _of_group(lag.topic, lag.group)
+        for name, value in (
+            ("rocketmq_consumer_lag_messages", lag.messages),
+            ("rocketmq_consumer_inflight_messages", lag.messages - lag.ready),
+            ("rocketmq_consumer_ready_messages", lag.ready),
+            ("rocketmq_consumer_lag_latency", lag.age_ms),
+            ("rocketmq_consumer_queueing_latency", lag.ready_age_ms),
+        ):
+            if value is not None:
+                lines[name].append(f"{name}{{{labels}}} {value}\n")
+
+    def pieces(self) -> Iterator[bytes]:
+        """The text, in pieces of bounded size; metrics without series are absent."""
+        for one in FAMILIES:
+            lines = self._lines[one.name]
+            if lines:
+                yield f"# HELP {one.name} {one.help}\n# TYPE {one.name} {one.kind}\n".encode()
+            for begin in range(0, len(lines), _LINES):
+                yield "".join(lines[begin : begin + _LINES]).encode()
+
+
+def _traffic(core: Core, page: Page) -> Iterator[None]:
+    """Add the metrics of stored and delivered messages."""
+    for (topic, kind), sizes in list(core.counters.incoming.items()):
+        labels = _of_topic(topic, kind)
+        page.add("rocketmq_messages_in_total", sum(sizes.counts), labels)
+        page.add("rocketmq_throughput_in_total", sizes.sum, labels)
+        page.add_histogram("rocketmq_message_size", sizes, labels)
+        yield
+    for counter, name in (
+        (GROUP_GET_NUMS, "rocketmq_messages_out_total"),
+        (GROUP_GET_SIZE, "rocketmq_throughput_out_total"),
+    ):
+        for key, value in core.counters.stats.values(counter):
+            topic, _, group = key.partition("@")
+            page.add(name, value, _of_group(topic, group))
+            yield
+    for (topic, group), count in list(core.counters.dead.items()):
+        page.add("rocketmq_send_to_dlq_messages_total", count, _of_dead(topic, group))
+        yield
+    for (topic, is_committed), count in list(core.counters.finished.items()):
+        name = f"rocketmq_{'commit' if is_committed else 'rollback'}_messages_total"
+        page.add(name, count, _text({"topic": topic}))
+        yield
+    for topic, took in list(core.counters.commits.items()):
+        page.add_histogram("rocketmq_finish_message_latency", took, _text({"topic": topic}))
+        yield
+    page.add_histogram("coherer_append_messages", core.counters.appends)
+
+
+def _storage(core: Core, page: Page) -> None:
+    store = core.store
+    page.add("rocketmq_storage_size", store.end_offset - store.min_offset, _LOG)
+    behind_bytes = store.end_offset - store.durable_offset
+    page.add("rocketmq_storage_flush_behind_bytes", behind_bytes, _LOG)
+    page.add("rocketmq_storage_dispatch_behind_bytes", 0, _LOG)  # a batch becomes visible at once
+    oldest = store.record_at(store.min_offset)
+    if oldest is not None:
+        age_ms = max(0, core.wall_ms() - layout.store_ms_of(oldest))
+        page.add("rocketmq_storage_message_reserve_time", age_ms, _LOG)
+    writable = not core.write_failed and core.appender.failure is None
+    for name, value in {
+        "rocketmq_topic_number": len(core.topics),
+        "rocketmq_consumer_group_number": len(core.groups),
+        "coherer_damaged_bytes": sum(one.end - one.begin for one in store.log.damage),
+        "coherer_damaged_records": store.recovery.lost,
+        "coherer_retention_limit_bytes": store.options.retention_bytes,
+        "coherer_store_writable": int(writable),
+    }.items():
+        page.add(name, value)
+    with suppress(OSError):  # then the size is unknown
+        disk = shutil.disk_usage(store.directory)
+        page.add("coherer_disk_bytes", disk.total)
+        page.add("coherer_disk_free_bytes", disk.free)
+    page.add_histogram("coherer_sync_seconds", store.log.syncs)
+
+
+def _rocketmq(node: Node, page: Page) -> Iterator[None]:
+    broker = node.rocketmq.broker
+    if broker is None or node.core is None:
+        return
+    state = broker.state
+    page.add("rocketmq_broker_permission", state.options.perm)
+    for processor, waiting in {
+        "send": node.core.appender.waiting,
+        "pull": broker.pulls.suspended.ending,
+    }.items():
+        labels = _text({"processor": processor})
+        page.add("rocketmq_processor_watermark", waiting, labels)
+    # Counted by labels: several version numbers have one name.
+    producers: Counter[str] = Counter()
+    for one in list(state.producers):
+        producers[_client(one.language, one.version)] += 1
+        yield
+    for labels, count in producers.items():
+        page.add("rocketmq_producer_connections", count, labels)
+    for group in state.consumers.groups():
+        members = Counter(_client(one.language, one.version) for one in group.members.values())
+        mode = "pull" if group.settings.consume_type == "CONSUME_ACTIVELY" else "push"
+        named = _of_members(group.name, mode)
+        for labels, count in members.items():
+            page.add("rocketmq_consumer_connections", count, labels + named)
+        yield
+
+
+def _tubemq(node: Node, page: Page) -> Iterator[None]:
+    if node.broker is not None:
+        state = node.broker.state
+        holders: dict[str, set[str]] = {}
+        for one in list(state.leases):
+            holders.setdefault(one.group, set()).add(one.holder)
+            yield
+        for name, found in holders.items():
+            page.add("tubemq_consumer_connections", len(found), _text({"consumer_group": name}))
+            yield
+        page.add("tubemq_broker_consume_online_cnt", len(state.leases))
+        page.add("tubemq_broker_consume_timeout_cnt_total", state.readers_timed_out)
+    if node.master is not None:
+        page.add("tubemq_producer_connections", len(node.master.state.producers))
+        for name, count in online_counts(node.master.state).items():
+            page.add(f"tubemq_master_{name}", count)
+        for name, count in timeout_counts(node.master.state).items():
+            page.add(f"tubemq_master_{name}_total", count)
+
+
+@lru_cache(maxsize=_CACHED)
+def _of_topic(topic: str, kind: str) -> str:
+    return _text({"topic": topic, "message_type": kind, **_system(topic, "")})
+
+
+@lru_cache(maxsize=_CACHED)
+def _of_group(topic: str, group: str) -> str:
+    is_retry = str(topic.startswith(RETRY_PREFIX)).lower()
+    named = {"consumer_group": group, "topic": topic, "is_retry": is_retry}
+    return _text({**named, **_system(topic, group)})
+
+
+@lru_cache(maxsize=_CACHED)
+def _of_dead(topic: str, group: str) -> str:
+    return _text({"consumer_group": group, "topic": topic, **_system(topic, group)})
+
+
+@lru_cache(maxsize=_CACHED)
+def _of_members(group: str, mode: str) -> str:
+    return _text({"consumer_group": group, "consume_mode": mode, **_system("", group)})
+
+
+def _system(topic: str, group: str) -> dict[str, str]:
+    is_group = (
+        group in SYSTEM_GROUPS
+        or group.upper().startswith(SYSTEM_GROUP_PREFIX)
+        or group.startswith(READER_GROUP_PREFIX)
+    )
+    return {"is_system": str(is_group or is_system_topic(topic)).lower()}
+
+
+@lru_cache(maxsize=_CACHED)
+def _client(language: str | None, version: int) -> str:
+    named = {"language": (language or "unknown").lower(), "version": version_name(version).lower()}
+    return _text({**named, "protocol_type": "remoting"})
+
+
+@lru_cache(maxsize=64)
+def _bounds(bounds: tuple[float, ...]) -> tuple[str, ...]:
+    """Return the end of the labels of each bucket of a histogram."""
+    return tuple(f',le="{bound}"}} ' for bound in (*map(float, bounds), "+Inf"))
+
+
+def _text(labels: Mapping[str, object]) -> str:
+    r"""Format labels, each after a comma.
+
+    >>> _text({"topic": 't"1', "le": 5})
+    ',topic="t\\"1",le="5"'
+    """
+    return "".join(f',{name}="{str(value).translate(_ESCAPES)}"' for name, value in labels.items())
+
+
+_LOG: Final = _text({"storage_type": "local", "storage_medium": "disk"})

@@ -1,0 +1,59 @@
+"""What broker 0 of `coherer serve --brokers` knows about the other brokers.
+
+Their topics come from their registrations at the name server of broker 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from coherer._server.core.topic_sync import SiblingSync
+from coherer._server.node.node_options import NodeOptions
+from coherer._server.node.siblings import names
+
+if TYPE_CHECKING:
+    from coherer._rules.rocketmq.routes import RouteTable
+    from coherer._server.core.core import Core
+    from coherer._server.rocketmq.namesrv.nameserver import NameServer
+    from coherer._server.tubemq.master.master import Master
+
+
+def follow(options: NodeOptions, master: Master, routes: RouteTable, core: Core) -> None:
+    """Start copying the topics of the other brokers to the master's catalog.
+
+    Args:
+        options: the options of broker 0.
+        master: the owner of the catalog.
+        routes: the routes of the name server, where the other brokers register.
+        core: the core of broker 0, which knows which topics are internal.
+    """
+    if options.brokers == 1:
+        return
+    known = names(options)
+    sync = SiblingSync(master, known, core.topics.is_internal)
+    others = {name for broker, name in known.items() if broker != options.broker_id}
+    routes.follow(others, sync.registered)
+
+
+def unregistered(
+    options: NodeOptions,
+    master: Master | None,
+    name_server: NameServer | None,
+    drained: Collection[int] = (),
+) -> str:
+    """Say which broker has not registered with the master or name server; "" if all have.
+
+    Brokers with the ids in `drained` are ignored.
+    """
+    if options.brokers == 1:
+        return ""
+    for broker, name in names(options).items():
+        if broker in drained:
+            continue
+        running = None if master is None else master.state.broker_registry.get(broker)
+        if master is not None and (running is None or not running.online):
+            return f"Broker {broker} has not registered with the master yet."
+        if name_server is not None and name not in name_server.routes.brokers:
+            return f"Broker {broker} ({name}) has not registered with the name server yet."
+    return ""

@@ -1,0 +1,198 @@
+"""The status of a node: the page `/status`, which `coherer status` shows."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from coherer import _net as net
+from coherer._common.distribution import Distribution
+from coherer._common.node_status import (
+    DiskStatus,
+    LimitStatus,
+    ListenerStatus,
+    NodeStatus,
+    Rate,
+    StatusWarning,
+)
+from coherer._common.version import __version__
+from coherer._record import layout
+from coherer._record.system_topics import HISTORY_TOPIC, REPLY_TOPIC_SUFFIX, is_system_topic
+from coherer._server.core.core import Core
+from coherer._server.core.counters import GOT, PUT, PUT_BYTES
+from coherer._server.node.exposure import warnings
+from coherer._server.node.siblings import SiblingState
+
+if TYPE_CHECKING:
+    from coherer._server.node.node import Node
+
+NEAR_LIMIT: Final = 0.8
+"""A warning is given if more than this share of a limit is in use."""
+
+FREE_DISK: Final = 0.1
+"""A warning is given if less than this share of the disk is free."""
+
+LATE_MS: Final = 250
+"""A warning is given if timers are later than this."""
+
+_LISTENERS: Final = {
+    "master": "TubeMQ master",
+    "broker": "TubeMQ broker",
+    "master_tls": "TubeMQ master, TLS",
+    "broker_tls": "TubeMQ broker, TLS",
+    "namesrv": "RocketMQ name server",
+    "rocketmq": "RocketMQ broker",
+    "rocketmq_fast": "RocketMQ broker, all requests except pulls",
+    "ha": "replication",
+    "admin": "HTTP administration",
+    "metrics": "metrics and health",
+}
+"""The ports of a node (attributes that end with `_port`), and what they serve."""
+
+_RATES: Final = {PUT: "messages in", PUT_BYTES: "bytes in", GOT: "messages out"}
+
+
+def status_of(node: Node, running_s: float, loop_lag: Distribution) -> NodeStatus:
+    """The status of a node.
+
+    Args:
+        node: the node.
+        running_s: the time since its start.
+        loop_lag: how late its timers run, in seconds.
+    """
+    core, reason, host = node.core, node.not_ready(), node.options.host
+    rates: tuple[Rate, ...] = ()
+    if core is not None:
+        found = [(name, core.counters.totals.rates(total)) for total, name in _RATES.items()]
+        rates = tuple(Rate(name, *values[:2]) for name, values in found)
+    disk = _disk(core) if core is not None else None
+    limits, lag_ms = _limits(node), _quantile_ms(loop_lag)
+    ports = [(name, getattr(node, f"{one}_port")) for one, name in _LISTENERS.items()]
+    return NodeStatus(
+        version=__version__,
+        pid=os.getpid(),
+        running_s=running_s,
+        directory=str(node.options.directory.resolve()),
+        ready=reason is None,
+        reason=reason or "",
+        listeners=tuple(ListenerStatus(n, f"{host}:{port}") for n, port in ports if port >= 0),
+        topics=None if core is None else _users_topics(node, core),
+        groups=None if core is None else len(core.groups),
+        rates=rates,
+        disk=disk,
+        limits=limits,
+        memory_bytes=net.memory_bytes(),
+        loop_lag_ms=lag_ms,
+        warnings=tuple(_warnings(node, disk, limits, lag_ms)),
+    )
+
+
+def _users_topics(node: Node, core: Core) -> int:
+    """How many topics are the users', as `coherer topics list` counts them."""
+    cluster = node.options.cluster
+    own = {HISTORY_TOPIC, cluster, f"{cluster}{REPLY_TOPIC_SUFFIX}", node.options.broker_name}
+    return sum(
+        not (one.name in own or one.name.startswith("%") or is_system_topic(one.name))
+        for one in core.topics
+    )
+
+
+def _disk(core: Core) -> DiskStatus:
+    store = core.store
+    oldest = store.record_at(store.min_offset)
+    try:
+        disk = shutil.disk_usage(store.directory)
+    except OSError:
+        disk = None
+    return DiskStatus(
+        log_bytes=store.end_offset - store.min_offset,
+        log_limit_bytes=store.options.retention_bytes,
+        not_synced_bytes=store.end_offset - store.durable_offset,
+        oldest_ms=None if oldest is None else max(0, core.wall_ms() - layout.store_ms_of(oldest)),
+        damaged_bytes=sum(one.end - one.begin for one in store.log.damage),
+        free_bytes=None if disk is None else disk.free,
+        disk_bytes=None if disk is None else disk.total,
+    )
+
+
+def _limits(node: Node) -> tuple[LimitStatus, ...]:
+    budget = node.budget
+    return (
+        LimitStatus("connections", budget.connections.count, budget.limits.connections_max),
+        LimitStatus(
+            "unfinished requests",
+            budget.unfinished.buffered_bytes,
+            budget.limits.unfinished_bytes,
+            "bytes",
+        ),
+        LimitStatus(
+            "unsent answers",
+            budget.writes.unsent_bytes,
+            budget.limits.write_buffers_bytes,
+            "bytes",
+        ),
+    )
+
+
+def _warnings(
+    node: Node, disk: DiskStatus | None, limits: tuple[LimitStatus, ...], lag_ms: float | None
+) -> Iterator[StatusWarning]:
+    reason = node.not_ready()
+    if reason is not None:
+        yield StatusWarning(f"The node is not ready. {reason}", "Look at its log.")
+    yield from _restarted(node.siblings)
+    for limit in limits:
+        if limit.used > NEAR_LIMIT * limit.limit:
+            text = f"{limit.used / limit.limit:.0%} of the limit for {limit.name} is in use."
+            yield StatusWarning(text, "Find the clients that use so much, or raise the limit.")
+    refused = node.budget.connections.refused
+    if refused:
+        yield StatusWarning(
+            f"{refused} connections were refused since the start.",
+            "Raise `connections_max`, or the number of files that the process may open.",
+        )
+    if disk is not None and disk.damaged_bytes:
+        yield StatusWarning(
+            f"{disk.damaged_bytes:,} bytes of the log are damaged; readers skip them.",
+            "`coherer verify` shows where. Restore the files if there is a copy.",
+        )
+    if disk is not None and disk.free_bytes is not None and disk.disk_bytes:
+        share = disk.free_bytes / disk.disk_bytes
+        if share < FREE_DISK:
+            yield StatusWarning(
+                f"{share:.0%} of the disk is free.",
+                "Lower `retention_hours`, set `retention_bytes`, or make the disk larger.",
+            )
+    if lag_ms is not None and lag_ms > LATE_MS:
+        yield StatusWarning(
+            f"Timers of the node run up to {lag_ms:,.0f} ms late.",
+            "Its processor core is busy; spread topics over more brokers.",
+        )
+    for text in warnings(node.options):
+        what, _, action = text.partition(". ")
+        yield StatusWarning(f"{what.removesuffix('.')}.", action)
+
+
+def _restarted(siblings: Iterable[SiblingState]) -> Iterator[StatusWarning]:
+    """The brokers of `--brokers` that ended by themselves.
+
+    >>> [one.text for one in _restarted([SiblingState(2, "broker-b", restarts=1, note="It hung.")])]
+    ['Broker 2 was started again once. It hung.']
+    """
+    for one in siblings:
+        if one.restarts:
+            times = "once" if one.restarts == 1 else f"{one.restarts} times"
+            text = f"Broker {one.broker_id} was started again {times}. {one.note}"
+            yield StatusWarning(text.strip(), "Look at the log for the reason.")
+
+
+def _quantile_ms(found: Distribution) -> float | None:
+    """Return the limit that 99 % of the values do not exceed; None without values."""
+    wanted, seen = sum(found.counts) * 0.99, 0
+    for bound, count in zip(found.bounds, found.counts, strict=False):
+        seen += count
+        if seen and seen >= wanted:
+            return bound * 1000
+    return found.bounds[-1] * 1000 if sum(found.counts) else None

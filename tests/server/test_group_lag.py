@@ -1,0 +1,67 @@
+"""How far groups are behind, with a bounded number of looks into files."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from coherer._server.core.core import Core
+from coherer._server.node.group_lag import LOOKUPS_MAX, GroupLags
+from coherer._server.node.node import Node
+from coherer._store import Draft
+from tests.server.node_harness import options
+
+
+@pytest.fixture
+async def core(tmp_path: Path) -> AsyncIterator[Core]:
+    async with Node(options(tmp_path)) as node:
+        assert node.core is not None
+        yield node.core
+
+
+def fill(core: Core, topic: str, queues: int) -> None:
+    core.topics.ensure_topic(topic, queues, core.now_ms())
+    core.store.append([Draft(topic, queue, b"x", b"") for queue in range(queues) for _ in range(3)])
+
+
+async def test_every_group_gets_its_age_in_turn(core: Core) -> None:
+    groups, queues = LOOKUPS_MAX // 100 + 5, 100
+    fill(core, "t", queues)
+    for number in range(groups):
+        for queue in range(queues):
+            # Different offsets, so that the groups do not share what was looked up.
+            core.offsets.open(f"g{number}", "t", queue).move_to(number % 3)
+            core.counters.read(f"g{number}", "t", queue, 1, 1, 2 - number % 2)
+    lags = GroupLags(core)
+    known: set[str] = set()
+    for _ in range(4):
+        found = list(lags.collect())
+        assert len(found) == groups
+        assert all(lag.messages > 0 for lag in found), "the lag itself is never old"
+        known |= {lag.group for lag in found if lag.age_ms is not None}
+    assert len(known) == groups
+    assert all(lag.age_ms is not None for lag in lags.collect())
+
+
+async def test_a_new_topic_of_the_same_name_has_other_messages(core: Core) -> None:
+    fill(core, "t", 1)
+    core.offsets.open("g", "t", 0).move_to(1)
+    lags = GroupLags(core)
+    assert [lag.messages for lag in lags.collect()] == [2]
+    core.remove_topic("t")
+    assert list(lags.collect()) == []
+    fill(core, "t", 1)
+    core.offsets.open("g", "t", 0).move_to(0)
+    (lag,) = lags.collect()
+    assert (lag.messages, lag.ready) == (3, 3)
+    assert lag.age_ms is not None
+
+
+async def test_a_group_that_has_read_everything_has_no_age(core: Core) -> None:
+    fill(core, "t", 2)
+    for queue in (0, 1):
+        core.offsets.open("g", "t", queue).move_to(3)
+    (lag,) = GroupLags(core).collect()
+    assert (lag.messages, lag.age_ms, lag.ready_age_ms) == (0, 0, 0)
