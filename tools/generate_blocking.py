@@ -47,7 +47,7 @@ class Facade(NamedTuple):
     fields: Mapping[str, str] = {}
 
 
-READER_FIELDS: Final = {"exact": "bool", "position": "int", "end": "int | None", "left_out": "int"}
+READER_FIELDS: Final = {"exact": "bool", "position": "int", "end": "int | None"}
 
 FACADES: Final[Mapping[str, Mapping[str, Facade]]] = {
     "tubemq": {
@@ -55,7 +55,8 @@ FACADES: Final[Mapping[str, Mapping[str, Facade]]] = {
         "Producer": Facade("ProducerFacade[aio.Producer, Receipt]"),
         "Consumer": Facade("ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]"),
         "Reader": Facade(
-            "ReaderFacade[aio.Reader, MessageBatch]", {"partition": "Partition", **READER_FIELDS}
+            "ReaderFacade[aio.Reader, MessageBatch]",
+            {"partition": "Partition", **READER_FIELDS, "left_out": "int"},
         ),
         "Admin": Facade("Facade[aio.Admin]"),
     },
@@ -78,7 +79,7 @@ FACADES: Final[Mapping[str, Mapping[str, Facade]]] = {
 HIDDEN: Final = {
     "ReceivedBatch": {
         "ack_message", "count", "delivery", "filtered", "message", "namespace", "on_done", "pick",
-        "retries", "retry_message", "split",
+        "retries", "retry_message", "retry_reason", "split",
     },
 }  # fmt: skip
 """Members that other parts of a client call: users do not, so blocking classes lack them."""
@@ -304,12 +305,13 @@ class Generator:
             value = getattr(kind, member)
             tree, module = function(value), home(value)
             ignore = ""
-            body = f"{portal}.tell(super().{member})"
+            body = f"{portal}.post_if_usable(super().{member})"
             if isinstance(tree, ast.AsyncFunctionDef):
                 ignore = "  # type: ignore[override]"
                 given = ", ".join(arguments(tree, set()))
             if member == "dead_letter":
-                body = "self.retry(later=DEAD)"  # asyncio's would call our `retry` in the loop
+                # asyncio's would call our `retry` in the loop.
+                body = "self.retry(later=DEAD, reason=reason)"
                 self.imports.setdefault("coherer._client.rocketmq.received", set()).add("DEAD")
             elif isinstance(tree, ast.AsyncFunctionDef):
                 body = f"work = super().{member}\n        {portal}.call(lambda: work({given}))"

@@ -26,12 +26,14 @@ from generate_blocking import HIDDEN
 TARGET = Path(__file__).parent.parent / "tests" / "api"
 MODULES = (
     "coherer",
+    "coherer.arrow",
     "coherer.tubemq",
     "coherer.rocketmq",
     "coherer.blocking",
     "coherer.blocking.tubemq",
     "coherer.blocking.rocketmq",
     "coherer.errors",
+    "coherer.inlong",
     "coherer.message",
     "coherer.spark",
     "coherer.testing",

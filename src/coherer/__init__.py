@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from coherer._common.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from coherer import blocking, rocketmq, spark, testing, tubemq
     from coherer._api import (
@@ -14,19 +16,19 @@ if TYPE_CHECKING:
         Producer,
         connect,
     )
+    from coherer._client.engine.metrics import ClientMetrics
     from coherer._client.engine.sender import SendReport
     from coherer._net import TlsOptions
     from coherer._views import AnyMessage, GroupState, PartitionState, TopicState
     from coherer.errors import CohererError
     from coherer.message import Message, Receipt, ReceivedMessage
 
-__version__ = "0.2.0"
-
 __all__ = [
     "Admin",
     "AnyMessage",
     "Batch",
     "Client",
+    "ClientMetrics",
     "CohererError",
     "Consumer",
     "GroupState",
@@ -51,6 +53,7 @@ _MODULES = ("blocking", "errors", "rocketmq", "spark", "testing", "tubemq")
 
 _MODULE_OF = {
     "AnyMessage": "_views",
+    "ClientMetrics": "_client.engine.metrics",
     "CohererError": "errors",
     "GroupState": "_views",
     "Message": "message",

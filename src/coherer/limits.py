@@ -143,9 +143,16 @@ SCANS_PER_GET: Final = 8
 MESSAGES_PER_GET: Final = 16_384
 """Messages of one get: small ones cost time rather than bytes."""
 
+RECORD_BYTES_PER_GET: Final = 4 * 1024 * 1024
+"""The most bytes of stored records in one answer, whatever the client asks for."""
+
 DECOMPRESSED_BYTES_PER_GET: Final = 1024 * 1024
 """Bodies that a TubeMQ broker decompresses for one get, in addition to the first: it takes time of
 the event loop, and a consumer does not read frames above `FRAME_BYTES_MAX`."""
+
+DECOMPRESSED_BYTES_PER_ANSWER: Final = 256 * 1024 * 1024
+"""The most bytes that the administration decompresses for one answer: a body of 16 MiB could become
+16 GiB."""
 
 FILTER_NEAR_END: Final = 100_000
 """A consumer with filters is near the end of its partition if this few messages are left."""
@@ -187,6 +194,12 @@ ADMIN_FIELDS_MAX: Final = 1_000
 
 ADMIN_ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 """Largest answer that a client reads: 100,000 partitions and more."""
+
+# -- consumers
+
+RETRY_REASON_CHARS_MAX: Final = 2_000
+"""The most characters of the reason for a retry: even in UTF-8 they leave most of the space for
+properties to the application."""
 
 # -- producers
 

@@ -21,6 +21,7 @@ from typing import Unpack
 from coherer._client.connecting import CommonKeywords, client_options
 from coherer._client.engine.assigned import RetryAfter
 from coherer._client.engine.consumer import Progress
+from coherer._client.engine.metrics import ClientMetrics
 from coherer._client.engine.sender import Outcome, SendReport
 from coherer._client.engine.telemetry import Telemetry
 from coherer._client.rocketmq.admin import Admin
@@ -33,6 +34,7 @@ from coherer._client.rocketmq.admin_records import (
 )
 from coherer._client.rocketmq.client import Client, ConsumerKeywords, ProducerKeywords
 from coherer._client.rocketmq.consumer import Consumer, PullConsumer
+from coherer._client.rocketmq.half_messages import HalfMessages
 from coherer._client.rocketmq.options import (
     ClientOptions,
     ConsumerOptions,
@@ -50,6 +52,7 @@ from coherer._client.rocketmq.start_position import Edge, Start
 from coherer._client.rocketmq.tracing import Kind, Observer, SendObserver, StoredSend
 from coherer._client.rocketmq.transactions import Check, Transaction, Verdict
 from coherer._net import TlsOptions
+from coherer._record.batches import PackedMessages
 from coherer._wire.rocketmq.allocate import (
     Strategy,
     average,
@@ -65,11 +68,13 @@ from coherer._wire.rocketmq.bodies import (
     BrokerStats,
     ClusterInfo,
     ConsumeDirectlyResult,
+    ConsumerConnection,
     Offsets,
     PlainAccessConfig,
     QueueTimeSpan,
     RunningInfo,
     StatsItem,
+    TopicConfig,
 )
 from coherer._wire.rocketmq.delivery import MessageBatch
 from coherer._wire.rocketmq.messages import SendReceipt, StoredMessage
@@ -85,16 +90,19 @@ __all__ = [
     "BrokerStats",
     "Check",
     "Client",
+    "ClientMetrics",
     "ClientOptions",
     "ClusterInfo",
     "ConnectKeywords",
     "ConsumeDirectlyResult",
     "Consumer",
+    "ConsumerConnection",
     "ConsumerKeywords",
     "ConsumerOptions",
     "Edge",
     "FaultRules",
     "GroupState",
+    "HalfMessages",
     "Key",
     "Kind",
     "Listener",
@@ -105,6 +113,7 @@ __all__ = [
     "Observer",
     "Offsets",
     "Outcome",
+    "PackedMessages",
     "PartitionState",
     "PlainAccessConfig",
     "Producer",
@@ -132,6 +141,7 @@ __all__ = [
     "Tags",
     "Telemetry",
     "TlsOptions",
+    "TopicConfig",
     "TopicState",
     "Topics",
     "Transaction",

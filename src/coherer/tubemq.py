@@ -21,6 +21,7 @@ from typing import Unpack
 from coherer._client.connecting import CommonKeywords, client_options
 from coherer._client.engine.assigned import RetryAfter
 from coherer._client.engine.consumer import Progress
+from coherer._client.engine.metrics import ClientMetrics
 from coherer._client.engine.sender import Outcome, SendReport
 from coherer._client.tubemq.admin import Admin
 from coherer._client.tubemq.admin_records import (
@@ -38,7 +39,16 @@ from coherer._client.tubemq.options import Bound, ConsumerOptions, Listener, Sta
 from coherer._client.tubemq.producer import Producer
 from coherer._client.tubemq.reader import Reader
 from coherer._client.tubemq.routing import QualityRules
+from coherer._common.node_status import (
+    DiskStatus,
+    LimitStatus,
+    ListenerStatus,
+    NodeStatus,
+    Rate,
+    StatusWarning,
+)
 from coherer._net import TlsOptions
+from coherer._record.batches import PackedMessages
 from coherer._wire.tubemq.delivery import MessageBatch
 from coherer._wire.tubemq.names import BrokerInfo, Partition
 from coherer.message import Message, Receipt, ReceivedMessage
@@ -49,22 +59,29 @@ __all__ = [
     "BrokerInfo",
     "BrokerState",
     "Client",
+    "ClientMetrics",
     "ClientOptions",
     "ConnectKeywords",
     "Consumer",
     "ConsumerKeywords",
     "ConsumerOptions",
+    "DiskStatus",
     "GroupState",
+    "LimitStatus",
     "Listener",
+    "ListenerStatus",
     "MemberState",
     "Message",
     "MessageBatch",
+    "NodeStatus",
     "Outcome",
+    "PackedMessages",
     "Partition",
     "PartitionState",
     "Producer",
     "Progress",
     "QualityRules",
+    "Rate",
     "Reader",
     "Receipt",
     "ReceivedBatch",
@@ -72,6 +89,7 @@ __all__ = [
     "RetryAfter",
     "SendReport",
     "Start",
+    "StatusWarning",
     "TlsOptions",
     "TopicState",
     "Topics",
@@ -83,6 +101,7 @@ class ConnectKeywords(CommonKeywords, total=False):
     """The keywords of `connect`; see `ClientOptions`."""
 
     admin: str | None
+    on_disk: bool
 
 
 def connect(url: str | None = None, **options: Unpack[ConnectKeywords]) -> Client:

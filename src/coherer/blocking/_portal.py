@@ -122,7 +122,7 @@ class Portal:
         self.check()
         self._loop.call_soon_threadsafe(work)
 
-    def tell(self, work: Callable[[], object]) -> None:
+    def post_if_usable(self, work: Callable[[], object]) -> None:
         """Call a plain function in the loop's thread without waiting; when closed, do nothing."""
         if self.usable:
             self._loop.call_soon_threadsafe(work)
@@ -355,6 +355,7 @@ class ProducerFacade(ManagedFacade[P], Generic[P, R]):
         self._published = inner._published  # pyright: ignore[reportPrivateUsage]
         self._window = inner._window  # pyright: ignore[reportPrivateUsage]
         self._make_bulk = inner._bulk  # pyright: ignore[reportPrivateUsage]
+        self._metered = inner._metered  # pyright: ignore[reportPrivateUsage]
         self._plain_post: Post = inner._post  # pyright: ignore[reportPrivateUsage]
 
     def __exit__(
@@ -402,6 +403,7 @@ class ProducerFacade(ManagedFacade[P], Generic[P, R]):
             self._portal.call(lambda: producer.publish(message.topic))
         if self._window.full or self._in_flight() >= self._window.limit:
             self._portal.call(producer.ready)
+        sink = self._metered(message, sink)
         self._waiting.append((message, sink, post or self._plain_post))
         if not self._woken:
             self._woken = True

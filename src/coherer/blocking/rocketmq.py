@@ -36,21 +36,25 @@ from coherer.blocking._portal import (
     ProducerFacade,
     ReaderFacade,
 )
+from coherer.errors import CohererError
 from coherer.rocketmq import (
     AclConfig,
     BrokerData,
     BrokerState,
     BrokerStats,
     Check,
+    ClientMetrics,
     ClientOptions,
     ClusterInfo,
     ConnectKeywords,
     ConsumeDirectlyResult,
+    ConsumerConnection,
     ConsumerKeywords,
     ConsumerOptions,
     Edge,
     FaultRules,
     GroupState,
+    HalfMessages,
     Key,
     Kind,
     Listener,
@@ -61,6 +65,7 @@ from coherer.rocketmq import (
     Observer,
     Offsets,
     Outcome,
+    PackedMessages,
     PartitionState,
     PlainAccessConfig,
     ProducerKeywords,
@@ -83,6 +88,7 @@ from coherer.rocketmq import (
     Tags,
     Telemetry,
     TlsOptions,
+    TopicConfig,
     Topics,
     TopicState,
     Verdict,
@@ -102,16 +108,19 @@ __all__ = [
     "BrokerStats",
     "Check",
     "Client",
+    "ClientMetrics",
     "ClientOptions",
     "ClusterInfo",
     "ConnectKeywords",
     "ConsumeDirectlyResult",
     "Consumer",
+    "ConsumerConnection",
     "ConsumerKeywords",
     "ConsumerOptions",
     "Edge",
     "FaultRules",
     "GroupState",
+    "HalfMessages",
     "Key",
     "Kind",
     "Listener",
@@ -122,6 +131,7 @@ __all__ = [
     "Observer",
     "Offsets",
     "Outcome",
+    "PackedMessages",
     "PartitionState",
     "PlainAccessConfig",
     "Producer",
@@ -149,6 +159,7 @@ __all__ = [
     "Tags",
     "Telemetry",
     "TlsOptions",
+    "TopicConfig",
     "TopicState",
     "Topics",
     "Transaction",
@@ -211,9 +222,9 @@ class ReceivedMessage(aio.ReceivedMessage, frozen=True, eq=False, gc=False):
 
     def ack(self) -> None:
         """Acknowledge the message: it is not delivered again. Repeating it has no effect."""
-        cast("ReceivedBatch", self._batch).portal.tell(super().ack)
+        cast("ReceivedBatch", self._batch).portal.post_if_usable(super().ack)
 
-    def retry(self, *, later: RetryAfter = None) -> None:  # type: ignore[override]
+    def retry(self, *, later: RetryAfter = None, reason: str | None = None) -> None:  # type: ignore[override]
         """Have the message delivered again later, with a higher `attempt`.
 
         The broker keeps it meanwhile. After too many attempts it becomes a dead letter. An orderly
@@ -223,16 +234,24 @@ class ReceivedMessage(aio.ReceivedMessage, frozen=True, eq=False, gc=False):
         Args:
             later: the delay. Brokers only have some delays (`_record.system_topics`) and use the
                 next longer one. A number is one of these levels. None: longer with each attempt.
+            reason: why the message is retried, for the people who examine dead letters. The broker
+                stores it as the property `cohererRetryReason`, up to
+                `limits.RETRY_REASON_CHARS_MAX` characters; a later reason replaces it. Do not put
+                secrets in it.
 
         Raises:
             UsageError: there is no such level.
         """
         work = super().retry
-        cast("ReceivedBatch", self._batch).portal.call(lambda: work(later=later))
+        cast("ReceivedBatch", self._batch).portal.call(lambda: work(later=later, reason=reason))
 
-    def dead_letter(self) -> None:  # type: ignore[override]
-        """Make the message a dead letter: it is not delivered to the group again."""
-        self.retry(later=DEAD)
+    def dead_letter(self, *, reason: str | None = None) -> None:  # type: ignore[override]
+        """Make the message a dead letter: it is not delivered to the group again.
+
+        Args:
+            reason: see `retry`.
+        """
+        self.retry(later=DEAD, reason=reason)
 
 
 _MESSAGE: Final[Callable[..., ReceivedMessage]] = ReceivedMessage
@@ -256,20 +275,25 @@ class ReceivedBatch(aio.ReceivedBatch):
         The acknowledgement goes to the server with the next fetch, or by `Consumer.commit`.
         Acknowledging a batch again, or after its partition moved to another member, has no effect.
         """
-        self.portal.tell(super().ack)
+        self.portal.post_if_usable(super().ack)
 
-    def retry(self, *, later: RetryAfter = None) -> None:  # type: ignore[override]
+    def retry(self, *, later: RetryAfter = None, reason: str | None = None) -> None:  # type: ignore[override]
         """Have the messages that are not acknowledged delivered again.
 
         Args:
             later: the delay; None for the protocol's default.
+            reason: why; see `ReceivedMessage.retry`.
         """
         work = super().retry
-        self.portal.call(lambda: work(later=later))
+        self.portal.call(lambda: work(later=later, reason=reason))
 
-    def dead_letter(self) -> None:  # type: ignore[override]
-        """Make the messages that are not acknowledged dead letters."""
-        self.retry(later=DEAD)
+    def dead_letter(self, *, reason: str | None = None) -> None:  # type: ignore[override]
+        """Make the messages that are not acknowledged dead letters.
+
+        Args:
+            reason: why; see `ReceivedMessage.retry`.
+        """
+        self.retry(later=DEAD, reason=reason)
 
 
 class Client(ClientFacade[aio.Client]):
@@ -390,12 +414,15 @@ class Client(ClientFacade[aio.Client]):
         """
         return self._portal.call(lambda: self._inner.offsets(topic))
 
-    def offsets_since(self, topic: str, time: datetime) -> dict[tuple[str, int], int]:
+    def offsets_since(
+        self, topic: str, time: datetime, *, partitions: Collection[tuple[str, int]] | None = None
+    ) -> dict[tuple[str, int], int]:
         """The offsets of the first messages that were stored at a time or later.
 
         Args:
             topic: the topic.
             time: a naive time is local.
+            partitions: the broker names and queue numbers to look up; None for all.
 
         Returns:
             Broker name and queue number, to the offset; one after the newest if all messages are
@@ -405,7 +432,9 @@ class Client(ClientFacade[aio.Client]):
             RefusedError: the topic does not exist.
             UnavailableError: a server could not be reached.
         """
-        return self._portal.call(lambda: self._inner.offsets_since(topic, time))
+        return self._portal.call(
+            lambda: self._inner.offsets_since(topic, time, partitions=partitions)
+        )
 
     def exists(self, topic: str) -> bool:
         """Whether a topic exists.
@@ -554,6 +583,23 @@ class Producer(ProducerFacade[aio.Producer, SendReceipt]):
             lambda: self._inner.send_batch(messages, order_by=order_by, queue=queue)
         )
 
+    def send_packed(self, batches: Sequence[PackedMessages]) -> list[SendReceipt | CohererError]:
+        """Send encoded batches, each in one request.
+
+        This is the fastest way to send: nothing is done per message. Traces do not contain these
+        messages.
+
+        Args:
+            batches: from `coherer._record.packing`. Those for one queue (`broker`, `partition`) are
+                sent sequentially and without retries.
+
+        Returns:
+            The receipt or the error of each batch. A broker stores all messages of a batch or none.
+            If a batch for a queue fails, later batches for the queue are not sent and have the same
+            error.
+        """
+        return self._portal.call(lambda: self._inner.send_packed(batches))
+
     def send_oneway(
         self, message: Message, *, order_by: Key | None = None, queue: Queue | None = None
     ) -> None:
@@ -580,9 +626,50 @@ class Producer(ProducerFacade[aio.Producer, SendReceipt]):
         how a transaction ended.
 
         Raises:
-            UsageError: there is no check function.
+            UsageError: the producer has no check function.
         """
         return Transaction(self._portal, self._portal.do(lambda: self._inner.transaction(message)))
+
+    def prepare_many(
+        self, messages: Iterable[Message]
+    ) -> tuple[HalfMessages, list[tuple[Message, CohererError]]]:
+        """Send half messages, with as many in flight as the window allows.
+
+        Another process may end them, with `end_many`; the columns that it needs can be pickled.
+        Until then brokers ask the producers of the group for the state of each message, so the
+        producer needs a check function (`check=`).
+
+        Args:
+            messages: taken one by one while the window has space.
+
+        Returns:
+            The stored half messages, and the messages that failed, each with its error. A message
+            whose answer was lost may also be stored, as a half message that nobody ends.
+
+        Raises:
+            UsageError: the producer has no check function.
+            CohererError: a topic could not be published.
+        """
+        return self._portal.call(lambda: self._inner.prepare_many(messages))
+
+    def end_many(
+        self, halves: HalfMessages, verdict: Verdict, *, window: int = 1000
+    ) -> list[tuple[int, CohererError]]:
+        """Commit or roll back half messages of this or of another process.
+
+        Coherer's broker ends them in the order of `halves`; Java's ends several concurrently.
+
+        Args:
+            halves: the half messages.
+            verdict: commit or roll back.
+            window: the maximum number of requests in flight.
+
+        Returns:
+            The index and the error of each half message whose end was refused or not answered. A
+            request without an answer may have been executed: do not simply commit again, because
+            that may store the message twice.
+        """
+        return self._portal.call(lambda: self._inner.end_many(halves, verdict, window=window))
 
     def request(self, message: Message, *, timeout_ms: int | None = None) -> StoredMessage:
         """Send a message and wait for a consumer's reply.
@@ -1013,7 +1100,7 @@ class PullConsumer(ManagedFacade[aio.PullConsumer]):
         return self._portal.call(self._inner.commit)
 
     def committed(self, queue: Queue) -> int | None:
-        """The group's stored offset; None if there is none.
+        """The group's stored offset, or None if it has not stored one.
 
         Raises:
             UnavailableError, RefusedError: it cannot be read now.
@@ -1110,7 +1197,7 @@ class Reader(ReaderFacade[aio.Reader, MessageBatch]):
 
     @property
     def left_out(self) -> int:
-        """How many messages of the range could not be delivered, or are deleted."""
+        """The number of messages of the range that could not be delivered, or were deleted."""
         return self._inner.left_out
 
     def start(self) -> None:
@@ -1164,10 +1251,18 @@ class Admin(Facade[aio.Admin]):
         """The topics, sorted by name.
 
         Args:
-            names_wanted: names of topics; all topics if there are none.
+            names_wanted: names of topics; without names, all topics.
             system: include RocketMQ's own topics: retry topics, dead letters and others.
         """
         return self._portal.call(lambda: self._inner.topics(*names_wanted, system=system))
+
+    def topic_names(self, *, system: bool = False) -> list[str]:
+        """The names of the topics, sorted: one request, however many there are.
+
+        Args:
+            system: include RocketMQ's own topics: retry topics, dead letters and others.
+        """
+        return self._portal.call(lambda: self._inner.topic_names(system=system))
 
     def create_topic(
         self,
@@ -1201,6 +1296,38 @@ class Admin(Facade[aio.Admin]):
             )
         )
 
+    def alter_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        writable: bool | None = None,
+        readable: bool | None = None,
+        brokers: Iterable[str] | None = None,
+    ) -> None:
+        """Change a topic. Settings that are None stay unchanged.
+
+        Producers and consumers notice it within half a minute.
+
+        Args:
+            name: the topic.
+            partitions: the number of queues on each broker. It can only grow: the messages of a
+                removed queue could no longer be read.
+            writable: whether producers can send to it.
+            readable: whether consumers can read it.
+            brokers: names of brokers; None for all masters that have the topic.
+
+        Raises:
+            UsageError: all settings are None, or queues would be removed.
+            RefusedError: the topic does not exist.
+            UnavailableError: a broker does not have it, or does not answer.
+        """
+        self._portal.call(
+            lambda: self._inner.alter_topic(
+                name, partitions=partitions, writable=writable, readable=readable, brokers=brokers
+            )
+        )
+
     def wait_usable(self, name: str, *, timeout_ms: int) -> TopicState:
         """Wait until the name servers have the route of a topic.
 
@@ -1225,15 +1352,44 @@ class Admin(Facade[aio.Admin]):
         """
         return self._portal.call(lambda: self._inner.partitions(topic))
 
+    def writable_queues(self, topic: str) -> list[Queue]:
+        """The queues of a topic that accept messages, sorted.
+
+        Raises:
+            RefusedError: the topic does not exist.
+        """
+        return self._portal.call(lambda: self._inner.writable_queues(topic))
+
+    def queue_settings(self, topic: str) -> dict[str, dict[str, int]]:
+        """The numbers of queues and the permission of a topic, from a name server.
+
+        One request to a name server; `topic_configs` asks a broker for all its topics.
+
+        Returns:
+            By broker name: `readQueueNums`, `writeQueueNums`, `perm` and `topicSysFlag`.
+
+        Raises:
+            RefusedError: the topic does not exist.
+        """
+        return self._portal.call(lambda: self._inner.queue_settings(topic))
+
+    def oldest_ms(self, queue: Queue) -> int | None:
+        """When the oldest message of a queue was stored, ms since 1970; None if it has none."""
+        return self._portal.call(lambda: self._inner.oldest_ms(queue))
+
     def groups(self, *names_wanted: str) -> list[GroupState]:
         """The consumer groups, sorted by name.
 
         A group exists if a broker has a configuration of it.
 
         Args:
-            names_wanted: names of groups; all groups except RocketMQ's own if there are none.
+            names_wanted: names of groups; without names, all groups except RocketMQ's own.
         """
         return self._portal.call(lambda: self._inner.groups(*names_wanted))
+
+    def group_names(self) -> list[str]:
+        """The names of all groups except RocketMQ's own, sorted: one request to each master."""
+        return self._portal.call(self._inner.group_names)
 
     def create_group(
         self, name: str, brokers: Iterable[str] | None = None, *, max_retries: int = 16
@@ -1295,7 +1451,7 @@ class Admin(Facade[aio.Admin]):
 
         Raises:
             UsageError: the id is invalid.
-            RefusedError: the broker does not have it any more.
+            RefusedError: the broker no longer has it.
             UnavailableError: the broker in the id cannot be reached.
         """
         return self._portal.call(lambda: self._inner.message(message_id))
@@ -1314,8 +1470,8 @@ class Admin(Facade[aio.Admin]):
         Args:
             topic: the topic.
             key: one of `keys`.
-            begin: stored at this time or later.
-            end: stored at this time or earlier.
+            begin: only messages stored at this time or later.
+            end: only messages stored at this time or earlier.
             limit: the maximum number per broker; brokers return at most 64.
 
         Raises:
@@ -1326,35 +1482,84 @@ class Admin(Facade[aio.Admin]):
         )
 
     def message_by_unique_id(self, topic: str, unique_id: str) -> StoredMessage | None:
-        """A message by the id that its sender generated; of several copies the first one.
+        """A message by the id that its sender generated; the first of several copies.
 
         Raises:
             RefusedError: the topic does not exist.
         """
         return self._portal.call(lambda: self._inner.message_by_unique_id(topic, unique_id))
 
+    def messages_by_unique_id(
+        self, topic: str, unique_id: str, *, every_broker: bool = False
+    ) -> list[StoredMessage]:
+        """All messages with an id that their sender generated, in the order they were stored.
+
+        Brokers find messages through their index. It contains a message some milliseconds after it
+        was stored (`index_delay_bytes`), unless the index is off (`messageIndexEnable`).
+
+        Args:
+            topic: the topic.
+            unique_id: the id.
+            every_broker: raise an error if one of the topic's brokers does not answer, so that no
+                message is overlooked.
+
+        Raises:
+            RefusedError: the topic does not exist.
+            UnavailableError: no broker answers.
+        """
+        return self._portal.call(
+            lambda: self._inner.messages_by_unique_id(topic, unique_id, every_broker=every_broker)
+        )
+
+    def store(
+        self,
+        queue: Queue,
+        body: bytes,
+        properties: Mapping[str, str],
+        *,
+        born_ms: int,
+        flag: int = 0,
+    ) -> SendReceipt:
+        """Store a message with properties that a producer would set itself, such as a unique id.
+
+        Args:
+            queue: the queue.
+            body: the body; it is compressed if it is large.
+            properties: all properties, by the names under which they are stored.
+            born_ms: when the message was sent, ms since 1970.
+            flag: the application's flag.
+
+        Raises:
+            UsageError: the properties are too large.
+            RefusedError: the broker refuses the message.
+            UnavailableError: the broker does not answer; the message may be stored or not.
+        """
+        return self._portal.call(
+            lambda: self._inner.store(queue, body, properties, born_ms=born_ms, flag=flag)
+        )
+
     def consume_directly(
         self, group: str, message: StoredMessage, *, client_id: str = ""
     ) -> ConsumeDirectlyResult:
-        """Have a running consumer process one message now, whatever its offsets.
+        """Have a running consumer process one message now, whatever its offsets are.
 
         Args:
-            group: its group.
+            group: the group of the consumer.
             message: as returned by `message`.
-            client_id: the member; any when empty.
+            client_id: the client id of the consumer; any member if empty.
 
         Raises:
-            RefusedError: there is no such member, or it did not answer in time.
+            RefusedError: the member does not exist, or did not answer in time.
         """
         return self._portal.call(
             lambda: self._inner.consume_directly(group, message, client_id=client_id)
         )
 
     def check_transaction_again(self, message: StoredMessage) -> None:
-        """Have a broker check a transaction again that it has given up.
+        """Have a broker check a transaction again that it has given up on.
 
         Args:
-            message: of the topic `TRANS_CHECK_MAX_TIME_TOPIC`.
+            message: a message of the topic `TRANS_CHECK_MAX_TIME_TOPIC`.
         """
         self._portal.call(lambda: self._inner.check_transaction_again(message))
 
@@ -1369,6 +1574,29 @@ class Admin(Facade[aio.Admin]):
             runtime: ask each broker for its state; one that does not answer has no version.
         """
         return self._portal.call(lambda: self._inner.brokers(runtime=runtime))
+
+    def index_delay_bytes(self) -> dict[str, int | None]:
+        """How far the indexes of the masters are behind their logs, by broker name.
+
+        None if a broker does not report it. Usually the index is a few milliseconds behind; after
+        a crash it can take seconds to catch up.
+        """
+        return self._portal.call(self._inner.index_delay_bytes)
+
+    def lock_queues(self, group: str, queues: Collection[Queue]) -> list[Queue]:
+        """Lock queues for this client, or renew its locks; returns those that it owns now.
+
+        A lock ends after a minute without renewal.
+
+        Args:
+            group: the group that holds the locks.
+            queues: the queues.
+        """
+        return self._portal.call(lambda: self._inner.lock_queues(group, queues))
+
+    def unlock_queues(self, group: str, queues: Collection[Queue]) -> None:
+        """Release locks of this client."""
+        self._portal.call(lambda: self._inner.unlock_queues(group, queues))
 
     def broker_config(self, broker: str) -> dict[str, str]:
         """The settings of a master."""
@@ -1463,6 +1691,17 @@ class Admin(Facade[aio.Admin]):
     ) -> None:
         """Set the addresses that need no account."""
         self._portal.call(lambda: self._inner.set_white_addresses(addresses, brokers))
+
+    def consumers(self, group: str) -> ConsumerConnection | None:
+        """The connected consumers of a group and their subscriptions; None without any.
+
+        The connections are those of all masters, the subscriptions those of one that has members.
+        """
+        return self._portal.call(lambda: self._inner.consumers(group))
+
+    def topic_configs(self, broker: str) -> dict[str, TopicConfig]:
+        """The settings of all topics of a master, by topic."""
+        return self._portal.call(lambda: self._inner.topic_configs(broker))
 
     def producers(self, group: str) -> list[MemberState]:
         """The connected producers of a group.

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from functools import partial
@@ -20,29 +20,38 @@ from coherer.blocking._portal import (
     ProducerFacade,
     ReaderFacade,
 )
+from coherer.errors import CohererError
 from coherer.tubemq import (
     Bound,
     BrokerInfo,
     BrokerState,
+    ClientMetrics,
     ClientOptions,
     ConnectKeywords,
     ConsumerKeywords,
     ConsumerOptions,
+    DiskStatus,
     GroupState,
+    LimitStatus,
     Listener,
+    ListenerStatus,
     MemberState,
     Message,
     MessageBatch,
+    NodeStatus,
     Outcome,
+    PackedMessages,
     Partition,
     PartitionState,
     Progress,
     QualityRules,
+    Rate,
     Receipt,
     ReceivedMessage,
     RetryAfter,
     SendReport,
     Start,
+    StatusWarning,
     TlsOptions,
     Topics,
     TopicState,
@@ -54,22 +63,29 @@ __all__ = [
     "BrokerInfo",
     "BrokerState",
     "Client",
+    "ClientMetrics",
     "ClientOptions",
     "ConnectKeywords",
     "Consumer",
     "ConsumerKeywords",
     "ConsumerOptions",
+    "DiskStatus",
     "GroupState",
+    "LimitStatus",
     "Listener",
+    "ListenerStatus",
     "MemberState",
     "Message",
     "MessageBatch",
+    "NodeStatus",
     "Outcome",
+    "PackedMessages",
     "Partition",
     "PartitionState",
     "Producer",
     "Progress",
     "QualityRules",
+    "Rate",
     "Reader",
     "Receipt",
     "ReceivedBatch",
@@ -77,6 +93,7 @@ __all__ = [
     "RetryAfter",
     "SendReport",
     "Start",
+    "StatusWarning",
     "TlsOptions",
     "TopicState",
     "Topics",
@@ -121,7 +138,7 @@ class ReceivedBatch(aio.ReceivedBatch):
         The acknowledgement goes to the server with the next fetch, or by `Consumer.commit`.
         Acknowledging a batch again, or after its partition moved to another member, has no effect.
         """
-        self.portal.tell(super().ack)
+        self.portal.post_if_usable(super().ack)
 
     def retry(self, *, later: RetryAfter = None) -> None:  # type: ignore[override]
         """Have the messages that are not acknowledged delivered again.
@@ -205,7 +222,9 @@ class Client(ClientFacade[aio.Client]):
             self._portal, self._portal.do(lambda: self._inner.consumer(group, topics, **options))
         )
 
-    def reader(self, partition: Partition, offset: int, *, end: int | None = None) -> Reader:
+    def reader(
+        self, partition: Partition, offset: int, *, end: int | None = None, columns: bool = False
+    ) -> Reader:
         """Make a reader of a range of one partition, without a group.
 
         Args:
@@ -213,13 +232,19 @@ class Client(ClientFacade[aio.Client]):
             offset: where to begin.
             end: one after the last offset to read; the end of the partition at the start when
                 None.
+            columns: you read batches as columns, with `MessageBatch.to_arrow`. A Coherer node then
+                sends records as they are stored, which is several times as fast. This needs the
+                extra `arrow`.
 
         Raises:
             UsageError: the range is invalid.
             ClosedError, ForkedError: the client cannot be used here.
         """
         return Reader(
-            self._portal, self._portal.do(lambda: self._inner.reader(partition, offset, end=end))
+            self._portal,
+            self._portal.do(
+                lambda: self._inner.reader(partition, offset, end=end, columns=columns)
+            ),
         )
 
     def partitions(self, topic: str) -> list[Partition]:
@@ -245,6 +270,33 @@ class Client(ClientFacade[aio.Client]):
             UnavailableError: a server could not be reached.
         """
         return self._portal.call(lambda: self._inner.offsets(topic))
+
+    def offsets_since(
+        self, topic: str, time: datetime, *, partitions: Collection[tuple[str, int]] | None = None
+    ) -> dict[tuple[str, int], int]:
+        """Find the offsets of the first messages at a time or later.
+
+        Coherer's brokers search by the time when they stored a message. With Java's brokers the
+        minute of the message time counts, which the producers must have set. The number of reads
+        for this search grows with the logarithm of the number of messages.
+
+        Args:
+            topic: the topic.
+            time: a naive time is local.
+            partitions: the broker ids and partition numbers to look up; None for all.
+
+        Returns:
+            The offset by broker id and partition number; the offset after the newest message if all
+            messages are older.
+
+        Raises:
+            RefusedError: the topic does not exist.
+            UnavailableError: a server could not be reached.
+            UsageError: the messages of a Java broker have no time.
+        """
+        return self._portal.call(
+            lambda: self._inner.offsets_since(topic, time, partitions=partitions)
+        )
 
     def unreadable_brokers(self, topic: str) -> list[BrokerInfo]:
         """The brokers of a topic that cannot be read now.
@@ -314,6 +366,22 @@ class Producer(ProducerFacade[aio.Producer, Receipt]):
             A future of the receipt; None with a callback.
         """
         return self._submit(message, callback)
+
+    def send_packed(self, batches: Sequence[PackedMessages]) -> list[Receipt | CohererError]:
+        """Send encoded batches.
+
+        Coherer's broker stores a batch in one step, all of its messages or none. Other brokers get
+        the messages one by one.
+
+        Args:
+            batches: from `coherer._record.packing`. Those for one partition (`broker`, `partition`)
+                are sent sequentially.
+
+        Returns:
+            The receipt or the error of each batch. If a batch for a partition fails, later batches
+            for the partition are not sent and have the same error.
+        """
+        return self._portal.call(lambda: self._inner.send_packed(batches))
 
     @property
     def topics(self) -> frozenset[str]:
@@ -583,7 +651,7 @@ class Reader(ReaderFacade[aio.Reader, MessageBatch]):
         return self._inner.left_out
 
     def start(self) -> None:
-        """Register the partition with its broker.
+        """Register the partition with its broker, and start fetching.
 
         Raises:
             RefusedError: the partition does not exist.
@@ -593,6 +661,8 @@ class Reader(ReaderFacade[aio.Reader, MessageBatch]):
 
     def read(self) -> MessageBatch | None:
         """The next messages; None at the end of the range or of the partition.
+
+        A batch may be empty, if all of its messages are bad (`batch.bad_records()`).
 
         Raises:
             UnavailableError: the broker did not answer within the timeout.
@@ -637,6 +707,10 @@ class Admin(Facade[aio.Admin]):
         """The topics, sorted by name; with names, only these topics."""
         return self._portal.call(lambda: self._inner.topics(*names))
 
+    def topic_names(self) -> list[str]:
+        """The names of the topics, sorted: one request, however many there are."""
+        return self._portal.call(self._inner.topic_names)
+
     def create_topic(
         self,
         name: str,
@@ -667,6 +741,39 @@ class Admin(Facade[aio.Admin]):
             )
         )
 
+    def alter_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        writable: bool | None = None,
+        readable: bool | None = None,
+        brokers: Iterable[int] | None = None,
+    ) -> None:
+        """Change a topic. Settings that are None stay unchanged.
+
+        Producers and consumers of a Coherer node notice it at once. Java's brokers and master take
+        up to a minute to synchronize.
+
+        Args:
+            name: the topic.
+            partitions: the number of partitions in each store of a broker. It can only grow: the
+                messages of a removed partition could no longer be read.
+            writable: whether producers can send to it.
+            readable: whether consumers can read it.
+            brokers: ids of brokers; None for all that have the topic.
+
+        Raises:
+            UsageError: all settings are None, or partitions would be removed.
+            RefusedError: the topic does not exist.
+            UnavailableError: a broker does not have it.
+        """
+        self._portal.call(
+            lambda: self._inner.alter_topic(
+                name, partitions=partitions, writable=writable, readable=readable, brokers=brokers
+            )
+        )
+
     def wait_usable(self, name: str, *, timeout_ms: int) -> TopicState:
         """Wait until producers and consumers can use a topic; returns its state.
 
@@ -687,6 +794,14 @@ class Admin(Facade[aio.Admin]):
         """The brokers that the master knows, sorted by id."""
         return self._portal.call(self._inner.brokers)
 
+    def node_status(self) -> NodeStatus | None:
+        """The status of the master, if it is a node of Coherer; None for other servers.
+
+        Raises:
+            RefusedError: the node requires an account.
+        """
+        return self._portal.call(self._inner.node_status)
+
     def partitions(self, topic: str) -> list[PartitionState]:
         """The partitions of a topic, and their offsets.
 
@@ -695,12 +810,28 @@ class Admin(Facade[aio.Admin]):
         """
         return self._portal.call(lambda: self._inner.partitions(topic))
 
+    def partitions_of(self, topics: Collection[str]) -> dict[str, list[PartitionState]]:
+        """The partitions of several topics, with one request to each server.
+
+        Topics that do not exist are left out.
+        """
+        return self._portal.call(lambda: self._inner.partitions_of(topics))
+
+    def group_names(self) -> list[str]:
+        """The names of the consumer groups, sorted: few requests, however many there are."""
+        return self._portal.call(self._inner.group_names)
+
     def groups(self, *names: str) -> list[GroupState]:
         """The consumer groups, sorted by name; with names, only these groups.
 
-        A group exists if it has members now, or offsets on a broker.
+        A group exists if it has members now, or offsets on a broker. Groups that only serve a
+        reader of Coherer are left out, unless they are named.
         """
         return self._portal.call(lambda: self._inner.groups(*names))
+
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups that consume a topic, or have offsets in it."""
+        return self._portal.call(lambda: self._inner.groups_of(topic))
 
     def delete_group(self, name: str) -> None:
         """Delete the offsets of a group in all topics.
