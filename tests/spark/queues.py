@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from types import TracebackType
 from typing import NamedTuple, Self
 
 import pyarrow as pa
 
+from coherer._record.bad_record import BadRecord
+from coherer._record.batches import PackedMessages, decode_batch
+from coherer._record.properties import decode
 from coherer.blocking import connect
 from coherer.blocking.rocketmq import Client as RocketClient
 from coherer.blocking.tubemq import Client
-from coherer.errors import DisconnectedError
-from coherer.message import Message
+from coherer.errors import CohererError, DisconnectedError
+from coherer.message import Message, Receipt
 from coherer.spark.offsets import Offsets
 from coherer.spark.planning import Range
+from coherer.spark.sending import SingleRow
 
 
 class Endpoint(NamedTuple):
@@ -47,31 +52,37 @@ class Endpoint(NamedTuple):
 class ListBatch:
     """The messages of one read: `count` from `offset` on."""
 
-    def __init__(self, one: Range, offset: int, count: int, damaged: set[int]) -> None:
+    def __init__(self, one: Range, offset: int, count: int, queue: ListQueue) -> None:
         self.offset = offset
-        self._damaged = damaged
+        every = range(offset, offset + count)
         self._one = one
-        self._count = count
+        self._exact = queue.exact
+        self._damaged = sorted(queue.damaged.intersection(every))
+        self._withheld = queue.withheld
+        self._offsets = [at for at in every if at not in queue.damaged]
 
-    def to_arrow(self) -> pa.RecordBatch:
-        offsets = [
-            offset
-            for offset in range(self.offset, self.offset + self._count)
-            if offset not in self._damaged
+    def bad_records(self) -> list[BadRecord]:
+        return [
+            BadRecord(at if self._exact else None, f"{1000 + at}", "It is damaged.", b"bad%d" % at)
+            for at in self._damaged
+            if at not in self._withheld
         ]
-        self._count = len(offsets)
-        columns = {
-            "topic": pa.array([self._one.topic] * self._count, pa.string()),
-            "broker": pa.array([self._one.broker] * self._count, pa.string()),
-            "partition": pa.array([self._one.partition] * self._count, pa.int32()),
+
+    def to_arrow(self, columns: Sequence[str]) -> pa.RecordBatch:
+        offsets, count = self._offsets, len(self._offsets)
+        made = {
+            "topic": pa.array([self._one.topic] * count, pa.string()),
+            "broker": pa.array([self._one.broker] * count, pa.string()),
+            "partition": pa.array([self._one.partition] * count, pa.int32()),
             "offset": pa.array(offsets, pa.int64()),
             "id": pa.array([1000 + offset for offset in offsets], pa.int64()),
-            "tag": pa.array([None] * self._count, pa.string()),
-            "time": pa.array(["201301011000"] * self._count, pa.string()),
+            "tag": pa.array([None] * count, pa.string()),
+            "time": pa.array(["201301011000"] * count, pa.string()),
             "value": pa.array([b"v%d" % offset for offset in offsets], pa.binary()),
-            "properties": pa.array([[("a", "b")]] * self._count, pa.map_(pa.string(), pa.string())),
+            "properties": pa.array([[("a", "b")]] * count, pa.map_(pa.string(), pa.string())),
         }
-        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        named = [name for name in columns if name in made]
+        return pa.RecordBatch.from_arrays([made[name] for name in named], names=named)
 
 
 class ListReader:
@@ -85,6 +96,9 @@ class ListReader:
 
     def __enter__(self) -> Self:
         self._queue.open_readers += 1
+        if not self._queue.exact:  # Java's broker moves a start after its end back to it
+            _, high = self._queue.held[self._one.topic][self._one.broker, self._one.partition]
+            self._at = min(self._at, high)
         return self
 
     def __exit__(
@@ -112,9 +126,9 @@ class ListReader:
         if self._at >= min(high, self._one.end):
             return None
         count = min(self._queue.step, high - self._at)
-        batch = ListBatch(self._one, self._at, count, self._queue.damaged)
+        batch = ListBatch(self._one, self._at, count, self._queue)
         self.left_out += len(self._queue.damaged.intersection(range(self._at, self._at + count)))
-        self._at += self._queue.step
+        self._at += count
         return batch
 
 
@@ -127,10 +141,15 @@ class ListQueue:
         self.exact = True
         self.broken = False
         self.damaged: set[int] = set()
+        self.withheld: set[int] = set()  # those of the damaged that do not even arrive
+        self.asked: list[Sequence[str]] = []
         self.closed = False
         self.down: list[str] = []
         self.open_readers = 0
         self.sent: list[Message] = []
+        self.sent_to: list[str] = []
+        self.singles: list[SingleRow] = []
+        self.failures: list[CohererError | None] = []
         self.committed: list[tuple[str, Offsets]] = []
 
     def topics(self) -> Sequence[str]:
@@ -139,21 +158,61 @@ class ListQueue:
     def bounds(self, topic: str) -> Mapping[tuple[str, int], tuple[int, int]]:
         return self.held[topic]
 
-    def offsets_since(self, topic: str, time: datetime) -> Mapping[tuple[str, int], int]:
+    def offsets_since(
+        self, topic: str, time: datetime, partitions: Collection[tuple[str, int]] | None = None
+    ) -> Mapping[tuple[str, int], int]:
         """A message is stored each second, from 1970 on."""
         second = math.ceil(time.timestamp())
-        return {at: min(max(second, low), high) for at, (low, high) in self.held[topic].items()}
+        return {
+            at: min(max(second, low), high)
+            for at, (low, high) in self.held[topic].items()
+            if partitions is None or at in partitions
+        }
 
     def missing_brokers(self, topic: str) -> Sequence[str]:
         return self.down
 
-    def reader(self, one: Range) -> ListReader:
+    def reader(self, one: Range, columns: Sequence[str]) -> ListReader:
+        self.asked.append(columns)
         return ListReader(self, one)
+
+    @contextmanager
+    def readers(
+        self, ranges: Sequence[Range], columns: Sequence[str]
+    ) -> Generator[Sequence[ListReader]]:
+        with ExitStack() as stack:
+            yield [stack.enter_context(self.reader(one, columns)) for one in ranges]
 
     def send(self, messages: Iterable[Message], window: int) -> int:
         before = len(self.sent)
         self.sent += messages
         return len(self.sent) - before
+
+    def places(self, topic: str) -> Sequence[tuple[str, int]]:
+        return sorted(self.held[topic])
+
+    def send_packed(
+        self, batches: Sequence[PackedMessages], window: int
+    ) -> Sequence[Receipt | CohererError]:
+        return [self._sent_packed(batch) for batch in batches]
+
+    def _sent_packed(self, batch: PackedMessages) -> Receipt | CohererError:
+        if self.failures:
+            failure = self.failures.pop(0)
+            if failure is not None:
+                return failure
+        _, bodies, texts = decode_batch(batch.body)
+        place = "" if batch.broker is None else f"{batch.broker}:{batch.partition}"
+        for body, text in zip(bodies, texts, strict=True):
+            self.sent.append(Message(batch.topic, body, properties=decode(text)))
+            self.sent_to.append(place)
+        return Receipt("1", batch.topic, batch.broker or "1", batch.partition, 0, 0)
+
+    def send_singles(
+        self, rows: Sequence[SingleRow], window: int
+    ) -> Sequence[tuple[SingleRow, CohererError]]:
+        self.singles += rows
+        return []
 
     def commit(self, group: str, offsets: Offsets) -> None:
         self.committed.append((group, offsets))

@@ -10,11 +10,13 @@ import pytest
 from coherer import Message
 from coherer._net import TlsOptions
 from coherer.errors import CohererError, RefusedError, UnavailableError
-from coherer.spark.options import read_options, write_options
+from coherer.spark.columns import DEFAULT
+from coherer.spark.options import FAILFAST, read_options, write_options
 from coherer.spark.planning import Range
-from coherer.spark.reading import ReadSettings, arrow_schema, rows
+from coherer.spark.reading import ReadSettings, rows
 from coherer.spark.rocketmq import RocketMQQueue
 from coherer.testing import EmbeddedNode, embedded_node
+from tests.private import write_private
 
 PEM = Path(__file__).parents[1] / "net" / "localhost.pem"
 ACCOUNTS = """\
@@ -36,7 +38,7 @@ TRUSTED = {"tls": "true", "tlsTrust": str(PEM)}
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNode]:
     home = tmp_path_factory.mktemp("access")
     (home / "conf").mkdir()
-    (home / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
+    write_private(home / "conf" / "plain_acl.yml", ACCOUNTS)
     secure = {"tls": TlsOptions(certificate=PEM), "tls_required": True}
     ports = {"master_tls_port": 0, "broker_tls_port": 0}
     with embedded_node(home, rocketmq_access=True, **secure, **ports) as node:
@@ -57,7 +59,7 @@ def test_rows_are_written_and_read_with_credentials(node: EmbeddedNode, tmp_path
     )
     try:
         assert queue.send([Message("t", b"%d" % number) for number in range(9)], 5) == 9
-        reading = ReadSettings(arrow_schema(include_headers=False), True, print)
+        reading = ReadSettings(DEFAULT, True, FAILFAST, print, print)
         ((_, high),) = queue.bounds("t").values()
         found = rows(queue, [Range("t", "broker-a", 0, 0, high)], reading)
         values = [value for batch in found for value in batch.column("value").to_pylist()]

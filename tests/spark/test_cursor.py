@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from coherer.errors import UsageError
-from coherer.spark.cursor import Cursor, batch_ends
+from coherer.spark.cursor import FRESH_MS, Cursor, batch_ends
 from coherer.spark.offsets import Bounds
 from coherer.spark.options import ReadOptions, read_options
-from coherer.spark.planning import DataLossError
+from coherer.spark.planning import DataLossError, Range
+from coherer.spark.rates import MEASURE_MS, Scale, Scales
 
 
 class Brokers:
@@ -18,7 +19,14 @@ class Brokers:
         self.bounds: Bounds = {"t": {"1:0": (0, 100), "1:1": (5, 25)}}
         self.now_ms = 0
         self.options = options_of(**options)
-        self.cursor = Cursor(self.options, lambda: self.bounds, lambda: self.now_ms)
+        self.scale = Scale()
+        self.measured: list[Range] = []
+        scales = Scales(self.measure, lambda: self.now_ms, counted=False)
+        self.cursor = Cursor(self.options, lambda: self.bounds, lambda: self.now_ms, scales)
+
+    def measure(self, one: Range) -> Scale:
+        self.measured.append(one)
+        return self.scale
 
 
 def options_of(**options: str) -> ReadOptions:
@@ -43,6 +51,46 @@ def test_the_next_end_is_the_brokers_end() -> None:
     assert brokers.cursor.next_end(start, None) == {"t": {"1:0": 100, "1:1": 25}}
     assert brokers.cursor.next_end(start, 10) == {"t": {"1:0": 50, "1:1": 25}}
     assert brokers.cursor.newest() == {"t": {"1:0": 100, "1:1": 25}}
+
+
+def test_offsets_that_are_no_rows_are_measured() -> None:
+    """As on Java's TubeMQ broker: a row every 28 * 2 offsets."""
+    brokers = Brokers()
+    brokers.bounds = {"t": {"1:0": (0, 56_000), "1:1": (0, 28_000)}}
+    brokers.scale = Scale(rows=1 / 56, bytes=100 / 56, exact=False)
+    start = {"t": {"1:0": 0, "1:1": 0}}
+    assert brokers.cursor.next_end(start, 150) == {"t": {"1:0": 5600, "1:1": 2800}}
+    assert brokers.measured == [Range("t", "1", 0, 0, 56_000), Range("t", "1", 1, 0, 28_000)]
+    # It grows, and is measured again where the batch begins, but not at every trigger.
+    brokers.scale = Scale(rows=1 / 28, bytes=100 / 28, exact=False)
+    next_start = {"t": {"1:0": 5600, "1:1": 2800}}
+    assert brokers.cursor.next_end(next_start, 150)["t"]["1:0"] == 5600 + 5600
+    brokers.now_ms = MEASURE_MS
+    assert brokers.cursor.next_end(next_start, 150) == {"t": {"1:0": 8400, "1:1": 4200}}
+    assert brokers.measured[2:] == [
+        Range("t", "1", 0, 5600, 56_000),
+        Range("t", "1", 1, 2800, 28_000),
+    ]
+    # Less than a row for each of them: one of them still gets one.
+    assert brokers.cursor.next_end(next_start, 1) == {"t": {"1:0": 5628, "1:1": 2800}}
+
+
+def test_a_limit_of_bytes_is_an_estimate() -> None:
+    brokers = Brokers()
+    brokers.scale = Scale(rows=1, bytes=1000)
+    start = {"t": {"1:0": 0, "1:1": 5}}
+    assert brokers.cursor.next_end(start, None, 60_000) == {"t": {"1:0": 50, "1:1": 15}}
+    assert brokers.cursor.next_end(start, None, 120_000) == {"t": {"1:0": 100, "1:1": 25}}
+    assert brokers.cursor.next_end(start, 12, 6_000) == {"t": {"1:0": 5, "1:1": 6}}
+    # A message is larger than the limit.
+    assert brokers.cursor.next_end(start, None, 10) == {"t": {"1:0": 1, "1:1": 5}}
+
+
+def test_an_exact_broker_is_measured_once_for_a_limit_of_rows() -> None:
+    brokers = Brokers()
+    for brokers.now_ms in range(0, 10 * MEASURE_MS, MEASURE_MS):
+        assert brokers.cursor.next_end({"t": {"1:0": 40, "1:1": 25}}, 10)["t"]["1:0"] == 50
+    assert len(brokers.measured) == 1
 
 
 def test_the_end_is_the_start_without_new_messages() -> None:
@@ -174,3 +222,26 @@ def test_offsets_after_the_end_are_refused() -> None:
         batch_ends(options_of(endingOffsets='{"t": {"1:0": 101}}'), Brokers().bounds)
     with pytest.raises(UsageError, match="ends at 25"):
         Brokers().cursor.initial({"t": {"1:1": 26}})
+
+
+def test_planning_takes_the_answer_that_decided_the_end() -> None:
+    brokers = Brokers()
+    start = {"t": {"1:0": 40, "1:1": 25}}
+    before = brokers.bounds
+    end = brokers.cursor.next_end(start, None)
+    brokers.bounds = {"t": {"1:0": (60, 100), "1:1": (5, 25)}}
+    assert brokers.cursor.planning_bounds(start, end) == before
+    # It is asked again when the answer is old.
+    brokers.now_ms += FRESH_MS + 1
+    assert brokers.cursor.planning_bounds(start, end) == brokers.bounds
+
+
+def test_planning_asks_for_an_end_that_it_has_not_seen() -> None:
+    """As after a restart: the end comes from the checkpoint."""
+    brokers = Brokers()
+    start, end = {"t": {"1:0": 40, "1:1": 25}}, {"t": {"1:0": 120, "1:1": 25}}
+    assert brokers.cursor.planning_bounds(start, start) == brokers.bounds
+    brokers.bounds = {"t": {"1:0": (0, 120), "1:1": (5, 25)}}
+    assert brokers.cursor.planning_bounds(start, end) == brokers.bounds
+    brokers.bounds = {"t": {"1:1": (5, 25)}}
+    assert brokers.cursor.planning_bounds(start, {"t": {"1:0": 130}}) == brokers.bounds

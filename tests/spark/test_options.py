@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from coherer.errors import UsageError
+from coherer.spark.columns import DEFAULT
 from coherer.spark.options import (
     ACCESS_TABLE,
     READ_TABLE,
@@ -34,6 +35,8 @@ def test_the_required_options_suffice() -> None:
 def test_every_option_is_parsed() -> None:
     options = read(
         topicsPattern="f.*",
+        mode="permissive",
+        maxBytesPerTrigger="2m",
         STARTINGOFFSETS=" Earliest ",
         endingOffsets='{"f": {"1:0": 4}}',
         failOnDataLoss="FALSE",
@@ -57,16 +60,63 @@ def test_every_option_is_parsed() -> None:
         starting_offsets="earliest",
         ending_offsets={"f": {"1:0": 4}},
         fail_on_data_loss=False,
+        mode="PERMISSIVE",
         min_partitions=2,
         max_partitions=9,
         max_records_per_partition=1000,
         max_offsets_per_trigger=50,
+        max_bytes_per_trigger=2 << 20,
         min_offsets_per_trigger=10,
         max_trigger_delay_ms=90_000,
         include_headers=True,
+        columns=(*DEFAULT, "properties", "error"),
         group="g",
         commit_offsets=True,
     )
+
+
+def test_partitions_times_and_columns() -> None:
+    options = read(
+        assign='{"f": ["1:0", 2]}',
+        startingOffsetsByTimestamp='{"f": {"1:0": 7}}',
+        endingOffsetsByTimestamp='{"f": 9}',
+        startingOffsetsByTimestampStrategy="LATEST",
+        columns="Value, offset",
+    )
+    assert options.topics == ("f",)
+    assert options.assigned == {"f": ("1:0", 2)}
+    assert (options.starting_times, options.ending_times) == ({"f": {"1:0": 7}}, {"f": {"*": 9}})
+    assert options.unmatched == "latest"
+    assert options.columns == ("value", "offset")
+
+
+def test_options_add_their_columns_to_the_chosen_ones() -> None:
+    both = {"includeHeaders": "true", "mode": "permissive"}
+    assert read(topic="f", columns="value", **both).columns == ("value", "properties", "error")
+    named = read(topic="f", columns="error,properties,value", **both)
+    assert named.columns == ("error", "properties", "value")
+    assert read(topic="f", **both).columns[-2:] == ("properties", "error")
+
+
+def test_the_default_mode_follows_failOnDataLoss() -> None:  # noqa: N802
+    assert read(topic="f").mode == "FAILFAST"
+    assert read(topic="f", failOnDataLoss="false").mode == "DROP"
+    assert read(topic="f", failOnDataLoss="false", mode="FAILFAST").mode == "FAILFAST"
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("subscribe", "Coherer calls it topic"),
+        ("subscribePattern", "Coherer calls it topicsPattern"),
+        ("kafka.bootstrap.servers", "Coherer calls it url"),
+        ("groupIdPrefix", "group of their own"),
+        ("kafka.max.poll.records", "no Kafka client"),
+    ],
+)
+def test_options_of_kafka_are_answered_with_coherers(name: str, answer: str) -> None:
+    with pytest.raises(UsageError, match=f"Unknown option '{name.lower()}'.*{answer}"):
+        read(topic="f", **{name: "x"})
 
 
 def test_the_path_is_the_topic() -> None:
@@ -82,15 +132,28 @@ def test_options_that_spark_adds_are_ignored() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "topic or topicsPattern"),
-        ({"topic": "a", "topicsPattern": "b"}, "topic or topicsPattern"),
+        ({}, "one of topic, topicsPattern and assign"),
+        ({"topic": "a", "topicsPattern": "b"}, "one of topic, topicsPattern and assign"),
+        ({"topic": "a", "assign": '{"a": [1]}'}, "one of topic, topicsPattern and assign"),
+        ({"assign": '{"a": [1.5]}'}, "Option assign"),
+        ({"assign": '{"a": ["x"]}'}, "'x' is not a partition"),
+        ({"assign": '{"a": []}'}, "a topic has no partition"),
         ({"topic": " , "}, "names no topic"),
         ({"topicsPattern": "("}, "not a regular expression"),
         ({"topic": "a", "startingOffset": "latest"}, "Did you mean startingOffsets"),
         ({"topic": "a", "zzz": "1"}, "Options: url"),
         ({"topic": "a", "startingOffsets": "first"}, "Option startingOffsets"),
-        ({"topic": "a", "startingTimestamp": "1"}, "Unknown option 'startingtimestamp'"),
-        ({"topic": "a", "endingOffsets": "earliest"}, "cannot be earliest"),
+        ({"topic": "a", "startingOffsetsByTimestamp": '{"a": -1}'}, "milliseconds since 1970"),
+        ({"topic": "a", "startingOffsetsByTimestamp": '{"a": {"x": 1}}'}, "not a partition"),
+        ({"topic": "a", "startingOffsetsByTimestampStrategy": "latest"}, "needs startingOffsetsBy"),
+        ({"topic": "a", "maxBytesPerTrigger": "10x"}, "not a size such as"),
+        ({"topic": "a", "maxBytesPerTrigger": "0"}, "not a size such as"),
+        ({"topic": "a", "mode": "ignore"}, "not one of PERMISSIVE, FAILFAST, DROP"),
+        ({"topic": "a", "columns": "ofset"}, "no column 'ofset'; did you mean offset"),
+        ({"topic": "a", "columns": "zzzzz"}, "it has topic, broker"),
+        ({"topic": "a", "columns": "value,VALUE"}, "a column twice"),
+        ({"topic": "a", "columns": " , "}, "names no column"),
+        ({"topic": "a", "columns": "value,error"}, "error needs mode=PERMISSIVE"),
         ({"topic": "a", "failOnDataLoss": "no"}, "neither true nor false"),
         ({"topic": "a", "minPartitions": "0"}, "not a number above 0"),
         ({"topic": "a", "maxOffsetsPerTrigger": "-1"}, "not a number above 0"),
@@ -104,7 +167,9 @@ def test_options_that_spark_adds_are_ignored() -> None:
         ({"topic": "a", "url": ""}, "is not a valid URL of a cluster"),
         ({"topic": "a", "url": "tubemq://h:x"}, "not a valid host:port"),
         ({"topic": "a", "group": " "}, "empty"),
-        ({"topic": "a", "password": "p", "passwordFile": "f"}, "not both"),
+        ({"topic": "a", "password": "p", "passwordFile": "f"}, "Give one of password"),
+        ({"topic": "a", "passwordEnv": "E", "passwordFile": "f"}, "Give one of password"),
+        ({"topic": "a", "passwordEnv": "E"}, "go together"),
         ({"topic": "a", "user": "u"}, "go together"),
         ({"topic": "a", "passwordFile": "f"}, "go together"),
         ({"topic": "a", "tlsTrust": "f"}, "Option tlsTrust needs tls=true"),
@@ -169,10 +234,27 @@ def test_the_tables_and_the_structs_agree(
         ({"startingTimestamp": "yesterday"}, "Option startingTimestamp: 'yesterday' is not a time"),
         ({"endingTimestamp": "2026-11-21T06:00:00"}, "has no time zone"),
         ({"startingTimestamp": "9" * 30}, "is not a time"),
-        ({"startingTimestamp": "1", "startingOffsets": "latest"}, "not both"),
-        ({"endingTimestamp": "1", "endingOffsets": "latest"}, "not both"),
+        ({"startingTimestamp": "1", "startingOffsets": "latest"}, "one of startingOffsets"),
+        ({"endingTimestamp": "1", "endingOffsets": "latest"}, "one of endingOffsets"),
+        ({"endingTimestamp": "1", "endingOffsetsByTimestamp": '{"a": 1}'}, "one of endingOffsets"),
     ],
 )
 def test_invalid_times_are_refused(options: dict[str, str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         read_options({"url": "rocketmq://h:1", "topic": "a", **options}, "rocketmq")
+
+
+def test_a_password_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"url": URL, "topic": "a", "user": "u", "passwordEnv": "QUEUE_PASSWORD"}
+    access = read_options(given).access
+    monkeypatch.setenv("QUEUE_PASSWORD", "p")
+    assert access.secret() == "p"
+    monkeypatch.delenv("QUEUE_PASSWORD")
+    with pytest.raises(UsageError, match=r"has no variable QUEUE_PASSWORD. Set it for the driver"):
+        access.secret()
+
+
+def test_an_unreadable_password_file_is_named(tmp_path: Path) -> None:
+    given = {"url": URL, "topic": "a", "user": "u", "passwordFile": str(tmp_path / "none")}
+    with pytest.raises(UsageError, match=r"cannot read .*none: No such file"):
+        read_options(given).access.secret()

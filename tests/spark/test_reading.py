@@ -9,13 +9,15 @@ import pyarrow as pa
 import pytest
 
 from coherer.errors import DisconnectedError
+from coherer.spark.columns import BY_NAME, DEFAULT, arrow_schema
 from coherer.spark.planning import DataLossError, Range
 from coherer.spark.reading import (
     BATCH_BYTES,
     BATCH_ROWS,
     ENOUGH_BYTES,
+    LEFT_OUT,
+    BadRecordError,
     ReadSettings,
-    arrow_schema,
     joined,
     rows,
 )
@@ -24,8 +26,14 @@ if TYPE_CHECKING:
     from tests.spark.queues import ListQueue
 
 
-def reading(lost: list[Range], *, fail: bool = True, headers: bool = False) -> ReadSettings:
-    return ReadSettings(arrow_schema(headers), fail, lost.append)
+def reading(
+    lost: list[Range],
+    *,
+    fail: bool = True,
+    mode: str = "FAILFAST",
+    columns: tuple[str, ...] = DEFAULT,
+) -> ReadSettings:
+    return ReadSettings(columns, fail, mode, lost.append, lambda one, _reason: lost.append(one))
 
 
 def offsets_of(batches: list[pa.RecordBatch]) -> list[tuple[int, int]]:
@@ -47,14 +55,24 @@ def test_rows_match_the_ranges_for_any_read_size(list_queue: ListQueue) -> None:
 
 
 def test_columns_have_the_schema_that_spark_requires(list_queue: ListQueue) -> None:
-    (batch,) = rows(list_queue, [Range("t", "1", 0, 3, 4)], reading([], headers=True))
-    assert batch.schema == arrow_schema(include_headers=True)
+    every = tuple(BY_NAME)
+    one = Range("t", "1", 0, 3, 4)
+    (batch,) = rows(list_queue, [one], reading([], columns=every, mode="PERMISSIVE"))
+    assert batch.schema == arrow_schema(every)
     (row,) = batch.to_pylist()
     assert row["id"] == "1003"
     assert row["value"] == b"v3"
-    assert row["key"] is None
+    assert row["key"] is row["error"] is row["bornTimestamp"] is None
     assert str(row["timestamp"]) == "2013-01-01 10:00:00+00:00"
+    assert row["timestampType"] == 0
     assert row["properties"] == [("a", "b")]
+
+
+def test_only_what_is_asked_for_is_decoded(list_queue: ListQueue) -> None:
+    one = Range("t", "1", 0, 3, 5)
+    (batch,) = rows(list_queue, [one], reading([], columns=("value", "timestampType")))
+    assert batch.to_pydict() == {"value": [b"v3", b"v4"], "timestampType": [0, 0]}
+    assert list_queue.asked == [("offset", "value", "time")]
 
 
 @pytest.mark.parametrize(
@@ -75,21 +93,61 @@ def test_rows_deleted_between_planning_and_reading_are_reported(
     assert offsets_of(found) == wanted
 
 
+@pytest.mark.parametrize("withheld", [False, True], ids=["arrived", "left out by the broker"])
 @pytest.mark.parametrize("damaged", [{0}, {6}, {7, 8}, {29}, {3, 5, 20}, set(range(30))])
-def test_rows_that_the_client_skipped_are_reported(
-    list_queue: ListQueue, damaged: set[int]
+def test_bad_records_are_an_error_or_rows_or_dropped(
+    list_queue: ListQueue, damaged: set[int], withheld: bool
 ) -> None:
     list_queue.damaged = damaged
+    list_queue.withheld = damaged if withheld else set()
     one = Range("t", "1", 0, 0, 30)
-    with pytest.raises(DataLossError):
+    first = min(damaged)
+    with pytest.raises(BadRecordError, match=rf"t 1:0 \[{first}, .*mode=PERMISSIVE") as caught:
         list(rows(list_queue, [one], reading([])))
+    assert caught.value.ranges[0].start == first
+
     reported: list[Range] = []
-    found = list(rows(list_queue, [one], reading(reported, fail=False)))
+    found = list(rows(list_queue, [one], reading(reported, mode="DROP")))
     assert offsets_of(found) == [(0, at) for at in range(30) if at not in damaged]
     assert {at for lost in reported for at in range(lost.start, lost.end)} == damaged
 
+    settings = reading([], mode="PERMISSIVE", columns=("offset", "id", "value", "error"))
+    made = [row for batch in rows(list_queue, [one], settings) for row in batch.to_pylist()]
+    assert [row["offset"] for row in made] == list(range(30))
+    for row in made:
+        at = row["offset"]
+        bad = (b"bad%d" % at, "It is damaged.") if not withheld else (None, LEFT_OUT)
+        wanted = bad if at in damaged else (b"v%d" % at, None)
+        assert (row["value"], row["error"]) == wanted
 
-def test_with_index_offsets_the_client_reports_skipped_messages(
+
+def test_deleted_messages_are_not_bad_records(list_queue: ListQueue) -> None:
+    """`failOnDataLoss` and `mode` are independent of each other."""
+    list_queue.held["t"]["1", 0] = (10, 100)
+    list_queue.damaged = {15}
+    one = Range("t", "1", 0, 0, 30)
+    with pytest.raises(DataLossError, match=r"t 1:0 \[0, 10\)"):
+        list(rows(list_queue, [one], reading([], mode="PERMISSIVE")))
+    with pytest.raises(BadRecordError, match=r"t 1:0 \[15, 16\)"):
+        list(rows(list_queue, [one], reading([], fail=False)))
+    reported: list[Range] = []
+    found = list(rows(list_queue, [one], reading(reported, fail=False, mode="PERMISSIVE")))
+    assert offsets_of(found) == [(0, at) for at in range(10, 30)]
+    assert reported == [Range("t", "1", 0, 0, 10)]
+
+
+def test_a_large_damaged_stretch_becomes_rows_piece_by_piece(list_queue: ListQueue) -> None:
+    count = 3 * BATCH_ROWS
+    list_queue.held["t"]["1", 0] = (0, count)
+    list_queue.damaged = list_queue.withheld = set(range(count))
+    one = Range("t", "1", 0, 0, count)
+    settings = reading([], mode="PERMISSIVE", columns=("offset", "error"))
+    found = list(rows(list_queue, [one], settings))
+    assert max(batch.num_rows for batch in found) <= BATCH_ROWS
+    assert sum(batch.num_rows for batch in found) == count
+
+
+def test_with_index_offsets_bad_records_have_the_offset_of_their_read(
     list_queue: ListQueue,
 ) -> None:
     list_queue.exact = False
@@ -97,14 +155,36 @@ def test_with_index_offsets_the_client_reports_skipped_messages(
     (batch,) = rows(list_queue, [one], reading([]))
     assert batch.num_rows == 100
     list_queue.damaged = {50}
-    with pytest.raises(DataLossError, match=r"t 1:0 \[49, 56\)"):
+    with pytest.raises(BadRecordError, match=r"t 1:0 \[49, 56\): It is damaged"):
         list(rows(list_queue, [one], reading([])))
     reported: list[Range] = []
-    (batch,) = rows(list_queue, [one], reading(reported, fail=False))
+    (batch,) = rows(list_queue, [one], reading(reported, mode="DROP"))
     assert (batch.num_rows, reported) == (99, [Range("t", "1", 0, 49, 56)])
+    settings = reading([], mode="PERMISSIVE", columns=("offset", "value", "error"))
+    (batch,) = rows(list_queue, [one], settings)
+    bad = [row for row in batch.to_pylist() if row["error"]]
+    assert bad == [{"offset": 49, "value": b"bad50", "error": "It is damaged."}]
     list_queue.damaged = set()
     list_queue.held["t"]["1", 0] = (28, 100)
     with pytest.raises(DataLossError, match=r"t 1:0 \[0, 28\)"):
+        list(rows(list_queue, [one], reading([])))
+
+
+@pytest.mark.parametrize(
+    ("held", "lost", "read"), [(60, "[60, 100)", 32), (27, "[27, 100)", 0), (0, "[0, 100)", 0)]
+)
+def test_with_index_offsets_an_end_that_is_gone_is_a_loss(
+    list_queue: ListQueue, held: int, lost: str, read: int
+) -> None:
+    """A broker that was killed has lost what was in its memory only."""
+    list_queue.exact = False
+    list_queue.held["t"]["1", 0] = (0, held)
+    one = Range("t", "1", 0, 28, 100)
+    reported: list[Range] = []
+    found = list(rows(list_queue, [one], reading(reported, fail=False)))
+    assert sum(batch.num_rows for batch in found) == read
+    assert lost in repr(reported)
+    with pytest.raises(DataLossError):
         list(rows(list_queue, [one], reading([])))
 
 

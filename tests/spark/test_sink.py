@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import (
     BinaryType,
+    DoubleType,
     LongType,
     MapType,
     StringType,
@@ -20,23 +21,16 @@ from pyspark.sql.types import (
 from coherer.errors import UsageError
 from coherer.message import Message
 from coherer.spark import queue
+from coherer.spark.columns import DEFAULT
 from coherer.spark.options import Access, WriteOptions
-from coherer.spark.reading import names
-from coherer.spark.sink import (
-    BROKER_COLUMNS,
-    COLUMNS,
-    BatchSink,
-    StreamSink,
-    TaskCommit,
-    check_columns,
-    messages,
-)
+from coherer.spark.rows import BROKER_COLUMNS, COLUMNS, check_columns, messages
+from coherer.spark.sink import BatchSink, StreamSink, TaskCommit
 
 if TYPE_CHECKING:
     from tests.conftest import Forked
     from tests.spark.queues import ListQueue
 
-OPTIONS = WriteOptions(access=Access(url="list://x"), topic="t")
+OPTIONS = WriteOptions(access=Access(url="rocketmq://x"), topic="t")
 VALUE = StructField("value", BinaryType())
 
 
@@ -56,16 +50,17 @@ def test_every_column_sets_an_attribute_of_the_message() -> None:
     time = datetime(2013, 1, 1, 10, tzinfo=UTC)
     rows = batch(
         value=pa.array([b"a", b"b"], pa.binary()),
-        topic=pa.array(["u", None]),
+        topic=pa.array(["u", "v"]),
         tag=pa.array(["x", None]),
         timestamp=pa.array([time, None], pa.timestamp("us", "UTC")),
         properties=pa.array([[("k", "v")], None], pa.map_(pa.string(), pa.string())),
         key=pa.nulls(2, pa.string()),
     )
     assert sent_by(rows) == [
-        Message("u", b"a", tag="x", time=time, properties={"k": "v", "n": "10"}),
+        Message("t", b"a", tag="x", time=time, properties={"k": "v", "n": "10"}),
         Message("t", b"b", properties={"n": "11"}),
     ]
+    assert sent_by(rows, topic=None)[0].topic == "u"
 
 
 def test_text_is_sent_as_utf8() -> None:
@@ -98,14 +93,15 @@ def test_rows_that_cannot_be_sent_are_refused(rows: pa.RecordBatch, message: str
         ([VALUE, StructField("vlaue", BinaryType())], "has no column 'vlaue'"),
         ([StructField("value", LongType())], "Column value is bigint.*binary or string"),
         ([VALUE, StructField("tag", LongType())], "Column tag is bigint"),
-        ([VALUE, StructField("partition", LongType())], r'cannot set partition.*drop\("partition"'),
         (
-            [VALUE, StructField("id", LongType()), StructField("broker", StringType())],
-            r'cannot set broker, id: brokers assign them. .drop\("broker", "id"\)',
+            [VALUE, StructField("id", LongType()), StructField("offset", LongType())],
+            r'cannot set offset, id: brokers assign them. .drop\("offset", "id"\)',
         ),
+        ([VALUE, StructField("broker", StringType())], "broker needs a column partition"),
+        ([VALUE, StructField("partition", StringType())], "Column partition is string"),
+        ([VALUE, StructField("delay", DoubleType())], "Column delay is double.*interval"),
         ([VALUE, StructField("offset", LongType())], "cannot set offset"),
-        ([VALUE, StructField("topic", StringType())], "Option topic is t, but column topic"),
-        ([VALUE, StructField("key", LongType())], "Column key is bigint.*string or array<string>"),
+        ([VALUE, StructField("key", LongType())], "Column key is bigint.*string or binary or"),
         (
             [VALUE, StructField("properties", MapType(StringType(), LongType()))],
             "map<string,string>",
@@ -125,8 +121,8 @@ def test_good_columns_pass_and_a_topic_is_needed() -> None:
 
 
 def test_every_column_that_sources_return_is_sent_or_refused() -> None:
-    sent = names(include_headers=True)
-    assert set(sent) == set(COLUMNS) | set(BROKER_COLUMNS)
+    sent = (*DEFAULT, "properties")
+    assert set(sent) == (set(COLUMNS) | set(BROKER_COLUMNS)) - {"delay"}
 
 
 def test_keys_are_one_or_an_array() -> None:
@@ -149,7 +145,7 @@ def test_a_topic_cannot_be_overwritten(kind: type[BatchSink | StreamSink]) -> No
 def test_a_task_counts_acknowledged_messages_and_adds_their_origin(
     list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch, forked: Forked
 ) -> None:
-    monkeypatch.setitem(queue.OPENERS, "list", lambda _access: list_queue)
+    monkeypatch.setitem(queue.OPENERS, "rocketmq", lambda _access: list_queue)
     monkeypatch.setattr(queue, "freeze_heap", lambda: None)
     sink = BatchSink(OPTIONS, schema(VALUE), overwrite=False)
     parts = [batch(value=pa.array([b"a", b"b"])), batch(value=pa.array([b"c"]))]

@@ -11,7 +11,7 @@ import pytest
 from pyspark.cloudpickle import dumps
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from pyspark.sql.types import StructType
+from pyspark.sql.types import MapType, StringType, StructType
 
 from coherer.errors import UnavailableError, UsageError
 from coherer.spark import queue, source
@@ -54,6 +54,7 @@ def made(**options: str) -> tuple[QueueDataSource, StructType]:
     for column in data.schema().split(", "):
         name, kind = column.split(" ")
         if kind.startswith("map"):
+            schema.add(name, MapType(StringType(), StringType()))
             continue
         schema.add(name, KINDS.get(kind, kind))
     return data, schema

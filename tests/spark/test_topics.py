@@ -10,8 +10,8 @@ import pytest
 from coherer._wire.rocketmq.codes import TopicNotExistError
 from coherer._wire.tubemq.codes import TopicNotDeployedError
 from coherer.errors import RefusedError
-from coherer.spark.cursor import RESOLVE_MS, Topics
 from coherer.spark.options import read_options
+from coherer.spark.topics import RESOLVE_MS, Topics
 
 if TYPE_CHECKING:
     from tests.spark.queues import ListQueue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from types import TracebackType
 from typing import Self
@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coherer._record.bad_record import BadRecord
 from coherer._wire.tubemq.names import BrokerInfo, Partition
 from coherer.spark.planning import Range
 from coherer.spark.tubemq import ExactReader
@@ -27,7 +28,11 @@ class Package:
         self.offset = offset
         self._ids = ids
 
-    def to_arrow(self) -> pa.RecordBatch:
+    def bad_records(self) -> list[BadRecord]:
+        return []
+
+    def to_arrow(self, columns: Sequence[str]) -> pa.RecordBatch:
+        assert columns == ["id"]
         return pa.RecordBatch.from_arrays([pa.array(self._ids, pa.int64())], names=["id"])
 
 
@@ -81,7 +86,10 @@ class JavaClient:
         self._sizes = sizes
         self._made = 0
 
-    def reader(self, partition: Partition, offset: int, *, end: int | None = None) -> JavaReader:
+    def reader(
+        self, partition: Partition, offset: int, *, end: int | None = None, columns: bool = False
+    ) -> JavaReader:
+        assert columns
         size = self._sizes[self._made % len(self._sizes)]
         self._made += 1
         return JavaReader(self._owners, size, offset, end)
@@ -103,7 +111,7 @@ def test_ranges_on_javas_broker_contain_each_message_once(
         one = Range("t", "1", 0, low, high)
         with ExactReader(client, PARTITION, one) as reader:  # type: ignore[arg-type]
             while (batch := reader.read()) is not None:
-                found += batch.to_arrow().column("id").to_pylist()
+                found += batch.to_arrow(["id"]).column("id").to_pylist()
     assert found == [number for number, owner in enumerate(owners) if owner == 0]
 
 

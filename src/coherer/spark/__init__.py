@@ -10,17 +10,45 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from coherer.spark.decoding import from_inlong, registry_id, registry_payload
+    from coherer.spark.deduplication import deduplicate
     from coherer.spark.offsets import Lag, lag
     from coherer.spark.planning import DataLossError
+    from coherer.spark.progress import SourceMetrics, StreamMetrics, measured, source_metrics
+    from coherer.spark.reading import BadRecordError
     from coherer.spark.session import configure, use_java
 
-__all__ = ["DataLossError", "Lag", "configure", "lag", "use_java"]
+__all__ = [
+    "BadRecordError",
+    "DataLossError",
+    "Lag",
+    "SourceMetrics",
+    "StreamMetrics",
+    "configure",
+    "deduplicate",
+    "from_inlong",
+    "lag",
+    "measured",
+    "registry_id",
+    "registry_payload",
+    "source_metrics",
+    "use_java",
+]
 
 _MODULES = {
+    "BadRecordError": "reading",
     "DataLossError": "planning",
     "Lag": "offsets",
+    "SourceMetrics": "progress",
+    "StreamMetrics": "progress",
     "configure": "session",
+    "deduplicate": "deduplication",
+    "from_inlong": "decoding",
     "lag": "offsets",
+    "measured": "progress",
+    "registry_id": "decoding",
+    "registry_payload": "decoding",
+    "source_metrics": "progress",
     "use_java": "session",
 }
 

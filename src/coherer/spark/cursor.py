@@ -1,4 +1,4 @@
-"""The topics of a read, and the ends of a stream's micro-batches.
+"""The ends of a stream's micro-batches.
 
 This is the state of a stream's driver side; it is given the time and the brokers' bounds.
 Invariants:
@@ -15,144 +15,29 @@ Invariants:
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Callable, Iterator
-from datetime import datetime
-from typing import Final, TypeVar
+from collections.abc import Callable
+from typing import Final
 
-import msgspec
-
-from coherer._common.logs import Log
-from coherer._wire.rocketmq.codes import TopicNotExistError
-from coherer._wire.tubemq.codes import TopicNotDeployedError
-from coherer.errors import CohererError, UnavailableError, UsageError
+from coherer.errors import UsageError
 from coherer.spark.offsets import (
     EARLIEST,
     LATEST,
     Bounds,
     Offsets,
-    bounds_of,
     canonical,
     flatten,
     latest,
-    merged,
-    partition_key,
     resolve,
 )
 from coherer.spark.options import ReadOptions
-from coherer.spark.planning import DataLossError, backlog_rows, bounded, truncated, with_new
-from coherer.spark.queue import Queue
+from coherer.spark.planning import DataLossError, bounded, truncated, with_new
+from coherer.spark.rates import Scales, limited
 
-T = TypeVar("T")
-
-log = Log(logging.getLogger(__name__))
-
-RESOLVE_MS: Final = 1_000
-"""How often a pattern is matched against the list of topics."""
+FRESH_MS: Final = 1_000
+"""How long an answer of the brokers serves for planning."""
 
 _HINT = "A query that reads something else needs a checkpointLocation of its own."
-
-
-class Topics:
-    """The topics of a read, named or matched.
-
-    Args:
-        options: those of the read.
-        now_ms: a monotonic clock.
-    """
-
-    def __init__(self, options: ReadOptions, now_ms: Callable[[], int]) -> None:
-        self._names = options.topics
-        self._pattern = options.topics_pattern
-        self._strict = options.fail_on_data_loss
-        self._missing: set[str] = set()
-        self._now_ms = now_ms
-        self._resolved_ms: int | None = None
-
-    def names(self, queue: Queue) -> tuple[str, ...]:
-        """The topics; a pattern is matched again after `RESOLVE_MS`."""
-        if self._pattern is not None and self._stale():
-            matches = re.compile(self._pattern).fullmatch
-            self._names = tuple(sorted(name for name in queue.topics() if matches(name)))
-            self._resolved_ms = self._now_ms()
-        return self._names
-
-    def _stale(self) -> bool:
-        return self._resolved_ms is None or self._now_ms() - self._resolved_ms >= RESOLVE_MS
-
-    def bounds(self, queue: Queue) -> Bounds:
-        """The bounds of all partitions.
-
-        Raises:
-            RefusedError: a named topic does not exist, and `failOnDataLoss` is set.
-        """
-        return merged(bounds_of(topic, found) for topic, found in self._ask(queue, queue.bounds))
-
-    def offsets_since(self, queue: Queue, time: datetime) -> Offsets:
-        """The offsets of the first messages stored at a time or later.
-
-        Raises:
-            RefusedError: a named topic does not exist, and `failOnDataLoss` is set.
-        """
-        found = self._ask(queue, lambda topic: queue.offsets_since(topic, time))
-        return canonical(
-            {topic: {partition_key(*key): at[key] for key in at} for topic, at in found}
-        )
-
-    def with_offsets(self, queue: Queue, options: ReadOptions) -> ReadOptions:
-        """The options with offsets instead of times.
-
-        Raises:
-            RefusedError: as `offsets_since`.
-        """
-        if options.starting_time is not None:
-            start = self.offsets_since(queue, options.starting_time)
-            options = msgspec.structs.replace(options, starting_offsets=start)
-        if options.ending_time is not None:
-            end = self.offsets_since(queue, options.ending_time)
-            options = msgspec.structs.replace(options, ending_offsets=end)
-        return options
-
-    def _ask(self, queue: Queue, ask: Callable[[str], T]) -> Iterator[tuple[str, T]]:
-        for topic in self.names(queue):
-            try:
-                found = ask(topic)
-            except (TopicNotDeployedError, TopicNotExistError) as error:
-                if self._strict and self._still_wanted(topic, queue):
-                    raise
-                self._skip(topic, error)
-            else:
-                self._missing.discard(topic)
-                yield topic, found
-
-    def _still_wanted(self, topic: str, queue: Queue) -> bool:
-        """Whether a missing topic is wanted; one that matched a pattern may have been deleted."""
-        self._resolved_ms = None
-        return topic in self.names(queue)
-
-    def _skip(self, topic: str, error: CohererError) -> None:
-        if topic not in self._missing:  # log it once
-            self._missing.add(topic)
-            log.warning("Skipping topic %s: %s", topic, error)
-
-    def check_whole(self, queue: Queue) -> None:
-        """Check that `bounds` is complete, with no broker down.
-
-        A running stream waits for such a broker, but a new read must not skip its partitions.
-
-        Raises:
-            UnavailableError: a part of a topic cannot be read now.
-        """
-        for topic in self.names(queue):
-            missing = queue.missing_brokers(topic)
-            if missing:
-                brokers = ", ".join(missing)
-                raise UnavailableError(
-                    f"A part of the topic cannot be read now: brokers {brokers} are down.",
-                    topic=topic,
-                    hint="Start them, or set failOnDataLoss=false to read the rest.",
-                )
 
 
 def check_topics(start: Offsets, options: ReadOptions) -> None:
@@ -221,16 +106,23 @@ class Cursor:
         options: those of the stream.
         bounds: asks the brokers for the bounds of all partitions.
         now_ms: a monotonic clock.
+        scales: of the partitions.
     """
 
     def __init__(
-        self, options: ReadOptions, bounds: Callable[[], Bounds], now_ms: Callable[[], int]
+        self,
+        options: ReadOptions,
+        bounds: Callable[[], Bounds],
+        now_ms: Callable[[], int],
+        scales: Scales,
     ) -> None:
         self._options = options
         self._ask = bounds
         self._now_ms = now_ms
+        self._scales = scales
         self._target: Offsets | None = None
         self._bounds: Bounds | None = None
+        self._asked_ms = 0
         self._waiting_since_ms: int | None = None
         self._checked = False
 
@@ -248,6 +140,7 @@ class Cursor:
     def fetch_bounds(self) -> Bounds:
         """Asks the brokers for the bounds of all partitions."""
         self._bounds = self._ask()
+        self._asked_ms = self._now_ms()
         return self._bounds
 
     def bounds_for(self, start: Offsets) -> Bounds:
@@ -264,6 +157,21 @@ class Cursor:
         self._checked = True
         return bounds
 
+    def planning_bounds(self, start: Offsets, end: Offsets) -> Bounds:
+        """The bounds for planning a batch whose end was just decided.
+
+        Spark plans it a few milliseconds after `next_end`, so the answer of then is taken. What
+        retention deletes in between is noticed by the tasks, as it is when they run later.
+
+        Raises:
+            UsageError: as `bounds_for`.
+        """
+        known = self._bounds
+        fresh = self._checked and self._now_ms() - self._asked_ms <= FRESH_MS
+        if fresh and known is not None and _contain(known, end):
+            return known
+        return self.bounds_for(start)
+
     def newest(self) -> Offsets | None:
         """The ends of the last answer."""
         return None if self._bounds is None else latest(self._bounds)
@@ -277,12 +185,15 @@ class Cursor:
         """Whether `fix_target` was called."""
         return self._target is not None
 
-    def next_end(self, start: Offsets, max_rows: int | None) -> Offsets:
+    def next_end(
+        self, start: Offsets, max_rows: int | None = None, max_bytes: int | None = None
+    ) -> Offsets:
         """The end of the micro-batch that starts at `start`; `start` itself if there is nothing.
 
         Args:
             start: the end of the previous micro-batch.
             max_rows: the row limit of the trigger.
+            max_bytes: the limit of the bytes of its values.
 
         Raises:
             UsageError: `start` comes from a checkpoint of another topic or cluster.
@@ -297,9 +208,20 @@ class Cursor:
             topic: {key: self._end_of(topic, key, at, bounds) for key, at in partitions.items()}
             for topic, partitions in begin.items()
         }
-        if self._wait_for_more(backlog_rows(begin, end)):
+        if self._wait_for_more(begin, end):
             return canonical(start)
-        return end if max_rows is None else bounded(begin, end, max_rows)
+        if max_rows is not None:
+            end = self._of_rows(begin, end, max_rows)
+        if max_bytes is not None:
+            weights = self._scales.bytes(begin, end, max_bytes)
+            end = limited(begin, end, max_bytes, weights, self._scales.spans(begin, end))
+        return end
+
+    def _of_rows(self, begin: Offsets, end: Offsets, limit: int) -> Offsets:
+        rows = self._scales.rows(begin, end, limit)
+        if self._scales.counts_rows(rows):
+            return bounded(begin, end, limit)
+        return limited(begin, end, limit, rows, self._scales.spans(begin, end))
 
     def _end_of(self, topic: str, key: str, at: int, bounds: Bounds) -> int:
         _, high = bounds.get(topic, {}).get(key, (at, at))
@@ -307,9 +229,11 @@ class Cursor:
             return high
         return max(at, min(high, self._target.get(topic, {}).get(key, at)))
 
-    def _wait_for_more(self, rows: int) -> bool:
+    def _wait_for_more(self, begin: Offsets, end: Offsets) -> bool:
         """Whether there are fewer rows than `minOffsetsPerTrigger`, and still time to wait."""
-        if self.has_target or not 0 < rows < self._options.min_offsets_per_trigger:
+        least = self._options.min_offsets_per_trigger
+        enough = self.has_target or not least
+        if enough or not 0 < sum(self._scales.rows(begin, end, least).values()) < least:
             self._waiting_since_ms = None
             return False
         now_ms = self._now_ms()
@@ -319,6 +243,11 @@ class Cursor:
             return True
         self._waiting_since_ms = None
         return False
+
+
+def _contain(bounds: Bounds, end: Offsets) -> bool:
+    """Whether the brokers have messages up to the end of a batch."""
+    return all(at <= bounds.get(topic, {}).get(key, (0, -1))[1] for topic, key, at in flatten(end))
 
 
 def batch_ends(options: ReadOptions, bounds: Bounds) -> tuple[Offsets, Offsets]:

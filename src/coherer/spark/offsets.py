@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, TypeAlias, cast
+from typing import Annotated, Final, TypeAlias, cast
 
 import msgspec
 
@@ -34,8 +34,15 @@ Offsets: TypeAlias = dict[str, dict[str, int]]
 Bounds: TypeAlias = dict[str, dict[str, tuple[int, int]]]
 """`{"topic": {"broker:partition": (first offset, end offset)}}`, sorted."""
 
+Times: TypeAlias = dict[str, dict[str, int]]
+"""`{"topic": {"broker:partition": ms}}`, with the key `*` for all partitions of a topic."""
+
+Assigned: TypeAlias = dict[str, tuple[str | int, ...]]
+"""`{"topic": ("broker:partition", 1)}`; a number is that partition of every broker."""
+
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
+ALL: Final = "*"
 START: Final = ":start"
 """The key of a batch's start in its end. Topic names contain no colon."""
 
@@ -139,6 +146,75 @@ def from_json(text: str, option: str) -> Offsets:
                 hint=f"See {key}. {hint}",
             )
     return offsets
+
+
+def times_from_json(text: str, option: str) -> Times:
+    """Times that a user wrote, for partitions or topics.
+
+    Args:
+        text: `{"topic": {"broker:partition": ms}}` or `{"topic": ms}`; milliseconds since 1970.
+        option: the name of the option, for the error.
+
+    Raises:
+        UsageError: the text is malformed.
+
+    >>> times_from_json('{"flights": {"1:0": 1000}, "ships": 2000}', "")
+    {'flights': {'1:0': 1000}, 'ships': {'*': 2000}}
+    """
+    try:
+        given = msgspec.json.decode(text, type=dict[str, dict[str, _Ms] | _Ms])
+        times = {
+            topic: {ALL: at} if isinstance(at, int) else {key: at[key] for key in _checked(at)}
+            for topic, at in given.items()
+        }
+    except (msgspec.DecodeError, UsageError) as error:
+        raise UsageError(f"Option {option}: {error}", hint=_TIMES_HINT) from error
+    return times
+
+
+_Ms = Annotated[int, msgspec.Meta(ge=0)]
+
+_TIMES_HINT: Final = (
+    'Write JSON like {"topic": {"broker:partition": 1700000000000}}; the times are milliseconds '
+    "since 1970."
+)
+_ASSIGN_HINT: Final = 'Write JSON like {"topic": ["broker:partition", 1]}.'
+
+
+def _checked(keys: Iterable[str]) -> list[str]:
+    return [partition_key(*split_key(key)) for key in keys]
+
+
+def assigned_from_json(text: str) -> Assigned:
+    """Partitions that a user wrote.
+
+    Args:
+        text: `{"topic": ["broker:partition", 1]}`.
+
+    Raises:
+        UsageError: the text is malformed.
+
+    >>> assigned_from_json('{"flights": ["1:0", 3]}')
+    {'flights': ('1:0', 3)}
+    """
+    try:
+        assigned = msgspec.json.decode(text, type=Assigned)
+        for found in assigned.values():
+            _checked(one for one in found if isinstance(one, str))
+    except (msgspec.DecodeError, UsageError) as error:
+        raise UsageError(f"Option assign: {error}", hint=_ASSIGN_HINT) from error
+    if not assigned or not all(assigned.values()):
+        raise UsageError("Option assign: a topic has no partition, or there is no topic.")
+    return assigned
+
+
+def is_assigned(key: str, assigned: Iterable[str | int]) -> bool:
+    """Whether a partition is among the assigned ones.
+
+    >>> [is_assigned(key, ("1:0", 3)) for key in ("1:0", "2:0", "2:3")]
+    [True, False, True]
+    """
+    return any(one in (key, split_key(key)[1]) for one in assigned)
 
 
 def flatten(offsets: Mapping[str, Mapping[str, int]]) -> Iterator[tuple[str, str, int]]:
@@ -253,7 +329,8 @@ def lag(progress: Mapping[str, object]) -> Lag:
     """
     behind: Offsets = {}
     for source in cast("list[Mapping[str, object]]", progress["sources"]):
-        end, newest = _reported(source.get("endOffset")), _reported(source.get("latestOffset"))
+        end, _ = reported(source.get("endOffset"))
+        newest, _ = reported(source.get("latestOffset"))
         for topic, key, offset in flatten(newest):
             rows = max(0, offset - end.get(topic, {}).get(key, 0))
             partitions = behind.setdefault(topic, {})
@@ -261,10 +338,10 @@ def lag(progress: Mapping[str, object]) -> Lag:
     return Lag(sum(rows for _, _, rows in flatten(behind)), behind)
 
 
-def _reported(value: object) -> Offsets:
-    """Offsets in a source's progress; empty for other kinds of sources."""
+def reported(value: object) -> tuple[Offsets, Offsets | None]:
+    """Offsets in a source's progress, and their start; empty for other kinds of sources."""
     try:
         text = value if isinstance(value, str) else json.dumps(value)
-        return split_start(msgspec.json.decode(text, type=dict[str, dict[str, int]]))[0]
+        return split_start(msgspec.json.decode(text, type=dict[str, dict[str, int]]))
     except msgspec.DecodeError:
-        return {}
+        return {}, None

@@ -21,6 +21,10 @@ PACK_ROWS: Final = 5_000
 """Smaller ranges share a task: a task costs 5 to 40 ms, the time to read this many rows."""
 
 
+SPLIT_ROWS: Final = 50_000
+"""If there are fewer ranges than cores, tasks of at least so many rows share them."""
+
+
 class Range(msgspec.Struct, frozen=True, gc=False):
     """An interval of one partition.
 
@@ -53,8 +57,7 @@ class Range(msgspec.Struct, frozen=True, gc=False):
 class DataLossError(CohererError):
     """Messages that a batch should read are gone.
 
-    `ranges` holds their offsets. Retention deleted them, or their topic was deleted, or they are
-    damaged.
+    `ranges` holds their offsets. Retention deleted them, or their topic was deleted.
     """
 
     ranges: tuple[Range, ...] = ()
@@ -65,8 +68,8 @@ class DataLossError(CohererError):
         lost = ", ".join(map(repr, ranges))
         error = cls(
             f"Messages were lost before they were read: {lost}.",
-            hint="Retention deleted them, or they are damaged; the log has details. "
-            "Keep messages longer, or set failOnDataLoss=false to continue without them.",
+            hint="Retention deleted them, or their topic was deleted. Keep messages longer, or set "
+            "failOnDataLoss=false to continue without them.",
         )
         error.ranges = tuple(ranges)
         return error
@@ -232,6 +235,15 @@ def packed(
 
 def _order(one: Range) -> tuple[str, str, int, int]:
     return one.topic, one.broker, one.partition, one.start
+
+
+def shares_for_cores(ranges: Sequence[Range], cores: int) -> int:
+    """The number of tasks that keeps all cores busy, if they have `SPLIT_ROWS` each.
+
+    >>> shares_for_cores([Range("t", "1", 0, 0, 300_000)], 2)
+    2
+    """
+    return min(cores, sum(one.rows for one in ranges) // SPLIT_ROWS)
 
 
 def shares_of(

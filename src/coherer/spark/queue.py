@@ -10,8 +10,9 @@ serves the next. Invariants:
 2. After an exception a queue is closed and forgotten; the next task opens a new one.
 3. Spark ends its processes by closing their connections, possibly in the middle of a batch. That
    prints no traceback.
-4. The heap is frozen once per process. Spark's daemon collects garbage after every task. That takes
-   20 to 35 ms with pyarrow loaded, and next to nothing with a frozen heap.
+4. The heap is frozen for the first two tasks of a process: the first one imports what reading
+   needs. Spark's daemon collects garbage after every task. That takes 20 to 35 ms with pyarrow
+   loaded, and next to nothing with a frozen heap.
 """
 
 from __future__ import annotations
@@ -20,19 +21,24 @@ import gc
 import os
 import sys
 import traceback
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 import pyarrow as pa
 
+from coherer._record.bad_record import BadRecord
+from coherer._record.batches import PackedMessages
 from coherer.errors import CohererError
-from coherer.message import Message
+from coherer.message import Message, Receipt
 from coherer.spark.offsets import Offsets
 from coherer.spark.options import Access
 from coherer.spark.planning import Range
+
+if TYPE_CHECKING:
+    from coherer.spark.sending import SingleRow
 
 
 class Batch(Protocol):
@@ -43,13 +49,17 @@ class Batch(Protocol):
         """The offset at which the read started."""
         ...
 
-    def to_arrow(self) -> pa.RecordBatch:
-        """Columns topic, broker, partition, offset, id, tag, time, value, properties."""
+    def to_arrow(self, columns: Sequence[str]) -> pa.RecordBatch:
+        """The columns of these names that the protocol has; see `columns.COLUMNS`."""
+        ...
+
+    def bad_records(self) -> Sequence[BadRecord]:
+        """Those records that `to_arrow` leaves out and that arrived. Not a hot path."""
         ...
 
 
-class RangeReader(Protocol):
-    """Reads one range of one partition, in order; use it in a `with` block."""
+class OpenReader(Protocol):
+    """Reads one range of one partition, in order."""
 
     @property
     def exact(self) -> bool:
@@ -69,6 +79,10 @@ class RangeReader(Protocol):
     def read(self) -> Batch | None:
         """The next messages; None at the end of the range."""
         ...
+
+
+class RangeReader(OpenReader, Protocol):
+    """A reader to be used in a `with` block."""
 
     def __enter__(self) -> Self: ...
 
@@ -91,20 +105,47 @@ class Queue(Protocol):
         """The first offset and the end offset, by (broker, partition)."""
         ...
 
-    def offsets_since(self, topic: str, time: datetime) -> Mapping[tuple[str, int], int]:
-        """The offset of the first message stored at a time or later, by (broker, partition)."""
+    def offsets_since(
+        self, topic: str, time: datetime, partitions: Collection[tuple[str, int]] | None = None
+    ) -> Mapping[tuple[str, int], int]:
+        """The offset of the first message at a time or later, by (broker, partition).
+
+        `partitions` are those that matter; None for all.
+        """
         ...
 
     def missing_brokers(self, topic: str) -> Sequence[str]:
         """Brokers that are down, so that `bounds` lacks their partitions of the topic."""
         ...
 
-    def reader(self, one: Range) -> RangeReader:
-        """A reader for a range."""
+    def reader(self, one: Range, columns: Sequence[str]) -> RangeReader:
+        """A reader for a range, from which these columns of `to_arrow` are wanted."""
+        ...
+
+    def readers(
+        self, ranges: Sequence[Range], columns: Sequence[str]
+    ) -> AbstractContextManager[Sequence[OpenReader]]:
+        """Open readers for some ranges, and read the first batch of each at the same time."""
         ...
 
     def send(self, messages: Iterable[Message], window: int) -> int:
         """Sends messages and waits for all receipts; returns the number of messages."""
+        ...
+
+    def places(self, topic: str) -> Sequence[tuple[str, int]]:
+        """Broker and number of all partitions that rows can be sent to, sorted."""
+        ...
+
+    def send_packed(
+        self, batches: Sequence[PackedMessages], window: int
+    ) -> Sequence[Receipt | CohererError]:
+        """Sends batches; returns the outcome of each (`Producer.send_packed`)."""
+        ...
+
+    def send_singles(
+        self, rows: Sequence[SingleRow], window: int
+    ) -> Sequence[tuple[SingleRow, CohererError]]:
+        """Sends rows one by one and waits for all receipts; returns the rows that failed."""
         ...
 
     def commit(self, group: str, offsets: Offsets) -> None:
@@ -131,8 +172,11 @@ def _rocketmq(access: Access) -> Queue:
 OPENERS: Final[dict[str, Callable[[Access], Queue]]] = {"tubemq": _tubemq, "rocketmq": _rocketmq}
 """Opens a queue, by protocol."""
 
+FREEZES: Final = 2
+"""How often a process freezes its heap."""
+
 _queues: Final[dict[tuple[int, Access], Queue]] = {}
-_frozen: Final[set[int]] = set()
+_frozen: Final[dict[int, int]] = {}
 
 
 @contextmanager
@@ -144,7 +188,7 @@ def shared_queue(access: Access) -> Generator[Queue]:
     key = (os.getpid(), access)
     if key not in _queues:
         _queues[key] = OPENERS[access.protocol](access)
-        freeze_heap()
+    freeze_heap()
     queue = _queues[key]
     try:
         yield queue
@@ -160,9 +204,10 @@ def shared_queue(access: Access) -> Generator[Queue]:
 
 
 def freeze_heap() -> None:
-    """Excludes all present objects from garbage collection, once per process."""
-    if os.getpid() not in _frozen:
-        _frozen.add(os.getpid())
+    """Excludes all present objects from garbage collection, the first two times in a process."""
+    times = _frozen.get(os.getpid(), 0)
+    if times < FREEZES:
+        _frozen[os.getpid()] = times + 1
         gc.collect()
         gc.freeze()
 

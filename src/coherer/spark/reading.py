@@ -1,32 +1,25 @@
 """Reads the ranges of a task, as Arrow batches of about a megabyte with the columns of a queue.
 
-See docs/protocol/spark.md, section 2.1.
+See docs/protocol/spark.md, section 2.1. `columns` describes the columns.
 
+Three things may be wrong with a range, and no message is passed over silently:
 
-The columns are the same for both protocols:
+1. Messages are gone: retention deleted them. `failOnDataLoss` decides.
+2. Records are bad: damaged, or not what their flags say. They arrived, or the broker says that it
+   left them out. `mode` decides: an error, a row with the reason and the raw bytes, or a warning.
+3. On Java's TubeMQ broker offsets are positions in an index: there only the beginning and the end
+   of a range tell what is gone, and a bad record has the offset at which its read started.
 
-| column | type | TubeMQ | RocketMQ |
-|---|---|---|---|
-| `topic` | string | | |
-| `broker` | string | the broker's id, as text | the broker's name |
-| `partition` | int | partition id | queue id |
-| `offset` | bigint | see below | queue offset |
-| `id` | string | the broker's message id | offset message id |
-| `key` | string | null | `KEYS`: words separated by spaces |
-| `tag` | string | `$msgType$` | `TAGS` |
-| `timestamp` | timestamp | `$msgTime$` as UTC; null if absent | the same; if absent, born time |
-| `value` | binary | the body | the body |
-| `properties` | map | the other attributes | the other properties |
-
-`includeHeaders=true` adds `properties`. On a Coherer node `offset` counts the messages of a
-partition. On Java's TubeMQ broker it is a position in an index that partitions share, and a row has
-the offset at which its read started.
+Where offsets count messages, every offset of the range must come. If one does not, the reader asks
+for the partition's present bounds: offsets outside of them are gone, others are bad.
 
 Nothing is prefetched here: the client's own thread does that while Spark takes a batch.
 """
 
 from __future__ import annotations
 
+import logging
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final, cast
@@ -35,9 +28,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coherer._record.columns import INSTANT, instants
-from coherer.spark.planning import DataLossError, Range
-from coherer.spark.queue import Queue, RangeReader
+from coherer._common.logs import Log
+from coherer._record.bad_record import BadRecord
+from coherer.spark.columns import arrow_schema, sources, to_rows
+from coherer.spark.options import DROP, FAILFAST, ReadOptions
+from coherer.spark.planning import PACK_ROWS, DataLossError, Range
+from coherer.spark.queue import OpenReader, Queue
+
+log = Log(logging.getLogger(__name__))
 
 BATCH_BYTES: Final = 1_000_000
 """Target size of a RecordBatch. From 10 MB on throughput halves (section 2.1)."""
@@ -46,165 +44,258 @@ ENOUGH_BYTES: Final = 400_000
 """Smaller batches are joined. A read from a busy broker returns 512 KiB: joining two of those would
 copy every body once more, which costs more than it saves."""
 
+INDEX_STEP: Final = 28
+"""The distance between two messages in the index of Java's broker, which rounds offsets down."""
+
 BATCH_ROWS: Final = 10_000
 """Row limit of a RecordBatch."""
 
-_COLUMNS: Final = {
-    "topic": ("string", pa.string()),
-    "broker": ("string", pa.string()),
-    "partition": ("int", pa.int32()),
-    "offset": ("bigint", pa.int64()),
-    "id": ("string", pa.string()),
-    "key": ("string", pa.string()),
-    "tag": ("string", pa.string()),
-    "timestamp": ("timestamp", INSTANT),
-    "value": ("binary", pa.binary()),
-    "properties": ("map<string,string>", pa.map_(pa.string(), pa.string())),
-}
+
+TOGETHER_MAX: Final = 8
+"""Readers that are open at the same time. Each fetches up to 8 MiB ahead."""
 
 
-def names(include_headers: bool) -> list[str]:
-    """The columns, in order."""
-    return [name for name in _COLUMNS if include_headers or name != "properties"]
+class BadRecordError(DataLossError):
+    """A record cannot be read, and the option `mode` is `FAILFAST`. `ranges` holds its offset."""
 
-
-def spark_schema(include_headers: bool) -> str:
-    """The schema as Spark's DDL.
-
-    >>> spark_schema(include_headers=False).split(", ")[:4]
-    ['topic string', 'broker string', 'partition int', 'offset bigint']
-    """
-    return ", ".join(f"{name} {_COLUMNS[name][0]}" for name in names(include_headers))
-
-
-def arrow_schema(include_headers: bool) -> pa.Schema:
-    """The schema as Arrow, exactly as Spark requires it (names, order, widths, zone)."""
-    return pa.schema([(name, _COLUMNS[name][1]) for name in names(include_headers)])
-
-
-def to_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Converts a batch of `MessageBatch.to_arrow` into rows for Spark, column by column.
-
-    Args:
-        batch: columns topic, broker, partition, offset, id, tag, time, value, properties; with
-            RocketMQ also key. The time is text (TubeMQ) or an instant.
-        schema: from `arrow_schema`.
-    """
-    columns = [
-        _DERIVED[name](batch) if name in _DERIVED else batch.column(name) for name in schema.names
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _id(batch: pa.RecordBatch) -> pa.Array:
-    ids = batch.column("id")
-    return ids if ids.type == pa.string() else ids.cast(pa.string())
-
-
-def _key(batch: pa.RecordBatch) -> pa.Array:
-    if "key" in batch.schema.names:
-        return batch.column("key")
-    return pa.nulls(batch.num_rows, pa.string())
-
-
-def _timestamp(batch: pa.RecordBatch) -> pa.Array:
-    times = batch.column("time")
-    return times if times.type == INSTANT else instants(times)
-
-
-_DERIVED: Final[dict[str, Callable[[pa.RecordBatch], pa.Array]]] = {
-    "id": _id,
-    "key": _key,
-    "timestamp": _timestamp,
-}
+    @classmethod
+    def at(cls, one: Range, reason: str) -> BadRecordError:
+        """The error for a record."""
+        error = cls(
+            f"A record is bad: {one!r}: {reason}",
+            hint="mode=PERMISSIVE makes it a row with its bytes and the reason, mode=DROP skips "
+            "it.",
+        )
+        error.ranges = (one,)
+        return error
 
 
 class ReadSettings(msgspec.Struct, frozen=True):
     """The settings of a task, the same for all of its ranges.
 
     Args:
-        schema: the columns to yield.
+        columns: to yield.
         fail_on_data_loss: raise an error if rows of a range are gone; otherwise skip them.
+        mode: what to do with bad records.
         on_loss: called with ranges that were skipped.
+        on_bad: called with ranges of bad records that were skipped, and the reason of the first.
     """
 
-    schema: pa.Schema
+    columns: tuple[str, ...]
     fail_on_data_loss: bool
+    mode: str
     on_loss: Callable[[Range], None]
+    on_bad: Callable[[Range, str], None]
+
+
+def settings_of(options: ReadOptions) -> ReadSettings:
+    """The settings of a batch or stream, which logs what it skips."""
+    return ReadSettings(options.columns, options.fail_on_data_loss, options.mode, log_loss, log_bad)
+
+
+def log_loss(one: Range) -> None:
+    """Log messages that are skipped because they are gone."""
+    log.warning("Messages are gone before they were read: %r", one)
+
+
+def log_bad(one: Range, reason: str) -> None:
+    """Log bad records that are skipped."""
+    log.warning("Bad records are skipped: %r: %s", one, reason)
 
 
 def rows(queue: Queue, ranges: Sequence[Range], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
     """All rows of `ranges`, in order.
 
     Raises:
+        BadRecordError: a record is bad, and `mode` is `FAILFAST`.
         DataLossError: rows are gone, and `fail_on_data_loss` is set.
     """
+    columns = sources(settings.columns)
 
     def pieces() -> Iterator[pa.RecordBatch]:
-        for one in ranges:
-            yield from _range_rows(queue, one, settings)
+        for some in together(ranges):
+            with queue.readers(some, columns) as readers:
+                for one, reader in zip(some, readers, strict=True):
+                    yield from RangeRows(queue, one, settings).read(reader)
 
     yield from joined(pieces())
 
 
-def _range_rows(queue: Queue, one: Range, settings: ReadSettings) -> Iterator[pa.RecordBatch]:
-    with queue.reader(one) as reader:
-        if reader.exact:
-            yield from _counted_rows(reader, one, settings)
-        else:
-            yield from _indexed_rows(reader, one, settings)
+def together(ranges: Sequence[Range]) -> Iterator[Sequence[Range]]:
+    """Divide ranges into those that are open at the same time.
 
+    A range costs several round trips to its broker, much more than its rows if it is small. Large
+    ranges are read one by one, since each reader fetches ahead.
 
-def _counted_rows(
-    reader: RangeReader, one: Range, settings: ReadSettings
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a broker whose offsets count messages: each offset must exist."""
-    at = one.start
-    while at < one.end:
-        batch = reader.read()
-        if batch is None:
-            break
-        found = _before(batch.to_arrow(), one.end)
-        for gap in _gaps(found, at):
-            _report_loss(one, *gap, settings)
-        if found.num_rows:
-            at = _last(found) + 1
-            yield to_rows(found, settings.schema)
-        elif batch.offset >= one.end:
-            break
-    if at < one.end:
-        _report_loss(one, at, one.end, settings)
-
-
-def _indexed_rows(
-    reader: RangeReader, one: Range, settings: ReadSettings
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a broker whose offsets are positions in an index.
-
-    Missing rows are detected at the start, and where the client skipped damaged messages.
+    >>> ranges = [Range("t", "1", n, 0, rows) for n, rows in enumerate([10, 9_000, 20, 30])]
+    >>> [[one.partition for one in some] for some in together(ranges)]
+    [[0], [1], [2, 3]]
     """
-    if reader.position > one.start:
-        _report_loss(one, one.start, min(reader.position, one.end), settings)
-    at, left_out = reader.position, reader.left_out
-    while True:
-        batch = reader.read()
-        if reader.left_out > left_out:
-            _report_loss(one, min(at, one.end), min(reader.position, one.end), settings)
-        at, left_out = reader.position, reader.left_out
-        if batch is None:
-            break
-        yield to_rows(batch.to_arrow(), settings.schema)
+    some: list[Range] = []
+    for one in ranges:
+        rows = sum(other.rows for other in some)
+        if some and (len(some) == TOGETHER_MAX or rows + one.rows > PACK_ROWS):
+            yield some
+            some = []
+        some.append(one)
+    if some:
+        yield some
 
 
-def _gaps(found: pa.RecordBatch, start: int) -> list[tuple[int, int]]:
-    """The gaps in the offsets from `start` to the last row.
+class RangeRows:
+    """The rows of one range.
 
-    Retention deleted these messages, or they were damaged and the client skipped them.
+    Args:
+        queue: to read from.
+        one: the range.
+        settings: of the task.
     """
-    if not found.num_rows or found.num_rows == _last(found) + 1 - start:
+
+    def __init__(self, queue: Queue, one: Range, settings: ReadSettings) -> None:
+        self._queue = queue
+        self._range = one
+        self._settings = settings
+        self._schema = arrow_schema(settings.columns)
+        self._sources = sources(settings.columns)
+        self._bounds: tuple[int, int] | None = None
+
+    def read(self, reader: OpenReader) -> Iterator[pa.RecordBatch]:
+        """The rows.
+
+        Args:
+            reader: of the range, open.
+        """
+        yield from self._counted(reader) if reader.exact else self._indexed(reader)
+
+    def _counted(self, reader: OpenReader) -> Iterator[pa.RecordBatch]:
+        """The rows of a broker whose offsets count messages: each offset must exist."""
+        at, end = self._range.start, self._range.end
+        while at < end:
+            batch = reader.read()
+            if batch is None:
+                break
+            found = _before(batch.to_arrow(self._sources), end)
+            stop = min(max(reader.position, at), end)
+            if gaps := _gaps(found, at, stop):
+                self._bounds = None
+                yield from self._with_gaps(found, gaps, batch.bad_records())
+            else:
+                yield to_rows(found, self._schema)
+            if batch.offset >= end:
+                break
+            at = stop
+        if at < end:
+            yield from self._gap(at, end, ())
+
+    def _indexed(self, reader: OpenReader) -> Iterator[pa.RecordBatch]:
+        """The rows of a broker whose offsets are positions in an index."""
+        one = self._range
+        if reader.position > one.start:
+            self._lose(one.start, min(reader.position, one.end))
+        elif reader.position <= one.start - INDEX_STEP:  # the broker has lost its end
+            self._lose(reader.position, one.start)
+        left_out = reader.left_out
+        while (batch := reader.read()) is not None:
+            found = batch.to_arrow(self._sources)
+            if found.num_rows:
+                yield to_rows(found, self._schema)
+            if reader.left_out > left_out:
+                left_out = reader.left_out
+                yield from self._bad(
+                    batch.offset, min(reader.position, one.end), batch.bad_records()
+                )
+        if reader.position < one.end:
+            self._lose(reader.position, one.end)
+
+    def _with_gaps(
+        self, found: pa.RecordBatch, gaps: Sequence[tuple[int, int]], bad: Sequence[BadRecord]
+    ) -> Iterator[pa.RecordBatch]:
+        offsets = cast("list[int]", found.column("offset").to_pylist())
+        done = 0
+        for low, high in gaps:
+            before = bisect_left(offsets, low)
+            if before > done:
+                yield to_rows(found.slice(done, before - done), self._schema)
+                done = before
+            yield from self._gap(low, high, bad)
+        if done < found.num_rows:
+            yield to_rows(found.slice(done), self._schema)
+
+    def _gap(self, low: int, high: int, bad: Sequence[BadRecord]) -> Iterator[pa.RecordBatch]:
+        """Finds out what is missing from `low` to `high`, and treats it as the options say."""
+        first, last = self._present(low, high)
+        for begin, end in ((low, min(first, high)), (max(low, last), high)):
+            if begin < end:
+                self._lose(begin, end)
+        low, high = max(low, first), min(high, last)
+        known = {record.offset: record for record in bad}
+        for begin in range(low, high, BATCH_ROWS):
+            end = min(begin + BATCH_ROWS, high)
+            records = [
+                known.get(at) or BadRecord(at, "", LEFT_OUT, b"") for at in range(begin, end)
+            ]
+            yield from self._bad(begin, end, records)
+
+    def _present(self, low: int, high: int) -> tuple[int, int]:
+        """The partition's bounds; the gap itself while its broker does not answer for it."""
+        if self._bounds is None:
+            one = self._range
+            found = self._queue.bounds(one.topic)
+            self._bounds = found.get((one.broker, one.partition), (low, high))
+        return self._bounds
+
+    def _lose(self, start: int, end: int) -> None:
+        lost = msgspec.structs.replace(self._range, start=start, end=end)
+        if self._settings.fail_on_data_loss:
+            raise DataLossError.of([lost])
+        self._settings.on_loss(lost)
+
+    def _bad(self, start: int, end: int, records: Sequence[BadRecord]) -> Iterator[pa.RecordBatch]:
+        """Treats bad records as `mode` says; those without an offset get `start`."""
+        one = msgspec.structs.replace(self._range, start=start, end=end)
+        if not records:
+            return
+        if self._settings.mode == FAILFAST:
+            raise BadRecordError.at(one, records[0].error)
+        if self._settings.mode == DROP:
+            self._settings.on_bad(one, records[0].error)
+            return
+        yield bad_rows(one, records, self._schema)
+
+
+def bad_rows(one: Range, records: Sequence[BadRecord], schema: pa.Schema) -> pa.RecordBatch:
+    """The rows of bad records with `mode=PERMISSIVE`.
+
+    Args:
+        one: their range; its start is the offset of those that have none.
+        records: the bad records.
+        schema: of the rows.
+    """
+    count = len(records)
+    columns: dict[str, Sequence[object]] = {
+        "topic": [one.topic] * count,
+        "broker": [one.broker] * count,
+        "partition": [one.partition] * count,
+        "offset": [one.start if bad.offset is None else bad.offset for bad in records],
+        "id": [bad.id or None for bad in records],
+        "value": [bad.data or None for bad in records],
+        "error": [bad.error for bad in records],
+    }
+    arrays = [pa.array(columns.get(field.name, [None] * count), field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+LEFT_OUT: Final = "The broker left it out: it is damaged in the broker's store."
+"""The reason if a record did not arrive."""
+
+
+def _gaps(found: pa.RecordBatch, start: int, stop: int) -> list[tuple[int, int]]:
+    """The gaps in the offsets from `start` to `stop`."""
+    if found.num_rows == stop - start and (not found.num_rows or _last(found) == stop - 1):
         return []
     offsets = cast("list[int]", found.column("offset").to_pylist())
-    return [(low + 1, high) for low, high in pairwise([start - 1, *offsets]) if low + 1 < high]
+    edges = pairwise([start - 1, *offsets, stop])
+    return [(low + 1, high) for low, high in edges if low + 1 < high]
 
 
 def _last(found: pa.RecordBatch) -> int:
@@ -216,13 +307,6 @@ def _before(found: pa.RecordBatch, end: int) -> pa.RecordBatch:
     if not found.num_rows or _last(found) < end:
         return found
     return found.filter(pc.less(found.column("offset"), end))
-
-
-def _report_loss(one: Range, start: int, end: int, settings: ReadSettings) -> None:
-    lost = msgspec.structs.replace(one, start=start, end=end)
-    if settings.fail_on_data_loss:
-        raise DataLossError.of([lost])
-    settings.on_loss(lost)
 
 
 def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

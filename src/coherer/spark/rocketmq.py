@@ -12,24 +12,32 @@ again.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING
 
+from coherer._record.batches import PackedMessages
 from coherer._record.system_topics import DLQ_PREFIX, RETRY_PREFIX
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.names import Queue
+from coherer.blocking._ranges import open_readers
 from coherer.blocking.rocketmq import Client as RocketClient
 from coherer.blocking.rocketmq import Producer as RocketProducer
 from coherer.blocking.rocketmq import Reader as RocketReader
 from coherer.blocking.rocketmq import connect as connect_rocketmq
-from coherer.message import Message
+from coherer.errors import CohererError
+from coherer.message import Message, Receipt
+from coherer.rocketmq import Client as AsyncClient
+from coherer.rocketmq import Reader as AsyncReader
 from coherer.spark.offsets import Offsets, flatten, split_key
 from coherer.spark.options import Access
 from coherer.spark.planning import Range
+from coherer.spark.queue import OpenReader
+from coherer.spark.settling import BUSY_PAUSES_S, RocketHalfQueue
 
-BUSY_PAUSES_S: Final = (0.1, 0.2, 0.5, 1, 2, 5)
-"""Pauses before messages that a busy broker refused are sent again; then the task fails."""
+if TYPE_CHECKING:
+    from coherer.spark.sending import SingleRow
 
 
 class RocketMQQueue:
@@ -42,6 +50,14 @@ class RocketMQQueue:
     def __init__(self, access: Access) -> None:
         self._client = _connected(access)
         self._producer: RocketProducer | None = None
+        self._halves: RocketHalfQueue | None = None
+
+    @property
+    def halves(self) -> RocketHalfQueue:
+        """The cluster as transactional sinks need it."""
+        if self._halves is None:
+            self._halves = RocketHalfQueue(self._client)
+        return self._halves
 
     def topics(self) -> Sequence[str]:
         """All topics of the name servers, except those for retries and dead letters."""
@@ -52,28 +68,79 @@ class RocketMQQueue:
         """The first offset and the end offset, by (broker, queue)."""
         return self._client.offsets(topic)
 
-    def offsets_since(self, topic: str, time: datetime) -> Mapping[tuple[str, int], int]:
+    def offsets_since(
+        self, topic: str, time: datetime, partitions: Collection[tuple[str, int]] | None = None
+    ) -> Mapping[tuple[str, int], int]:
         """The offset of the first message stored at a time or later, by (broker, queue)."""
-        return self._client.offsets_since(topic, time)
+        return self._client.offsets_since(topic, time, partitions=partitions)
 
     def missing_brokers(self, topic: str) -> Sequence[str]:
         """None: name servers forget brokers that are down."""
         del topic
         return ()
 
-    def reader(self, one: Range) -> RocketReader:
+    def reader(self, one: Range, columns: Sequence[str]) -> RocketReader:
         """A reader for a range."""
+        del columns  # batches decode what they are asked for
         queue = Queue(one.topic, one.broker, one.partition)
         return self._client.reader(queue, one.start, end=one.end)
 
-    def send(self, messages: Iterable[Message], window: int) -> int:
-        """Sends messages and waits for all receipts; returns the number of messages."""
+    def readers(
+        self, ranges: Sequence[Range], columns: Sequence[str]
+    ) -> AbstractContextManager[Sequence[OpenReader]]:
+        """Open readers for some ranges."""
+        del columns
+
+        def make(client: AsyncClient) -> list[AsyncReader]:
+            return [
+                client.reader(Queue(one.topic, one.broker, one.partition), one.start, end=one.end)
+                for one in ranges
+            ]
+
+        return open_readers(self._client, RocketReader, make)
+
+    def places(self, topic: str) -> Sequence[tuple[str, int]]:
+        """Broker and number of all queues."""
+        return [(queue.broker, queue.id) for queue in self._client.partitions(topic)]
+
+    def send_packed(
+        self, batches: Sequence[PackedMessages], window: int
+    ) -> Sequence[Receipt | CohererError]:
+        """Sends batches; returns the outcome of each."""
+        return self._sender(window).send_packed(batches)
+
+    def send_singles(
+        self, rows: Sequence[SingleRow], window: int
+    ) -> Sequence[tuple[SingleRow, CohererError]]:
+        """Sends rows one by one and waits for all receipts; returns the rows that failed."""
+        producer = self._sender(window)
+        sent = [
+            (
+                row,
+                producer.submit(
+                    row.message,
+                    queue=None if row.place is None else Queue(row.message.topic, *row.place),
+                    delay_level=row.level,
+                    delay=row.delay,
+                ),
+            )
+            for row in rows
+        ]
+        outcomes = [(row, future.exception()) for row, future in sent]
+        return [(row, error) for row, error in outcomes if isinstance(error, CohererError)]
+
+    def _sender(self, window: int) -> RocketProducer:
         if self._producer is None or self._producer.window != window:
             # Delivery is at least once: a duplicate is detectable, and better than a failed task.
             producer = self._client.producer(window=window, retry_lost=True)
             producer.start()
             self._producer = producer
-        report = self._producer.send_many(messages)
+        return self._producer
+
+    def send(self, messages: Iterable[Message], window: int) -> int:
+        """Sends messages and waits for all receipts; returns the number of messages."""
+        producer = self._sender(window)
+        report = producer.send_many(messages)
         sent = report.sent
         for pause_s in BUSY_PAUSES_S:
             busy = [
@@ -84,7 +151,7 @@ class RocketMQQueue:
             if not busy or len(busy) < len(report.failed):
                 break
             time.sleep(pause_s)
-            report = self._producer.send_many(busy)
+            report = producer.send_many(busy)
             sent += report.sent
         report.check()
         return sent

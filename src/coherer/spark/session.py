@@ -45,12 +45,22 @@ done
 exec "{java}" "$@"
 """
 
+SECRETS: Final = (
+    r"""(?i)\b(?:password|adminToken)\b(?:"\s+value: "(?:\\.|[^"\\])*"|["`']?\s*=?\s*\\?'.*?')"""
+)
+"""Secret options in a request of Spark Connect (`key: "password" value: "…"`) or in SQL."""
+
+REDACTION: Final = "spark.sql.redaction.string.regex"
+"""The setting that hides what matches `SECRETS`."""
+
 ANYWHERE: Final = {
     "spark.python.unix.domain.socket.enabled": "true",
+    REDACTION: SECRETS,
     "spark.ui.showConsoleProgress": "false",
 }
 """Settings for every Spark. Rows go to the JVM over a Unix socket: over loopback TCP each
-task loses 35 to 40 ms to delayed acknowledgements."""
+task loses 35 to 40 ms to delayed acknowledgements. Spark hides secret options in plans by itself,
+but Spark Connect writes whole requests into events and job descriptions."""
 
 LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -67,7 +77,8 @@ QUIET: Final = {
     "spark.log.level": "ERROR",
     "spark.python.daemon.module": "coherer.spark.daemon",
 }
-"""Settings that reduce output. The second needs workers that run this Python, with `coherer`."""
+"""Settings that reduce output. The second needs workers that run this Python, with `coherer`; a
+cluster's may lack it, and could not say so."""
 
 _homes: dict[Path, Path] = {}
 
@@ -113,7 +124,7 @@ def configure(
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if quiet:
         settings |= QUIET
-        if os.environ["PYSPARK_PYTHON"] != sys.executable:
+        if not local or os.environ["PYSPARK_PYTHON"] != sys.executable:
             del settings["spark.python.daemon.module"]
         java_options = f"-Dlog4j2.configurationFile={_log_settings()} {java_options}".strip()
         _ignore("PySpark does not yet fully support pandas")

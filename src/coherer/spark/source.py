@@ -11,8 +11,10 @@ one long-lived process holds the stream's driver side, another plans once, and w
 from __future__ import annotations
 
 import logging
+import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 import pyarrow as pa
@@ -20,11 +22,13 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    Filter,
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
@@ -32,13 +36,26 @@ from pyspark.sql.types import StructType
 
 from coherer._common.logs import Log
 from coherer.errors import CohererError, UsageError
-from coherer.spark.cursor import Cursor, Topics, batch_ends
+from coherer.spark.columns import spark_schema
+from coherer.spark.cursor import Cursor, batch_ends
+from coherer.spark.files import file_options, file_reader, files_are_a_batch, names_files
 from coherer.spark.offsets import LATEST, Bounds, Offsets, split_start, with_start
 from coherer.spark.options import ReadOptions, read_options, write_options
-from coherer.spark.planning import DataLossError, Range, between, clamped, shares_of
-from coherer.spark.queue import end_quietly, shared_queue
-from coherer.spark.reading import ReadSettings, arrow_schema, rows, spark_schema
+from coherer.spark.pickling import SentToWorkers
+from coherer.spark.planning import (
+    DataLossError,
+    Range,
+    between,
+    clamped,
+    shares_for_cores,
+    shares_of,
+)
+from coherer.spark.pushdown import Wanted, is_enabled, wanted
+from coherer.spark.queue import Queue, end_quietly, shared_queue
+from coherer.spark.rates import Scale, Scales, measure
+from coherer.spark.reading import log_loss, rows, settings_of
 from coherer.spark.sink import BatchSink, StreamSink
+from coherer.spark.topics import Topics, monotonic_ms
 
 log = Log(logging.getLogger(__name__))
 
@@ -50,6 +67,7 @@ otherwise ask every 10 ms. They start short, since messages often come soon afte
 STREAM_ONLY: Final = {
     "commitOffsets": "commit_offsets",
     "maxOffsetsPerTrigger": "max_offsets_per_trigger",
+    "maxBytesPerTrigger": "max_bytes_per_trigger",
     "minOffsetsPerTrigger": "min_offsets_per_trigger",
 }
 """Options that have no effect on a batch, and their fields."""
@@ -63,28 +81,51 @@ class Share(InputPartition):
         self.ranges = ranges
 
 
-class QueueDataSource(DataSource):
+class QueueDataSource(SentToWorkers, DataSource):
     """The data source of both protocols, which differ in their name only."""
 
     def schema(self) -> str:
         """The columns. Checks the options too, so that `load()` raises their errors."""
-        return spark_schema(read_options(self._given(), self.name()).include_headers)
+        given = self._given()
+        if names_files(given):
+            return spark_schema(file_options(given, self.name()).read.columns)
+        return spark_schema(read_options(given, self.name()).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads a batch."""
-        return BatchReader(self._read_options(schema))
+        given = self._given()
+        if names_files(given):
+            files = file_options(given, self.name())
+            _check_schema(schema, files.read)
+            return file_reader(files)
+        options = self._read_options(schema)
+        if options.pushdown and is_enabled():
+            return FilteredBatchReader(options)
+        return BatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Reads a stream."""
+        if names_files(self._given()):
+            raise files_are_a_batch()
         return StreamReader(self._read_options(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
         """Sends a batch."""
-        return BatchSink(write_options(self._given(), self.name()), schema, overwrite)
+        options = write_options(self._given(), self.name())
+        if options.transactional:
+            from coherer.spark.transactional import TransactionalBatchSink
+
+            return TransactionalBatchSink(options, schema, overwrite)
+        return BatchSink(options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:
         """Sends a stream."""
-        return StreamSink(write_options(self._given(), self.name()), schema, overwrite)
+        options = write_options(self._given(), self.name())
+        if options.transactional:
+            from coherer.spark.transactional import TransactionalStreamSink
+
+            return TransactionalStreamSink(options, schema, overwrite)
+        return StreamSink(options, schema, overwrite)
 
     def _given(self) -> Mapping[str, str]:
         end_quietly()
@@ -92,10 +133,16 @@ class QueueDataSource(DataSource):
 
     def _read_options(self, schema: StructType) -> ReadOptions:
         options = read_options(self._given(), self.name())
-        given = ", ".join(f"{one.name} {one.dataType.simpleString()}" for one in schema.fields)
-        if given != spark_schema(options.include_headers):
-            raise UsageError("The columns are fixed.", hint="Use .select(...), not .schema(...).")
+        _check_schema(schema, options)
         return options
+
+
+def _check_schema(schema: StructType, options: ReadOptions) -> None:
+    given = ", ".join(f"{one.name} {one.dataType.simpleString()}" for one in schema.fields)
+    if given != spark_schema(options.columns):
+        raise UsageError(
+            "The columns are fixed.", hint="Use option columns or .select(), not .schema()."
+        )
 
 
 class TubeMQDataSource(QueueDataSource):
@@ -118,40 +165,45 @@ class RocketMQDataSource(QueueDataSource):
         return "rocketmq"
 
 
-def _planned(options: ReadOptions, start: Offsets, end: Offsets, bounds: Bounds) -> list[Share]:
+def _planned(
+    options: ReadOptions,
+    start: Offsets,
+    end: Offsets,
+    bounds: Bounds,
+    wanted: Wanted | None = None,
+) -> list[Share]:
     ranges, lost = between(start, end, bounds)
+    if wanted is not None:
+        ranges = wanted.limit(ranges)
     if lost and options.fail_on_data_loss:
         raise DataLossError.of(lost)
     for one in lost:
-        _log_loss(one)
+        log_loss(one)
+    fewest = options.min_partitions
+    if options.max_partitions is None:
+        fewest = max(fewest, shares_for_cores(ranges, os.cpu_count() or 1))
     shares = shares_of(
         ranges,
-        min_shares=options.min_partitions,
+        min_shares=fewest,
         max_shares=options.max_partitions,
         max_rows=options.max_records_per_partition,
     )
     return [Share(share) for share in shares]
 
 
-def _log_loss(one: Range) -> None:
-    log.warning("Messages are gone before they were read: %r", one)
-
-
 def _read(options: ReadOptions, share: InputPartition) -> Iterator[pa.RecordBatch]:
-    settings = ReadSettings(
-        arrow_schema(options.include_headers), options.fail_on_data_loss, _log_loss
-    )
     # Spark converts an empty list of partitions to one InputPartition(None).
     if isinstance(share, Share):
         with shared_queue(options.access) as queue:
-            yield from rows(queue, share.ranges, settings)
+            yield from rows(queue, share.ranges, settings_of(options))
 
 
-class BatchReader(DataSourceReader):
+class BatchReader(SentToWorkers, DataSourceReader):
     """`spark.read`: reads the messages that the topics hold when the query starts."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
+        self._wanted = Wanted()
 
     def partitions(self) -> Sequence[InputPartition]:
         """Asks the brokers once, and splits the ranges into tasks."""
@@ -159,19 +211,48 @@ class BatchReader(DataSourceReader):
             if getattr(self._options, field):
                 raise UsageError(f"Option {name} is for streams only.")
         with shared_queue(self._options.access) as queue:
-            topics = Topics(self._options, _now_ms)
+            topics = Topics(self._options, monotonic_ms)
             if self._options.fail_on_data_loss:
                 topics.check_whole(queue)
             options = topics.with_offsets(queue, self._options)
             bounds = topics.bounds(queue)
-        return _planned(options, *batch_ends(options, bounds), bounds)
+            start, end = batch_ends(options, bounds)
+            start, end = self._stored_between(start, end, topics, queue)
+        return _planned(options, start, end, bounds, self._wanted)
+
+    def _stored_between(
+        self, start: Offsets, end: Offsets, topics: Topics, queue: Queue
+    ) -> tuple[Offsets, Offsets]:
+        """Start and end, moved together by a filter on `storeTimestamp`."""
+        since_ms, until_ms = self._wanted.stored_ms
+        if self._options.access.protocol == "rocketmq":  # TubeMQ has no such column
+            if since_ms is not None:
+                start = _furthest(start, topics.offsets_since(queue, _time(since_ms)), max)
+                start = clamped(start, end)
+            if until_ms is not None:
+                end = _furthest(end, topics.offsets_since(queue, _time(until_ms)), min)
+                end = _furthest(end, start, max)
+        return start, end
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields Arrow batches of about a megabyte."""
         return _read(self._options, partition)
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class FilteredBatchReader(BatchReader):
+    """A batch for which Spark passes its filters; see `pushdown`.
+
+    Only on request: Spark 4.3 keeps the plan of the last filter in the DataFrame, and reads no more
+    than that in all other queries on it.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Remembers what filters leave to read; Spark applies all of them again."""
+        self._wanted = wanted(filters)
+        return filters
+
+
+class StreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream`.
 
     The start of a stream is decided once. Spark asks for it before it plans batch 0, again before
@@ -194,7 +275,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _first(self) -> Offsets:
         cursor = self._cursor_or_new()
-        topics = Topics(self._options, _now_ms)
+        topics = Topics(self._options, monotonic_ms)
         with shared_queue(self._options.access) as queue:
             if self._options.fail_on_data_loss:
                 topics.check_whole(queue)
@@ -206,22 +287,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._cursor_or_new().fix_target()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """`maxOffsetsPerTrigger`."""
-        limit = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        """`maxOffsetsPerTrigger`, or `maxBytesPerTrigger`; `latestOffset` keeps both."""
+        options = self._options
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        return ReadAllAvailable()
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         """The end of the next micro-batch; waits briefly if there are no messages."""
         cursor = self._cursor_or_new()
         at, _ = split_start(start)
         self._commit_progress(at)
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        end = cursor.next_end(at, most)
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        everything = isinstance(limit, ReadAllAvailable)
+        size = None if everything else self._options.max_bytes_per_trigger
+        end = cursor.next_end(at, rows, size)
         for pause_ms in () if cursor.has_target else POLL_MS:
             if end != at:
                 break
             time.sleep(pause_ms / 1000)
-            end = cursor.next_end(at, most)
+            end = cursor.next_end(at, rows, size)
         if start == self._initial:
             return with_start(end, start)
         return start if end == at else end
@@ -242,25 +329,40 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 log.warning("The checkpoint lacks the start of batch 0: this batch reads nothing.")
         else:
             begin, _ = split_start(start)
-        return _planned(self._options, begin, end, self._cursor_or_new().bounds_for(begin))
+        bounds = self._cursor_or_new().planning_bounds(begin, end)
+        return _planned(self._options, begin, end, bounds)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields Arrow batches of about a megabyte."""
         return _read(self._options, partition)
 
+    def worker_fields(self) -> dict[str, object]:
+        """The fields that a worker needs: not the cursor."""
+        return {**super().worker_fields(), "_cursor": None}
+
     def _cursor_or_new(self) -> Cursor:
         # Created on first use: Spark pickles a new reader for the workers, which need no cursor,
         # and garbles exceptions from constructors.
         if self._cursor is None:
-            if self._options.ending_offsets or self._options.ending_time:
-                raise UsageError("endingOffsets and endingTimestamp are for batches only.")
-            topics = Topics(self._options, _now_ms)
+            options = self._options
+            if options.ending_offsets or options.ending_time or options.ending_times:
+                raise UsageError(
+                    "endingOffsets, endingTimestamp and endingOffsetsByTimestamp are for batches "
+                    "only."
+                )
+            topics = Topics(self._options, monotonic_ms)
 
             def ask() -> Bounds:
                 with shared_queue(self._options.access) as queue:
                     return topics.bounds(queue)
 
-            self._cursor = Cursor(self._options, ask, _now_ms)
+            def look(one: Range) -> Scale:
+                with shared_queue(self._options.access) as queue:
+                    return measure(queue, one)
+
+            counted = self._options.access.protocol == "rocketmq"
+            scales = Scales(look, monotonic_ms, counted=counted)
+            self._cursor = Cursor(self._options, ask, monotonic_ms, scales)
         return self._cursor
 
     def _commit_progress(self, done: Offsets) -> None:
@@ -277,5 +379,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._committed = done
 
 
-def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
+def _time(ms: int) -> datetime:
+    return datetime.fromtimestamp(max(ms, 0) / 1000, UTC)
+
+
+def _furthest(offsets: Offsets, others: Offsets, choose: Callable[[int, int], int]) -> Offsets:
+    """The first or the last of two offsets of each partition."""
+    return {
+        topic: {key: choose(at, others.get(topic, {}).get(key, at)) for key, at in found.items()}
+        for topic, found in offsets.items()
+    }

@@ -9,23 +9,33 @@ Java's broker too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from coherer._record.bad_record import BadRecord
+from coherer._record.batches import PackedMessages
+from coherer._wire.tubemq.delivery import MessageBatch
 from coherer._wire.tubemq.names import Partition
+from coherer.blocking._ranges import Begun, open_readers
 from coherer.blocking.tubemq import Client, Producer, Reader
 from coherer.blocking.tubemq import connect as connect_tubemq
-from coherer.errors import UnavailableError, UsageError
-from coherer.message import Message
+from coherer.errors import CohererError, UnavailableError
+from coherer.message import Message, Receipt
 from coherer.spark.offsets import Offsets, flatten
 from coherer.spark.options import Access
 from coherer.spark.planning import Range
 from coherer.spark.queue import Batch
+from coherer.tubemq import Client as AsyncClient
+from coherer.tubemq import Reader as AsyncReader
+
+if TYPE_CHECKING:
+    from coherer.spark.sending import SingleRow
 
 
 class TubeMQQueue:
@@ -49,29 +59,71 @@ class TubeMQQueue:
         """The first offset and the end offset, by (broker, partition)."""
         return self._client.offsets(topic)
 
-    def offsets_since(self, topic: str, time: datetime) -> Mapping[tuple[str, int], int]:
-        """Not supported.
-
-        Raises:
-            UsageError: always; TubeMQ has no such request.
-        """
-        raise UsageError(f"TubeMQ cannot search by time ({time}).", topic=topic)
+    def offsets_since(
+        self, topic: str, time: datetime, partitions: Collection[tuple[str, int]] | None = None
+    ) -> Mapping[tuple[str, int], int]:
+        """The offset of the first message at a time or later, by (broker, partition)."""
+        return self._client.offsets_since(topic, time, partitions=partitions)
 
     def missing_brokers(self, topic: str) -> Sequence[str]:
         """The brokers that the master lists for the topic and that cannot be read now."""
         return [str(broker.id) for broker in self._client.unreadable_brokers(topic)]
 
-    def reader(self, one: Range) -> ExactReader:
+    def reader(self, one: Range, columns: Sequence[str]) -> ExactReader:
         """A reader for a range."""
+        del columns  # batches decode what they are asked for
         return ExactReader(self._client, self._partition(one), one)
 
-    def send(self, messages: Iterable[Message], window: int) -> int:
-        """Sends messages and waits for all receipts; returns the number of messages."""
+    @contextmanager
+    def readers(
+        self, ranges: Sequence[Range], columns: Sequence[str]
+    ) -> Generator[Sequence[ExactReader]]:
+        """Open readers for some ranges."""
+        del columns
+        partitions = [self._partition(one) for one in ranges]
+        pairs = list(zip(ranges, partitions, strict=True))
+
+        def make(client: AsyncClient) -> list[AsyncReader]:
+            return [
+                client.reader(partition, one.start, end=one.end, columns=True)
+                for one, partition in pairs
+            ]
+
+        with open_readers(self._client, Reader, make) as opened:
+            yield [
+                ExactReader(self._client, partition, one, begun)
+                for (one, partition), begun in zip(pairs, opened, strict=True)
+            ]
+
+    def places(self, topic: str) -> Sequence[tuple[str, int]]:
+        """Broker and number of all partitions."""
+        return [(str(one.broker.id), one.id) for one in self._client.partitions(topic)]
+
+    def send_packed(
+        self, batches: Sequence[PackedMessages], window: int
+    ) -> Sequence[Receipt | CohererError]:
+        """Sends batches; returns the outcome of each."""
+        return self._sender(window).send_packed(batches)
+
+    def send_singles(
+        self, rows: Sequence[SingleRow], window: int
+    ) -> Sequence[tuple[SingleRow, CohererError]]:
+        """Sends rows one by one and waits for all receipts; returns the rows that failed."""
+        producer = self._sender(window)
+        sent = [(row, producer.submit(row.message)) for row in rows]
+        outcomes = [(row, future.exception()) for row, future in sent]
+        return [(row, error) for row, error in outcomes if isinstance(error, CohererError)]
+
+    def _sender(self, window: int) -> Producer:
         if self._producer is None or self._producer.window != window:
             producer = self._client.producer(window=window)
             producer.start()
             self._producer = producer
-        report = self._producer.send_many(messages)
+        return self._producer
+
+    def send(self, messages: Iterable[Message], window: int) -> int:
+        """Sends messages and waits for all receipts; returns the number of messages."""
+        report = self._sender(window).send_many(messages)
         report.check()
         return report.sent
 
@@ -109,13 +161,22 @@ class ExactReader:
         client: for readers.
         partition: to read.
         one: the range.
+        begun: a reader of the range that is open; without it, use a `with` block.
     """
 
-    def __init__(self, client: Client, partition: Partition, one: Range) -> None:
+    def __init__(
+        self,
+        client: Client,
+        partition: Partition,
+        one: Range,
+        begun: Begun[MessageBatch] | None = None,
+    ) -> None:
         self._client = client
         self._partition = partition
         self._end = one.end
-        self._reader = client.reader(partition, one.start, end=one.end)
+        self._reader: Reader | Begun[MessageBatch] = begun or client.reader(
+            partition, one.start, end=one.end, columns=True
+        )
 
     @property
     def exact(self) -> bool:
@@ -140,10 +201,11 @@ class ExactReader:
         return _Trimmed(batch, self._after_end())
 
     def _after_end(self) -> Reader:
-        return self._client.reader(self._partition, self._end)
+        return self._client.reader(self._partition, self._end, columns=True)
 
     def __enter__(self) -> Self:
-        self._reader.start()
+        if not isinstance(self._reader, Begun):
+            self._reader.start()
         return self
 
     def __exit__(
@@ -152,7 +214,8 @@ class ExactReader:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._reader.close()
+        if not isinstance(self._reader, Begun):
+            self._reader.close()
 
 
 class _Trimmed:
@@ -166,24 +229,41 @@ class _Trimmed:
     def __init__(self, batch: Batch, after_end: Reader) -> None:
         self._batch = batch
         self._after_end = after_end
+        self._after: set[str] | None = None
 
     @property
     def offset(self) -> int:
         """The offset at which the read started."""
         return self._batch.offset
 
-    def to_arrow(self) -> pa.RecordBatch:
+    def to_arrow(self, columns: Sequence[str]) -> pa.RecordBatch:
         """The columns of the messages before the end."""
-        rows = self._batch.to_arrow()
-        ids = rows.column("id")
-        mine = set(ids.to_pylist())
-        found: list[object] = []
-        with self._after_end:
-            for batch in self._after_end:
-                found += batch.to_arrow().column("id").to_pylist()
-                if not mine.issuperset(found):
-                    break
-        return rows.filter(pc.invert(pc.is_in(ids, value_set=pa.array(found, pa.int64()))))
+        rows = self._batch.to_arrow([*columns, *({"id"} - set(columns))])
+        after = pa.array(map(int, self._ids_after()), pa.int64())
+        rows = rows.filter(pc.invert(pc.is_in(rows.column("id"), value_set=after)))
+        return rows.select([name for name in columns if name in rows.schema.names])
+
+    def bad_records(self) -> Sequence[BadRecord]:
+        """The bad records before the end."""
+        after = self._ids_after()
+        return [one for one in self._batch.bad_records() if one.id not in after]
+
+    def _ids_after(self) -> set[str]:
+        """The ids of those messages that are at the end or after it."""
+        if self._after is None:
+            mine, found = self._ids(self._batch), set[str]()
+            with self._after_end:
+                for batch in self._after_end:
+                    found |= self._ids(batch)
+                    if not mine.issuperset(found):
+                        break
+            self._after = found
+        return self._after
+
+    @staticmethod
+    def _ids(batch: Batch) -> set[str]:
+        good = batch.to_arrow(["id"]).column("id").to_pylist()
+        return {*map(str, good), *(one.id for one in batch.bad_records())}
 
 
 def _connected(access: Access) -> Client:
@@ -194,4 +274,5 @@ def _connected(access: Access) -> Client:
         tls=access.tls_options(),
         timeout_ms=access.timeout_ms,
         admin=access.admin,
+        on_disk=access.on_disk,
     )

@@ -1,0 +1,314 @@
+"""The decisions of a transactional sink: files that outlive the driver.
+
+A decision says: this micro-batch consists of these half messages. It exists or not; nobody changes
+it. The files are in a folder beside the checkpoint of the query:
+
+| file | |
+|---|---|
+| `12.decision` | the half messages of micro-batch 12, and where its queues ended before |
+| `12.owner` | the process that finishes it; without the file it is the one that decided |
+
+A folder on a local disk, or on one that is mounted on every driver (NFS), is written with `fsync`
+and hard links: of two processes that decide about one micro-batch, one succeeds. Other URIs
+(`s3://`, `gs://`, `abfss://`, `hdfs://`) go through `pyarrow.fs`, with the credentials of the
+Python process and not of Spark; there Spark has to ensure that only one driver runs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from array import array
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Protocol
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+from pyarrow import fs
+
+from coherer.errors import UsageError
+from coherer.rocketmq import HalfMessages, Queue
+
+FOLDER: Final = "coherer-transactions"
+"""The name of the folder in a checkpoint."""
+
+_DECISION: Final = ".decision"
+_OWNER: Final = ".owner"
+_RENAMED: Final = {"s3a": "s3", "s3n": "s3"}
+"""Schemes that Hadoop and Arrow call differently."""
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """The half messages that make a micro-batch.
+
+    Args:
+        owner: a random word of the process that decided.
+        halves: the half messages.
+        starts: for each queue of `halves`, its end before the first commit.
+    """
+
+    owner: str
+    halves: HalfMessages
+    starts: tuple[int, ...]
+
+
+class _File(msgspec.Struct, frozen=True):
+    """A decision as a file: MessagePack, with columns in the byte order of the machine."""
+
+    owner: str
+    group: str
+    queues: list[tuple[str, str, int]]
+    starts: tuple[int, ...]
+    queue: bytes
+    half_offsets: bytes
+    log_offsets: bytes
+
+
+def encode(decision: Decision) -> bytes:
+    """The contents of a file."""
+    halves = decision.halves
+    columns = [
+        array(kind, values).tobytes()
+        for kind, values in zip(
+            "Hqq", (halves.queue, halves.half_offsets, halves.log_offsets), strict=True
+        )
+    ]
+    queues = [(queue.topic, queue.broker, queue.id) for queue in halves.queues]
+    file = _File(decision.owner, halves.group, queues, decision.starts, *columns)
+    return msgspec.msgpack.encode(file)
+
+
+def decode(data: bytes) -> Decision:
+    """The decision in a file.
+
+    >>> queue = Queue("t", "broker-a", 0)
+    >>> made = Decision("me", HalfMessages("g", (queue,), [0, 0], [5, 6], [700, 900]), (3,))
+    >>> read = decode(encode(made))
+    >>> read.owner, read.halves.queues == (queue,), list(read.halves.log_offsets), read.starts
+    ('me', True, [700, 900], (3,))
+    """
+    file = msgspec.msgpack.decode(data, type=_File)
+    halves = HalfMessages(
+        file.group,
+        tuple(Queue(*queue) for queue in file.queues),
+        array("H", file.queue),
+        array("q", file.half_offsets),
+        array("q", file.log_offsets),
+    )
+    return Decision(file.owner, halves, file.starts)
+
+
+class Folder(Protocol):
+    """Small files, each written as a whole."""
+
+    def names(self) -> list[str]:
+        """The names of all files."""
+        ...
+
+    def read(self, name: str) -> bytes | None:
+        """The contents of a file, or None if it does not exist."""
+        ...
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a new file; returns False if there is one already."""
+        ...
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Write a file, new or not."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Delete a file."""
+        ...
+
+
+class LocalFolder:
+    """A folder on a disk. What `create` and `replace` wrote survives a power cut.
+
+    Args:
+        path: the folder; the first file creates it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def names(self) -> list[str]:
+        """The names of all files."""
+        return [path.name for path in self._path.iterdir()] if self._path.is_dir() else []
+
+    def read(self, name: str) -> bytes | None:
+        """The contents of a file, or None if it does not exist."""
+        try:
+            return (self._path / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a new file; returns False if there is one already."""
+        written = self._written(name, data)
+        try:
+            os.link(written, self._path / name)
+        except FileExistsError:
+            return False
+        finally:
+            written.unlink()
+        self._sync()
+        return True
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Write a file, new or not."""
+        self._written(name, data).replace(self._path / name)
+        self._sync()
+
+    def remove(self, name: str) -> None:
+        """Delete a file, and what processes that died while they wrote it have left."""
+        for path in (self._path / name, *self._path.glob(f".{name}.*")):
+            path.unlink(missing_ok=True)
+
+    def _written(self, name: str, data: bytes) -> Path:
+        self._path.mkdir(parents=True, exist_ok=True)
+        path = self._path / f".{name}.{os.getpid()}.{os.urandom(4).hex()}"
+        with path.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        return path
+
+    def _sync(self) -> None:
+        # Windows cannot open folders, and needs no flush of them.
+        with suppress(PermissionError):
+            descriptor = os.open(self._path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+class ArrowFolder:
+    """A folder in an object store or in HDFS.
+
+    Args:
+        files: the file system.
+        path: the folder.
+    """
+
+    def __init__(self, files: fs.FileSystem, path: str) -> None:
+        self._files = files
+        self._path = path.rstrip("/")
+
+    def names(self) -> list[str]:
+        """The names of all files."""
+        found = self._files.get_file_info(fs.FileSelector(self._path, allow_not_found=True))
+        return [one.base_name for one in found]
+
+    def read(self, name: str) -> bytes | None:
+        """The contents of a file, or None if it does not exist."""
+        try:
+            with self._files.open_input_stream(f"{self._path}/{name}") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a new file; returns False if there is one already."""
+        if self.read(name) is not None:
+            return False
+        self.replace(name, data)
+        return True
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Write a file, new or not."""
+        # An object store shows a file when its stream is closed. HDFS renames as a whole.
+        self._files.create_dir(self._path, recursive=True)
+        stored = self._files.type_name != "hdfs"
+        path = f"{self._path}/{name}" if stored else f"{self._path}/.{name}.{os.urandom(4).hex()}"
+        with self._files.open_output_stream(path) as file:
+            file.write(data)
+        if not stored:
+            self._files.move(path, f"{self._path}/{name}")
+
+    def remove(self, name: str) -> None:
+        """Delete a file."""
+        with suppress(FileNotFoundError):
+            self._files.delete_file(f"{self._path}/{name}")
+
+
+def open_folder(location: str) -> Folder:
+    """The folder at a path or a URI.
+
+    Raises:
+        UsageError: Python cannot open such a URI.
+
+    >>> open_folder("file:///tmp/a%20b")._path
+    PosixPath('/tmp/a b')
+    >>> open_folder("memory://x")
+    Traceback (most recent call last):
+    coherer.errors.UsageError: Python cannot open memory://x: ... transactionLocation ...
+    """
+    scheme = re.match(r"([a-z][a-z0-9+.-]+):", location)
+    if scheme is None:
+        return LocalFolder(Path(location))
+    if scheme[1] == "file":
+        return LocalFolder(Path(unquote(urlsplit(location).path)))
+    uri = _RENAMED.get(scheme[1], scheme[1]) + location[scheme.end(1) :]
+    try:
+        return ArrowFolder(*fs.FileSystem.from_uri(uri))
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"Python cannot open {location}: {error}",
+            hint="Set transactionLocation to a folder that Python on the driver can write to.",
+        ) from error
+
+
+class Decisions:
+    """The decisions of a query.
+
+    Args:
+        folder: has the files.
+
+    >>> from tempfile import mkdtemp
+    >>> decisions = Decisions(LocalFolder(Path(mkdtemp())))
+    >>> decision = Decision("me", HalfMessages("g"), ())
+    >>> decisions.record("12", decision), decisions.record("12", decision)
+    (True, False)
+    >>> decisions.latest(), decisions.owner("12", decision)
+    (12, 'me')
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+
+    def names(self) -> Iterator[str]:
+        """The names of all decisions, sorted."""
+        for name in sorted(self._folder.names()):
+            if name.endswith(_DECISION) and not name.startswith("."):
+                yield name.removesuffix(_DECISION)
+
+    def latest(self) -> int:
+        """The number of the last micro-batch with a decision, or -1."""
+        return max((int(name) for name in self.names() if name.isdecimal()), default=-1)
+
+    def find(self, name: str) -> Decision | None:
+        """A decision, or None if the micro-batch has none."""
+        data = self._folder.read(name + _DECISION)
+        return None if data is None else decode(data)
+
+    def record(self, name: str, decision: Decision) -> bool:
+        """Decide; returns False if there is a decision already."""
+        return self._folder.create(name + _DECISION, encode(decision))
+
+    def owner(self, name: str, decision: Decision) -> str:
+        """The process that finishes a decision."""
+        owner = self._folder.read(name + _OWNER)
+        return decision.owner if owner is None else owner.decode()
+
+    def claim(self, name: str, owner: str) -> None:
+        """Become the process that finishes a decision; the one before stops."""
+        self._folder.replace(name + _OWNER, owner.encode())
+
+    def forget(self, name: str) -> None:
+        """Delete a decision that is carried out, and that Spark will never ask for again."""
+        self._folder.remove(name + _DECISION)
+        self._folder.remove(name + _OWNER)

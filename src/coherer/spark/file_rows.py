@@ -1,0 +1,268 @@
+"""Reads the rows of a stretch of a store's log, as Arrow batches of about a megabyte.
+
+The entries of the consume queues say where the records are, and the offset and tag code of each
+(`_store.gathering`). The records of a megabyte are decoded together, without an object per record
+(`_record.scan`), and only as far as the wanted columns need it.
+
+A record is bad if its lengths do not fit, if its checksum is wrong, or if another one is in its
+place. Entries whose record retention has deleted since the plan was made are lost.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from coherer._record.bad_record import BadRecord
+from coherer._record.layout import MAGIC
+from coherer._record.offset_ranges import between
+from coherer._record.properties import tag_code
+from coherer._record.record_columns import columns as record_columns
+from coherer._record.scan import Mask, RecordScan, scan_at
+from coherer._store.gathering import Entries, LogFiles, QueueRange, entries_of
+from coherer._store.snapshot import StoreSnapshot, is_store
+from coherer._wire.rocketmq.bad_records import bad_records
+from coherer.errors import UnavailableError
+from coherer.spark.columns import arrow_schema, sources, to_rows
+from coherer.spark.options import DROP, FAILFAST
+from coherer.spark.planning import DataLossError, Range
+from coherer.spark.reading import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    BadRecordError,
+    bad_rows,
+    joined,
+    log_bad,
+    log_loss,
+)
+
+_NAMES: Final = (("topic", pa.string()), ("broker", pa.string()), ("partition", pa.int32()))
+_FROM_ENTRIES: Final = frozenset({"offset", *(name for name, _ in _NAMES)})
+
+
+class Stretch(msgspec.Struct, frozen=True):
+    """Ranges of queues of one store, whose records lie next to each other in the log.
+
+    Args:
+        directory: of the store.
+        ranges: of different queues.
+        size_bytes: the size of the records, estimated from samples.
+    """
+
+    directory: str
+    ranges: tuple[Range, ...]
+    size_bytes: int
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return sum(one.rows for one in self.ranges)
+
+
+def rows_of(
+    stretch: Stretch, columns: tuple[str, ...], losses: Losses, tags: frozenset[str] | None
+) -> Iterator[pa.RecordBatch]:
+    """All rows of a stretch. The rows of a queue are in order.
+
+    Args:
+        stretch: to read.
+        columns: the wanted ones.
+        losses: treats rows that are lost or bad.
+        tags: of the wanted rows; None for all.
+
+    Raises:
+        UnavailableError: this machine does not have the store.
+        BadRecordError: a record is bad, and `mode` is `FAILFAST`.
+        DataLossError: rows are gone, and `failOnDataLoss` is set.
+    """
+    try:
+        yield from joined(StretchRows(stretch, columns, losses, tags))
+    except OSError as error:
+        raise _unreadable(stretch, str(error)) from error
+
+
+def _unreadable(stretch: Stretch, reason: str) -> UnavailableError:
+    return UnavailableError(
+        f"The worker on {platform.node()} cannot read the store {stretch.directory}: {reason}",
+        hint="Mount the directory on every worker, at the same path.",
+    )
+
+
+class Losses(msgspec.Struct, frozen=True):
+    """What becomes of rows that are lost or bad.
+
+    Args:
+        fail: whether lost rows are an error (`failOnDataLoss`); otherwise they are skipped.
+        mode: of bad records.
+    """
+
+    fail: bool
+    mode: str
+
+    def lose(self, one: Range) -> None:
+        """Treat the rows of a range as lost.
+
+        Raises:
+            DataLossError: see `fail`.
+        """
+        if self.fail:
+            raise DataLossError.of([one])
+        log_loss(one)
+
+    def bad(self, one: Range, bad: BadRecord, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Treat a record as `mode` says; with `PERMISSIVE` it becomes a row.
+
+        Raises:
+            BadRecordError: with `FAILFAST`.
+        """
+        if self.mode == FAILFAST:
+            raise BadRecordError.at(one, bad.error)
+        if self.mode == DROP:
+            log_bad(one, bad.error)
+            return
+        yield bad_rows(one, [bad], schema)
+
+
+class StretchRows:
+    """The rows of a stretch, in batches of one chunk each; see `rows_of`."""
+
+    def __init__(
+        self,
+        stretch: Stretch,
+        columns: tuple[str, ...],
+        losses: Losses,
+        tags: frozenset[str] | None,
+    ) -> None:
+        self._stretch = stretch
+        self._losses = losses
+        self._tags = None if tags is None else pa.array(sorted(tags), pa.string())
+        self._codes = None if tags is None else [tag_code(tag) for tag in sorted(tags)]
+        self._schema = arrow_schema(columns)
+        self._sources = sources(columns)
+        decoded = [name for name in self._sources if name not in _FROM_ENTRIES]
+        if tags is not None and "tag" not in decoded:
+            decoded.append("tag")
+        self._decoded = decoded
+        self._names = {
+            name: pa.array(list(dict.fromkeys(values)) if len(set(values)) == 1 else values, kind)
+            for name, kind in _NAMES
+            if name in self._sources
+            for values in [[getattr(one, name) for one in stretch.ranges]]
+        }
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        directory = Path(self._stretch.directory)
+        if not is_store(directory):
+            raise _unreadable(self._stretch, "it has no directory commitlog.")
+        ranges = [
+            QueueRange(one.topic, one.partition, one.start, one.end) for one in self._stretch.ranges
+        ]
+        log = LogFiles(directory)
+        entries = entries_of(directory, ranges)
+        if len(entries.places) < self._stretch.rows:
+            yield from self._without_entry(entries)
+        if self._codes is not None:
+            entries = entries.pick(np.isin(entries.codes, self._codes))
+        for chunk in log.chunks(entries, BATCH_BYTES, BATCH_ROWS):
+            if chunk.data is None:
+                self._lose(chunk.entries)
+            else:
+                yield from self._decoded_rows(chunk.data, chunk.entries)
+
+    def _without_entry(self, entries: Entries) -> Iterator[pa.RecordBatch]:
+        """Treats offsets without an entry: deleted ones as lost, others as bad."""
+        snapshot = StoreSnapshot(Path(self._stretch.directory))
+        snapshot.close()
+        for number, one in enumerate(self._stretch.ranges):
+            first, _ = snapshot.bounds(one.topic).get(one.partition, (one.end, one.end))
+            offsets = np.sort(entries.offsets[entries.sources == number]).tolist()
+            for gap in between(one.start, one.end, offsets):
+                low = min(max(gap.start, first), gap.stop)
+                if low > gap.start:
+                    self._losses.lose(msgspec.structs.replace(one, start=gap.start, end=low))
+                for at in range(low, gap.stop):
+                    bad = BadRecord(at, "", _NO_ENTRY, b"")
+                    part = msgspec.structs.replace(one, start=at, end=at + 1)
+                    yield from self._losses.bad(part, bad, self._schema)
+
+    def _lose(self, entries: Entries) -> None:
+        for number, one in enumerate(self._stretch.ranges):
+            offsets = entries.offsets[entries.sources == number]
+            if len(offsets):
+                first, last = int(offsets.min()), int(offsets.max())
+                self._losses.lose(msgspec.structs.replace(one, start=first, end=last + 1))
+
+    def _decoded_rows(self, data: memoryview, entries: Entries) -> Iterator[pa.RecordBatch]:
+        """The rows of a chunk, and what `mode` makes of its bad records."""
+        records, mine = _intact(data, entries)
+        good = entries if mine is None else entries.pick(mine)
+        if len(records):
+            yield from self._rows(records, good)
+        if mine is not None:
+            for row in np.flatnonzero(~mine).tolist():
+                yield from self._bad(data, entries, row)
+
+    def _rows(self, records: RecordScan, entries: Entries) -> Iterator[pa.RecordBatch]:
+        batch = record_columns(records, self._decoded)
+        columns = {name: batch.column(name) for name in self._decoded}
+        columns["offset"] = pa.array(entries.offsets, pa.int64())
+        sources = pa.array(entries.sources, pa.int64())
+        for name, values in self._names.items():
+            columns[name] = (
+                pa.repeat(values[0], len(sources)) if len(values) == 1 else values.take(sources)
+            )
+        found = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        if self._tags is not None:
+            found = found.filter(pc.is_in(found.column("tag"), value_set=self._tags))
+        yield to_rows(found, self._schema)
+
+    def _bad(self, data: memoryview, entries: Entries, row: int) -> Iterator[pa.RecordBatch]:
+        place, size = int(entries.places[row]), int(entries.sizes[row])
+        one = self._stretch.ranges[int(entries.sources[row])]
+        offset = int(entries.offsets[row])
+        raw = bytes(data[place : place + size])
+        found = bad_records(raw, one.partition, offset, offset + 1)
+        bad = found[0] if found else BadRecord(offset, "", _ANOTHER, raw)
+        part = msgspec.structs.replace(one, start=offset, end=offset + 1)
+        yield from self._losses.bad(part, bad, self._schema)
+
+
+_NO_ENTRY: Final = "The store has a blank entry for it: it was damaged before."
+_ANOTHER: Final = "The record of another message is in its place."
+
+
+def _intact(data: memoryview, entries: Entries) -> tuple[RecordScan, Mask | None]:
+    """The intact records of entries, and a mask of them; None if all are intact."""
+    count = len(entries.places)
+    records = scan_at(data, entries.places)
+    if len(records) == count and _matches(records, entries).all():
+        intact = records.intact()
+        if len(intact) == count:
+            return intact, None
+    mask = np.zeros(count, np.bool_)
+    at = 0
+    while at < count:
+        records = scan_at(data, entries.places[at:])
+        some = entries.pick(slice(at, at + len(records)))
+        fits = records.pick(_matches(records, some))
+        good = np.isin(some.places, fits.intact().starts)
+        mask[at : at + len(records)] = good
+        at += len(records) + 1
+    return scan_at(data, entries.places[mask]).intact(), mask
+
+
+def _matches(records: RecordScan, entries: Entries) -> Mask:
+    found = (
+        records.sizes == entries.sizes,
+        records.queue_offsets == entries.offsets,
+        records.numbers(">u4", 4) == MAGIC,
+    )
+    same: Mask = np.logical_and.reduce(found)
+    return same

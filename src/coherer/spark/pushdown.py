@@ -1,0 +1,157 @@
+"""Finds out what a read can leave out because of the filters that Spark pushes to a source.
+
+Pushdown only prunes. Every filter stays with Spark, too, so what is read may be more than a filter
+lets through, but never less. A source prunes by topic, broker, partition, offset, and the time when
+the broker stored a message, which has an order. `timestamp` is the sender's time: it has none.
+
+Spark offers filters to batches only, joined by AND, and only with the setting
+`spark.sql.python.filterPushdown.enabled`. Without it every read fails whose reader overrides
+`pushFilters`, even one without filters. So sources return such a reader only if `is_enabled()`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from coherer.spark.planning import Range
+
+STORE_TIME: Final = "storeTimestamp"
+"""The column with the time when the broker stored a message."""
+
+_PLANNER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+_SETS: Final = {"topic": "topics", "broker": "brokers", "partition": "partitions", "tag": "tags"}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MS: Final = timedelta(milliseconds=1)
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What a read must not leave out; None or an open end is everything.
+
+    Args:
+        topics: their names.
+        brokers: their ids or names, as in the column.
+        partitions: their numbers.
+        offsets: the first offset, and the one after the last.
+        stored_ms: the first time of storing, and the one after the last, ms since 1970.
+        tags: of the messages.
+    """
+
+    topics: frozenset[str] | None = None
+    brokers: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    offsets: tuple[int, int | None] = (0, None)
+    stored_ms: tuple[int | None, int | None] = (None, None)
+    tags: frozenset[str] | None = None
+
+    def limit(self, ranges: Iterable[Range]) -> list[Range]:
+        """The wanted parts of ranges, by everything but times and tags.
+
+        >>> wanted = Wanted(partitions=frozenset({0}), offsets=(4, None))
+        >>> wanted.limit([Range("t", "a", 0, 2, 9), Range("t", "a", 1, 2, 9)])
+        [t a:0 [4, 9)]
+        """
+        low, high = self.offsets
+        return [
+            replace(one, start=start, end=end)
+            for one in ranges
+            for start in [max(one.start, low)]
+            for end in [one.end if high is None else min(one.end, high)]
+            if start < end
+            and (self.topics is None or one.topic in self.topics)
+            and (self.brokers is None or one.broker in self.brokers)
+            and (self.partitions is None or one.partition in self.partitions)
+        ]
+
+
+def is_enabled() -> bool:
+    """Whether Spark is asking for a reader to push filters to.
+
+    Spark does not pass its setting to data sources. But it asks for such readers in a module of its
+    own, which is used only if the setting is on.
+    """
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__") != _PLANNER:
+        frame = frame.f_back
+    return frame is not None
+
+
+def wanted(filters: Iterable[Filter]) -> Wanted:
+    """What a read with these filters must not leave out.
+
+    Args:
+        filters: all of them have to hold.
+
+    >>> found = wanted([EqualTo(("partition",), 3), LessThan(("offset",), 9), In(("key",), ["k"])])
+    >>> found.partitions, found.offsets, found.topics
+    (frozenset({3}), (0, 9), None)
+    """
+    found = Wanted()
+    for one in filters:
+        path: Sequence[str] = getattr(one, "attribute", ())
+        value: object = getattr(one, "value", None)
+        name = path[0] if len(path) == 1 else ""
+        if name in _SETS:
+            found = _with_set(found, _SETS[name], one, value)
+        elif type(one) in _INTERVALS and name == "offset" and isinstance(value, int):
+            found = replace(found, offsets=_offsets(found.offsets, *_INTERVALS[type(one)](value)))
+        elif type(one) in _INTERVALS and name == STORE_TIME and isinstance(value, datetime):
+            # Milliseconds are counted as offsets are, down for a start and up for an end.
+            down, up = (value - _EPOCH) // _MS, -((_EPOCH - value) // _MS)
+            since, _ = _INTERVALS[type(one)](down)
+            _, until = _INTERVALS[type(one)](up)
+            found = replace(found, stored_ms=_times(found.stored_ms, since, until))
+    return found
+
+
+_INTERVALS: Final[dict[type[Filter], Callable[[int], tuple[int | None, int | None]]]] = {
+    EqualTo: lambda at: (at, at + 1),
+    EqualNullSafe: lambda at: (at, at + 1),
+    GreaterThan: lambda at: (at + 1, None),
+    GreaterThanOrEqual: lambda at: (at, None),
+    LessThan: lambda at: (None, at),
+    LessThanOrEqual: lambda at: (None, at + 1),
+}
+"""The first number for which a filter holds, and the one after the last."""
+
+
+def _with_set(found: Wanted, field: str, one: Filter, value: object) -> Wanted:
+    if isinstance(one, EqualTo | EqualNullSafe) and value is not None:
+        values = frozenset([value])
+    elif isinstance(one, In):
+        values = frozenset(each for each in one.value if each is not None)
+    else:
+        return found
+    before: frozenset[object] | None = getattr(found, field)
+    return replace(found, **{field: values if before is None else before & values})
+
+
+def _offsets(
+    before: tuple[int, int | None], first: int | None, end: int | None
+) -> tuple[int, int | None]:
+    low, high = _times(before, first, end)
+    low = max(low or 0, 0)
+    return low, high if high is None else max(high, low)
+
+
+def _times(
+    before: tuple[int | None, int | None], first: int | None, end: int | None
+) -> tuple[int | None, int | None]:
+    firsts = [at for at in (before[0], first) if at is not None]
+    ends = [at for at in (before[1], end) if at is not None]
+    return max(firsts, default=None), min(ends, default=None)

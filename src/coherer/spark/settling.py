@@ -1,0 +1,312 @@
+"""Carrying out decisions: every half message of a micro-batch is committed once.
+
+A broker carries out every commit that it receives, also the second one of a half message
+(`coherer._client.rocketmq.half_messages`). So `Coordinator` sends a commit only if it knows that
+none was carried out before:
+
+1. Nobody has sent one: the decision is new, and this process wrote it.
+2. Otherwise it looks. A committed message contains the log offset of its half message, and is
+   behind the end that its queue had at the decision. The coordinator reads the queues from there,
+   and commits what is missing.
+
+Before it looks, nobody may be sending commits any more, and none may be on the way. So it first
+becomes the owner of the decision, and then waits `QUIET_S`. An owner checks that it still is one
+before each window of commits; a window leaves within milliseconds; and a broker carries out a
+request within 3 s, or refuses it (`waitTimeMillsInTransactionQueue`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Final, Protocol
+
+from coherer._common.logs import Log
+from coherer._wire.rocketmq.codes import ResponseCode
+from coherer.blocking.rocketmq import Client as RocketClient
+from coherer.blocking.rocketmq import Producer as RocketProducer
+from coherer.errors import CohererError, RefusedError, UnavailableError, UsageError
+from coherer.message import Message
+from coherer.rocketmq import Check, HalfMessages, Queue, StoredMessage, Verdict
+from coherer.spark.decisions import Decision, Decisions
+from coherer.spark.planning import DataLossError
+
+_log = Log(logging.getLogger(__name__))
+
+QUIET_S: Final = 5.0
+"""After this time a commit that another process sent is carried out or lost."""
+
+PATIENCE_S: Final = 60.0
+"""How long to try again while a broker is away: Java's takes about 10 s to restart."""
+
+COMMITS_AT_ONCE: Final = 2_000
+"""Commits between two looks at the owner, all of them in flight at the same time."""
+
+MESSAGES_AT_ONCE: Final = 5_000
+BUSY_PAUSES_S: Final = (0.1, 0.2, 0.5, 1, 2, 5)
+"""Pauses before messages that a busy broker refused are sent again; then the task fails."""
+
+_settled: Final[dict[str, int]] = {}
+
+
+def note_settled(group: str, batch: int) -> None:
+    """Remember that a query's micro-batches up to this one are settled."""
+    _settled[group] = max(batch, _settled.get(group, -1))
+
+
+def verdict_of(message: StoredMessage) -> Verdict:
+    """The answer to a broker that asks for the state of a half message.
+
+    Never a commit, which belongs to the coordinator. When a micro-batch is settled, the broker may
+    delete what is left of it: half messages of failed attempts, and copies that the broker made.
+
+    >>> note_settled("g", 4)
+    >>> old, new = ({"PGROUP": "g", "spark.batch": batch} for batch in ("4", "5"))
+    >>> [verdict_of(StoredMessage("t", b"", stored_properties=one)).name for one in (old, new)]
+    ['ROLLBACK', 'UNKNOWN']
+    """
+    group = message.stored_properties.get("PGROUP", "")
+    batch = message.stored_properties.get("spark.batch", "")
+    if batch.isdecimal() and int(batch) <= _settled.get(group, -1):
+        return Verdict.ROLLBACK
+    return Verdict.UNKNOWN
+
+
+class HalfQueue(Protocol):
+    """A cluster, as a coordinator sees it."""
+
+    def ends(self, queues: Sequence[Queue]) -> list[int]:
+        """The end of each queue."""
+        ...
+
+    def end(self, halves: HalfMessages, verdict: Verdict) -> list[tuple[int, CohererError]]:
+        """Commits or rolls back; see `Producer.end_many`."""
+        ...
+
+    def committed(self, queue: Queue, start: int) -> set[int]:
+        """The log offsets of half messages whose messages are in a queue, from an offset on."""
+        ...
+
+
+class RocketHalfQueue:
+    """A `HalfQueue` on a blocking client.
+
+    Args:
+        client: the client.
+        check: answers brokers.
+    """
+
+    def __init__(self, client: RocketClient, check: Check = verdict_of) -> None:
+        self._client = client
+        self._check = check
+        self._producers: dict[str, RocketProducer] = {}
+
+    def prepare(self, group: str, messages: Iterable[Message], window: int) -> HalfMessages:
+        """Sends half messages.
+
+        Raises:
+            CohererError: one is not stored.
+        """
+        producer = self._producer(group, window)
+        source, parts = iter(messages), list[HalfMessages]()
+        try:
+            while some := list(islice(source, MESSAGES_AT_ONCE)):
+                self._prepare(producer, some, parts)
+        except BaseException:
+            self.roll_back(HalfMessages.joined(parts))
+            raise
+        return HalfMessages.joined(parts)
+
+    def roll_back(self, halves: HalfMessages) -> None:
+        """Rolls back as far as possible: what is left is never committed."""
+        try:
+            failed = self.end(halves, Verdict.ROLLBACK) if len(halves) else []
+        except CohererError as error:
+            failed = [(0, error)]
+        if failed:
+            _log.info("Half messages are left to the broker: %s", failed[0][1])
+
+    def ends(self, queues: Sequence[Queue]) -> list[int]:
+        """The end of each queue; 0 if its topic is so new that it has no route."""
+        found: dict[Queue, int] = {}
+        for topic in {queue.topic for queue in queues}:
+            try:
+                bounds = self._client.offsets(topic)
+            except RefusedError as error:
+                if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                    raise
+                continue
+            found |= {Queue(topic, *place): end for place, (_, end) in bounds.items()}
+        return [found.get(queue, 0) for queue in queues]
+
+    def end(self, halves: HalfMessages, verdict: Verdict) -> list[tuple[int, CohererError]]:
+        """Commits or rolls back; see `Producer.end_many`."""
+        producer = self._producer(halves.group)
+        return producer.end_many(halves, verdict, window=COMMITS_AT_ONCE)
+
+    def committed(self, queue: Queue, start: int) -> set[int]:
+        """The log offsets of half messages whose messages are in a queue, from an offset on.
+
+        Raises:
+            DataLossError: the broker has deleted a part of the queue.
+        """
+        found: set[int] = set()
+        with self._client.reader(queue, start) as reader:
+            while (batch := reader.read()) is not None:
+                found.update(batch.prepared_offsets())
+            if reader.left_out:
+                raise DataLossError(
+                    f"{reader.left_out} messages behind offset {start} are gone, so nobody knows "
+                    "which messages of the micro-batch were committed.",
+                    topic=queue.topic,
+                    partition=queue.id,
+                    hint="Was the query stopped for longer than the broker keeps messages?",
+                )
+        return found
+
+    def leave(self, group: str) -> None:
+        """Stops answering for a group."""
+        producer = self._producers.pop(group, None)
+        if producer is not None:
+            producer.close()
+
+    def _producer(self, group: str, window: int = 5_000) -> RocketProducer:
+        producer = self._producers.get(group)
+        if producer is None:
+            # A half message that is sent twice is harmless: one of the two is never committed.
+            producer = self._client.producer(
+                group=group, window=window, retry_lost=True, check=self._check
+            )
+            producer.start()
+            self._producers[group] = producer
+        return producer
+
+    @staticmethod
+    def _prepare(
+        producer: RocketProducer, messages: list[Message], parts: list[HalfMessages]
+    ) -> None:
+        halves, failed = producer.prepare_many(messages)
+        parts.append(halves)
+        for pause_s in BUSY_PAUSES_S:
+            busy = [message for message, error in failed if error.code == ResponseCode.SYSTEM_BUSY]
+            if not busy or len(busy) < len(failed):
+                break
+            time.sleep(pause_s)
+            halves, failed = producer.prepare_many(busy)
+            parts.append(halves)
+        if failed:
+            raise failed[0][1]
+
+
+class Coordinator:
+    """Decides about micro-batches, and carries the decisions out.
+
+    Args:
+        queue: the cluster.
+        decisions: the decisions of the query.
+        clock: seconds; for tests.
+        sleep: waits for seconds; for tests.
+    """
+
+    def __init__(
+        self,
+        queue: HalfQueue,
+        decisions: Decisions,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._queue = queue
+        self._decisions = decisions
+        self._clock = clock
+        self._sleep = sleep
+        self._me = os.urandom(8).hex()
+
+    def commit(self, name: str, halves: HalfMessages) -> None:
+        """Decide that a micro-batch consists of these half messages, and commit them.
+
+        Without half messages it decides nothing.
+
+        Raises:
+            UsageError: another process has decided.
+            UnavailableError: a broker is away. The decision stands; `finish` carries it out.
+        """
+        if not len(halves):
+            return
+        starts = tuple(self._queue.ends(halves.queues))
+        decision = Decision(self._me, halves, starts)
+        if not self._decisions.record(name, decision):
+            raise UsageError(
+                f"Another process has committed micro-batch {name}.",
+                hint="Do two queries use one checkpoint?",
+            )
+        self._carry_out(name, decision, untouched=True)
+
+    def finish(self, name: str) -> bool:
+        """Carry out a decision that a process left behind; returns False without one.
+
+        Raises:
+            UnavailableError: a broker is away, or has lost half messages.
+            UsageError: another process has become the owner.
+            DataLossError: the broker has deleted messages that were committed.
+        """
+        decision = self._decisions.find(name)
+        if decision is None:
+            return False
+        _log.info("Finishing micro-batch %s: %d messages", name, len(decision.halves))
+        self._carry_out(name, decision, untouched=False)
+        return True
+
+    def _carry_out(self, name: str, decision: Decision, *, untouched: bool) -> None:
+        left, give_up = decision.halves, self._clock() + PATIENCE_S
+        error: CohererError | None = None
+        while len(left):
+            try:
+                if not untouched:
+                    left = self._missing(name, decision, left)
+                left, error = self._commit_some(name, decision, left)
+            except (UnavailableError, RefusedError) as away:
+                error = away
+            untouched = False
+            if len(left) and self._clock() > give_up:
+                raise UnavailableError(
+                    f"{len(left)} of {len(decision.halves)} messages of micro-batch {name} are not "
+                    f"committed: {error}",
+                    hint="The decision is recorded: start the query again, and it goes on.",
+                ) from error
+
+    def _missing(self, name: str, decision: Decision, left: HalfMessages) -> HalfMessages:
+        """The half messages that are not committed yet, when no commit is on the way."""
+        if self._decisions.owner(name, decision) != self._me:
+            self._decisions.claim(name, self._me)
+        self._sleep(QUIET_S)
+        done: set[tuple[str, int]] = set()
+        for queue, start in zip(left.queues, decision.starts, strict=True):
+            found = self._queue.committed(queue, start)
+            done.update((queue.broker, offset) for offset in found)
+        brokers = [queue.broker for queue in left.queues]
+        rows = enumerate(zip(left.queue, left.log_offsets, strict=True))
+        return left.pick(
+            number for number, (place, offset) in rows if (brokers[place], offset) not in done
+        )
+
+    def _commit_some(
+        self, name: str, decision: Decision, left: HalfMessages
+    ) -> tuple[HalfMessages, CohererError | None]:
+        """Commits in windows up to the first failure; returns what may not be committed."""
+        for begin in range(0, len(left), COMMITS_AT_ONCE):
+            if self._decisions.owner(name, decision) != self._me:
+                raise UsageError(
+                    f"Another process finishes micro-batch {name}.",
+                    hint="Do two queries use one checkpoint?",
+                )
+            window = left.pick(range(begin, min(begin + COMMITS_AT_ONCE, len(left))))
+            failed = self._queue.end(window, Verdict.COMMIT)
+            if failed:
+                rest = range(begin + len(window), len(left))
+                numbers = [begin + number for number, _ in failed]
+                return left.pick([*numbers, *rest]), failed[0][1]
+        return left.pick(()), None

@@ -1,0 +1,229 @@
+"""Sends rows to RocketMQ in transactions: a micro-batch is seen whole or not at all.
+
+Tasks send half messages, which no consumer sees, and return columns of their offsets. The driver
+decides in `commit`: it writes these columns to a file beside the checkpoint
+(`coherer.spark.decisions`), and then commits each half message (`coherer.spark.settling`).
+
+Invariants:
+
+1. Consumers see exactly the half messages of decisions. Only the coordinator commits, and only half
+   messages of a decision. Rolling back merely cleans up: what nobody rolls back is invisible too.
+2. A micro-batch has at most one decision, which is durable before the first commit, and says
+   everything that its end needs. A decision is never taken back.
+3. A half message of a decision is committed once, however often driver, executors and broker die
+   (`coherer.spark.settling` says how).
+4. When `commit` returns, all messages of the micro-batch are visible. So when Spark plans
+   micro-batch n, all before it are settled.
+5. If Spark runs a micro-batch again that has a decision, its tasks send nothing, and `commit`
+   finishes the decision. It does not matter whether the rows are the same the second time. The
+   tasks read their rows nevertheless, because the state of an aggregation is saved at the end of
+   its rows.
+
+Who dies, and when:
+
+| what has happened | what becomes of the micro-batch |
+|---|---|
+| a task died | Spark runs it again; the half messages of the first attempt stay invisible |
+| the driver died before the decision | Spark runs all tasks again; as above |
+| the driver died after the decision, or a broker was away for long | the next run finishes it |
+| the driver died after the last commit, before Spark's own | `commit` finds everything committed |
+
+The messages of a micro-batch become visible one after the other, as fast as the broker stores them:
+"whole" is what a consumer has seen in the end, and not an instant.
+
+Half messages without an end: a broker asks the producers of the group about them once a minute. All
+processes that have worked for the query answer, until Spark ends them: roll back what belongs to a
+settled micro-batch, and wait for the others. After 15 questions, or 72 h, the broker gives up; the
+message was invisible and stays so. Nothing depends on these questions.
+
+`df.write` works in the same way, with one micro-batch that has a random name. Spark does not run it
+again after the death of the driver: the next write with the same `checkpointLocation` finishes the
+decision first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, cast
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from coherer.errors import UsageError
+from coherer.rocketmq import HalfMessages
+from coherer.spark.decisions import FOLDER, Decisions, LocalFolder, open_folder
+from coherer.spark.options import WriteOptions
+from coherer.spark.queue import shared_queue
+from coherer.spark.rocketmq import RocketMQQueue
+from coherer.spark.settling import Coordinator, note_settled
+from coherer.spark.sink import BatchSink, StreamSink, outgoing
+
+GROUP_PREFIX: Final = "spark-"
+COLUMNS: Final = frozenset({"value", "topic", "tag", "timestamp", "properties", "key"})
+"""The columns that a half message can express."""
+
+
+class PreparedTask(WriterCommitMessage):
+    """The result of a task: its half messages."""
+
+    def __init__(self, halves: HalfMessages) -> None:
+        self.halves = halves
+
+
+def decisions_of(options: WriteOptions) -> Decisions:
+    """Where a sink keeps its decisions.
+
+    Raises:
+        UsageError: there is no place, or Python cannot use it.
+    """
+    if options.transaction_location is not None:
+        return Decisions(open_folder(options.transaction_location))
+    if options.checkpoint is None:
+        raise UsageError(
+            "A transactional sink has no place for its decisions.",
+            hint="Give option checkpointLocation: a folder that outlives the driver.",
+        )
+    return Decisions(open_folder(f"{options.checkpoint.rstrip('/')}/{FOLDER}"))
+
+
+def check(schema: StructType, options: WriteOptions) -> None:
+    """Checks what only a transactional sink needs.
+
+    Raises:
+        UsageError: an option or a column does not fit.
+    """
+    if not options.include_origin:
+        raise UsageError(
+            "transactional=true needs includeOrigin=true.",
+            hint="Brokers ask about half messages, and spark.batch is in the answer.",
+        )
+    extra = [name for name in schema.fieldNames() if name not in COLUMNS]
+    extra += ["orderByKey"] * options.order_by_key + ["delay"] * (options.delay_ms is not None)
+    if extra:
+        raise UsageError(
+            f"A transactional sink cannot set {', '.join(extra)}.",
+            hint="RocketMQ's half messages have neither a delay nor a chosen queue.",
+        )
+
+
+def prepared(
+    rows: Iterable[pa.RecordBatch], options: WriteOptions, query: str, group: str
+) -> PreparedTask:
+    """Sends the rows of a task as half messages."""
+    with shared_queue(options.access) as queue:
+        halves = cast("RocketMQQueue", queue).halves
+        return PreparedTask(halves.prepare(group, outgoing(rows, options, query), options.window))
+
+
+def halves_of(messages: Iterable[WriterCommitMessage | None]) -> HalfMessages:
+    """The half messages of all tasks that succeeded."""
+    return HalfMessages.joined([one.halves for one in messages if isinstance(one, PreparedTask)])
+
+
+class TransactionalStreamSink(StreamSink):
+    """`df.writeStream` with `transactional=true`.
+
+    Spark makes a sink on the driver for the tasks of each micro-batch, and another one for `commit`
+    or `abort`, which runs in a process of its own.
+    """
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        super().__init__(options, schema, overwrite)
+        check(schema, options)
+        self._check_checkpoint(options)
+        self._decided = decisions_of(options).latest()
+
+    # Spark's own Arrow writers narrow the argument in the same way.
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
+        """Sends the rows of a task as half messages."""
+        context = TaskContext.get()
+        assert context is not None  # noqa: S101 - Spark calls this in a task
+        batch = int(context.getLocalProperty("streaming.sql.batchId") or 0)
+        query = context.getLocalProperty("sql.streaming.queryId") or ""
+        group = self._options.producer_group or GROUP_PREFIX + query
+        note_settled(group, batch - 1)
+        if batch <= self._decided:
+            for _ in iterator:
+                pass
+            return PreparedTask(HalfMessages(group))
+        return prepared(iterator, self._options, "", group)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Decides and commits, or finishes what an earlier run has decided."""
+        halves, name = halves_of(messages), str(batchId)
+        decisions = decisions_of(self._options)
+        with shared_queue(self._options.access) as queue:
+            half_queue = cast("RocketMQQueue", queue).halves
+            coordinator = Coordinator(half_queue, decisions)
+            if coordinator.finish(name):
+                half_queue.roll_back(halves)
+            else:
+                coordinator.commit(name, halves)
+        note_settled(halves.group, batchId)
+        for old in [one for one in decisions.names() if one.isdecimal() and int(one) < batchId]:
+            decisions.forget(old)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Rolls back, unless `commit` has decided and could not finish."""
+        if decisions_of(self._options).find(str(batchId)) is None:
+            self._roll_back(halves_of(messages))
+
+    def _roll_back(self, halves: HalfMessages) -> None:
+        if len(halves):
+            with shared_queue(self._options.access) as queue:
+                cast("RocketMQQueue", queue).halves.roll_back(halves)
+
+    @staticmethod
+    def _check_checkpoint(options: WriteOptions) -> None:
+        # Spark has written to the checkpoint by now.
+        if options.transaction_location is None and options.checkpoint is not None:
+            folder = open_folder(options.checkpoint)
+            if isinstance(folder, LocalFolder) and not folder.names():
+                raise UsageError(
+                    f"The checkpoint {options.checkpoint} is not on a disk of the driver.",
+                    hint="Give its URI, such as hdfs://…, or set transactionLocation.",
+                )
+
+
+class TransactionalBatchSink(BatchSink):
+    """`df.write` with `transactional=true`. Spark sends this object to tasks and to `commit`."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        super().__init__(options, schema, overwrite)
+        check(schema, options)
+        decisions_of(options)
+        self._group = options.producer_group or GROUP_PREFIX + self._query
+
+    # Spark's own Arrow writers narrow the argument in the same way.
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
+        """Sends the rows of a task as half messages."""
+        try:
+            return prepared(iterator, self._options, self._query, self._group)
+        finally:
+            self._leave()
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Finishes the decisions of writes that died; decides and commits."""
+        decisions = decisions_of(self._options)
+        with shared_queue(self._options.access) as queue:
+            coordinator = Coordinator(cast("RocketMQQueue", queue).halves, decisions)
+            for name in [one for one in decisions.names() if not one.isdecimal()]:
+                coordinator.finish(name)
+                decisions.forget(name)
+            coordinator.commit(self._query, halves_of(messages))
+        decisions.forget(self._query)
+        self._leave()
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Rolls back, unless `commit` has decided and could not finish."""
+        if decisions_of(self._options).find(self._query) is None:
+            halves = halves_of(messages)
+            with shared_queue(self._options.access) as queue:
+                cast("RocketMQQueue", queue).halves.roll_back(halves)
+        self._leave()
+
+    def _leave(self) -> None:
+        with shared_queue(self._options.access) as queue:
+            cast("RocketMQQueue", queue).halves.leave(self._group)

@@ -1,0 +1,90 @@
+"""Metrics of streams, from progress as Spark reports it."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from coherer.spark.progress import StreamMetrics, source_metrics
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import QueryProgressEvent
+
+
+def source(start: object, end: object, newest: object, rows: int) -> dict[str, object]:
+    return {
+        "startOffset": json.dumps(start),
+        "endOffset": json.dumps(end),
+        "latestOffset": json.dumps(newest),
+        "numInputRows": rows,
+        "processedRowsPerSecond": 10.0,
+    }
+
+
+def test_the_first_batch_holds_its_start() -> None:
+    end = {":start": {"t:1:0": 4}, "t": {"1:0": 9}}
+    (found,) = source_metrics({"sources": [source(None, end, {"t": {"1:0": 9}}, 3)]})
+    assert (found.topics, found.missing, found.behind_max) == (("t",), 2, 0)
+
+
+def test_a_new_partition_hides_what_is_missing() -> None:
+    end = {"t": {"1:0": 9, "1:1": 3}}
+    (found,) = source_metrics({"sources": [source({"t": {"1:0": 4}}, end, end, 3)]})
+    assert found.missing is None
+
+
+def test_index_offsets_do_not_count_rows() -> None:
+    start, end = {"t": {"1:0": 0, "1:1": 0}}, {"t": {"1:0": 2800, "1:1": 2800}}
+    newest = {"t": {"1:0": 5600, "1:1": 2800}}
+    (found,) = source_metrics({"sources": [source(start, end, newest, 100)]})
+    assert (found.missing, found.behind_max) == (None, 2800)
+
+
+def test_other_sources_are_left_out_and_rates_are_numbers() -> None:
+    kafka = source({"k": {"0": 1}}, "x", "x", 5)
+    ours = {**source({"t": {"1:0": 1}}, {"t": {"1:0": 5}}, None, 4)}
+    ours["processedRowsPerSecond"] = float("nan")
+    (found,) = source_metrics({"sources": [kafka, ours]})
+    assert (found.rows, found.rows_per_second, found.behind_mean) == (4, 0.0, 0.0)
+    assert found.bytes is None
+
+
+def test_opentelemetry_gets_the_metrics() -> None:
+    export = pytest.importorskip("opentelemetry.sdk.metrics.export")
+    from opentelemetry.sdk.metrics import MeterProvider
+
+    reader = export.InMemoryMetricReader()
+    listener = StreamMetrics(provider=MeterProvider([reader]))
+    start, end, newest = ({"t": {"1:0": at}} for at in (0, 30, 50))
+
+    class Progress(dict[str, object]):
+        name = "landing"
+        id = "7"
+
+    progress = Progress(
+        sources=[source(start, end, newest, 29)],
+        observedMetrics={"coherer": {"rows": 29, "bytes": 2900, "bad": 2}},
+    )
+    event = SimpleNamespace(progress=progress)
+    for _ in range(2):
+        listener.onQueryProgress(cast("QueryProgressEvent", event))
+    (found,) = listener.latest("landing")
+    assert (found.bytes, found.bytes_per_second, found.bad) == (2900, 1000.0, 2)
+    assert listener.wait("7") == [found]
+    points = {
+        metric.name: (metric.data.data_points[0].value, dict(metric.data.data_points[0].attributes))
+        for scope in reader.get_metrics_data().resource_metrics[0].scope_metrics
+        for metric in scope.metrics
+    }
+    labels = {"query": "landing", "topics": "t"}
+    assert points == {
+        "coherer.spark.behind": (20, {"query": "landing", "topic": "t", "partition": "1:0"}),
+        "coherer.spark.rate": (10.0, labels),
+        "coherer.spark.rows": (58, labels),
+        "coherer.spark.bytes": (5800, labels),
+        "coherer.spark.missing": (2, labels),
+        "coherer.spark.bad": (4, labels),
+    }

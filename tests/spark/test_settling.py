@@ -1,0 +1,286 @@
+"""Carrying out decisions: each half message is committed once, whoever dies and whenever."""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from pyarrow import fs
+
+from coherer.errors import (
+    CohererError,
+    DisconnectedError,
+    RefusedError,
+    UnavailableError,
+    UsageError,
+)
+from coherer.rocketmq import HalfMessages, Queue, Verdict
+from coherer.spark import settling
+from coherer.spark.decisions import (
+    ArrowFolder,
+    Decision,
+    Decisions,
+    Folder,
+    LocalFolder,
+    open_folder,
+)
+from coherer.spark.settling import PATIENCE_S, Coordinator
+
+QUEUES = (Queue("t", "a", 0), Queue("t", "a", 1), Queue("t", "b", 0))
+
+
+def nothing(what: str) -> None:
+    """No error."""
+
+
+class DeathError(BaseException):
+    """The process has died."""
+
+
+class Cluster:
+    """Brokers that carry out every commit, also a second one, and a clock.
+
+    `step` is called before and after everything that can be interrupted.
+    """
+
+    def __init__(self, step: Callable[[str], None] = nothing) -> None:
+        self.step = step
+        self.stored: dict[Queue, list[int]] = {queue: [7, 7] for queue in QUEUES}
+        self.late: list[tuple[Queue, int]] = []
+        self.now = 0.0
+        self.rolled_back = 0
+
+    def prepare(self, count: int, first: int = 100) -> HalfMessages:
+        numbers = range(first, first + count)
+        places = array("H", (number % len(QUEUES) for number in numbers))
+        return HalfMessages("g", QUEUES, places, array("q", numbers), array("q", numbers))
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Time passes: what was on its way arrives."""
+        self.step("sleep")
+        self.now += seconds
+        for queue, offset in self.late:
+            self.stored[queue].append(offset)
+        self.late.clear()
+
+    def ends(self, queues: Sequence[Queue]) -> list[int]:
+        self.step("ends")
+        return [len(self.stored[queue]) for queue in queues]
+
+    def end(self, halves: HalfMessages, verdict: Verdict) -> list[tuple[int, CohererError]]:
+        failed: list[tuple[int, CohererError]] = []
+        for number, (place, offset) in enumerate(
+            zip(halves.queue, halves.log_offsets, strict=True)
+        ):
+            if verdict is Verdict.ROLLBACK:
+                self.rolled_back += 1
+                continue
+            queue = halves.queues[place]
+            try:
+                self.step("before")
+                self.stored[queue].append(offset)
+                self.step("after")
+            except DisconnectedError as error:
+                failed.append((number, error))
+            except DeathError:
+                # The next ones are in the broker's buffers.
+                rest = zip(
+                    halves.queue[number + 1 :], halves.log_offsets[number + 1 :], strict=True
+                )
+                self.late += [(halves.queues[place], offset) for place, offset in rest]
+                raise
+        return failed
+
+    def committed(self, queue: Queue, start: int) -> set[int]:
+        self.step("look")
+        return set(self.stored[queue][start:])
+
+    def seen(self) -> Counter[int]:
+        return Counter(offset for stored in self.stored.values() for offset in stored[2:])
+
+
+class Steps:
+    """Raises errors at chosen steps."""
+
+    def __init__(self, errors: dict[int, BaseException]) -> None:
+        self.count = 0
+        self.errors = errors
+
+    def __call__(self, what: str) -> None:
+        self.count += 1
+        if self.count in self.errors:
+            raise self.errors[self.count]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settling, "COMMITS_AT_ONCE", 3)
+
+
+def arrow(folder: Path) -> ArrowFolder:
+    return ArrowFolder(fs.SubTreeFileSystem(str(folder), fs.LocalFileSystem()), "d")
+
+
+@pytest.fixture(params=[LocalFolder, arrow])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
+    made: Folder = request.param(tmp_path)
+    return made
+
+
+def coordinator(cluster: Cluster, decisions: Decisions) -> Coordinator:
+    return Coordinator(cluster, decisions, clock=cluster.clock, sleep=cluster.sleep)
+
+
+def settle(cluster: Cluster, folder: Folder, name: str, attempts: int) -> None:
+    """Runs a micro-batch as Spark does: from the beginning, until it succeeds."""
+    decisions = Decisions(folder)
+    for attempt in itertools.count():
+        assert attempt < attempts
+        halves = cluster.prepare(10, 100 * (attempt + 1))
+        try:
+            if not coordinator(cluster, decisions).finish(name):
+                coordinator(cluster, decisions).commit(name, halves)
+        except (DeathError, CohererError):
+            continue
+        return
+
+
+def check_whole(seen: Counter[int]) -> None:
+    """One attempt is there, once; nothing of the others."""
+    first = min(seen) // 100 * 100
+    assert seen == Counter(range(first, first + 10))
+
+
+def test_a_micro_batch_is_committed(folder: Folder) -> None:
+    cluster = Cluster()
+    settle(cluster, folder, "5", 1)
+    check_whole(cluster.seen())
+    assert Decisions(folder).latest() == 5
+    assert cluster.now == 0
+
+
+def steps_of_a_run(tmp_path: Path, errors: dict[int, BaseException]) -> int:
+    steps = Steps(errors)
+    cluster = Cluster(steps)
+    settle(cluster, LocalFolder(tmp_path / str(errors)), "0", 5)
+    check_whole(cluster.seen())
+    return steps.count
+
+
+def test_a_death_at_each_step(tmp_path: Path) -> None:
+    for at in range(1, steps_of_a_run(tmp_path, {}) + 1):
+        steps_of_a_run(tmp_path, {at: DeathError()})
+
+
+def test_a_lost_connection_at_each_step(tmp_path: Path) -> None:
+    for at in range(1, steps_of_a_run(tmp_path, {}) + 1):
+        steps_of_a_run(tmp_path, {at: DisconnectedError("The broker is gone.")})
+
+
+def test_two_deaths_and_a_lost_connection(tmp_path: Path) -> None:
+    for at in range(1, 30, 2):
+        for further in range(1, 30, 3):
+            errors: dict[int, BaseException] = {
+                at: DeathError(),
+                at + further: DisconnectedError("The broker is gone."),
+                at + further + 5: DeathError(),
+            }
+            steps_of_a_run(tmp_path, errors)
+
+
+def test_another_owner_stops_the_first(tmp_path: Path) -> None:
+    """A driver that was taken for dead goes on: it sends no further window of commits."""
+    decisions = Decisions(LocalFolder(tmp_path))
+
+    def interrupted(what: str) -> None:
+        if what == "after" and sum(slow.seen().values()) == 2:
+            slow.step = nothing
+            assert coordinator(slow, decisions).finish("0")
+
+    slow = Cluster()
+    slow.step = interrupted
+    first = coordinator(slow, decisions)
+    with pytest.raises(UsageError, match="Another process finishes micro-batch 0"):
+        first.commit("0", slow.prepare(10))
+    # The window that had left is the reason for the wait, which this test cuts short.
+    assert set(slow.seen()) == set(range(100, 110))
+    assert sum(slow.seen().values()) == 11
+
+
+def test_only_one_process_decides(tmp_path: Path) -> None:
+    cluster, decisions = Cluster(), Decisions(LocalFolder(tmp_path))
+    coordinator(cluster, decisions).commit("0", cluster.prepare(10))
+    with pytest.raises(UsageError, match="Another process has committed micro-batch 0"):
+        coordinator(cluster, decisions).commit("0", cluster.prepare(10, 200))
+    check_whole(cluster.seen())
+
+
+def test_no_half_messages_are_no_decision(tmp_path: Path) -> None:
+    decisions = Decisions(LocalFolder(tmp_path))
+    coordinator(Cluster(), decisions).commit("0", HalfMessages("g"))
+    assert decisions.latest() == -1
+
+
+@pytest.mark.parametrize("error", [DisconnectedError("It is gone."), RefusedError("It is full.")])
+def test_a_broker_that_stays_away(tmp_path: Path, error: CohererError) -> None:
+    cluster, decisions = Cluster(), Decisions(LocalFolder(tmp_path))
+
+    def away(what: str) -> None:
+        if what in {"before", "look"}:
+            raise DisconnectedError(str(error)) if what == "before" else error
+
+    cluster.step = away
+    with pytest.raises(UnavailableError, match=r"10 of 10 .* start the query again") as raised:
+        coordinator(cluster, decisions).commit("0", cluster.prepare(10))
+    assert raised.value.__cause__ is not None
+    assert cluster.now > PATIENCE_S
+    cluster.step = nothing
+    assert coordinator(cluster, decisions).finish("0")
+    check_whole(cluster.seen())
+
+
+def test_decisions_are_forgotten(folder: Folder) -> None:
+    decisions = Decisions(folder)
+    for name in ("9", "10", "a-b"):
+        assert decisions.record(name, Decision("me", HalfMessages("g"), ()))
+        decisions.claim(name, "you")
+    assert decisions.latest() == 10
+    assert list(decisions.names()) == ["10", "9", "a-b"]
+    decisions.forget("10")
+    decisions.forget("10")
+    assert decisions.find("10") is None
+    assert decisions.latest() == 9
+    assert decisions.owner("9", Decision("me", HalfMessages("g"), ())) == "you"
+
+
+def test_the_second_of_two_files_is_refused(folder: Folder) -> None:
+    assert folder.read("x") is None
+    assert folder.create("x", b"1")
+    assert not folder.create("x", b"2")
+    assert folder.read("x") == b"1"
+    folder.replace("x", b"3")
+    assert folder.read("x") == b"3"
+    assert folder.names() == ["x"]
+
+
+def test_what_dead_processes_left_is_deleted(tmp_path: Path) -> None:
+    (tmp_path / ".9.decision.123.abcd").touch()
+    Decisions(LocalFolder(tmp_path)).forget("9")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_places(tmp_path: Path) -> None:
+    assert isinstance(open_folder(str(tmp_path)), LocalFolder)
+    written = open_folder((tmp_path / "a b").as_uri())
+    assert written.create("x", b"1")
+    assert (tmp_path / "a b" / "x").read_bytes() == b"1"
+    assert isinstance(open_folder("mock://d"), ArrowFolder)
+    with pytest.raises(UsageError, match="transactionLocation"):
+        open_folder("unknown://d")

@@ -1,0 +1,172 @@
+"""Sinks with `transactional=true`: consumers see a micro-batch whole or not at all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+from coherer.errors import UsageError
+from coherer.spark.decisions import FOLDER
+from coherer.spark.options import WriteOptions, write_options
+from coherer.spark.transactional import TransactionalBatchSink, TransactionalStreamSink
+from tests.spark.landing import WAIT_S, run
+from tests.spark.transacting import ROWS, Run, seen, struck, transact
+from tests.spark.transactions_job import IN_COMMIT, IN_TASKS, PLACES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from coherer.testing import EmbeddedNode
+
+URL = "rocketmq://127.0.0.1:9876"
+VALUE = StructType([StructField("value", BinaryType())])
+
+
+def options(**given: str) -> WriteOptions:
+    return write_options({"url": URL, "topic": "t", "transactional": "true", **given}, "rocketmq")
+
+
+@pytest.fixture
+def topic(coherer_node: EmbeddedNode, coherer_topic: str) -> str:
+    name = f"{coherer_topic}_x"
+    coherer_node.create_topic(name, 4)
+    return name
+
+
+# -- options
+
+
+def test_a_place_for_decisions_is_needed(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="Give option checkpointLocation"):
+        TransactionalBatchSink(options(), VALUE, overwrite=False)
+    TransactionalBatchSink(options(checkpointLocation=str(tmp_path)), VALUE, overwrite=False)
+    TransactionalBatchSink(options(transactionLocation=str(tmp_path)), VALUE, overwrite=False)
+
+
+def test_a_checkpoint_that_python_cannot_see(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"is not on a disk of the driver.*transactionLocation"):
+        TransactionalStreamSink(
+            options(checkpointLocation=str(tmp_path / "x")), VALUE, overwrite=False
+        )
+    (tmp_path / "metadata").touch()
+    TransactionalStreamSink(options(checkpointLocation=str(tmp_path)), VALUE, overwrite=False)
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    place = str(tmp_path)
+    with pytest.raises(UsageError, match="needs includeOrigin=true"):
+        TransactionalBatchSink(
+            options(checkpointLocation=place, includeOrigin="false"), VALUE, overwrite=False
+        )
+    fields = [*VALUE.fields, StructField("nothing", LongType())]
+    with pytest.raises(UsageError, match="nothing"):
+        TransactionalBatchSink(
+            options(checkpointLocation=place), StructType(fields), overwrite=False
+        )
+    with pytest.raises(UsageError, match="need transactional=true"):
+        write_options({"url": URL, "transactionLocation": "x"}, "rocketmq")
+    with pytest.raises(UsageError, match="Unknown option 'transactional'"):
+        write_options({"url": "tubemq://h:1", "transactional": "true"})
+    text = StructType([*VALUE.fields, StructField("tag", StringType())])
+    TransactionalBatchSink(options(checkpointLocation=place), text, overwrite=False)
+
+
+# -- with Spark
+
+
+def numbers(spark: SparkSession, rows: int, failing: bool = False) -> DataFrame:
+    """Numbers as rows; the last one raises an error if `failing`."""
+    bad = rows - 1 if failing else rows
+    value = f"if(id < {bad}, cast(id as string), raise_error('struck'))"
+    return spark.range(0, rows, 1, 2).selectExpr(f"{value} as value")
+
+
+def write(rows: DataFrame, url: str, topic: str, place: Path) -> None:
+    writer = rows.write.format("rocketmq").option("url", url).option("transactional", "true")
+    writer.option("checkpointLocation", str(place)).mode("append").save(topic)
+
+
+@pytest.mark.spark
+def test_a_table_is_seen_whole_or_not_at_all(
+    spark: SparkSession, coherer_node: EmbeddedNode, topic: str, tmp_path: Path
+) -> None:
+    url = coherer_node.rocketmq_url
+    with pytest.raises(Exception, match="struck"):
+        write(numbers(spark, 20_000, failing=True), url, topic, tmp_path)
+    assert not seen(url, topic)
+    write(numbers(spark, 2_000), url, topic, tmp_path)
+    assert seen(url, topic) == Counter(range(2_000))
+    assert list((tmp_path / FOLDER).iterdir()) == []
+
+
+@pytest.mark.spark
+def test_a_micro_batch_that_spark_runs_again_is_not_sent_again(
+    spark: SparkSession, coherer_node: EmbeddedNode, topic: str, tmp_path: Path
+) -> None:
+    """As if the driver had died after the last commit, and before Spark's own."""
+    url, source = coherer_node.rocketmq_url, tmp_path / "in"
+    checkpoint = tmp_path / "checkpoint"
+    source.mkdir()
+    for first in (0, 500):
+        text = "\n".join(map(str, range(first, first + 500)))
+        (source / f"{first}.txt").write_text(text)
+
+    def copy() -> None:
+        rows = spark.readStream.option("maxFilesPerTrigger", "1").text(str(source))
+        writer = rows.writeStream.format("rocketmq").option("url", url)
+        writer = writer.option("topic", topic).option("transactional", "true")
+        writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+        run(writer.start, lambda query: query.awaitTermination(WAIT_S))
+
+    copy()
+    assert seen(url, topic) == Counter(range(1_000))
+    last = max(int(path.name) for path in (checkpoint / "commits").glob("[0-9]*"))
+    for path in (checkpoint / "commits").glob(f"*{last}*"):
+        path.unlink()
+    copy()
+    assert seen(url, topic) == Counter(range(1_000))
+    assert [path.name for path in (checkpoint / FOLDER).glob("*.decision")] == [f"{last}.decision"]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
+def test_processes_killed_at_each_place(
+    coherer_node: EmbeddedNode, topic: str, tmp_path: Path
+) -> None:
+    """Workers and committing processes die at each place; and the driver, between two commits."""
+    victims = dict.fromkeys(PLACES, "process") | {"between commits": "driver"}
+    plan = dict(enumerate(victims.items()))
+    batches = len(plan) + 1
+    url = coherer_node.rocketmq_url
+    assert transact(url, topic, tmp_path, Run(batches, plan)) >= 2
+    assert sum(struck(tmp_path).values()) == len(plan)
+    assert set(IN_COMMIT) < set(victims)
+    check_whole(seen(url, topic), batches)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
+def test_executors_and_the_drivers_java_killed(
+    coherer_node: EmbeddedNode, topic: str, tmp_path: Path
+) -> None:
+    """On a local cluster an executor dies at each place of a task, the driver's JVM in a commit."""
+    plan = dict(enumerate((place, "jvm") for place in (*IN_TASKS, "between commits")))
+    url = coherer_node.rocketmq_url
+    run = Run(len(plan) + 1, plan, master="local-cluster[2,1,1024]")
+    assert transact(url, topic, tmp_path, run) >= 2
+    assert sum(struck(tmp_path).values()) == len(plan)
+    check_whole(seen(url, topic), run.batches)
+
+
+def check_whole(found: Counter[int], batches: int) -> None:
+    """Each number once. The job may have been stopped in further micro-batches."""
+    assert {number for number, count in found.items() if count > 1} == set()
+    assert set(found) >= set(range(batches * ROWS))
+    later = [number for number in found if number >= batches * ROWS]
+    assert len(later) < 2 * ROWS
