@@ -1,0 +1,368 @@
+"""The data about a cluster for the pages, over either protocol, with few requests to the brokers.
+
+* An answer is cached for `KEPT_S`, so that several people and the parts of one page share it.
+  Equal requests at the same time become one.
+* Lists ask for names, and for details only of the names on the shown page.
+* A value that a server does not report is None, never zero.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeAlias, TypeVar
+
+import msgspec
+
+from coherer import rocketmq, tubemq
+from coherer._administration import cluster as listing
+from coherer._administration import dead_letters as letters
+from coherer._administration.access import Cluster, RocketCluster
+from coherer._administration.cluster import Account, Broker, Client, version_name
+from coherer._administration.dead_letters import DeadLetterQueue
+from coherer._wire.rocketmq import names
+from coherer._wire.rocketmq.bodies import ConsumerConnection
+from coherer.errors import CohererError, RefusedError, UsageError
+
+T = TypeVar("T")
+
+KEPT_S: Final = 2.0
+KEPT_MAX: Final = 500
+AT_ONCE: Final = 8
+"""The number of concurrent requests for a page."""
+
+_GONE: Final = "It is being deleted."
+
+_STORE_STRIDE: Final = 10_000
+"""The step between the partition numbers of two stores of a TubeMQ topic."""
+
+AnyPartition: TypeAlias = rocketmq.PartitionState | tubemq.PartitionState
+AnyGroup: TypeAlias = rocketmq.GroupState | tubemq.GroupState
+
+
+class TopicFacts(msgspec.Struct, frozen=True):
+    """A topic.
+
+    Args:
+        name: its name.
+        partitions: its partitions or queues; None if they are unknown.
+        problem: why they are unknown.
+        writable: whether producers can send to it; None if it is unknown.
+        readable: whether consumers can read it.
+    """
+
+    name: str
+    partitions: Sequence[AnyPartition] | None = None
+    problem: str | None = None
+    writable: bool | None = None
+    readable: bool | None = None
+
+    @property
+    def brokers(self) -> list[str]:
+        """The brokers that have it."""
+        return sorted({str(one.broker) for one in self.partitions or ()})
+
+    @property
+    def held(self) -> int | None:
+        """The number of messages in its partitions; None if it is unknown."""
+        return _total(self.partitions, _held)
+
+    @property
+    def written(self) -> int | None:
+        """The number of messages that were ever written."""
+        return _total(self.partitions, lambda one: one.max_offset)
+
+    @property
+    def last_ms(self) -> int | None:
+        """When the newest message was stored, ms since 1970; None if it is unknown."""
+        times = [last for one in self.partitions or () if (last := getattr(one, "last_ms", 0)) > 0]
+        return max(times, default=None)
+
+
+class Facts:
+    """Asks a cluster, and caches the answers for a short time.
+
+    Args:
+        cluster: a client and its administration.
+        clock: monotonic, in s.
+    """
+
+    def __init__(self, cluster: Cluster, clock: Callable[[], float] = time.monotonic) -> None:
+        self.cluster = cluster
+        self._clock = clock
+        self._kept: dict[tuple[object, ...], tuple[float, asyncio.Task[Any]]] = {}
+        self._turns = asyncio.Semaphore(AT_ONCE)
+
+    @property
+    def rocket(self) -> RocketCluster | None:
+        """The cluster, if it is a RocketMQ cluster."""
+        return self.cluster if isinstance(self.cluster, RocketCluster) else None
+
+    def forget(self) -> None:
+        """Discard all answers, because something was changed."""
+        self._kept.clear()
+
+    async def close(self) -> None:
+        """Stop asking; call it before the client is closed."""
+        tasks = [task for _, task in self._kept.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._kept.clear()
+
+    async def _get(self, key: tuple[object, ...], ask: Callable[[], Awaitable[T]]) -> T:
+        now = self._clock()
+        kept = self._kept.get(key)
+        if kept is None or kept[0] <= now:
+            self._drop(now)
+            task = asyncio.ensure_future(self._asked(ask))
+            task.add_done_callback(_retrieve)
+            kept = self._kept[key] = (now + KEPT_S, task)
+        return await asyncio.shield(kept[1])
+
+    async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
+        return await ask()
+
+    def _drop(self, now: float) -> None:
+        if len(self._kept) >= KEPT_MAX:
+            self._kept = {key: kept for key, kept in self._kept.items() if kept[0] > now}
+
+    async def _each(self, items: Sequence[str], ask: Callable[[str], Awaitable[T]]) -> list[T]:
+        async def one(item: str) -> T:
+            async with self._turns:
+                return await ask(item)
+
+        return list(await asyncio.gather(*map(one, items)))
+
+    # -- topics
+
+    async def topic_names(self, *, system: bool = False) -> list[str]:
+        """The names of all topics, sorted.
+
+        Args:
+            system: include RocketMQ's system topics.
+        """
+
+        async def ask() -> list[str]:
+            if isinstance(self.cluster, RocketCluster):
+                found = await self.cluster.admin.topic_names(system=system)
+            else:
+                found = await self.cluster.admin.topic_names()
+            return [name for name in found if system or not name.startswith("__")]
+
+        return await self._get(("topic names", system), ask)
+
+    async def topics(self, names: Sequence[str]) -> list[TopicFacts]:
+        """The topics with these names; one that cannot be read has a `problem`."""
+        cluster = self.cluster
+        if isinstance(cluster, RocketCluster):
+            return await self._each(names, self.topic)
+        found = await self._get(("topics", *names), lambda: cluster.admin.partitions_of(names))
+        return [
+            TopicFacts(name, found[name]) if name in found else TopicFacts(name, problem=_GONE)
+            for name in names
+        ]
+
+    async def topic(self, name: str) -> TopicFacts:
+        """A topic; it has a `problem` if it cannot be read."""
+        try:
+            return await self._get(("topic", name), lambda: self._topic(name))
+        except CohererError as error:
+            return TopicFacts(name, problem=str(error))
+
+    async def _topic(self, name: str) -> TopicFacts:
+        return TopicFacts(name, await self.cluster.admin.partitions(name))
+
+    async def access(self, name: str) -> tuple[bool | None, bool | None]:
+        """Whether producers can send to a topic, and whether consumers can read it."""
+        states = await self._get(("access", name), lambda: listing.topics(self.cluster, name))
+        found = next((state for state in states if state.name == name), None)
+        return (None, None) if found is None else (found.writable, found.readable)
+
+    async def topic_settings(self, name: str) -> dict[str, dict[str, str]]:
+        """The settings of a topic by broker, at least `partitions` and `perm`.
+
+        Raises:
+            RefusedError: the topic does not exist.
+        """
+        return await self._get(("settings of", name), lambda: self._topic_settings(name))
+
+    async def _topic_settings(self, name: str) -> dict[str, dict[str, str]]:
+        cluster = self.cluster
+        if not isinstance(cluster, RocketCluster):
+            return {
+                str(broker): {
+                    "partitions": str(1 + max(number % _STORE_STRIDE for number in numbers)),
+                    "stores": str(1 + max(number // _STORE_STRIDE for number in numbers)),
+                    "perm": str(4 * state.readable + 2 * state.writable),
+                }
+                for state in await cluster.admin.topics(name)
+                if state.name == name
+                for broker, numbers in state.partitions.items()
+            }
+        found = await cluster.admin.queue_settings(name)
+        return {
+            broker: {
+                "partitions": str(config["readQueueNums"]),
+                **{key: str(value) for key, value in config.items()},
+            }
+            for broker, config in found.items()
+        }
+
+    # -- groups
+
+    async def group_names(self) -> list[str]:
+        """The names of all groups, sorted."""
+        return await self._get(("group names",), self._group_names)
+
+    async def _group_names(self) -> list[str]:
+        found = await self.cluster.admin.group_names()
+        # A node lists RocketMQ's own groups over TubeMQ, too.
+        return [name for name in found if not name.startswith(names.SYSTEM_GROUP_PREFIX)]
+
+    async def groups(self, group_names: Sequence[str]) -> list[AnyGroup]:
+        """The states of these groups; those that do not exist are left out."""
+        if not group_names:
+            return []
+        key = ("groups", *group_names)
+        return list(await self._get(key, lambda: self._groups(group_names)))
+
+    async def _groups(self, group_names: Sequence[str]) -> Sequence[AnyGroup]:
+        return await self.cluster.admin.groups(*group_names)
+
+    async def group(self, name: str) -> AnyGroup | None:
+        """The state of a group; None if no broker knows it."""
+        found = await self.groups([name])
+        if not found:
+            return None
+        known = found[0].members or found[0].partitions or found[0].silent
+        return found[0] if known or name in await self.group_names() else None
+
+    async def readers(self, topic: str) -> list[str]:
+        """The groups that read a topic, or have offsets in it."""
+        admin = self.cluster.admin
+        return await self._get(("readers", topic), lambda: admin.groups_of(topic))
+
+    async def members(self, group_names: Sequence[str]) -> list[Client]:
+        """The connected consumers of these groups."""
+        if self.rocket is not None:
+            found = await self._each(group_names, self._rocket_members)
+            return [member for members in found for member in members]
+        return [
+            Client(member.id, "consumer", group.name, member.address)
+            for group in await self.groups(group_names)
+            for member in group.members
+        ]
+
+    async def _rocket_members(self, group: str) -> list[Client]:
+        online = await self._subscribed(group)
+        return [
+            Client(
+                one.client_id,
+                "consumer",
+                group,
+                one.client_addr,
+                one.language,
+                version_name(one.version),
+            )
+            for one in ([] if online is None else online.connection_set)
+        ]
+
+    async def _subscribed(self, group: str) -> ConsumerConnection | None:
+        cluster = self.cluster
+        if not isinstance(cluster, RocketCluster):
+            return None
+        return await self._get(("members", group), lambda: cluster.admin.consumers(group))
+
+    async def filters(self, group: str) -> dict[str, str]:
+        """RocketMQ: the filter of a group in each topic, if it has members."""
+        online = await self._subscribed(group)
+        table = {} if online is None else online.subscription_table
+        return {topic: data.sub_string for topic, data in sorted(table.items())}
+
+    async def producers(self, group: str) -> list[Client]:
+        """The connected producers of a group; brokers of RocketMQ 4.9 list them only by group.
+
+        Raises:
+            UsageError: TubeMQ does not report producers.
+        """
+        if self.rocket is None:
+            raise UsageError("TubeMQ's servers do not report producers.")
+        try:
+            found = await self.rocket.admin.producers(group)
+        except RefusedError:
+            return []  # no broker has a producer of the group
+        return [
+            Client(one.id, "producer", group, one.address, one.language, version_name(one.version))
+            for one in found
+        ]
+
+    # -- dead letters
+
+    async def dead_letter_groups(self) -> list[str]:
+        """The RocketMQ groups that have or had dead letters, sorted."""
+        if self.rocket is None:
+            return []
+        prefix = letters.topic_of(self.rocket, "x")[:-1]
+        names = await self.topic_names(system=True)
+        return [name[len(prefix) :] for name in names if name.startswith(prefix)]
+
+    async def dead_letter_queues(self, groups: Sequence[str]) -> list[DeadLetterQueue]:
+        """The dead letters of these groups; groups that have none are left out."""
+        found = await self._each(groups, self.dead_letter_queue)
+        return [one for one in found if one is not None]
+
+    async def dead_letter_queue(self, group: str) -> DeadLetterQueue | None:
+        """The dead letters of a group; None if it never had any."""
+        return await self._get(("dead letters", group), lambda: letters.queue(self.cluster, group))
+
+    # -- brokers and accounts
+
+    async def brokers(self) -> list[Broker]:
+        """The brokers, sorted by name."""
+        return await self._get(("brokers",), lambda: listing.brokers(self.cluster))
+
+    async def settings(self, broker: str) -> dict[str, str] | None:
+        """The settings of a RocketMQ broker; None over TubeMQ, which does not report them."""
+        cluster = self.cluster
+        if not isinstance(cluster, RocketCluster):
+            return None
+        return await self._get(("settings", broker), lambda: cluster.admin.broker_config(broker))
+
+    async def accounts(self) -> list[Account] | None:
+        """The accounts, without their secrets; None if the cluster does not list them."""
+        return await self._get(("accounts",), lambda: listing.accounts(self.cluster))
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """Retrieve the error of a task that is no longer awaited, so that asyncio does not log it."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _total(
+    partitions: Sequence[AnyPartition] | None, number: Callable[[AnyPartition], int | None]
+) -> int | None:
+    """Add up a number of all partitions; None if it is unknown for one of them.
+
+    In Java's TubeMQ brokers, all partitions of a store have the offsets of the store.
+    """
+    if partitions is None:
+        return None
+    found: dict[tuple[object, int], int] = {}
+    for one in partitions:
+        count = number(one)
+        step = getattr(one, "offset_step", 1)
+        if count is None or step is None:
+            return None
+        place = one.partition if step == 1 else one.partition // _STORE_STRIDE * _STORE_STRIDE
+        key = (one.broker, place)
+        found[key] = max(found.get(key, 0), count // step)
+    return sum(found.values())
+
+
+def _held(partition: AnyPartition) -> int | None:
+    if partition.min_offset is None or partition.max_offset is None:
+        return None
+    return max(partition.max_offset - max(partition.min_offset, 0), 0)

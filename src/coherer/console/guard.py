@@ -1,0 +1,201 @@
+"""The checks of every request: host name, session and form token; and the safe headers.
+
+* A request with an unknown host name is refused. So a page of another site whose name resolves to
+  this machine's address (DNS rebinding) has no access.
+* Without a session, a page redirects to the login.
+* A request that changes something is refused unless changes are allowed, for the console and for
+  the account, and unless its form has the session's token.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Awaitable, Callable, Mapping
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl, quote, urlsplit
+
+from starlette.datastructures import FormData, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from coherer.console.options import ConsoleOptions
+from coherer.console.sessions import Session, Sessions, is_token
+
+if TYPE_CHECKING:
+    from coherer.console.pages.common import Console
+
+HEADERS: Final[Mapping[str, str]] = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self'; font-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
+}
+
+FORM_BYTES_MAX: Final = 8 * 1024 * 1024
+"""The size limit of a form: more than people type, and little memory."""
+
+FORM_FIELDS_MAX: Final = 10_000
+
+_OPEN: Final = ("/login", "/static/", "/health")
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+Handler = Callable[[Request], Awaitable[Response]]
+Change = Callable[[Request, FormData], Awaitable[Response]]
+
+
+class Guard:
+    """Middleware of all requests.
+
+    Args:
+        app: the application behind it.
+        options: the options of the console.
+        sessions: the sessions of browsers.
+    """
+
+    def __init__(self, app: ASGIApp, options: ConsoleOptions, sessions: Sessions) -> None:
+        self._app = app
+        self._options = options
+        self._sessions = sessions
+        self._names = {"localhost", platform.node().lower(), options.host.lower()}
+        if options.public_url is not None:
+            self._names.add((urlsplit(options.public_url).hostname or "").lower())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check a request, and pass it on with its session."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        new: list[Session] = []
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._add_headers(scope, message, new)
+            await send(message)
+
+        refusal = self._refusal(request, new)
+        if refusal is not None:
+            await refusal(scope, receive, with_headers)
+            return
+        await self._app(scope, receive, with_headers)
+
+    def _add_headers(self, scope: Scope, message: Message, new: list[Session]) -> None:
+        headers = MutableHeaders(scope=message)
+        for name, value in HEADERS.items():
+            headers.setdefault(name, value)
+        if not scope["path"].startswith("/static/"):
+            headers.setdefault("Cache-Control", "no-store")
+        if self._options.secure:
+            headers.setdefault("Strict-Transport-Security", "max-age=31536000")
+        for session in new:
+            cookie = Response()
+            self._sessions.set(cookie, session)
+            headers.append("Set-Cookie", cookie.headers["set-cookie"])
+
+    def _refusal(self, request: Request, new: list[Session]) -> Response | None:
+        host = request.headers.get("host", "")
+        if not self._is_mine(host):
+            text = (
+                f"The console is not at {host[:200]!r}. Use the address it prints, or start it "
+                "with --public-url.\n"
+            )
+            return PlainTextResponse(text, 400)
+        if request.method not in _SAFE and not _same_site(request):
+            return PlainTextResponse("The request comes from another site.\n", 403)
+        session = self._sessions.of(request)
+        if session is None and not self._options.has_login:
+            session = self._sessions.new("local", "change")
+            if not request.url.path.startswith(("/static/", "/health")):
+                new.append(session)
+        request.scope["session"] = session
+        known = session is not None and session.account is not None
+        if known or request.url.path.startswith(_OPEN):
+            return None
+        if request.headers.get("hx-request") == "true":
+            # htmx would insert the login into a part of the page.
+            return Response(status_code=401, headers={"HX-Redirect": "/login"})
+        if request.method not in _SAFE:
+            return PlainTextResponse("Log in first.\n", 401)
+        path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        return RedirectResponse(f"/login?next={quote(path)}", 303)
+
+    def _is_mine(self, host: str) -> bool:
+        """Whether a Host header names this console; every IP address is accepted."""
+        name = (urlsplit(f"//{host}").hostname or "").lower() if _is_host(host) else ""
+        if name in self._names:
+            return bool(name)
+        try:
+            ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+def _is_host(host: str) -> bool:
+    try:
+        urlsplit(f"//{host}").port  # noqa: B018 -- it raises
+    except ValueError:
+        return False
+    return bool(host) and not set(host) & set("/?#@\\ ")
+
+
+def _same_site(request: Request) -> bool:
+    """Whether a browser says that a page of the console sent the request."""
+    if request.headers.get("sec-fetch-site", "none") not in {"same-origin", "none"}:
+        return False
+    origin = request.headers.get("origin")
+    return origin is None or urlsplit(origin).netloc == request.headers.get("host")
+
+
+def safe_path(path: str) -> str:
+    r"""Return a path of the console to redirect to; "/" for anything else.
+
+    >>> [safe_path(one) for one in ("/topics?q=a", "//evil", "/\\evil", "https://evil", "")]
+    ['/topics?q=a', '/', '/', '/', '/']
+    """
+    good = path.startswith("/") and path[1:2] not in {"/", "\\"} and path.isprintable()
+    return path if good else "/"
+
+
+def changing(console: Console, change: Change) -> Handler:
+    """Make the handler of a form that changes something.
+
+    Args:
+        console: decides whether changes are allowed.
+        change: called with the form.
+    """
+
+    async def handler(request: Request) -> Response:
+        session: Session = request.scope["session"]
+        form = await read_form(request)
+        if form is None or not is_token(session, form.get("csrf")):
+            text = "This form has expired. Go back, reload the page, and send it again."
+            return console.refusal(request, text, 403)
+        if not console.may_change(session):
+            return console.refusal(request, console.why_not(session), 403)
+        return await change(request, form)
+
+    return handler
+
+
+async def read_form(request: Request) -> FormData | None:
+    """Return the fields of a form; None if it is too large or malformed."""
+    length = request.headers.get("content-length", "")
+    if not length.isdecimal() or int(length) > FORM_BYTES_MAX:
+        return None
+    kind = request.headers.get("content-type", "").partition(";")[0]
+    if kind != "application/x-www-form-urlencoded":
+        return None
+    body = await request.body()
+    try:
+        pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FORM_FIELDS_MAX)
+    except ValueError:
+        return None
+    return FormData([(name, value) for name, value in pairs])

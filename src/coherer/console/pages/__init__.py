@@ -1,0 +1,1 @@
+"""The pages: each module holds the handlers of one part, and its table of routes."""

@@ -1,0 +1,244 @@
+"""The parts that all pages share: the console with its cluster, rendering, and paged lists."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, Generic, TypeVar, cast
+from urllib.parse import quote, urlencode
+
+import msgspec
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from coherer import __version__
+from coherer.console import formatting
+from coherer.console.charts import Chart, chart
+from coherer.console.facts import Facts
+from coherer.console.history import DEFAULT_SPAN, SPANS, History
+from coherer.console.jobs import Jobs
+from coherer.console.options import ConsoleOptions
+from coherer.console.passwords import Passwords
+from coherer.console.sessions import LoginLimit, Session, Sessions
+from coherer.errors import CohererError, UsageError
+
+T = TypeVar("T")
+
+ROWS: Final = 25
+"""The number of rows on a page of a list."""
+
+SPAN_COOKIE: Final = "coherer-span"
+NOTICE: Final = "notice"
+
+NAVIGATION: Final = (
+    ("/dead-letters", "Dead letters"),
+    ("/topics", "Topics"),
+    ("/groups", "Groups"),
+    ("/messages", "Messages"),
+    ("/clients", "Clients"),
+    ("/brokers", "Brokers"),
+    ("/accounts", "Accounts"),
+    ("/send", "Send"),
+)
+
+FILTERS: Final = (
+    "number", "rate", "size", "share", "when", "ago", "payload", "preview", "yes_no", "or_unknown",
+)  # fmt: skip
+"""The functions of `formatting` that templates use."""
+
+NOTICES: Final = {
+    "topic-created": "The topic was created.",
+    "topic-deleted": "The topic and its messages were deleted.",
+    "topic-changed": "The topic was changed.",
+    "group-deleted": "The group and its offsets were deleted.",
+    "offsets-reset": "The offsets were reset.",
+    "purged": "The dead letters were deleted.",
+    "account-saved": "The account was saved.",
+    "account-deleted": "The account was deleted.",
+    "nothing-chosen": "Nothing was selected, so nothing was done.",
+}
+"""The notices after a change, by the keyword in the URL: a link can only select one of them."""
+
+
+class Part(msgspec.Struct, Generic[T], frozen=True):
+    """One page of a list.
+
+    Args:
+        rows: the rows of the page.
+        page: its number, from 1.
+        pages: the number of pages.
+        total: the number of rows of the whole list.
+    """
+
+    rows: Sequence[T]
+    page: int
+    pages: int
+    total: int
+
+
+def part_of(rows: Sequence[T], page: str | None, size: int = ROWS) -> Part[T]:
+    """Return a page of a list.
+
+    Args:
+        rows: the whole list.
+        page: its number in the URL; anything but a number selects the first page.
+        size: the number of rows on a page.
+
+    >>> part_of([1, 2, 3], "2", size=2)
+    Part(rows=[3], page=2, pages=2, total=3)
+    """
+    pages = max(-(-len(rows) // size), 1)
+    number = min(max(int(page), 1), pages) if page and page.isdecimal() and len(page) < 9 else 1
+    return Part(rows[(number - 1) * size : number * size], number, pages, len(rows))
+
+
+def matching(names: Sequence[str], text: str) -> list[str]:
+    """Return the names that contain a text; case does not matter."""
+    wanted = text.strip().lower()
+    return [name for name in names if wanted in name.lower()]
+
+
+class Console:
+    """The parts of a running console.
+
+    Args:
+        options: the options of the console.
+        facts: the data about its cluster.
+        passwords: the accounts of the console.
+        sessions: the sessions of browsers.
+    """
+
+    def __init__(
+        self, options: ConsoleOptions, facts: Facts, passwords: Passwords, sessions: Sessions
+    ) -> None:
+        self.options = options
+        self.facts = facts
+        self.passwords = passwords
+        self.sessions = sessions
+        self.history = History()
+        self.jobs = Jobs()
+        self.limit = LoginLimit()
+        self._templates = _environment()
+
+    # -- changes
+
+    def may_change(self, session: Session) -> bool:
+        """Whether the user of a session may change something."""
+        if session.account is None or not self.options.allow_changes:
+            return False
+        account = self.passwords.get(session.account)
+        if self.options.has_login:
+            return account is not None and account.rights == "change"
+        return session.rights == "change"
+
+    def why_not(self, session: Session) -> str:
+        """Why the user of a session may not change anything."""
+        if not self.options.allow_changes:
+            return "This console is read-only: it was started without --allow-changes."
+        return f"The account {session.account} is read-only."
+
+    # -- answers
+
+    def render(
+        self, request: Request, template: str, *, status: int = 200, **values: object
+    ) -> Response:
+        """Render a page.
+
+        Args:
+            request: the request.
+            template: the file of its template.
+            status: the HTTP status.
+            values: the values for the template.
+        """
+        session: Session | None = request.scope.get("session")
+        path = request.url.path
+        span = self.span(request)
+        context: dict[str, object] = {
+            "request": request,
+            "path": path,
+            "path_of": path_of,
+            "here": path + (f"?{request.url.query}" if request.url.query else ""),
+            "cluster": self.options.cluster,
+            "protocol": "RocketMQ" if self.facts.rocket is not None else "TubeMQ",
+            "is_rocketmq": self.facts.rocket is not None,
+            "version": __version__,
+            "navigation": NAVIGATION,
+            "session": session,
+            "has_login": self.options.has_login,
+            "may_change": session is not None and self.may_change(session),
+            "csrf": session.csrf if session is not None else "",
+            "notice": NOTICES.get(request.query_params.get(NOTICE, "")),
+            "span": span,
+            "spans": SPANS,
+            "link": partial(self.link, request),
+            "jobs": self.jobs.running(),
+            "now_s": time.time(),
+        }
+        text = self._templates.get_template(template).render(context | values)
+        response = HTMLResponse(text, status)
+        if request.query_params.get("span") in SPANS:
+            response.set_cookie(
+                SPAN_COOKIE, span, max_age=30 * 86_400, samesite="strict", httponly=True
+            )
+        return response
+
+    def refusal(self, request: Request, text: str, status: int) -> Response:
+        """Render a page that says why a request failed."""
+        return self.render(request, "refusal.html", status=status, text=text)
+
+    def failure(self, request: Request, error: CohererError) -> Response:
+        """Render the page of an error of the cluster or of the request."""
+        status = 400 if isinstance(error, UsageError) else 502
+        return self.render(request, "refusal.html", status=status, text=str(error))
+
+    def done(self, path: str, notice: str) -> Response:
+        """Redirect to a page after a change, with a notice."""
+        self.facts.forget()
+        mark = "&" if "?" in path else "?"
+        return RedirectResponse(f"{path}{mark}{urlencode({NOTICE: notice})}", 303)
+
+    def link(self, request: Request, **changed: object) -> str:
+        """The URL of this page with some parameters changed; None removes a parameter."""
+        query = {**request.query_params, **changed}
+        query.pop(NOTICE, None)
+        kept = {name: str(value) for name, value in query.items() if value is not None}
+        return f"{request.url.path}?{urlencode(kept)}" if kept else request.url.path
+
+    # -- charts
+
+    def span(self, request: Request) -> str:
+        """The time span of charts: from the URL, otherwise the last choice."""
+        for given in (request.query_params.get("span"), request.cookies.get(SPAN_COOKIE)):
+            if given in SPANS:
+                return given
+        return DEFAULT_SPAN
+
+    def chart(self, request: Request, title: str, labels: dict[str, str]) -> Chart:
+        """Make a chart; `labels` has the label of each series by name."""
+        return chart(self.history, title, labels, self.span(request), time.time())
+
+
+def path_of(*parts: str) -> str:
+    """Make a path from parts with any characters.
+
+    >>> path_of("groups", "%RETRY%a/b")
+    '/groups/%25RETRY%25a%2Fb'
+    """
+    return "/" + "/".join(quote(part, safe="") for part in parts)
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("coherer.console"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    # jinja2's types list its own filters only.
+    filters = cast("dict[str, object]", environment.filters)
+    for name in FILTERS:
+        filters[name] = getattr(formatting, name)
+    return environment

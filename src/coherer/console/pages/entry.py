@@ -1,0 +1,134 @@
+"""Login and logout, the data of charts, the progress of jobs, and health."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import msgspec
+from starlette.datastructures import FormData
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from coherer.console.charts import chart
+from coherer.console.guard import changing, read_form, safe_path
+from coherer.console.pages.common import Console
+from coherer.console.sessions import Session, is_token
+
+_CHECKS_AT_ONCE = 2
+"""The number of concurrent password checks; each takes 16 MiB."""
+
+
+class Entry:
+    """Handlers of login, logout, chart data, jobs and health.
+
+    Args:
+        console: the console.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._checks = asyncio.Semaphore(_CHECKS_AT_ONCE)
+
+    def routes(self) -> list[Route]:
+        """The routes."""
+        return [
+            Route("/", self.first, methods=["GET"]),
+            Route("/login", self.show_login, methods=["GET"]),
+            Route("/login", self.login, methods=["POST"]),
+            Route("/logout", self.logout, methods=["POST"]),
+            Route("/series", self.series, methods=["GET"]),
+            Route("/jobs/{job}", self.job, methods=["GET"]),
+            Route("/jobs/{job}/cancel", changing(self._console, self.cancel), methods=["POST"]),
+            Route("/health", self.health, methods=["GET"]),
+        ]
+
+    async def first(self, request: Request) -> Response:
+        """Redirect to the first page: dead letters, or topics over TubeMQ, which has none."""
+        del request
+        rocket = self._console.facts.rocket is not None
+        return RedirectResponse("/dead-letters" if rocket else "/topics", 303)
+
+    async def health(self, request: Request) -> Response:
+        """The health check."""
+        del request
+        return PlainTextResponse("ok\n")
+
+    async def show_login(self, request: Request) -> Response:
+        """The login form."""
+        if not self._console.options.has_login:
+            return RedirectResponse("/", 303)
+        return self._login_page(request, None, 200)
+
+    def _login_page(self, request: Request, problem: str | None, status: int) -> Response:
+        session = self._console.sessions.new(None)
+        request.scope["session"] = session
+        next_path = safe_path(request.query_params.get("next", "/"))
+        response = self._console.render(
+            request, "login.html", status=status, problem=problem, next_path=next_path
+        )
+        self._console.sessions.set(response, session)
+        return response
+
+    async def login(self, request: Request) -> Response:
+        """Check a name and a password."""
+        console = self._console
+        before: Session | None = request.scope["session"]
+        form = await read_form(request)
+        if before is None or form is None or not is_token(before, form.get("csrf")):
+            return self._login_page(request, "The form has expired. Try again.", 403)
+        name, password = str(form.get("name", "")), str(form.get("password", ""))
+        peer = request.client.host if request.client is not None else ""
+        watched = (f"address {peer}", f"account {name[:100]}")
+        wait_s = console.limit.wait_s(*watched)
+        if wait_s:
+            text = f"Too many wrong passwords. Wait {wait_s:.0f} seconds."
+            return self._login_page(request, text, 429)
+        async with self._checks:
+            account = await asyncio.to_thread(console.passwords.check, name, password)
+        if account is None:
+            console.limit.failed(*watched)
+            return self._login_page(request, "The name or the password is wrong.", 401)
+        console.limit.succeeded(*watched)
+        response = RedirectResponse(safe_path(str(form.get("next", "/"))), 303)
+        console.sessions.set(response, console.sessions.new(account.name, account.rights))
+        return response
+
+    async def logout(self, request: Request) -> Response:
+        """End the session."""
+        session: Session = request.scope["session"]
+        form = await read_form(request)
+        if form is None or not is_token(session, form.get("csrf")):
+            return self._console.refusal(request, "This form has expired.", 403)
+        response = RedirectResponse("/login", 303)
+        self._console.sessions.end(response, session)
+        return response
+
+    async def series(self, request: Request) -> Response:
+        """The lines of a chart as JSON."""
+        labels: dict[str, str] = {}
+        for text in request.query_params.getlist("series"):
+            name, _, label = text.partition("=")
+            labels[name] = label
+        console = self._console
+        made = chart(console.history, "", labels, console.span(request), time.time())
+        body = {"lines": made.lines, "begin": made.now_s - made.span_s, "end": made.now_s}
+        return Response(msgspec.json.encode(body), media_type="application/json")
+
+    async def job(self, request: Request) -> Response:
+        """The progress of a job."""
+        job = self._console.jobs.get(request.path_params["job"])
+        if job is None:
+            text = "This job is unknown: it ended long ago, or the console was restarted."
+            return self._console.refusal(request, text, 404)
+        return self._console.render(request, "job.html", job=job)
+
+    async def cancel(self, request: Request, form: FormData) -> Response:
+        """Stop a job."""
+        del form
+        job = self._console.jobs.get(request.path_params["job"])
+        if job is None:
+            return self._console.refusal(request, "This job is unknown.", 404)
+        await self._console.jobs.cancel(job)
+        return RedirectResponse(f"/jobs/{job.id}", 303)

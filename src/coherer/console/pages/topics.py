@@ -1,0 +1,170 @@
+"""Topics: the list, one topic with its partitions, rates, readers and settings, and changes."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from starlette.datastructures import FormData
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from coherer._administration.access import RocketCluster
+from coherer.console.guard import changing
+from coherer.console.history import series_name
+from coherer.console.pages.common import Console, matching, part_of, path_of
+from coherer.errors import CohererError, UsageError
+
+CREATE_WAIT_MS: Final = 5_000
+
+ACCESS: Final = {
+    "6": (True, True),
+    "4": (False, True),
+    "2": (True, False),
+}
+"""Whether a topic is writable and readable, by RocketMQ's permission numbers."""
+
+
+class Topics:
+    """Handlers of topics.
+
+    Args:
+        console: the console.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def routes(self) -> list[Route]:
+        """The routes."""
+        console = self._console
+        return [
+            Route("/topics", self.index, methods=["GET"]),
+            Route("/topics", changing(console, self.create), methods=["POST"]),
+            Route("/topics/{topic}", self.topic, methods=["GET"]),
+            Route("/topics/{topic}/settings", self.settings, methods=["GET"]),
+            Route("/topics/{topic}/settings", changing(console, self.alter), methods=["POST"]),
+            Route("/topics/{topic}/delete", self.ask_delete, methods=["GET"]),
+            Route("/topics/{topic}/delete", changing(console, self.delete), methods=["POST"]),
+        ]
+
+    async def index(self, request: Request) -> Response:
+        """The topics."""
+        console = self._console
+        system = request.query_params.get("system") == "1"
+        search = request.query_params.get("q", "")
+        names = matching(await console.facts.topic_names(system=system), search)
+        part = part_of(names, request.query_params.get("page"))
+        rates = {name: console.history.last(series_name("topic", name, "in")) for name in part.rows}
+        return console.render(
+            request,
+            "topics.html",
+            part=part,
+            topics=await console.facts.topics(part.rows),
+            rates=rates,
+            search=search,
+            system=system,
+        )
+
+    async def create(self, request: Request, form: FormData) -> Response:
+        """Create a topic."""
+        name = str(form.get("name", "")).strip()
+        partitions = str(form.get("partitions", ""))
+        if not partitions.isdecimal():
+            raise UsageError(f"{partitions!r} is not a number of partitions.")
+        admin = self._console.facts.cluster.admin
+        await admin.create_topic(name, int(partitions), wait_ms=CREATE_WAIT_MS)
+        del request
+        return self._console.done(path_of("topics", name), "topic-created")
+
+    async def topic(self, request: Request) -> Response:
+        """One topic."""
+        console = self._console
+        name = request.path_params["topic"]
+        facts = await console.facts.topic(name)
+        if facts.partitions is None:
+            return console.refusal(request, facts.problem or f"Topic {name} is unknown.", 404)
+        console.history.watch("topic", name, time.time())
+        writable, readable = await console.facts.access(name)
+        readers = await self._readers(name)
+        rates = {series_name("topic", name, "in"): "written"}
+        consumed = {series_name("group", group, "lag"): group for group in (readers or ())}
+        return console.render(
+            request,
+            "topic.html",
+            topic=facts,
+            writable=writable,
+            readable=readable,
+            readers=readers,
+            partitions=part_of(facts.partitions, request.query_params.get("page")),
+            rate=console.history.last(series_name("topic", name, "in")),
+            rates=console.chart(request, "Messages written per second", rates),
+            lags=console.chart(request, "Lag of its groups, in messages", consumed),
+            group_lags={
+                group: console.history.last(series_name("group", group, "lag"))
+                for group in readers or ()
+            },
+        )
+
+    async def _readers(self, topic: str) -> list[str] | None:
+        try:
+            found = await self._console.facts.readers(topic)
+        except CohererError:
+            return None
+        for group in found:
+            self._console.history.watch("group", group, time.time())
+        return found
+
+    async def settings(self, request: Request) -> Response:
+        """The settings of a topic."""
+        name = request.path_params["topic"]
+        settings = await self._console.facts.topic_settings(name)
+        return self._console.render(request, "topic_settings.html", topic=name, settings=settings)
+
+    async def alter(self, request: Request, form: FormData) -> Response:
+        """Change the number of partitions or the permission of a topic."""
+        cluster = self._console.facts.cluster
+        name = request.path_params["topic"]
+        partitions, access = str(form.get("partitions", "")), str(form.get("access", ""))
+        broker = str(form.get("broker", ""))
+        if not partitions.isdecimal() or access not in ACCESS:
+            raise UsageError("Give a number of partitions and an access.")
+        count = int(partitions)
+        writable, readable = ACCESS[access]
+        if isinstance(cluster, RocketCluster):
+            await cluster.admin.alter_topic(
+                name, partitions=count, writable=writable, readable=readable, brokers=[broker]
+            )
+        elif broker.isdecimal():
+            await cluster.admin.alter_topic(
+                name, partitions=count, writable=writable, readable=readable, brokers=[int(broker)]
+            )
+        else:
+            raise UsageError(f"{broker!r} is not the id of a broker.")
+        return self._console.done(path_of("topics", name, "settings"), "topic-changed")
+
+    async def ask_delete(self, request: Request) -> Response:
+        """The page that asks for confirmation of a deletion."""
+        name = request.path_params["topic"]
+        facts = await self._console.facts.topic(name)
+        return self._console.render(
+            request,
+            "delete.html",
+            kind="topic",
+            name=name,
+            action=path_of("topics", name, "delete"),
+            back=path_of("topics", name),
+            loss="its messages",
+            held=facts.held,
+            readers=await self._readers(name),
+            problem=None,
+        )
+
+    async def delete(self, request: Request, form: FormData) -> Response:
+        """Delete a topic if its name was typed."""
+        name = request.path_params["topic"]
+        if str(form.get("confirm", "")).strip() != name:
+            raise UsageError(f"Type {name} to confirm; nothing was deleted.")
+        await self._console.facts.cluster.admin.delete_topic(name)
+        return self._console.done("/topics", "topic-deleted")

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from coherer.cli import main
+from coherer.cli.serve.node_config import FIELDS
+from coherer.console.passwords import read
+from coherer.testing import EmbeddedNode, embedded_node
+
+FREE_PORTS = [
+    word
+    for name in ("master_port", "broker_port", "namesrv_port", "rocketmq_port", "admin_port")
+    for word in ("--set", f"{name}=0")
+]
+
+
+@contextmanager
+def started(*words: str, **environment: str) -> Iterator[dict[str, Any]]:
+    """A command that runs until the block ends, and the line of JSON that it prints."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "coherer", *words, "--json"],
+        stdout=subprocess.PIPE,
+        env={**os.environ, **environment},
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[EmbeddedNode]:
+    with embedded_node() as one:
+        yield one
+
+
+def page(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return str(answer.read(), "utf-8")
+
+
+def test_the_command_serves_a_console(node: EmbeddedNode) -> None:
+    with started("console", "--url", node.rocketmq_url, "--port", "0") as said:
+        assert said["changes"] is False
+        assert said["cluster"] == node.rocketmq_url
+        assert page(said["url"] + "/health") == "ok\n"
+        assert "There are no dead letters" in page(said["url"])
+
+
+def test_a_node_serves_its_console(tmp_path: Path) -> None:
+    serve = ("serve", "--directory", str(tmp_path / "data"), *FREE_PORTS)
+    with started(*serve, "--console", "--console-port", "0") as said:
+        assert "There are no topics yet" in page(said["console_url"] + "/topics")
+    with started(*serve, COHERER_CONSOLE_ENABLED="true", COHERER_CONSOLE_PORT="0") as said:
+        assert page(said["console_url"] + "/health") == "ok\n"
+    with started(*serve) as said:
+        assert said["console_url"] is None
+
+
+def test_a_node_without_a_console_loads_no_web_framework() -> None:
+    program = (
+        "import sys, coherer, coherer.cli.serve.command\n"
+        "import coherer._server.node.node, coherer.blocking\n"
+        "coherer.blocking.connect('rocketmq://a').close()\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    unwanted = {"starlette", "uvicorn", "jinja2", "itsdangerous", "coherer.console"}
+    assert not unwanted & set(done.stdout.split())
+
+
+def test_a_public_address_without_a_password_is_refused() -> None:
+    words = ["console", "--url", "rocketmq://127.0.0.1:1", "--host", "0.0.0.0"]
+    done = CliRunner().invoke(main.app, words, env={"COHERER_CONSOLE_PASSWORD": ""})
+    assert done.exit_code == 2
+    assert "has no password" in done.output
+
+
+def test_a_port_in_use_is_explained(node: EmbeddedNode) -> None:
+    port = str(node.options.admin_port)
+    done = CliRunner().invoke(main.app, ["console", "--url", node.rocketmq_url, "--port", port])
+    assert done.exit_code == 1
+    assert "cannot listen" in done.output
+
+
+def test_lines_of_the_accounts_file_are_printed(tmp_path: Path) -> None:
+    lines = ""
+    for name, *more in (("ann", "--read-only"), ("bob",)):
+        done = CliRunner().invoke(
+            main.app, ["console", "--hash-password", name, *more], input="sesame\nsesame\n"
+        )
+        assert done.exit_code == 0
+        assert "sesame" not in done.stdout
+        lines += done.stdout.splitlines()[-1] + "\n"
+    file = tmp_path / "accounts"
+    file.write_text(lines)
+    assert {name: account.rights for name, account in read(file).items()} == {
+        "ann": "read",
+        "bob": "change",
+    }
+    bad = CliRunner().invoke(main.app, ["console", "--hash-password", "a:b"])
+    assert bad.exit_code == 2
+
+
+def test_secrets_of_the_console_are_masked_in_the_configuration() -> None:
+    environment = {"COHERER_CONSOLE_PASSWORD": "hush-hush", "COHERER_PASSWORD": "very-secret"}
+    done = CliRunner().invoke(main.app, ["config", "show"], env=environment)
+    assert done.exit_code == 0
+    assert "console.password" in done.output
+    assert "hush-hush" not in done.output
+    assert "very-secret" not in done.output
+    names = {one.name for one in FIELDS}
+    assert {"console.enabled", "console.port", "console.allow_changes"} <= names

@@ -1,0 +1,104 @@
+"""What a look at a page costs the broker."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from coherer._administration.access import opened
+from coherer._server.node.node import Node
+from coherer._store import Draft
+from tests.console import filling
+from tests.console.looking import PAGES, ROCKETMQ
+from tests.console.visitor import visiting
+from tests.server.node_harness import options
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="Linux tells the time of each thread"),
+]
+
+TOPICS = 1000
+CPU_MS = 20
+LOOKS = 5
+"""The cheapest look counts, because a busy machine makes all of them slower."""
+
+
+class Broker:
+    """A node in a process of its own, with 1,000 topics that 1,000 groups read."""
+
+    def __init__(self, directory: Path) -> None:
+        ports = [
+            f"--{name}-port=0" for name in ("admin", "master", "broker", "namesrv", "rocketmq")
+        ]
+        self.process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "coherer",
+                "serve",
+                f"--directory={directory}",
+                "--json",
+                *ports,
+            ],
+            stdout=subprocess.PIPE,
+        )
+        assert self.process.stdout is not None
+        ready = json.loads(self.process.stdout.readline())
+        self.urls = {"rocketmq": ready["rocketmq_url"], "tubemq": ready["url"]}
+
+    @property
+    def cpu_ms(self) -> float:
+        """The processor time of all its threads."""
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        spent = [int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()]
+        return sum(spent) / 1e6
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.communicate(timeout=60)
+
+
+async def fill(directory: Path) -> None:
+    async with Node(options(directory)) as node:
+        core = node.core
+        assert core is not None
+        names = [f"bulk-{number:04}" for number in range(TOPICS)]
+        for name in names:
+            core.topics.ensure_topic(name, 2, core.now_ms())
+            core.groups.add(f"group-of-{name}", core.now_ms())
+            core.offsets.open(f"group-of-{name}", name, 0).move_to(0)
+        core.store.append([Draft(name, queue, b"x", b"") for name in names for queue in (0, 1)])
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    await fill(tmp_path / "node")
+    running = Broker(tmp_path / "node")
+    try:
+        await filling.fill(running.urls["rocketmq"])
+        async with opened(running.urls["rocketmq"]) as cluster:
+            await filling.wait_dead(cluster)
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.mark.parametrize("protocol", ["rocketmq", "tubemq"])
+async def test_a_look_costs_the_broker_at_most_20_ms(broker: Broker, protocol: str) -> None:
+    pages = {**PAGES, **ROCKETMQ} if protocol == "rocketmq" else PAGES
+    costs: dict[str, list[float]] = {name: [] for name in pages}
+    for _ in range(LOOKS):
+        async with visiting(broker.urls[protocol]) as visitor:  # a console that knows nothing yet
+            for name, path in pages.items():
+                before = broker.cpu_ms
+                answer = await visitor.get(path)
+                costs[name].append(broker.cpu_ms - before)
+                assert answer.status_code == (404 if name == "refusal" else 200), (name, answer)
+    assert {name: spent for name, spent in costs.items() if min(spent) > CPU_MS} == {}

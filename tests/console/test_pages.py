@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import pytest
+
+from coherer._administration.access import opened
+from coherer.console.facts import Facts
+from coherer.testing import EmbeddedNode
+from tests.console.visitor import Visitor, visiting
+
+SHARED = {
+    "/topics": ("orders", "payments"),
+    "/topics?q=pay": ("payments",),
+    "/topics/orders": ("Messages 12", "Consumer groups", "billing"),
+    "/groups": ("billing",),
+    "/groups/billing": ("Lag", "Partitions", "Filters"),
+    "/groups/billing/reset": ("Reset the offsets",),
+    "/groups/billing/reset?topic=orders&to=earliest": ("messages are delivered again",),
+    "/groups/billing/reset?topic=orders&to=latest": ("are skipped",),
+    "/groups/billing/reset?topic=orders&to=time&time=2020-01-01T00:00": ("delivered again",),
+    "/groups/billing/delete": ("its offsets in all topics",),
+    "/topics/orders/delete": ("12 messages", "billing"),
+    "/messages": ("Topic", "Since"),
+    "/messages?topic=orders": ("12 messages", '"order": 3'),
+    "/messages?topic=orders&contains=%22order%22%3A+7": ("1 message",),
+    "/messages?topic=orders&until=2020-01-01T00:00": ("Nothing was found",),
+    "/messages?topic=nothing": ("topic",),
+    "/clients": ("Consumers", "Producers"),
+    "/brokers": ("running",),
+    "/accounts": ("Accounts",),
+    "/send": ("Body",),
+}
+ROCKET = {
+    "/dead-letters": ("billing", "3"),
+    "/dead-letters?q=xyz": ("No group whose name contains",),
+    "/dead-letters/billing": ("3 dead letters", "the card was declined", "not given", "Waiting"),
+    "/dead-letters/billing?order=oldest": ("Oldest first",),
+    "/dead-letters/billing?topic=payments": ("No dead letter matches",),
+    "/dead-letters/billing?tag=new&since=2020-01-01T00:00": ("Filter (on)", "Waiting"),
+    "/dead-letters/billing/purge": ("3 dead letters are deleted",),
+    "/topics/orders/settings": ("readQueueNums",),
+    "/topics?system=1": ("%DLQ%billing",),
+    "/messages?by=key&topic=orders&key=order-4": ("1 message", "order-4"),
+    "/clients?producers=shop": ("No producer of this group is connected",),
+    "/brokers/broker-a": ("Master at", "settings"),
+}
+TUBE = {
+    "/dead-letters": ("TubeMQ has no dead letters",),
+    "/brokers/1": ("Broker at",),
+    "/accounts": ("do not list their accounts",),
+}
+
+
+@pytest.mark.parametrize("path", [*SHARED, *ROCKET])
+async def test_pages_show_a_cluster_over_rocketmq(visitor: Visitor, path: str) -> None:
+    text = await visitor.page(path)
+    for words in {**SHARED, **ROCKET}[path]:
+        if words != "Filters":
+            assert words in text, text
+
+
+@pytest.mark.parametrize("path", [*SHARED, *TUBE])
+async def test_pages_show_a_cluster_over_tubemq(tube_visitor: Visitor, path: str) -> None:
+    text = await tube_visitor.page(path)
+    for words in {**SHARED, **TUBE}[path]:
+        if words != "Filters":
+            assert words in text, text
+
+
+async def test_the_first_page_is_the_one_that_needs_attention(
+    visitor: Visitor, tube_visitor: Visitor
+) -> None:
+    assert (await visitor.get("/")).headers["location"] == "/dead-letters"
+    assert (await tube_visitor.get("/")).headers["location"] == "/topics"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/nothing",
+        "/topics/nothing",
+        "/groups/nothing",
+        "/groups/nothing/reset",
+        "/groups/nothing/delete",
+        "/dead-letters/nothing",
+        "/dead-letters/nothing/export",
+        "/dead-letters/nothing/purge",
+        "/dead-letters/billing/letters/nothing",
+        "/brokers/nothing",
+        "/jobs/nothing",
+        "/messages/view?topic=orders&partition=0&offset=99999",
+    ],
+)
+async def test_missing_things_are_explained(visitor: Visitor, path: str) -> None:
+    answer = await visitor.get(path)
+    assert answer.status_code == 404
+    assert 'role="alert"' in answer.text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/groups/billing/reset?topic=orders&to=time&time=tomorrow",
+        "/groups/billing/reset?topic=orders&to=nowhere",
+        "/dead-letters/billing?since=yesterday",
+        "/dead-letters/billing?cursor=x",
+        "/messages/view?topic=orders&partition=x&offset=1",
+    ],
+)
+async def test_malformed_requests_are_explained(visitor: Visitor, path: str) -> None:
+    answer = await visitor.get(path)
+    assert answer.status_code == 400
+    assert 'role="alert"' in answer.text
+
+
+async def test_a_dead_letter_shows_its_reason_and_original_topic(visitor: Visitor) -> None:
+    page = (await visitor.get("/dead-letters/billing?order=oldest")).text
+    link = page.partition("/dead-letters/billing/letters/")[2].partition('"')[0]
+    text = await visitor.page(f"/dead-letters/billing/letters/{link}")
+    for words in (
+        "Original topic orders",
+        "Given up by billing",
+        "Attempts 1",
+        '"customer": "Ann"',
+        "shop web",
+    ):
+        assert words in text, text
+    assert "gave no reason" in text or "the card was declined" in text
+
+
+async def test_dead_letters_are_filtered_by_their_reason(visitor: Visitor) -> None:
+    text = await visitor.page("/dead-letters/billing?reason=DECLINED")
+    assert text.count("Waiting") == 2
+
+
+async def test_dead_letters_are_exported_as_lines_of_json(visitor: Visitor) -> None:
+    answer = await visitor.get("/dead-letters/billing/export")
+    assert "attachment" in answer.headers["content-disposition"]
+    lines = answer.text.splitlines()
+    assert len(lines) == 3
+    assert '"topic":"orders"' in lines[0]
+    assert (await visitor.get("/dead-letters/billing/export?topic=other")).text == ""
+
+
+async def test_a_message_is_shown_with_its_history(visitor: Visitor) -> None:
+    page = (await visitor.get("/messages?topic=orders&contains=%22order%22%3A+0")).text
+    link = page.partition('href="/messages/view?')[2].partition('"')[0].replace("&amp;", "&")
+    text = await visitor.page(f"/messages/view?{link}")
+    for words in (
+        "order-0",
+        "History",
+        "sent by the producer",
+        "stored by broker-a",
+        "billing",
+        '"order": 0',
+    ):
+        assert words in text, text
+    assert "consumed" in text or "not yet" in text or "dead letter" in text
+    body = await visitor.get(f"/messages/body?{link}")
+    assert body.content.startswith(b'{"order": 0')
+    assert body.headers["content-type"] == "application/octet-stream"
+
+
+async def test_bytes_are_shown_in_hexadecimal(visitor: Visitor) -> None:
+    page = (await visitor.get("/messages?topic=payments")).text
+    link = page.partition('href="/messages/view?')[2].partition('"')[0].replace("&amp;", "&")
+    assert "00 01 ff 20" in await visitor.page(f"/messages/view?{link}")
+
+
+async def test_a_search_by_id_finds_the_message(visitor: Visitor) -> None:
+    page = await visitor.page("/messages?by=key&topic=orders&key=order-4")
+    assert "order-4" in page
+    text = await visitor.page("/messages?by=place&topic=orders&partition=0&offset=1")
+    assert "1 message" in text
+    assert "Nothing was found" in await visitor.page("/messages?by=id&topic=orders&id=" + "0" * 32)
+
+
+async def test_names_are_escaped(visitor: Visitor) -> None:
+    answer = await visitor.get("/topics?q=%3Cscript%3Ealert(1)%3C/script%3E")
+    assert "<script>alert" not in answer.text
+    assert "&lt;script&gt;alert" in answer.text
+
+
+async def test_lists_are_divided_into_parts(node: EmbeddedNode) -> None:
+    async with opened(node.rocketmq_url) as cluster:
+        for number in range(30):
+            await cluster.admin.create_topic(f"zz-many-{number:02}", 1, exist_ok=True)
+    async with visiting(node.rocketmq_url) as visitor:
+        first = await visitor.page("/topics?q=zz")
+        assert "30 topics, page 1 of 2" in first
+        assert "zz-many-24" in first
+        assert "zz-many-25" not in first
+        second = await visitor.page("/topics?q=zz&page=2")
+        assert "zz-many-25" in second
+        assert "zz-many-24" not in second
+        assert "page 2 of 2" in await visitor.page("/topics?q=zz&page=99")
+
+
+async def test_an_answer_is_shared_for_a_moment(node: EmbeddedNode) -> None:
+    async with opened(node.rocketmq_url) as cluster:
+        now = 0.0
+        facts = Facts(cluster, lambda: now)
+        first = await facts.group("billing")
+        assert await facts.group("billing") is first
+        now = 3.0
+        assert await facts.group("billing") is not first
+        again = await facts.group("billing")
+        facts.forget()
+        assert await facts.group("billing") is not again
+
+
+async def test_an_unreachable_cluster_is_explained() -> None:
+    with_nothing = "rocketmq://127.0.0.1:1"
+    async with visiting(with_nothing) as visitor:
+        answer = await visitor.get("/topics")
+        assert answer.status_code == 502
+        assert "127.0.0.1:1" in answer.text
