@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from coherer.cli import demo
+from coherer.cli.demo import command as demo
 from coherer.cli.main import app
 from coherer.errors import UsageError
 

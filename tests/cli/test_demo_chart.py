@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from coherer.cli.demo_chart import draw, short_name
-from coherer.cli.demo_flights import Answer, Row
+from coherer.cli.demo.chart import draw, short_name
+from coherer.cli.demo.dataset import Answer, Row
 
 CARRIERS: list[Row] = [("F9", "Frontier Airlines Inc.", 682, 20.2, 29.6), ("X", "", 3, -4.0, 0.0)]
 HOURS: list[Row] = [

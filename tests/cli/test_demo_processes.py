@@ -11,7 +11,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark import java_gateway
 
-from coherer.cli import demo_processes
+from coherer.cli.demo import processes
 
 DEAF = [sys.executable, "-c", "import signal; signal.pause()"]
 
@@ -21,7 +21,7 @@ DEAF = [sys.executable, "-c", "import signal; signal.pause()"]
 def test_ctrl_c_kills_java_while_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, cleaned: bool
 ) -> None:
-    def starting(_directory: Path, _cores: int) -> None:
+    def starting(_directory: Path, _cores: int, *_: object, **__: object) -> None:
         try:
             with java_gateway.Popen(DEAF, stdin=PIPE):
                 signal.raise_signal(number)
@@ -31,11 +31,11 @@ def test_ctrl_c_kills_java_while_it_starts(
                 raise
             raise Py4JNetworkError("Answer from Java side is empty") from None
 
-    monkeypatch.setattr(demo_processes, "session", starting)
+    monkeypatch.setattr(processes, "session", starting)
     popen, handlers = java_gateway.Popen, [signal.getsignal(n) for n in (2, 15)]
-    with pytest.raises(KeyboardInterrupt), demo_processes.spark_session(tmp_path, 2):
+    with pytest.raises(KeyboardInterrupt), processes.spark_session(tmp_path, 2):
         raise AssertionError
-    java = demo_processes.JavaProcess.started
+    java = processes.JavaProcess.started
     assert java is not None
     assert java.returncode == -signal.SIGKILL
     assert java_gateway.Popen is popen

@@ -58,6 +58,7 @@ def test_members_offsets_and_lag(
             "committed": len(batch),
             "lag": left,
             "owner": member["id"],
+            "offset_step": 1,
         }
         assert state["lag"] == left
         shown = groups(coherer_node, "describe", group).stdout
@@ -80,9 +81,15 @@ def test_reset(
     offset: int,
 ) -> None:
     words = ("reset", group, "--topic", coherer_topic, "--to", to, "--json")
+    planned = groups(coherer_node, *words, "--dry-run")
+    assert planned.exit_code == 0, planned.stderr
+    plan = {one["key"]: one["new"] for one in json.loads(planned.stdout)["partitions"]}
     done = groups(coherer_node, *words)
     assert done.exit_code == 0
-    assert json.loads(done.stdout) == {f"1:{coherer_topic}:0": offset}
+    assert json.loads(done.stdout) == {f"1:{coherer_topic}:0": offset} == plan
+    assert described(coherer_node, group)["lag"] == 10 - offset
+    unknown = groups(coherer_node, "reset", "typo", *words[2:6], "--dry-run")
+    assert "typo has no offsets" in unknown.stderr
     assert described(coherer_node, group)["lag"] == 10 - offset
     if offset < 10:
         with client, client.consumer(group, coherer_topic, start="latest") as consumer:

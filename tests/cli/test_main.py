@@ -93,3 +93,20 @@ def test_errors_are_one_line_without_a_traceback(words: list[str], code: int) ->
 def test_every_command_in_the_table_exists() -> None:
     for home in COMMANDS.values():
         assert import_module(home).app.registered_commands
+
+
+def test_a_mistyped_command_is_answered_with_a_suggestion() -> None:
+    done = CliRunner().invoke(app, ["sreve"])
+    assert done.exit_code == 2
+    assert "Did you mean serve?" in " ".join(done.output.split())
+
+
+def test_help_texts_have_no_line_breaks_of_the_source() -> None:
+    done = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "200"})
+    assert "from environment variables (COHERER_ and the option's name in the file" in done.output
+
+
+def test_a_question_without_an_answer_says_what_to_do() -> None:
+    done = CliRunner().invoke(app, ["topics", "delete", "flights"], input="")
+    assert done.exit_code == 1
+    assert "In a script, use --yes." in done.output

@@ -116,6 +116,8 @@ def test_filters(run: Run, name: str) -> None:
     assert run("consume", name, "--filter", "b", "-n", "1", "-t", "5").stdout == "body 0\n"
     chosen = run("consume", name, "--sql", "n = 1", "-n", "2", "-t", "5")
     assert chosen.stdout == "body 0\nbody 1\n"
+    wrong = run("consume", name, "--sql", "n >", "-n", "1", "-t", "5")
+    assert (wrong.exit_code, "--sql is not valid" in wrong.stderr) == (2, True)
     both = run("consume", name, "--sql", "n = 1", "--filter", "a")
     assert both.exit_code == 2
     assert "not with --filter" in both.stderr

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -19,16 +19,16 @@ from typer.testing import CliRunner
 from coherer._net import TlsOptions
 from coherer._server.node.node_options import SETTINGS, NodeOptions
 from coherer.blocking import connect
-from coherer.cli import main, serve_options
-from coherer.cli.serve import Ready, announce, app
-from coherer.errors import UsageError
+from coherer.cli import main
+from coherer.cli.serve.command import announce, app
+from coherer.cli.serve.node_config import from_command_line, node_options
+from coherer.errors import RefusedError, UsageError
 from coherer.message import Message
 from coherer.testing import embedded_node
+from tests.served import FREE, Served
+from tests.waiting import until
 
 PEM = Path(__file__).parent.parent / "net" / "localhost.pem"
-
-ROCKETMQ = ("--namesrv-port", "0", "--rocketmq-port", "0")
-FREE = ("--master-port", "0", "--broker-port", "0", *ROCKETMQ, "--admin-port", "0")
 
 
 def test_every_option_of_a_node_can_be_given() -> None:
@@ -39,7 +39,7 @@ def test_every_option_of_a_node_can_be_given() -> None:
     for one in SETTINGS:
         if one.setting.panel is None:
             value = "7" if one.default is None else str(one.default)
-            options = serve_options.node_options({"more": [f"{one.name}={value}"]})
+            options = node_options(from_command_line({}, more=[f"{one.name}={value}"]))
             assert str(getattr(options, one.name)) == value
 
 
@@ -112,9 +112,9 @@ def test_the_environment_sets_options(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_malformed_options_are_refused() -> None:
     for wrong in ("colour=red", "cluster", "broker_id=red"):
         with pytest.raises(UsageError, match="--set"):
-            serve_options.node_options({"more": [wrong]})
+            from_command_line({}, more=[wrong])
     with pytest.raises(UsageError, match="NAME=PASSWORD") as caught:
-        serve_options.node_options({"users": ["secret"]})
+        from_command_line({"users": ["secret"]})
     assert "secret" not in str(caught.value), "it may be the password"
 
 
@@ -122,47 +122,16 @@ def parsed(monkeypatch: pytest.MonkeyPatch, *words: str) -> NodeOptions:
     """The options of the node that `coherer serve` would run."""
     started: list[NodeOptions] = []
 
-    async def run(options: NodeOptions, *, as_json: bool) -> None:
-        del as_json
+    async def run(
+        options: NodeOptions, reload: object, *, as_json: bool, host: object, console: object
+    ) -> None:
+        del reload, as_json, host, console
         started.append(options)
 
-    monkeypatch.setattr("coherer.cli.serve.run", run)
+    monkeypatch.setattr("coherer.cli.serve.command.run", run)
     done = CliRunner().invoke(main.app, ["serve", *words], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return started[0]
-
-
-class Served:
-    """A `coherer serve --json` as a process."""
-
-    def __init__(self, *words: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "coherer", "serve", "--json", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def ready(self) -> Ready:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, self.process.communicate()[1]
-        return msgspec.json.decode(line, type=Ready)
-
-    def end(self, number: int) -> tuple[int, str, str]:
-        self.process.send_signal(number)
-        out, err = self.process.communicate(timeout=30)
-        return self.process.returncode, out, err
-
-
-@pytest.fixture
-def servers() -> Iterator[list[Served]]:
-    started: list[Served] = []
-    yield started
-    for served in started:
-        if served.process.poll() is None:
-            served.process.kill()
-        served.process.communicate()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -291,9 +260,9 @@ def test_a_broker_stops_without_its_master(tmp_path: Path, servers: list[Served]
     ("words", "expected"),
     [
         (["--retention-hours", "-1"], "--retention-hours must be 0 or more"),
-        (["--admin-port", "99999"], "--admin-port sets the port"),
+        (["--admin-port", "99999"], "--admin-port is 99999; ports are 0 to 65535"),
         (["--role", "broker"], "needs --master"),
-        (["--tls-certificate", "/missing.pem"], "--tls-certificate of TLS, /missing.pem"),
+        (["--tls-certificate", "/missing.pem"], "--tls-certificate: the file /missing.pem cannot"),
         (["--host", "0.0.0.0"], "Set --advertised-host"),
         (["--broker-user", "alice"], "--broker-user and --broker-password must be set together"),
         (["--set", "heartbet_ms=3"], "Did you mean heartbeat_ms?"),
@@ -322,3 +291,29 @@ def test_a_taken_port_is_reported_with_its_option(tmp_path: Path) -> None:
 
 
 _PORTS = ("--master-port", "--broker-port", "--admin-port", "--namesrv-port", "--rocketmq-port")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGHUP")
+def test_a_hangup_reads_the_configuration_again(tmp_path: Path, servers: list[Served]) -> None:
+    config, log = tmp_path / "node.toml", tmp_path / "node.log"
+    base = f'[log]\nfile = "{log}"\n'
+    config.write_text(f"auto_create_topics = false\n{base}")
+    served = Served("--config", str(config), "--directory", str(tmp_path / "data"), *FREE)
+    servers.append(served)
+    url = served.ready().rocketmq_url
+
+    def hang_up(text: str, expected: str) -> None:
+        config.write_text(text)
+        log.rename(tmp_path / "rotated.log") if log.exists() else None
+        served.process.send_signal(signal.SIGHUP)
+        asyncio.run(until(lambda: log.exists() and expected in log.read_text()))
+
+    assert url is not None
+    with connect(url) as client, client.producer() as producer:
+        with pytest.raises(RefusedError):
+            producer.send(Message("new", b"x"))
+        hang_up(f"auto_create_topics = true\n{base}", "in effect now: auto_create_topics")
+        producer.send(Message("new", b"x"))
+        hang_up(f'cluster = "x"\n{base}', "a restart is needed for cluster")
+        hang_up(f"retention_bytes = 1\n{base}", "The configuration is unchanged")
+    assert served.end(signal.SIGTERM)[0] == 0

@@ -9,7 +9,8 @@ import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, TypeVar, cast
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from coherer import blocking
+    from coherer._administration.access import Cluster
     from coherer._client.rocketmq.admin import Admin as RocketAdmin
     from coherer._client.tubemq.admin import Admin
     from coherer.blocking.rocketmq import Client as RocketClient
@@ -32,6 +34,9 @@ T = TypeVar("T")
 AnyAdmin: TypeAlias = "Admin | RocketAdmin"
 
 DEFAULT_URL: Final = "tubemq://127.0.0.1:8715"
+
+DEFAULT_ROCKETMQ_URL: Final = "rocketmq://127.0.0.1:9876"
+"""The RocketMQ port of the same node, for commands that TubeMQ does not support."""
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 """Exit codes."""
@@ -43,11 +48,23 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 # Options of several commands
 
 
-def _url(given: str) -> str:
+def command_url(given: str | None) -> str:
     """The URL given, or that of the environment, or the default of `coherer serve`."""
     from coherer._client.engine.options import url_from_environment
 
     return given or url_from_environment() or DEFAULT_URL
+
+
+def rocketmq_command_url(given: str | None) -> str:
+    """The same for a command that only RocketMQ supports.
+
+    >>> import os
+    >>> _ = os.environ.pop("COHERER_URL", None), os.environ.pop("NAMESRV_ADDR", None)
+    >>> rocketmq_command_url(""), rocketmq_command_url("tubemq://a")
+    ('rocketmq://127.0.0.1:9876', 'tubemq://a')
+    """
+    url = command_url(given)
+    return DEFAULT_ROCKETMQ_URL if url is DEFAULT_URL else url
 
 
 Url = Annotated[
@@ -60,7 +77,20 @@ Url = Annotated[
         "rocketmq://host:port with the name servers. For TLS: tubemqs://, rocketmqs://; "
         "SSL_CERT_FILE names a certificate authority of your own. Default: the name servers in "
         f"NAMESRV_ADDR if it is set, else {DEFAULT_URL}.",
-        callback=_url,
+        callback=command_url,
+        show_default=False,
+    ),
+]
+RocketUrl = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        "-u",
+        envvar="COHERER_URL",
+        help="The RocketMQ cluster: rocketmq://host:port with the name servers, separated by "
+        "commas; rocketmqs:// for TLS. Default: the name servers in NAMESRV_ADDR if it is set, "
+        f"else {DEFAULT_ROCKETMQ_URL}.",
+        callback=rocketmq_command_url,
         show_default=False,
     ),
 ]
@@ -157,21 +187,25 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
     if not console.is_terminal:
         # A pipe has no width: do not truncate.
         console = Console(width=10_000)
-    console.print(_table(columns, listed))
+    console.print(table(columns, listed))
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """Make a table for a terminal; see `print_table`."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for column, cells in zip(columns, zip(*rows, strict=True), strict=True):
+    found = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    listed = list(rows)
+    for column, cells in zip(
+        columns, zip(*listed, strict=True) if listed else [()] * len(columns), strict=True
+    ):
         numbers = all(cell is None or type(cell) is int for cell in cells)
-        table.add_column(column, justify="right" if numbers else "left")
-    for row in rows:
-        table.add_row(*(Text(cell_text(cell)) for cell in row))
-    return table
+        found.add_column(column, justify="right" if numbers else "left")
+    for row in listed:
+        found.add_row(*(Text(cell_text(cell)) for cell in row))
+    return found
 
 
 def amount(count: int, thing: str) -> str:
@@ -202,6 +236,70 @@ def cell_text(cell: object) -> str:
             return str(cell)
 
 
+def time_text(time_ms: int | None) -> str | None:
+    """Format a time in UTC; None if it is unknown.
+
+    >>> time_text(1_700_000_000_123), time_text(None)
+    ('2023-11-14 22:13:20.123Z', None)
+    """
+    if time_ms is None:
+        return None
+    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    return moment.isoformat(" ", "milliseconds").replace("+00:00", "Z")
+
+
+def iso_time(time_ms: int | None) -> str | None:
+    """A time for programs: ISO 8601 in UTC; None if it is unknown.
+
+    >>> iso_time(1_700_000_000_123), iso_time(None)
+    ('2023-11-14T22:13:20.123Z', None)
+    """
+    text = time_text(time_ms)
+    return None if text is None else text.replace(" ", "T")
+
+
+def body_text(body: bytes, limit: int = 200) -> str:
+    r"""Format the beginning of a body: text on one line, or hexadecimal digits.
+
+    >>> body_text(b"a\nb"), body_text(b"\xff\x00"), body_text(b"abc", 2)
+    ('a b', 'ff00', 'ab…')
+    """
+    try:
+        text = " ".join(body.decode().split())
+    except UnicodeDecodeError:
+        text = body[:limit].hex()
+    readable = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+    return readable if len(readable) <= limit else f"{readable[:limit]}…"
+
+
+@contextmanager
+def progress_bar(label: str) -> Generator[Callable[[str, int, int | None], None]]:
+    """Show a progress bar on stderr if that is a terminal.
+
+    Yields a function that takes a text, the number of done items, and the total or None.
+    """
+    if not sys.stderr.isatty():
+        yield lambda _text, _done, _total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda text, done, total: bar.update(
+            task, description=text or label, completed=done, total=total
+        )
+
+
+def parse_moment(text: str) -> datetime | None:
+    """Parse a time such as 2026-01-31T18:30, local without a zone; None if it is malformed."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
 def print_done(kind: str, name: str, done: str, *, as_json: bool) -> None:
     """Report a change that was made.
 
@@ -215,6 +313,44 @@ def print_done(kind: str, name: str, done: str, *, as_json: bool) -> None:
         print_json({kind: name, "done": done})
     else:
         typer.echo(f"{name}: {done}")
+
+
+def confirm(question: str) -> None:
+    """Ask a question on stderr; without a terminal, say how to answer it.
+
+    Raises:
+        typer.Abort: the answer was no, or nobody answered.
+    """
+    try:
+        typer.confirm(question, abort=True, err=True)
+    except typer.Abort:
+        if not sys.stdin.isatty():
+            typer.echo("\nNobody said yes. In a script, use --yes.", err=True)
+        raise
+
+
+def ask_password(prompt: str, *, instead: str) -> str:
+    """Ask for a new password, twice.
+
+    Args:
+        prompt: what to ask for.
+        instead: what to do without a terminal.
+
+    Raises:
+        UsageError: there is no terminal.
+    """
+    import getpass
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", getpass.GetPassWarning)
+        try:
+            text: str = typer.prompt(prompt, hide_input=True, confirmation_prompt=True, err=True)
+        except getpass.GetPassWarning:
+            typer.echo(err=True)
+            text = "There is no terminal to ask for the password."
+            raise UsageError(text, hint=instead) from None
+    return text
 
 
 # Administration
@@ -247,6 +383,36 @@ class AdminTarget(msgspec.Struct, frozen=True):
 
         return net.run(self._run(work))
 
+    def run_on_cluster(self, work: Callable[[Cluster], Awaitable[T]]) -> T:
+        """Call a function of `coherer._administration`, and wait for the result.
+
+        Raises:
+            CohererError: raised by the function.
+        """
+        from coherer import _net as net
+
+        return net.run(self._run_on_cluster(work))
+
+    async def _run_on_cluster(self, work: Callable[[Cluster], Awaitable[T]]) -> T:
+        from coherer._administration.access import TubeCluster, opened
+
+        if self.admin is not None and self.url is DEFAULT_URL:
+            # Only --admin was given: any cluster may answer there.
+            from coherer.tubemq import connect as connect_tubemq
+
+            async with connect_tubemq(self.url, user=self.user, password=self.password) as client:
+                return await work(TubeCluster(self.admin, client, self._lone_admin(self.admin)))
+        async with opened(
+            self.url, user=self.user, password=self.password, admin=self.admin, token=self.token
+        ) as cluster:
+            return await work(cluster)
+
+    def _lone_admin(self, url: str) -> Admin:
+        from coherer._client.tubemq.admin import Admin
+        from coherer._client.tubemq.admin_calls import AUTHOR
+
+        return Admin(url, self.token, user=self.user or AUTHOR, password=self.password)
+
     async def _run(self, work: Callable[[AnyAdmin], Awaitable[T]]) -> T:
         if is_rocketmq(self.url):
             from coherer.rocketmq import connect as connect_rocketmq
@@ -255,11 +421,7 @@ class AdminTarget(msgspec.Struct, frozen=True):
                 return await work(rocket.admin())
         if self.admin is not None and self.url is DEFAULT_URL:
             # Only an administration was named, no cluster.
-            from coherer._client.tubemq.admin import Admin
-            from coherer._client.tubemq.admin_calls import AUTHOR
-
-            account = self.user or AUTHOR
-            return await work(Admin(self.admin, self.token, user=account, password=self.password))
+            return await work(self._lone_admin(self.admin))
         from coherer.tubemq import connect as connect_tubemq
 
         async with connect_tubemq(
@@ -293,7 +455,7 @@ def confirm_and_delete(
         as_json: for programs.
     """
     if not yes:
-        typer.confirm(f"Delete {name} with {content}?", abort=True, err=True)
+        confirm(f"Delete {name} with {content}?")
     target.run(work)
     print_done(kind, name, "deleted", as_json=as_json)
 
@@ -302,23 +464,26 @@ def confirm_and_delete(
 
 
 @contextmanager
-def signals_interrupt() -> Generator[None]:
+def on_stop_signals(handler: Callable[[int, FrameType | None], None]) -> Generator[None]:
+    """Inside, Ctrl-C and SIGTERM call `handler`. Outside the main thread, nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def signals_interrupt() -> AbstractContextManager[None]:
     """Inside, Ctrl-C and SIGTERM raise `KeyboardInterrupt`, so that everything is closed.
 
     Only the first one: a second signal means that closing takes too long, and the system ends the
     process at once.
-
-    In other threads than the main one nothing changes.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, _interrupt) for number in STOP_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return on_stop_signals(_interrupt)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -14,7 +14,16 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import ExitStack, contextmanager, suppress
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    Protocol,
+    TypeVar,
+    cast,
+)
 
 import typer
 
@@ -32,11 +41,21 @@ from coherer.cli.common import (
     is_rocketmq,
     signals_interrupt,
 )
+from coherer.cli.completion import complete_group, complete_topic
+from coherer.cli.consume_start import (
+    Places,
+    Start,
+    begins_of,
+    check_group_options,
+    parse_partitions,
+    parse_position,
+)
 from coherer.errors import CohererError, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from coherer._client.rocketmq.options import Selection
     from coherer._client.tubemq.admin import Admin
+    from coherer._wire.rocketmq.names import Queue
     from coherer._wire.rocketmq.subscription import Sql92
     from coherer._wire.tubemq.delivery import MessageBatch
     from coherer.blocking.rocketmq import Client as RocketClient
@@ -60,6 +79,7 @@ _IDLE_S: Final = 0.1
 
 _NO_END: Final = 1 << 62
 
+
 app = typer.Typer(add_completion=False)
 
 
@@ -69,13 +89,6 @@ class Form(StrEnum):
     text = "text"
     json = "json"
     hex = "hex"
-
-
-class Start(StrEnum):
-    """Where a new group starts."""
-
-    earliest = "earliest"
-    latest = "latest"
 
 
 class Batch(Protocol):
@@ -107,43 +120,77 @@ class Source(Protocol[B]):
         ...
 
 
+Topics = Annotated[
+    list[str],
+    typer.Argument(help="Topics to read.", show_default=False, autocompletion=complete_topic),
+]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        "-g",
+        help="Consumer group. Default: no group, so no offsets are stored.",
+        autocompletion=complete_group,
+    ),
+]
+Format = Annotated[
+    Form,
+    typer.Option(
+        "--format",
+        "-f",
+        help="text: the body and a line end; json: an object on each line, which "
+        "`coherer produce --format json` accepts; hex: the body in hexadecimal.",
+    ),
+]
+Begin = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        metavar="POSITION",
+        help="Where to start: earliest, latest, a store time (2026-01-31T18:30, local "
+        "without a zone), or an offset. With --group it only applies if the group has no offsets "
+        "yet, and cannot be an offset.",
+    ),
+]
+Partitions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--partition",
+        "-p",
+        metavar="[BROKER:]PARTITION",
+        help="Only this partition; may be repeated. Not with --group.",
+    ),
+]
+Maximum = Annotated[
+    int | None, typer.Option("--max", "-n", min=1, help="Stop after this many messages.")
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option("--timeout", "-t", min=0, help="Stop after this many seconds without a message."),
+]
+Tags = Annotated[
+    list[str] | None,
+    typer.Option("--filter", metavar="TAG", help="Only messages with this tag; may be repeated."),
+]
+Sql = Annotated[
+    str | None,
+    typer.Option("--sql", help="RocketMQ: only messages that match this SQL92 expression."),
+]
+Create = Annotated[bool, typer.Option("--create", help="Create a topic that does not exist.")]
+
+
 @app.command()
 def consume(
-    topics: Annotated[list[str], typer.Argument(help="Topics to read.", show_default=False)],
-    group: Annotated[
-        str | None,
-        typer.Option("--group", "-g", help="Consumer group. Default: none, no offsets are kept."),
-    ] = None,
-    form: Annotated[
-        Form,
-        typer.Option(
-            "--format",
-            "-f",
-            help="text: the body and a line end; json: an object on each line, which "
-            "`coherer produce --format json` accepts; hex: the body in hexadecimal.",
-        ),
-    ] = Form.text,
-    start: Annotated[
-        Start, typer.Option("--from", help="Where to start if the group has no offsets yet.")
-    ] = Start.earliest,
-    maximum: Annotated[
-        int | None, typer.Option("--max", "-n", min=1, help="Stop after this many messages.")
-    ] = None,
-    timeout_s: Annotated[
-        float | None,
-        typer.Option("--timeout", "-t", min=0, help="Stop after this many seconds without one."),
-    ] = None,
-    tags: Annotated[
-        list[str] | None,
-        typer.Option("--filter", metavar="TAG", help="Only with this tag; may be repeated."),
-    ] = None,
-    sql: Annotated[
-        str | None,
-        typer.Option("--sql", help="RocketMQ: only messages whose properties match this SQL92."),
-    ] = None,
-    create: Annotated[
-        bool, typer.Option("--create", help="Create a topic that does not exist.")
-    ] = False,
+    topics: Topics,
+    group: Group = None,
+    form: Format = Form.text,
+    begin: Begin = "earliest",
+    partitions: Partitions = None,
+    maximum: Maximum = None,
+    timeout_s: Timeout = None,
+    tags: Tags = None,
+    sql: Sql = None,
+    create: Create = False,
     url: Url = "",
     admin: AdminUrl = None,
     token: Token = None,
@@ -156,11 +203,15 @@ def consume(
     Without a group, reading leaves no trace on the cluster.
     """
     wanted = _selection(url, topics, tags or (), sql)
+    start = parse_position(begin)
+    places = parse_partitions(partitions or ())
+    if group is not None:
+        check_group_options(group, topics, start, places, url)
     printer = Printer(Form.json if as_json else form, sys.stdout.buffer.write, maximum)
     last = None
     with suppress(KeyboardInterrupt), signals_interrupt(), connect(url, user, password) as client:
         _check_topics(client, wanted, create=create)
-        with _source(client, group, wanted, start) as source:
+        with _source(client, group, wanted, start, places) as source:
             last = printer.run(source, timeout_s)
     if group is not None and last is not None and not is_rocketmq(url):
         _continue_after(AdminTarget(url, admin, token, user, password), group, last)
@@ -173,13 +224,22 @@ def _selection(
     """The filter of each topic.
 
     Raises:
-        UsageError: `--sql` with TubeMQ, or with tags.
+        UsageError: `--sql` is malformed, or used with TubeMQ or with tags.
     """
     if sql is None:
         return dict.fromkeys(topics, tuple(tags))
     if tags or not is_rocketmq(url):
-        raise UsageError("--sql works with RocketMQ only, and not with --filter.")
+        raise UsageError(
+            "--sql works with RocketMQ only, and not with --filter.",
+            hint="A Coherer node serves RocketMQ at rocketmq://host:9876.",
+        )
+    from coherer._wire.rocketmq.selector import SelectorError, compile_selector
     from coherer._wire.rocketmq.subscription import Sql92
+
+    try:
+        compile_selector(sql)
+    except SelectorError as error:  # a broker would deliver everything to a reader
+        raise UsageError(f"--sql is not valid: {error}") from error
 
     return dict.fromkeys(topics, Sql92(sql))
 
@@ -312,24 +372,27 @@ def _source(
     group: str | None,
     wanted: Mapping[str, tuple[str, ...] | Sql92],
     start: Start,
+    places: Places,
 ) -> Generator[Source[Any]]:
     from coherer import blocking
 
     if isinstance(client, blocking.tubemq.Client):
         tags = {topic: one for topic, one in wanted.items() if isinstance(one, tuple)}
         if group is None:
-            with tubemq_readers(client, tags, start) as readers:
+            with tubemq_readers(client, tags, start, places) as readers:
                 yield readers
         else:
-            with client.consumer(group, tags, start=start.value) as consumer:
+            edge: Literal["latest", "earliest"] = "latest" if start == "latest" else "earliest"
+            with client.consumer(group, tags, start=edge) as consumer:
                 yield TubeMQMember(consumer)
         return
     chosen = {topic: one or None for topic, one in wanted.items()}
     if group is None:
-        with rocketmq_queues(client, chosen, start) as queues:
+        with rocketmq_queues(client, chosen, start, places) as queues:
             yield queues
     else:
-        with client.consumer(group, chosen, start=start.value) as member:
+        begin = "earliest" if isinstance(start, int) else start
+        with client.consumer(group, chosen, start=begin) as member:
             yield RocketMQMember(member)
 
 
@@ -374,19 +437,33 @@ class RocketMQMember:
 
 @contextmanager
 def rocketmq_queues(
-    client: RocketClient, wanted: Mapping[str, Selection], start: Start
+    client: RocketClient,
+    wanted: Mapping[str, Selection],
+    start: Start,
+    places: Places = frozenset(),
 ) -> Generator[RocketMQQueues]:
-    """Reads all queues of some RocketMQ topics, as they are now, without a group."""
-    from coherer._client.rocketmq.start_position import Edge
+    """Reads queues of some RocketMQ topics, as they are now, without a group.
+
+    Args:
+        client: an open client, which stays open.
+        wanted: the filter of each topic.
+        start: where to start.
+        places: the brokers and queues to read; empty for all.
+    """
     from coherer._record.system_topics import TOOLS_GROUP
 
     with client.pull_consumer(TOOLS_GROUP, auto_commit=False) as consumer:
+        begins: dict[Queue, int] = {}
         for topic in wanted:
-            client.offsets(topic)  # raises a refusal once, and not for every queue
-        queues = [queue for topic in wanted for queue in client.partitions(topic)]
-        consumer.assign(queues, next(iter(wanted.values())))
-        for queue in queues:
-            consumer.seek(queue, Edge.OLDEST if start == "earliest" else Edge.END)
+            offsets = begins_of(client, topic, start, places)
+            begins |= {
+                queue: offsets[queue.broker, queue.id]
+                for queue in client.partitions(topic)
+                if (queue.broker, queue.id) in offsets
+            }
+        consumer.assign(list(begins), next(iter(wanted.values())))
+        for queue, offset in begins.items():
+            consumer.seek(queue, offset)
         yield RocketMQQueues(consumer)
 
 
@@ -427,23 +504,28 @@ class FilteredBatch:
 
 @contextmanager
 def tubemq_readers(
-    client: Client, topics: Mapping[str, Sequence[str]], start: Start
+    client: Client,
+    topics: Mapping[str, Sequence[str]],
+    start: Start,
+    places: Places = frozenset(),
 ) -> Generator[TubeMQReaders]:
-    """Reads all partitions of some TubeMQ topics, as they are at the start, without a group.
+    """Reads partitions of some TubeMQ topics, as they are at the start, without a group.
 
     Args:
-        client: stays open.
+        client: an open client, which stays open.
         topics: the tags to read of each topic; an empty sequence reads all messages.
         start: where to start.
+        places: the brokers and partitions to read; empty for all.
     """
     with ExitStack() as stack:
         readers: list[tuple[Reader, Sequence[str]]] = []
         for topic, tags in topics.items():
-            offsets = client.offsets(topic)
+            begins = begins_of(client, topic, start, places)
             for partition in client.partitions(topic):
-                begin = offsets[str(partition.broker.id), partition.id][start == "latest"]
-                reader = client.reader(partition, begin, end=_NO_END)
-                readers.append((stack.enter_context(reader), tags))
+                begin = begins.get((str(partition.broker.id), partition.id))
+                if begin is not None:
+                    reader = client.reader(partition, begin, end=_NO_END)
+                    readers.append((stack.enter_context(reader), tags))
         yield TubeMQReaders(readers)
 
 

@@ -24,9 +24,12 @@ from coherer.cli.common import (
     print_json,
     print_table,
 )
+from coherer.cli.completion import complete_group, complete_topic
 from coherer.errors import UsageError
 
 if TYPE_CHECKING:
+    from coherer._administration.access import Cluster
+    from coherer._administration.resets import Move, Target
     from coherer._client.rocketmq.admin_records import GroupState as RocketGroupState
     from coherer._client.tubemq.admin import GroupState
     from coherer._wire.rocketmq.names import Queue
@@ -42,7 +45,10 @@ app = typer.Typer(
     add_completion=False,
 )
 
-Name = Annotated[str, typer.Argument(help="The group.", show_default=False)]
+Name = Annotated[
+    str,
+    typer.Argument(help="The group.", show_default=False, autocompletion=complete_group),
+]
 
 
 @app.command("list")
@@ -55,7 +61,7 @@ def list_groups(
     as_json: Json = False,
 ) -> None:
     """List consumer groups with their members, topics and lag."""
-    found = _groups(AdminTarget(url, admin, None, user, password))
+    found = group_states(AdminTarget(url, admin, None, user, password))
     groups = [one for one in found if everything or not one.name.startswith(_SYSTEM_PREFIX)]
     if as_json:
         print_json([_summary(group) for group in groups])
@@ -78,7 +84,7 @@ def describe(
     as_json: Json = False,
 ) -> None:
     """Show the members and offsets of a group."""
-    found = _groups(AdminTarget(url, admin, None, user, password), group)
+    found = group_states(AdminTarget(url, admin, None, user, password), group)
     # RocketMQ's brokers give the same answer for an unknown group and for an idle one.
     if not found or not (found[0].members or found[0].partitions or found[0].silent):
         typer.echo(f"error: There is no group {group}, or it has consumed nothing yet.", err=True)
@@ -124,12 +130,9 @@ def delete(
 ) -> None:
     """Delete a group and its offsets. Stop its consumers first."""
     target = AdminTarget(url, admin, token, user, password)
-    members = [member for state in _groups(target, group) for member in state.members]
-    if members:
-        raise UsageError(
-            f"{group} has {amount(len(members), 'member')}, for example {members[0].id}.",
-            hint="Stop its consumers: their next commit would create the group again.",
-        )
+    check_no_members(
+        group_states(target, group), group, "their next commit would create the group again"
+    )
     confirm_and_delete(
         target,
         "group",
@@ -144,7 +147,12 @@ def delete(
 @app.command()
 def reset(
     group: Name,
-    topic: Annotated[str, typer.Option("--topic", "-t", help="The topic.", show_default=False)],
+    topic: Annotated[
+        str,
+        typer.Option(
+            "--topic", "-t", help="The topic.", show_default=False, autocompletion=complete_topic
+        ),
+    ],
     to: Annotated[
         str,
         typer.Option(
@@ -158,15 +166,26 @@ def reset(
     token: Token = None,
     user: User = None,
     password: Password = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Set the offsets of a group for all partitions of a topic."""
+    """Set the offsets of a group for all partitions of a topic.
+
+    A group that has no offsets yet gets them. Stop RocketMQ's consumers first, or they overwrite
+    the offsets with their own.
+    """
     target = parse_target(to)
     if target is None:
         raise UsageError(
             f"--to {to!r} is not a position in a topic.",
             hint="Give earliest, latest, a time such as 2026-01-31T18:30, or an offset.",
         )
+
+    if dry_run:
+        _show_moves(AdminTarget(url, admin, token, user, password), group, topic, target, as_json)
+        return
 
     async def move(admin: AnyAdmin) -> Mapping[str, int] | Mapping[Queue, int]:
         return await admin.reset_offsets(group, topic, target)
@@ -177,6 +196,34 @@ def reset(
         print_json(new)
         return
     print_table(("partition", "offset"), new.items(), empty=f"{topic} has no partitions.")
+
+
+def _show_moves(cluster: AdminTarget, group: str, topic: str, to: Target, as_json: bool) -> None:
+    """Print what a reset would do."""
+
+    async def work(found: Cluster) -> list[Move]:
+        from coherer._administration.resets import planned
+
+        partitions = await found.admin.partitions(topic)
+        positions = [one for state in await found.admin.groups(group) for one in state.partitions]
+        return await planned(found, positions, topic, partitions, to)
+
+    moves = cluster.run_on_cluster(work)
+    if as_json:
+        print_json({"dry_run": True, "group": group, "partitions": moves})
+        return
+    print_table(
+        ("partition", "offset now", "new offset", "change"),
+        [(one.key, one.committed, one.new, one.change) for one in moves],
+        empty=f"{topic} has no partitions.",
+    )
+    if all(one.committed is None for one in moves):
+        typer.echo(f"{group} has no offsets in {topic}. Is its name right?", err=True)
+    again = sum(-one.change for one in moves if one.change is not None and one.change < 0)
+    skipped = sum(one.change for one in moves if one.change is not None and one.change > 0)
+    typer.echo(
+        f"{amount(again, 'message')} would be delivered again, {skipped:,} skipped.", err=True
+    )
 
 
 def parse_target(to: str) -> Literal["earliest", "latest"] | int | datetime | None:
@@ -201,11 +248,52 @@ def parse_target(to: str) -> Literal["earliest", "latest"] | int | datetime | No
                 return None
 
 
-def _groups(target: AdminTarget, *names: str) -> Sequence[AnyGroup]:
+def group_states(target: AdminTarget, *names: str) -> Sequence[AnyGroup]:
+    """Return the states of groups; without names, of all groups."""
+
     async def work(admin: AnyAdmin) -> Sequence[AnyGroup]:
         return await admin.groups(*names)
 
     return target.run(work)
+
+
+def check_no_members(states: Sequence[AnyGroup], group: str, reason: str) -> None:
+    """Check that no consumer of a group runs.
+
+    Args:
+        states: the states of the group.
+        group: its name.
+        reason: why they must stop.
+
+    Raises:
+        UsageError: there are members.
+    """
+    members = [member for state in states for member in state.members]
+    if members:
+        raise UsageError(
+            f"{group} has {amount(len(members), 'member')}, for example {members[0].id}.",
+            hint=f"Stop its consumers: {reason}.",
+        )
+
+
+def committed_offsets(
+    states: Sequence[AnyGroup], group: str, topic: str
+) -> dict[tuple[str, int], int]:
+    """Return the committed offsets of a group in a topic, by broker and partition.
+
+    Raises:
+        UsageError: the group has no offsets in the topic.
+    """
+    found = {
+        (str(one.broker), one.partition): one.committed
+        for state in states
+        if state.name == group
+        for one in state.partitions
+        if one.topic == topic and one.committed is not None
+    }
+    if not found:
+        raise UsageError(f"Group {group} has no offsets in the topic.", topic=topic)
+    return found
 
 
 def _owner(partition: object) -> str:

@@ -1,10 +1,13 @@
 """The command `coherer`: finds the subcommands, and prints an error as one line.
 
-Exit codes: 0 success; 1 a server, the network or a disk failed; 2 the command line is wrong.
+Exit codes: 0 success; 1 a server, the network or a disk failed, or the requested thing does not
+exist; 2 the command line is wrong; 130 interrupted.
 """
 
 from __future__ import annotations
 
+import re
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated, Any, cast
 
@@ -16,15 +19,38 @@ from coherer import __version__
 from coherer.errors import CohererError
 
 COMMANDS = {
-    "serve": "coherer.cli.serve",
+    "serve": "coherer.cli.serve.command",
     "topics": "coherer.cli.topics",
     "produce": "coherer.cli.produce",
     "consume": "coherer.cli.consume",
     "groups": "coherer.cli.groups",
+    "status": "coherer.cli.status",
+    "top": "coherer.cli.top",
+    "messages": "coherer.cli.messages",
+    "dead-letters": "coherer.cli.dead_letters",
+    "brokers": "coherer.cli.brokers",
+    "config": "coherer.cli.config",
+    "console": "coherer.cli.console",
+    "accounts": "coherer.cli.accounts",
+    "drain": "coherer.cli.drain",
     "verify": "coherer.cli.verify",
-    "demo": "coherer.cli.demo",
+    "backup": "coherer.cli.backup",
+    "restore": "coherer.cli.restore",
+    "export": "coherer.cli.export",
+    "audit": "coherer.cli.audit.command",
+    "replay": "coherer.cli.replay.command",
+    "demo": "coherer.cli.demo.command",
 }
 """The module of each command; its `app` is a Typer."""
+
+
+def _unwrapped(text: str) -> str:
+    r"""A docstring with a line for each paragraph, so that a help text fits any terminal.
+
+    >>> _unwrapped("One.\n\nTwo and\nthree.")
+    'One.\n\nTwo and three.'
+    """
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", text)
 
 
 class Commands(TyperGroup):
@@ -37,6 +63,13 @@ class Commands(TyperGroup):
 
     # Any: the class of a command depends on the version of typer; newer ones bundle click.
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the first word names; an unknown one is refused, with a suggestion."""
+        name = args[0] if args else ""
+        if name not in COMMANDS and (close := get_close_matches(name, COMMANDS, n=1)):
+            ctx.fail(f"No such command {name!r}. Did you mean {close[0]}?")
+        return super().resolve_command(ctx, args)
+
     def get_command(self, ctx: object, cmd_name: str) -> Any:
         """The command with that name, or None."""
         del ctx
@@ -45,6 +78,8 @@ class Commands(TyperGroup):
         app = cast("typer.Typer", import_module(COMMANDS[cmd_name]).app)
         command = get_command(app)
         command.name = cmd_name
+        for one in (command, *getattr(command, "commands", {}).values()):
+            one.help = _unwrapped(one.help or "")
         return command
 
     def invoke(self, ctx: Any) -> Any:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, Protocol
 
 import msgspec
 import typer
@@ -24,18 +25,27 @@ from coherer.cli.common import (
     User,
     amount,
     connect,
+    is_rocketmq,
     print_json,
     signals_interrupt,
 )
+from coherer.cli.completion import complete_topic
 from coherer.errors import CohererError, UsageError
 
 if TYPE_CHECKING:
     from coherer import SendReport
+    from coherer.blocking.rocketmq import Producer as RocketProducer
+    from coherer.blocking.tubemq import Producer
     from coherer.cli.reading import Stamp
     from coherer.message import Message
 
 STDIN = Path("-")
 _TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y%m%d%H%M"]
+
+_DURATION: Final = re.compile(
+    r"(?:(?P<days>\d+)d)?(?:(?P<hours>\d+)h)?(?:(?P<minutes>\d+)m)?(?:(?P<seconds>\d+)s)?"
+    r"(?:(?P<milliseconds>\d+)ms)?"
+)
 
 app = typer.Typer(add_completion=False)
 
@@ -64,6 +74,26 @@ Moment = Annotated[
 Properties = Annotated[
     list[str] | None,
     typer.Option("--property", "-p", metavar="NAME=VALUE", help="A property; may be repeated."),
+]
+
+
+Delay = Annotated[
+    str | None,
+    typer.Option(
+        "--delay",
+        metavar="DURATION",
+        help="RocketMQ: deliver the messages after this delay: 10s, 5m, 1h30m. Java's brokers "
+        "before 5.0 only support some delays: 1s 5s 10s 30s, 1m to 10m, 20m 30m 1h 2h.",
+    ),
+]
+OrderBy = Annotated[
+    str | None,
+    typer.Option(
+        "--order-by",
+        metavar="NAME",
+        help="RocketMQ: keep the order of messages with the same first key (key), the same tag "
+        "(tag), or the same value of a property (its name). They are sent to the same queue.",
+    ),
 ]
 
 
@@ -105,28 +135,38 @@ class Total(msgspec.Struct):
         return f"{text}; {self.failed:,} failed, the first: {self.error}" if self.failed else text
 
 
+Topic = Annotated[
+    str,
+    typer.Argument(help="Topic to send to.", show_default=False, autocompletion=complete_topic),
+]
+Files = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="FILE", help="Files to send; - is stdin. Default: stdin.", show_default=False
+    ),
+]
+Format = Annotated[
+    Form,
+    typer.Option(
+        "--format",
+        "-f",
+        help="lines: each line is a body; json: each line is an object with body (or base64), "
+        "tag, keys, time, properties; raw: each file is one message.",
+    ),
+]
+
+
 @app.command()
 def produce(
-    topic: Annotated[str, typer.Argument(help="Topic to send to.", show_default=False)],
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="FILE", help="Files to send; - is stdin. Default: stdin.", show_default=False
-        ),
-    ] = None,
-    form: Annotated[
-        Form,
-        typer.Option(
-            "--format",
-            "-f",
-            help="lines: each line is a body; json: each line is an object with body (or base64), "
-            "tag, keys, time, properties; raw: each file is one message.",
-        ),
-    ] = Form.lines,
+    topic: Topic,
+    files: Files = None,
+    form: Format = Form.lines,
     tag: Annotated[str | None, typer.Option(help="Tag that consumers can filter by.")] = None,
     keys: Keys = None,
     moment: Moment = None,
     properties: Properties = None,
+    delay: Delay = None,
+    order_by: OrderBy = None,
     url: Url = "",
     user: User = None,
     password: Password = None,
@@ -136,6 +176,12 @@ def produce(
     from coherer.cli.reading import Stamp
 
     stamp = Stamp(topic, tag, moment, parse_properties(properties or []), tuple(keys or ()))
+    wait = None if delay is None else parse_duration(delay)
+    if (wait or order_by) and not is_rocketmq(url):
+        raise UsageError(
+            "--delay and --order-by work with RocketMQ only.",
+            hint="A Coherer node serves RocketMQ at rocketmq://host:9876.",
+        )
     paths = files or [STDIN]
     for path in paths:
         if path != STDIN and (path.is_dir() or not os.access(path, os.R_OK)):
@@ -149,7 +195,7 @@ def produce(
             client.producer(topic) as producer,
             _progress(_size(paths)) as show,
         ):
-            send_all(producer, batches, total, show)
+            send_all(_sender(producer, wait, order_by), batches, total, show)
     except KeyboardInterrupt:
         _report(total, as_json=as_json)
         raise typer.Exit(INTERRUPTED) from None
@@ -185,6 +231,87 @@ def parse_properties(texts: Iterable[str]) -> dict[str, str]:
             raise UsageError(f"{text!r} is not a property.", hint="Write name=value.")
         found[name] = value
     return found
+
+
+def parse_duration(text: str) -> timedelta:
+    """Parse a duration in days, hours, minutes, seconds and milliseconds.
+
+    Raises:
+        UsageError: it is malformed.
+
+    >>> parse_duration("1h30m"), parse_duration("500ms")
+    (datetime.timedelta(seconds=5400), datetime.timedelta(microseconds=500000))
+    """
+    found = _DURATION.fullmatch(text)
+    if found is None or not text:
+        raise UsageError(f"{text!r} is not a duration.", hint="Write it like 10s, 5m or 1h30m.")
+    return timedelta(**{unit: int(number) for unit, number in found.groupdict("0").items()})
+
+
+class ArrangedSender:
+    """Sends messages over RocketMQ with a delay, or in the order of a key.
+
+    Args:
+        producer: an open producer.
+        delay: the delay of each message; None for no delay.
+        order_by: `key`, `tag` or the name of a property; None for any queue.
+    """
+
+    def __init__(
+        self, producer: RocketProducer, delay: timedelta | None, order_by: str | None
+    ) -> None:
+        self._producer = producer
+        self._delay = delay
+        self._order_by = order_by
+
+    def send_many(self, messages: Iterable[Message]) -> SendReport:
+        """See `Sender`.
+
+        Raises:
+            UsageError: a message lacks the value to order by.
+        """
+        from coherer import SendReport
+
+        waiting = [
+            (
+                message,
+                self._producer.submit(message, delay=self._delay, order_by=self._key(message)),
+            )
+            for message in messages
+        ]
+        failed: list[tuple[Message, CohererError]] = []
+        for message, future in waiting:
+            try:
+                future.result()
+            except CohererError as error:
+                failed.append((message, error))
+        return SendReport(len(waiting) - len(failed), failed)
+
+    def _key(self, message: Message) -> str | None:
+        if self._order_by is None:
+            return None
+        value = {
+            **message.properties,
+            **({"tag": message.tag} if message.tag is not None else {}),
+            **({"key": message.keys[0]} if message.keys else {}),
+        }.get(self._order_by)
+        if value is None:
+            raise UsageError(
+                f"A message has no {self._order_by!r} to order by.",
+                topic=message.topic,
+                hint="Order by key, tag, or the name of a property that each message has.",
+            )
+        return value
+
+
+def _sender(
+    producer: Producer | RocketProducer, delay: timedelta | None, order_by: str | None
+) -> Sender:
+    from coherer import blocking
+
+    if isinstance(producer, blocking.rocketmq.Producer) and (delay or order_by):
+        return ArrangedSender(producer, delay, order_by)
+    return producer
 
 
 def read_all(

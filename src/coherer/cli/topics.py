@@ -1,4 +1,4 @@
-"""`coherer topics`: list, create, delete, describe."""
+"""`coherer topics`: list, create, alter, delete, describe."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from coherer.cli.common import (
     Url,
     User,
     Yes,
+    amount,
     confirm_and_delete,
     is_rocketmq,
     print_done,
     print_json,
     print_table,
 )
+from coherer.cli.completion import complete_topic
 from coherer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,10 +35,16 @@ if TYPE_CHECKING:
     from coherer._client.tubemq.admin import PartitionState, TopicState
 
 app = typer.Typer(
-    help="List, create, delete and describe topics.", no_args_is_help=True, add_completion=False
+    help="List, create, alter, delete and describe topics.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 
 Name = Annotated[str, typer.Argument(help="The topic.", show_default=False)]
+Existing = Annotated[
+    str,
+    typer.Argument(help="The topic.", show_default=False, autocompletion=complete_topic),
+]
 
 
 @app.command("list")
@@ -103,8 +111,68 @@ def create(
 
 
 @app.command()
+def alter(
+    topic: Existing,
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            "--partitions", "-p", min=1, help="Partitions on each broker; the number can only grow."
+        ),
+    ] = None,
+    writable: Annotated[
+        bool | None,
+        typer.Option("--writable/--not-writable", help="Whether producers can send to it."),
+    ] = None,
+    readable: Annotated[
+        bool | None,
+        typer.Option("--readable/--not-readable", help="Whether consumers can read it."),
+    ] = None,
+    brokers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--broker", help="Broker to change; may be repeated. Default: all that have the topic."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the topic and change nothing.")
+    ] = False,
+    url: Url = "",
+    admin: AdminUrl = None,
+    token: Token = None,
+    user: User = None,
+    password: Password = None,
+    as_json: Json = False,
+) -> None:
+    """Change the partitions or the permissions of a topic; other settings are kept."""
+    if partitions is None and writable is None and readable is None:
+        raise UsageError(
+            "There is nothing to change.", hint="Give --partitions, --[not-]writable, ..."
+        )
+
+    async def change(admin: AnyAdmin) -> Sequence[TopicState | RocketTopicState]:
+        chosen: Any = (brokers if is_rocketmq(url) else _numbers(brokers or ())) or None
+        if not dry_run:
+            await admin.alter_topic(
+                topic, partitions=partitions, writable=writable, readable=readable, brokers=chosen
+            )
+        return await admin.topics(topic)
+
+    found = AdminTarget(url, admin, token, user, password).run(change)
+    if dry_run and not found:
+        typer.echo(f"error: The topic {topic} does not exist.", err=True)
+        raise typer.Exit(FAILED)
+    if not dry_run:
+        print_done("topic", topic, "altered", as_json=as_json)
+    elif as_json:
+        print_json({"topic": topic, "dry_run": True, "now": found[0]})
+    else:
+        count, on = _layout(found[0])
+        typer.echo(f"{topic}: now {amount(count, 'partition')} on {', '.join(map(str, on))}")
+
+
+@app.command()
 def delete(
-    topic: Name,
+    topic: Existing,
     yes: Yes = False,
     url: Url = "",
     admin: AdminUrl = None,
@@ -127,7 +195,7 @@ def delete(
 
 @app.command()
 def describe(
-    topic: Name,
+    topic: Existing,
     url: Url = "",
     admin: AdminUrl = None,
     user: User = None,

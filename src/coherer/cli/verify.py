@@ -24,7 +24,7 @@ app = typer.Typer(help="Check the files of a stopped node.", add_completion=Fals
 @app.command()
 def verify(
     directory: Annotated[
-        Path, typer.Argument(help="The directory of the node.", show_default=False)
+        Path, typer.Argument(help="The directory of the node, or a backup.", show_default=False)
     ],
     repair: Annotated[
         bool,
@@ -38,22 +38,26 @@ def verify(
 ) -> None:
     """Read the whole store and compare its parts. The node must be stopped.
 
+    A backup can be checked while its node runs; all its checksums are compared.
+
     Exit codes: 0 no problems, or all repaired; 1 the directory is in use or unreadable; 2 the
     command line is wrong; 3 files are damaged that `--repair` can rebuild; 4 messages or a
     configuration file are lost.
     """
     from coherer._server.node import verifying
+    from coherer._store.backup_files import is_backup
 
     found = verifying.verify(directory)
     repaired: list[Problem] = []
-    if repair and (not found.closed or any(problem.repairable for problem in found.problems)):
+    repairable = not found.closed or any(problem.repairable for problem in found.problems)
+    if repair and repairable:
         verifying.repair(directory)
         before, found = found, verifying.verify(directory)
         repaired = [problem for problem in before.problems if problem not in found.problems]
     if as_json:
         print_json({"directory": str(directory), "verified": found, "repaired": repaired})
     else:
-        _report(directory, found, repaired)
+        _report(directory, found, repaired, backup=is_backup(directory))
     raise typer.Exit(_exit_code(found))
 
 
@@ -63,7 +67,8 @@ def _exit_code(found: VerifyReport) -> int:
     return REPAIRABLE if found.problems else 0
 
 
-def _report(directory: Path, found: VerifyReport, repaired: list[Problem]) -> None:
+def _report(directory: Path, found: VerifyReport, repaired: list[Problem], *, backup: bool) -> None:
+    state = "closed" if found.closed else "not closed: the next start recovers"
     rows = [
         (one.part, one.where, one.what, one.messages, outcome)
         for problems, outcome in ((repaired, "repaired"), (found.problems, ""))
@@ -76,6 +81,6 @@ def _report(directory: Path, found: VerifyReport, repaired: list[Problem]) -> No
         f"{directory}: {amount(found.records, 'record')} in "
         f"{amount(found.log_end - found.log_begin, 'byte')} of the log, "
         f"{amount(found.queues, 'queue')}; "
-        f"{'closed' if found.closed else 'not closed: the next start recovers'}; "
+        f"{'a backup' if backup else state}; "
         f"{amount(len(found.problems), 'problem')}"
     )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from coherer.cli.demo_flights import Answer, Row
+from coherer.cli.demo.dataset import Answer, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +25,7 @@ RAINS: Final = ("#cfdbe4", "#8fb8d3", "#4f8fbd", "#1f5f8b")
 
 
 def draw(answers: Sequence[Answer], rows: int, path: Path) -> None:
-    """Draws the answers of `demo_flights.answers`.
+    """Draws the answers of `dataset.answers`.
 
     Args:
         answers: by carrier, by airport and hour, by rain.

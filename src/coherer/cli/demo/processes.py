@@ -1,6 +1,6 @@
 """The processes of the demo: a node and Spark's Java, which end when the demo does.
 
-The node is `python -m coherer.cli.demo_processes DIRECTORY`. It watches its standard input: the
+The node is `python -m coherer.cli.demo.processes DIRECTORY`. It watches its standard input: the
 pipe closes when the parent closes it or is killed, so the node never outlives it. The node has a
 session of its own, so a Ctrl-C in the terminal reaches only the parent, which stops things in
 order.
@@ -11,20 +11,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType, MappingProxyType, TracebackType
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Self
 
 import msgspec
 
 from coherer._net import run
-from coherer.cli.common import STOP_SIGNALS
-from coherer.cli.demo_flights import TOPIC
+from coherer.cli.common import on_stop_signals
+from coherer.cli.demo.dataset import TOPIC
 from coherer.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class DemoNode:
     def __enter__(self) -> Self:
         self._log = self._directory.with_suffix(".log").open("wb")
         self._process = subprocess.Popen(  # noqa: S603 - this module, run by this Python
-            [sys.executable, "-m", "coherer.cli.demo_processes", str(self._directory)],
+            [sys.executable, "-m", "coherer.cli.demo.processes", str(self._directory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -125,14 +124,14 @@ async def _serve(directory: Path) -> None:
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.buffer.read)
 
 
-def session(directory: Path, cores: int) -> SparkSession:
+def session(directory: Path, cores: int, settings: Mapping[str, str]) -> SparkSession:
     """A quiet Spark session on this machine, which writes all files below `directory`."""
     from pyspark.sql import SparkSession
 
     from coherer.spark import configure
 
     builder = SparkSession.builder.master(f"local[{cores}]").appName("coherer demo")
-    settings = {
+    basic = {
         "spark.ui.enabled": "false",
         "spark.driver.memory": "1g",
         "spark.sql.session.timeZone": "UTC",
@@ -141,15 +140,18 @@ def session(directory: Path, cores: int) -> SparkSession:
         "spark.local.dir": str(directory / "spark"),
         "spark.sql.warehouse.dir": str(directory / "spark" / "warehouse"),
     }
-    builder = configure(builder, java_options=JAVA_OPTIONS)
-    for name, value in settings.items():
+    java_options = f"{JAVA_OPTIONS} -Dderby.stream.error.file={directory}/derby.log"
+    builder = configure(builder, java_options=java_options)
+    for name, value in (basic | dict(settings)).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
 
 @contextmanager
-def spark_session(directory: Path, cores: int) -> Generator[SparkSession]:
-    """Starts Spark, with its output in `directory/spark.log`.
+def spark_session(
+    directory: Path, cores: int, settings: Mapping[str, str] = MappingProxyType({})
+) -> Generator[SparkSession]:
+    """Starts Spark, with its output in `directory/spark.log`, and with further settings.
 
     At the end of the block Java is stopped, and everything that it started ends with it. After an
     error, including Ctrl-C, Spark receives no more calls: the connection to it may have been cut in
@@ -164,7 +166,7 @@ def spark_session(directory: Path, cores: int) -> Generator[SparkSession]:
     try:
         with _spark_errors(directory / "spark.log"):
             with _interrupts_end_java(), _errors_to(directory / "spark.log"):
-                spark = session(directory, cores)
+                spark = session(directory, cores, settings)
             yield spark
             spark.stop()
     finally:
@@ -222,10 +224,11 @@ def _interrupts_end_java() -> Generator[None]:
 
     names = java_gateway.__dict__
     popen = names["Popen"]
-    before = {number: signal.signal(number, interrupt) for number in STOP_SIGNALS}
+    names["Popen"] = JavaProcess
     try:
-        names["Popen"] = JavaProcess
-        yield
+        # At the end, this also removes Spark's own handler, which calls Java before it raises.
+        with on_stop_signals(interrupt):
+            yield
     except Exception:
         # pyspark cleans up, and fails because Java is gone.
         if interrupted:
@@ -233,9 +236,6 @@ def _interrupts_end_java() -> Generator[None]:
         raise
     finally:
         names["Popen"] = popen
-        # This also removes Spark's own handler, which calls Java before it raises.
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

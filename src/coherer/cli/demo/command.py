@@ -2,11 +2,11 @@
 
 Steps:
 
-1. A node starts in a process of its own, Spark in this one (`demo_processes`).
-2. A Spark stream starts to land the topic in a Parquet table, with a checkpoint (`demo_flights`).
+1. A node starts in a process of its own, Spark in this one (`processes`).
+2. A Spark stream starts to land the topic in a Parquet table, with a checkpoint (`dataset`).
 3. The flights are sent as JSON messages, over TubeMQ, over RocketMQ, or half of them over each. All
    are read over one protocol, and land meanwhile.
-4. Spark joins the table with airlines and weather, and answers three questions (`demo_chart`).
+4. Spark joins the table with airlines and weather, and answers three questions (`chart`).
 5. The counts of all steps are compared: rows in the source, acknowledged by the broker, stored
    there, landed in the table, and distinct in it. If they differ the exit code is 1.
 """
@@ -40,9 +40,9 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from coherer.cli import demo_flights
 from coherer.cli.common import INTERRUPTED, signals_interrupt
-from coherer.cli.demo_processes import DemoNode
+from coherer.cli.demo import dataset
+from coherer.cli.demo.processes import DemoNode
 from coherer.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from coherer.blocking.rocketmq import Client as RocketClient
     from coherer.blocking.rocketmq import Producer as RocketProducer
     from coherer.blocking.tubemq import Client, Producer
-    from coherer.cli.demo_flights import Answer
+    from coherer.cli.demo.dataset import Answer
 
 app = typer.Typer(add_completion=False)
 
@@ -110,10 +110,20 @@ def demo(
     via: Annotated[
         Via, typer.Option(help="Send over this protocol, or half of the flights over each.")
     ] = Via.TUBEMQ,
+    pipeline: Annotated[
+        bool,
+        typer.Option(
+            "--pipeline",
+            help="Run the declarative pipeline of examples/flights twice instead; no chart.",
+        ),
+    ] = False,
 ) -> None:
     """Send a year of flights through a node into a Spark table, and answer three questions."""
     console = Console()
-    demo_flights.check_installed()
+    if pipeline:
+        _pipeline(console, rows, keep, via)
+        return
+    dataset.check_installed()
     if not chart.parent.is_dir():
         raise UsageError(f"--chart is {chart}: there is no directory {chart.parent}.")
     try:
@@ -125,6 +135,22 @@ def demo(
     if keep is not None:
         console.print(f"Kept in {keep}: the node's files in node/, the table in flights/.")
     if not audit.clean:
+        raise typer.Exit(1)
+
+
+def _pipeline(console: Console, rows: int | None, keep: Path | None, via: Via) -> None:
+    from coherer.cli.demo.pipeline import check_installed, run_pipeline
+
+    check_installed()
+    try:
+        with signals_interrupt(), workspace(keep) as directory:
+            tally = run_pipeline(console, directory, rows, via.protocols)
+    except KeyboardInterrupt:
+        console.print("\nStopped; nothing is left running.")
+        raise typer.Exit(INTERRUPTED) from None
+    if keep is not None:
+        console.print(f"Kept in {keep}: the node's files in node/, the pipeline in pipeline/.")
+    if not tally.clean:
         raise typer.Exit(1)
 
 
@@ -158,15 +184,15 @@ def workspace(keep: Path | None) -> Generator[Path]:
 
 def _run(console: Console, directory: Path, rows: int | None, chart: Path, via: Via) -> Audit:
     from coherer import blocking
-    from coherer.cli.demo_chart import draw
-    from coherer.cli.demo_flights import answers, counts, land
-    from coherer.cli.demo_processes import spark_session
+    from coherer.cli.demo.chart import draw
+    from coherer.cli.demo.dataset import answers, counts, land
+    from coherer.cli.demo.processes import spark_session
 
     began = time.monotonic()
     with ExitStack() as stack:
         node = stack.enter_context(DemoNode(directory / "node"))
         with _phase(console, "Starting a node and Spark"):
-            flights = demo_flights.flights(rows)
+            flights = dataset.flights(rows)
             cores = max(2, min(MOST_CORES, os.cpu_count() or 2))
             spark = stack.enter_context(spark_session(directory, cores))
             clients: dict[str, Client | RocketClient] = {}
@@ -177,7 +203,7 @@ def _run(console: Console, directory: Path, rows: int | None, chart: Path, via: 
             protocol = via.protocols[-1]
             query = land(spark, protocol, node.urls()[protocol], directory)
         acknowledged = _send_and_land(console, clients, query, flights)
-        offsets = clients[protocol].offsets(demo_flights.TOPIC)
+        offsets = clients[protocol].offsets(dataset.TOPIC)
         stored = sum(end - first for first, end in offsets.values())
         with _phase(console, "Counting and joining"):
             query.stop()
@@ -227,7 +253,7 @@ def _send_and_land(
         rows, count = flights.num_rows, len(clients)
         senders: list[_Sender] = []
         for index, (name, client) in enumerate(clients.items()):
-            producer = client.producer(demo_flights.TOPIC)
+            producer = client.producer(dataset.TOPIC)
             producer.start()
             stack.callback(producer.close)
             share = len(range(index, rows, count))
@@ -235,7 +261,7 @@ def _send_and_land(
             senders.append(_Sender(producer, bar))
         bar = progress.add_task("landed", total=rows)
         first = 0  # number of the chunk's first row; rows alternate between the senders
-        for chunk in demo_flights.messages(flights):
+        for chunk in dataset.messages(flights):
             for index, sender in enumerate(senders):
                 share_of_chunk = chunk[(index - first) % count :: count]
                 sender.acknowledged += sender.producer.send_many(share_of_chunk).sent
@@ -271,7 +297,7 @@ def _wait_until_landed(
 
 
 def _landed(query: StreamingQuery) -> int:
-    from coherer.cli.demo_flights import landed
+    from coherer.cli.demo.dataset import landed
 
     failure = query.exception()
     if failure is not None:

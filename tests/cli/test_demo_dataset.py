@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coherer.cli import demo_flights
+from coherer.cli.demo import dataset
 from coherer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,23 +21,23 @@ WET = datetime(2013, 6, 7, 20, tzinfo=UTC)
 
 
 def test_all_flights_are_there() -> None:
-    table = demo_flights.flights()
+    table = dataset.flights()
     assert table.num_rows == 336_776
-    assert table.schema.names == list(demo_flights.FLIGHT_COLUMNS)
+    assert table.schema.names == list(dataset.FLIGHT_COLUMNS)
 
 
 def test_fewer_rows_are_spread_over_the_year() -> None:
-    table = demo_flights.flights(36)
+    table = dataset.flights(36)
     assert table.num_rows == 36
     assert set(table.column("month").to_pylist()) == set(range(1, 13))
-    assert demo_flights.flights(10**9).num_rows == 336_776
+    assert dataset.flights(10**9).num_rows == 336_776
 
 
 def test_a_flight_is_a_message() -> None:
-    (chunk,) = demo_flights.messages(demo_flights.flights(3))
+    (chunk,) = dataset.messages(dataset.flights(3))
     message = chunk[0]
     flight = json.loads(message.body)
-    assert list(flight) == list(demo_flights.FLIGHT_COLUMNS)
+    assert list(flight) == list(dataset.FLIGHT_COLUMNS)
     assert (message.topic, message.tag) == ("flights", "UA")
     assert message.time == datetime(2013, 1, 1, 10, tzinfo=UTC)
     assert flight["time_hour"] == "2013-01-01T10:00:00Z"
@@ -45,8 +45,8 @@ def test_a_flight_is_a_message() -> None:
 
 
 def test_missing_values_are_null(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_flights, "CHUNK_ROWS", 400)
-    chunks = list(demo_flights.messages(demo_flights.flights(1000)))
+    monkeypatch.setattr(dataset, "CHUNK_ROWS", 400)
+    chunks = list(dataset.messages(dataset.flights(1000)))
     assert [len(chunk) for chunk in chunks] == [400, 400, 200]
     flights = [json.loads(message.body) for chunk in chunks for message in chunk]
     cancelled = [flight for flight in flights if flight["dep_time"] is None]
@@ -59,10 +59,10 @@ def test_without_the_package_the_error_says_what_to_install(
 ) -> None:
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(
-        demo_flights, "find_spec", lambda name: None if name == "pyspark" else find_spec(name)
+        dataset, "find_spec", lambda name: None if name == "pyspark" else find_spec(name)
     )
     with pytest.raises(UsageError, match=r"needs pyspark\. Try: pip install \"coherer\[demo\]\""):
-        demo_flights.check_installed()
+        dataset.check_installed()
 
 
 @pytest.mark.spark
@@ -75,7 +75,7 @@ def test_answers_match_a_table_counted_by_hand(spark: SparkSession, tmp_path: Pa
     ]
     names = "carrier string, origin string, hour int, time_hour timestamp, dep_delay double"
     spark.createDataFrame(flights, names).write.parquet(str(tmp_path / "flights"))
-    carriers, hours, rain = demo_flights.answers(spark, tmp_path)
+    carriers, hours, rain = dataset.answers(spark, tmp_path)
     assert carriers.rows == [
         ("DL", "Delta Air Lines Inc.", 1, 40.0, 100.0),
         ("UA", "United Air Lines Inc.", 2, 15.0, 50.0),

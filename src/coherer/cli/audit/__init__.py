@@ -1,0 +1,1 @@
+"""`coherer audit`: what was sent, stored, consumed and landed."""

@@ -1,0 +1,64 @@
+"""`coherer backup`: copies the directory of a node, which may run meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coherer.cli.common import Json, amount, print_json
+from coherer.cli.progress import bytes_copied
+from coherer.cli.serve.node_config import DIRECTORY
+
+Directory = Annotated[
+    Path,
+    typer.Option(
+        "--directory",
+        "-d",
+        envvar="COHERER_DIRECTORY",
+        help="The directory of the node, on this machine.",
+    ),
+]
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def backup(
+    target: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", help="The directory of the backup: a new one, or an earlier backup."
+        ),
+    ],
+    *,
+    directory: Directory = DIRECTORY,
+    accounts: Annotated[
+        bool,
+        typer.Option(help="Copy conf/, which contains accounts and their secrets."),
+    ] = True,
+    as_json: Json = False,
+) -> None:
+    """Copy the directory of a node, which may run, or add what is new to an earlier backup.
+
+    The backup is the state at one point of the log: all messages before it, and the offsets, topics
+    and groups at that point. If it is interrupted, the previous backup stays valid.
+    `coherer verify DIR` checks a backup, `coherer restore DIR TO` restores it.
+    """
+    from coherer._server.node.version import check_version
+    from coherer._store.backup import back_up
+
+    check_version(directory)
+    with bytes_copied("Copying", shown=not as_json) as progress:
+        report = back_up(directory, target, accounts=accounts, progress=progress)
+    if as_json:
+        print_json(report)
+        return
+    log = ""
+    if report.log_end is not None:
+        log = f"the log from {report.log_begin:,} to {report.log_end:,}; "
+    typer.echo(
+        f"{target}: {log}{amount(report.files, 'file')}, {report.copied:,} of them copied now "
+        f"({amount(report.copied_bytes, 'byte')})"
+    )

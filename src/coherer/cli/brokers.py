@@ -1,0 +1,105 @@
+"""`coherer brokers`: the brokers of a cluster, their state, rates and disks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coherer.cli.common import (
+    FAILED,
+    AdminTarget,
+    AdminUrl,
+    Json,
+    Password,
+    Url,
+    User,
+    print_json,
+    print_table,
+    time_text,
+)
+
+if TYPE_CHECKING:
+    from coherer._administration.access import Cluster
+    from coherer._administration.cluster import Broker
+
+app = typer.Typer(help="Show the brokers of a cluster.", add_completion=False)
+
+
+@app.command()
+def brokers(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Only this broker, with all reported values.", show_default=False),
+    ] = None,
+    url: Url = "",
+    admin: AdminUrl = None,
+    user: User = None,
+    password: Password = None,
+    as_json: Json = False,
+) -> None:
+    """Show the brokers: address, role, version, rates and disk. `?` stands for an unknown value.
+
+    Exit codes: 0 all brokers answer; 1 a broker does not answer or does not exist; 2 the command
+    line is wrong.
+    """
+    found = AdminTarget(url, admin, None, user, password).run_on_cluster(_brokers)
+    chosen = [one for one in found if name in {None, one.name}]
+    if as_json:
+        print_json(chosen)
+    elif name is not None and chosen:
+        for one in chosen:
+            _describe(one)
+    else:
+        print_table(
+            ("broker", "id", "role", "address", "status", "version", "in/s", "out/s", "disk"),
+            [
+                (
+                    one.name,
+                    one.id,
+                    one.role,
+                    one.address,
+                    one.status,
+                    one.version,
+                    _rate(one.in_per_s),
+                    _rate(one.out_per_s),
+                    None if one.disk_used is None else f"{one.disk_used:.0%}",
+                )
+                for one in chosen
+            ],
+            empty=f"The broker {name} does not exist." if name else "There are no brokers.",
+        )
+    if not chosen or any(one.status not in {"running", None} for one in chosen):
+        raise typer.Exit(FAILED)
+
+
+async def _brokers(cluster: Cluster) -> list[Broker]:
+    from coherer._administration.cluster import brokers as all_brokers
+
+    return await all_brokers(cluster)
+
+
+def _rate(per_s: float | None) -> str | None:
+    return None if per_s is None else f"{per_s:,.1f}"
+
+
+def _describe(broker: Broker) -> None:
+    rows: list[tuple[str, object]] = [
+        ("broker", broker.name),
+        ("id", broker.id),
+        ("role", broker.role),
+        ("cluster", broker.cluster),
+        ("address", broker.address),
+        ("status", broker.status),
+        ("version", broker.version),
+        ("accepts messages", broker.writable),
+        ("can be read", broker.readable),
+        ("messages in/s", _rate(broker.in_per_s)),
+        ("messages out/s", _rate(broker.out_per_s)),
+        ("disk used", None if broker.disk_used is None else f"{broker.disk_used:.1%}"),
+        ("disk, bytes", broker.disk_bytes),
+        ("disk free, bytes", broker.disk_free_bytes),
+        ("started", time_text(broker.started_ms)),
+        *sorted(broker.reported.items()),
+    ]
+    print_table(("field", "value"), rows, empty="")

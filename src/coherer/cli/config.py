@@ -1,0 +1,121 @@
+"""`coherer config`: checks, shows and prints the configuration of `coherer serve`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from coherer._server.node.exposure import warnings
+from coherer._server.node.siblings import check as check_brokers
+from coherer.cli.common import Json, amount, print_json, print_table
+from coherer.cli.serve.node_config import (
+    changed_over_rocketmq,
+    console_settings,
+    console_warnings,
+    from_file,
+    log_options,
+    named,
+    node_options,
+    shown,
+    unknown_variables,
+)
+from coherer.cli.serve.node_config import example as example_file
+from coherer.cli.serve.options import Config, values_of
+from coherer.errors import UsageError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Check and show the configuration of `coherer serve`.",
+)
+
+
+class Shown(msgspec.Struct):
+    """An option as `coherer config show --json` prints it.
+
+    Args:
+        name: its name in a configuration file.
+        value: its value in a configuration file.
+        source: where the value comes from: "default", or the option as the user wrote it.
+    """
+
+    name: str
+    value: str
+    source: str
+
+
+class Checked(msgspec.Struct):
+    """A valid file as `coherer config check --json` prints it.
+
+    Args:
+        file: its path.
+        options: how many options it sets.
+        warnings: what a node with these options would warn about.
+    """
+
+    file: str
+    options: int
+    warnings: list[str]
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(help="The configuration file.")],
+    as_json: Json = False,
+) -> None:
+    """Check a configuration file and its TLS files; print the warnings that a node would log."""
+    values = from_file(file)
+    log_options(values)
+    options, console = node_options(values), console_settings(values)
+    try:
+        check_brokers(options)
+    except UsageError as error:
+        raise named(error, values) from error
+    if options.tls is not None:
+        try:
+            options.tls.server_context()
+        except UsageError as error:
+            raise named(error, values) from error
+    found = [*warnings(options), *console_warnings(console, options)]
+    if as_json:
+        print_json(Checked(str(file), len(values), found))
+        return
+    _warn(found)
+    typer.echo(f"{file} is valid; it sets {amount(len(values), 'option')}.")
+
+
+def _warn(texts: list[str]) -> None:
+    for text in texts:
+        typer.secho("warning: ", err=True, nl=False, fg="yellow", bold=True)
+        typer.echo(text, err=True)
+
+
+@app.command()
+def show(*, config: Config = None, as_json: Json = False) -> None:
+    """Show all options, and where each value comes from: a file, the environment, or a default.
+
+    Settings that RocketMQ's administration has changed (updateBrokerConfig) follow, with Java's
+    names: they are stored in the directory of the node and take precedence over its options.
+    """
+    values = values_of({"config": config})
+    node_options(values)
+    log_options(values)
+    _warn(unknown_variables())
+    rows = [Shown(*row) for row in [*shown(values), *changed_over_rocketmq(values)]]
+    if as_json:
+        print_json(rows)
+        return
+    print_table(
+        ("option", "value", "from"),
+        [(row.name, row.value, row.source) for row in rows],
+        empty="There are no options.",
+    )
+
+
+@app.command()
+def example() -> None:
+    """Print a configuration file with all options, their meaning and their defaults."""
+    typer.echo(example_file(), nl=False)

@@ -1,0 +1,133 @@
+"""Where `coherer consume` starts: `--from` and `--partition`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
+
+from coherer.cli.common import is_rocketmq, parse_moment
+from coherer.errors import UsageError
+
+if TYPE_CHECKING:
+    from coherer.blocking.rocketmq import Client as RocketClient
+    from coherer.blocking.tubemq import Client
+
+_OFFSET_DIGITS: Final = 19
+"""The most digits of an offset."""
+
+Start: TypeAlias = Literal["earliest", "latest"] | datetime | int
+"""Where to start: the beginning or the end of the partitions, a store time, or an offset."""
+
+
+Places: TypeAlias = frozenset[tuple[str | None, int]]
+"""Brokers and partitions; a broker that is None stands for every broker."""
+
+
+def parse_position(text: str) -> Start:
+    """Parse the position that `--from` names.
+
+    Raises:
+        UsageError: it is malformed.
+
+    >>> parse_position("latest"), parse_position("42"), parse_position("2026-01-31T18:30")
+    ('latest', 42, datetime.datetime(2026, 1, 31, 18, 30))
+    """
+    if text in {"earliest", "latest"}:
+        return cast("Literal['earliest', 'latest']", text)
+    moment = None if text.isdecimal() else parse_moment(text)
+    if text.isdecimal() and len(text) < _OFFSET_DIGITS:
+        return int(text)
+    if moment is None:
+        raise UsageError(
+            f"--from {text!r} is not a position in a topic.",
+            hint="Give earliest, latest, a time such as 2026-01-31T18:30, or an offset.",
+        )
+    return moment
+
+
+def parse_partitions(texts: Iterable[str]) -> Places:
+    """Parse the brokers and partitions that `--partition` options name.
+
+    Raises:
+        UsageError: one is malformed.
+
+    >>> parse_partitions(["broker-a:3"])
+    frozenset({('broker-a', 3)})
+    """
+    found: set[tuple[str | None, int]] = set()
+    for text in texts:
+        broker, _, number = text.rpartition(":")
+        if not number.isdecimal():
+            raise UsageError(
+                f"--partition {text!r} is not a partition.", hint="Write it like 0 or broker-a:0."
+            )
+        found.add((broker or None, int(number)))
+    return frozenset(found)
+
+
+def check_group_options(
+    group: str,
+    topics: Sequence[str],
+    start: Start,
+    places: Places,
+    url: str,
+) -> None:
+    """Check the options of a member of a group.
+
+    Raises:
+        UsageError: a group reads all partitions of a topic, and cannot start at an offset.
+    """
+    if places:
+        raise UsageError("--partition excludes --group: a group reads all partitions.")
+    if isinstance(start, int) or (isinstance(start, datetime) and not is_rocketmq(url)):
+        raise UsageError(
+            "A group cannot start there.",
+            hint=f"Set its offsets first: `coherer groups reset {group} --topic {topics[0]} --to "
+            "...`, or read without --group.",
+        )
+
+
+def _chosen(places: Places, topic: str, known: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
+    """Select the partitions to read, as broker and number.
+
+    Raises:
+        UsageError: a partition does not exist.
+    """
+    existing = set(known)
+    if not places:
+        return existing
+    for broker, number in places:
+        if not any(number == one and broker in {None, on} for on, one in existing):
+            named = number if broker is None else f"{broker}:{number}"
+            raise UsageError(
+                f"The partition {named} does not exist.",
+                topic=topic,
+                hint=f"`coherer topics describe {topic}` shows them.",
+            )
+    return {
+        (broker, number)
+        for broker, number in existing
+        if {(None, number), (broker, number)} & places
+    }
+
+
+def begins_of(
+    client: Client | RocketClient,
+    topic: str,
+    start: Start,
+    places: Places,
+) -> dict[tuple[str, int], int]:
+    """Return the start offset of each partition to read, by broker and number."""
+    ends = client.offsets(topic)
+    chosen = _chosen(places, topic, ends)
+    ends = {place: pair for place, pair in ends.items() if place in chosen}
+    match start:
+        case "earliest":
+            return {place: low for place, (low, _) in ends.items()}
+        case "latest":
+            return {place: high for place, (_, high) in ends.items()}
+        case int():
+            return {place: min(max(start, low), high) for place, (low, high) in ends.items()}
+        case _:
+            return client.offsets_since(topic, start, partitions=chosen)

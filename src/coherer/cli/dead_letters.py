@@ -1,0 +1,500 @@
+"""`coherer dead-letters`: list, show, replay, purge, export.
+
+Exit codes: 0 done; 1 a server, the network or a disk failed, or the dead letter does not exist; 2
+the command line is wrong, or it is a TubeMQ cluster; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coherer.cli.common import (
+    FAILED,
+    INTERRUPTED,
+    AdminTarget,
+    Json,
+    Password,
+    RocketUrl,
+    User,
+    Yes,
+    amount,
+    body_text,
+    confirm,
+    iso_time,
+    parse_moment,
+    print_json,
+    print_table,
+    progress_bar,
+    signals_interrupt,
+    time_text,
+)
+from coherer.cli.completion import complete_dead_group, complete_topic
+from coherer.errors import UsageError
+
+if TYPE_CHECKING:
+    from coherer._administration.access import Cluster
+    from coherer._administration.dead_letters import (
+        DeadLetter,
+        DeadLetterQueue,
+        Filter,
+        Page,
+    )
+    from coherer._administration.replay import ReplayProgress
+
+app = typer.Typer(
+    help="Show and replay dead letters, the messages that RocketMQ groups have given up on.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+
+class Form(StrEnum):
+    """The format of exported files."""
+
+    json = "json"
+    parquet = "parquet"
+
+
+Group = Annotated[
+    str,
+    typer.Argument(help="The group.", show_default=False, autocompletion=complete_dead_group),
+]
+Ids = Annotated[
+    list[str] | None,
+    typer.Option("--id", metavar="ID", help="Only the one with this id; may be repeated."),
+]
+Topic = Annotated[
+    str | None,
+    typer.Option("--topic", "-t", help="Only those that were sent to this topic."),
+]
+Tag = Annotated[str | None, typer.Option("--tag", help="Only those with this tag.")]
+Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only those with this key.")]
+Since = Annotated[
+    str | None,
+    typer.Option("--since", metavar="TIME", help="Only those since this time."),
+]
+Until = Annotated[
+    str | None, typer.Option("--until", metavar="TIME", help="Only those before this time.")
+]
+Reason = Annotated[
+    str | None, typer.Option("--reason", help="Only those whose reason contains this text.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, only count.")]
+
+
+AnyGroup = Annotated[
+    str | None,
+    typer.Argument(
+        help="List the dead letters of this group. Default: list the groups and their counts.",
+        show_default=False,
+        autocompletion=complete_dead_group,
+    ),
+]
+OldestFirst = Annotated[
+    bool, typer.Option("--oldest-first", help="List the oldest first instead of the newest.")
+]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="The maximum number.")]
+Cursor = Annotated[
+    str | None, typer.Option("--cursor", help="Continue where the previous list ended.")
+]
+
+
+@app.command("list")
+def list_letters(
+    group: AnyGroup = None,
+    ids: Ids = None,
+    topic: Topic = None,
+    tag: Tag = None,
+    key: Key = None,
+    since: Since = None,
+    until: Until = None,
+    reason: Reason = None,
+    oldest_first: OldestFirst = False,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    url: RocketUrl = "",
+    user: User = None,
+    password: Password = None,
+    as_json: Json = False,
+) -> None:
+    """List the groups that have dead letters, or the dead letters of a group."""
+    target = AdminTarget(url, None, None, user, password)
+    where = _filter(ids, topic, tag, key, since, until, reason)
+    if group is None:
+        if not where.is_empty or cursor:
+            raise UsageError("A filter needs a group.")
+        _print_queues(target.run_on_cluster(_queues), as_json=as_json)
+        return
+
+    async def look(cluster: Cluster) -> Page:
+        from coherer._administration.dead_letters import page
+
+        return await page(
+            cluster,
+            group,
+            newest_first=not oldest_first,
+            limit=limit,
+            cursor=cursor,
+            where=where,
+        )
+
+    _print_page(target.run_on_cluster(look), group, as_json=as_json)
+
+
+@app.command()
+def show(
+    group: Group,
+    message_id: Annotated[
+        str, typer.Argument(help="Its id, or the message's unique id.", show_default=False)
+    ],
+    url: RocketUrl = "",
+    user: User = None,
+    password: Password = None,
+    as_json: Json = False,
+) -> None:
+    """Show everything about a dead letter."""
+
+    async def look(cluster: Cluster) -> tuple[DeadLetter | None, bool]:
+        from coherer._administration.dead_letters import get
+        from coherer._administration.replay import replayed
+
+        letter = await get(cluster, group, message_id)
+        return letter, letter is not None and bool(await replayed(cluster, [letter]))
+
+    letter, sent = AdminTarget(url, None, None, user, password).run_on_cluster(look)
+    if letter is None:
+        typer.echo(f"error: {group} has no dead letter {message_id}.", err=True)
+        raise typer.Exit(FAILED)
+    if as_json:
+        stored = dict(letter.stored_properties)
+        print_json({**_line(letter), "replayed": sent, "stored_properties": stored})
+        return
+    rows: list[tuple[str, object]] = [
+        ("id", letter.id),
+        ("unique id", letter.unique_id or "-"),
+        ("group", letter.group),
+        ("original topic", letter.topic or None),
+        ("original message", letter.origin_id or None),
+        ("tag", letter.tag or "-"),
+        ("keys", ", ".join(letter.keys) or "-"),
+        ("attempts", letter.attempts),
+        ("reason", letter.reason or "-"),
+        ("sent", time_text(letter.born_ms)),
+        ("dead since", time_text(letter.stored_ms)),
+        ("broker", letter.broker),
+        ("queue and offset", f"{letter.partition}, {letter.offset}"),
+        ("replayed to its topic", sent),
+        ("replay of", letter.replay_of or "-"),
+        *((f"property {name}", value) for name, value in letter.properties.items()),
+    ]
+    print_table(("field", "value"), rows, empty="")
+    typer.echo()
+    typer.echo(body_text(letter.body, 10_000))
+
+
+@app.command()
+def replay(
+    group: Group,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="TOPIC",
+            help="Send to this topic. Default: the original topic of each.",
+            autocompletion=complete_topic,
+        ),
+    ] = None,
+    ids: Ids = None,
+    topic: Topic = None,
+    tag: Tag = None,
+    key: Key = None,
+    since: Since = None,
+    until: Until = None,
+    reason: Reason = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    url: RocketUrl = "",
+    user: User = None,
+    password: Password = None,
+    as_json: Json = False,
+) -> None:
+    """Replay dead letters: send each of them again, once.
+
+    A dead letter that an earlier run has sent to the topic, even one that was killed, is not sent
+    again. The dead letters are kept; `purge` deletes them.
+    """
+    where = _filter(ids, topic, tag, key, since, until, reason)
+    target = AdminTarget(url, None, None, user, password)
+    if not (dry_run or yes):
+        planned = _replay(target, group, to, where, dry_run=True)
+        if not planned.sent:
+            _print_replay(planned, to, dry_run=False, as_json=as_json)
+            return
+        confirm(
+            f"Send {amount(planned.sent, 'dead letter')} of {group} to "
+            f"{to or 'their original topics'}?"
+        )
+    try:
+        with signals_interrupt():
+            done = _replay(target, group, to, where, dry_run=dry_run)
+    except KeyboardInterrupt:
+        typer.echo("Interrupted. Run the replay again: nothing is sent twice.", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    _print_replay(done, to, dry_run=dry_run, as_json=as_json)
+
+
+@app.command()
+def purge(
+    group: Group,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    url: RocketUrl = "",
+    user: User = None,
+    password: Password = None,
+    as_json: Json = False,
+) -> None:
+    """Delete all dead letters of a group.
+
+    This deletes the topic that contains them, with those that arrive meanwhile. The next dead
+    letter creates it again. Brokers cannot delete single dead letters.
+    """
+    target = AdminTarget(url, None, None, user, password)
+
+    async def count(cluster: Cluster) -> int:
+        from coherer._administration.dead_letters import queue
+
+        found = await queue(cluster, group)
+        return 0 if found is None else found.count
+
+    async def work(cluster: Cluster) -> int:
+        from coherer._administration.dead_letters import purge as purge_all
+
+        return await purge_all(cluster, group)
+
+    number = target.run_on_cluster(count)
+    if number and not dry_run:
+        if not yes:
+            question = f"Delete {amount(number, 'dead letter')} of {group}?"
+            confirm(question)
+        number = target.run_on_cluster(work)
+    if as_json:
+        print_json({"group": group, "purged": number, "dry_run": dry_run})
+    else:
+        verb = "would be deleted" if dry_run else "deleted"
+        typer.echo(f"{group}: {amount(number, 'dead letter')} {verb}")
+
+
+@app.command()
+def export(
+    group: Group,
+    path: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The file to write.", show_default=False)
+    ],
+    form: Annotated[
+        Form | None,
+        typer.Option(
+            "--format",
+            "-f",
+            help="json: an object on each line, which `coherer produce --format json` accepts; "
+            "parquet: a table. Default: by the extension of the file.",
+        ),
+    ] = None,
+    ids: Ids = None,
+    topic: Topic = None,
+    tag: Tag = None,
+    key: Key = None,
+    since: Since = None,
+    until: Until = None,
+    reason: Reason = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+    url: RocketUrl = "",
+    user: User = None,
+    password: Password = None,
+    as_json: Json = False,
+) -> None:
+    """Write dead letters to a file, as JSON lines or Parquet. The group keeps them."""
+    if path.exists() and not overwrite:
+        raise UsageError(f"{path} exists.", hint="Name a new file, or use --overwrite.")
+    where = _filter(ids, topic, tag, key, since, until, reason)
+    chosen = form or (Form.parquet if path.suffix == ".parquet" else Form.json)
+
+    async def work(cluster: Cluster) -> int:
+        from coherer._administration.dead_letters import queue
+        from coherer._administration.export import export as write
+
+        found = await queue(cluster, group)
+        total = 0 if found is None else found.count
+        with progress_bar("reading") as move:
+            return await write(
+                cluster,
+                group,
+                path,
+                form=chosen.value,
+                where=where,
+                show=lambda seen: move("reading", seen, total),
+            )
+
+    try:
+        written = AdminTarget(url, None, None, user, password).run_on_cluster(work)
+    except OSError as error:
+        typer.echo(f"error: {path} cannot be written: {error.strerror}.", err=True)
+        raise typer.Exit(FAILED) from error
+    if as_json:
+        print_json({"group": group, "file": str(path), "written": written})
+    else:
+        typer.echo(f"{path}: {amount(written, 'dead letter')}")
+
+
+def _filter(
+    ids: Sequence[str] | None,
+    topic: str | None,
+    tag: str | None,
+    key: str | None,
+    since: str | None,
+    until: str | None,
+    reason: str | None,
+) -> Filter:
+    from coherer._administration.dead_letters import Filter
+
+    return Filter(
+        ids=frozenset(ids) if ids else None,
+        topic=topic,
+        tag=tag,
+        key=key,
+        since_ms=_time_ms("--since", since),
+        until_ms=_time_ms("--until", until),
+        reason=reason,
+    )
+
+
+def _time_ms(option: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    moment: datetime | None = parse_moment(text)
+    if moment is None:
+        raise UsageError(
+            f"{option} {text!r} is not a time.", hint="Write it like 2026-01-31T18:30."
+        )
+    return int(moment.timestamp() * 1000)
+
+
+async def _queues(cluster: Cluster) -> list[DeadLetterQueue]:
+    from coherer._administration.dead_letters import queues
+
+    return await queues(cluster)
+
+
+def _print_queues(found: Sequence[DeadLetterQueue], *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            [
+                {
+                    "group": one.group,
+                    "count": one.count,
+                    "oldest": iso_time(one.oldest_ms),
+                    "newest": iso_time(one.newest_ms),
+                    "topic": one.topic,
+                    "brokers": one.parts,
+                }
+                for one in found
+            ]
+        )
+        return
+    print_table(
+        ("group", "dead letters", "oldest", "newest", "brokers"),
+        [
+            (
+                one.group,
+                one.count,
+                time_text(one.oldest_ms) or "-",
+                time_text(one.newest_ms) or "-",
+                tuple(part.broker for part in one.parts),
+            )
+            for one in found
+        ],
+        empty="No group has dead letters.",
+    )
+
+
+def _print_page(found: Page, group: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"letters": [_line(one) for one in found.letters], "cursor": found.cursor})
+        return
+    print_table(
+        ("id", "topic", "tag", "keys", "attempts", "dead since", "reason", "body"),
+        [
+            (
+                one.id,
+                one.topic or None,
+                one.tag or "-",
+                ", ".join(one.keys) or "-",
+                one.attempts,
+                time_text(one.stored_ms),
+                one.reason or "-",
+                body_text(one.body, 40),
+            )
+            for one in found.letters
+        ],
+        empty=f"{group} has no matching dead letters, or does not exist. "
+        "`coherer dead-letters list` shows the groups that have some.",
+    )
+    if found.cursor is not None:
+        typer.echo(f"There are more: --cursor '{found.cursor}'", err=True)
+
+
+def _line(letter: DeadLetter) -> dict[str, object]:
+    import msgspec
+
+    from coherer._administration.export import LetterLine
+
+    return msgspec.to_builtins(LetterLine.of(letter))  # type: ignore[no-any-return]  # a struct
+
+
+def _replay(
+    target: AdminTarget, group: str, to: str | None, where: Filter, *, dry_run: bool
+) -> ReplayProgress:
+    announced = False
+
+    async def work(cluster: Cluster) -> ReplayProgress:
+        from coherer._administration.replay import replay as send
+
+        with progress_bar("replaying") as move:
+
+            def show(now: ReplayProgress) -> None:
+                nonlocal announced
+                if now.waiting and not announced and not sys.stderr.isatty():
+                    announced = True  # on a terminal the progress bar shows it
+                    typer.echo(f"Waiting for {now.waiting}.", err=True)
+                text = f"waiting for {now.waiting}" if now.waiting else f"{now.sent:,} sent"
+                move(text, now.seen, now.total)
+
+            return await send(cluster, group, to=to, where=where, dry_run=dry_run, show=show)
+
+    return target.run_on_cluster(work)
+
+
+def _print_replay(done: ReplayProgress, to: str | None, *, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "dry_run": dry_run,
+                "to": to,
+                "dead_letters": done.total,
+                "sent": done.sent,
+                "already_sent": done.already,
+                "without_topic": done.without_topic,
+            }
+        )
+        return
+    verb = "would be sent" if dry_run else "sent"
+    text = f"{amount(done.sent, 'dead letter')} {verb}; {done.already:,} were sent before"
+    if done.without_topic:
+        text += f"; {done.without_topic:,} have no known topic (use --to)"
+    typer.echo(text)

@@ -1,0 +1,206 @@
+"""`coherer drain`: lets consumers finish, then stops a node, as in a rolling restart."""
+
+from __future__ import annotations
+
+import base64
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+import typer
+
+from coherer.cli.common import Json, Password, User, amount, print_json, signals_interrupt
+from coherer.errors import CohererError, ConnectError, RefusedError, UsageError
+
+if TYPE_CHECKING:
+    from coherer._server.node.drain import DrainStatus
+
+UNREAD: Final = 3
+"""Exit code: the node has stopped, but connected consumers had not read everything."""
+
+_POLL_S: Final = 0.3
+_HTTP_TIMEOUT_S: Final = 10.0
+
+app = typer.Typer(add_completion=False)
+
+
+class Drained(msgspec.Struct):
+    """The result, as `--json` prints it.
+
+    Args:
+        state: "drained", "timed out", or "serving" after --cancel.
+        lag: the number of messages that connected groups had not acknowledged.
+        elapsed_s: how long it took.
+    """
+
+    state: str
+    lag: int
+    elapsed_s: float
+
+
+@app.command()
+def drain(
+    *,
+    admin: Annotated[
+        str,
+        typer.Option("--admin", envvar="COHERER_ADMIN", help="HTTP administration of the node."),
+    ] = "http://127.0.0.1:8080",
+    token: Annotated[
+        str | None,
+        typer.Option(
+            "--token", envvar="COHERER_TOKEN", help="Token for changes. Default: abc, as in Java."
+        ),
+    ] = None,
+    user: User = None,
+    password: Password = None,
+    timeout: Annotated[
+        float, typer.Option(min=0, help="Seconds after which the node stops in any case.")
+    ] = 300.0,
+    grace: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="Seconds for which sends are accepted while producers move to other brokers.",
+        ),
+    ] = 15.0,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Cancel a drain: accept sends again.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Move producers elsewhere, wait until connected consumers have read everything, and stop.
+
+    A draining node accepts no more sends. Ctrl-C does not end the drain; --cancel does.
+
+    Exit codes: 0 drained and stopped; 1 the node cannot be reached or refuses the account; 2 the
+    command line is wrong, or this node cannot be drained now; 3 stopped after the timeout, with
+    messages that connected consumers had not read.
+    """
+    node = _Node(admin, token, user, password)
+    if cancel:
+        status = node.ask({"cancel": "true"})
+        _report(Drained(status.state, status.lag, status.elapsed_s), as_json=as_json)
+        return
+    status = node.ask({"timeout_s": str(timeout), "grace_s": str(grace)})
+    with signals_interrupt(), _progress(shown=not as_json) as show:
+        while True:
+            show(status)
+            try:
+                status = node.ask()
+            except ConnectError:
+                break
+            time.sleep(_POLL_S)
+    _report(Drained(status.state, status.lag, status.elapsed_s), as_json=as_json)
+    if status.state != "drained":
+        raise typer.Exit(UNREAD if status.state == "timed out" else 1)
+
+
+def _report(result: Drained, *, as_json: bool) -> None:
+    if as_json:
+        print_json(result)
+        return
+    match result.state:
+        case "drained":
+            text = f"Drained and stopped after {result.elapsed_s:.1f} s."
+        case "timed out":
+            unread = amount(result.lag, "message")
+            text = f"Stopped after {result.elapsed_s:.1f} s; {unread} unread, but stored."
+        case "serving":
+            text = "The node accepts sends again."
+        case _:
+            text = "The node stopped before the drain had ended."
+    typer.echo(text)
+
+
+class _Node:
+    """The administration of one node."""
+
+    def __init__(self, url: str, token: str | None, user: str | None, password: str | None) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise UsageError(f"--admin {url!r} is not a URL.", hint="Write http://host:port.")
+        from coherer._server.node.node_options import JAVA_TOKEN
+
+        self._url = url.rstrip("/")
+        if user is not None:
+            proof = base64.b64encode(f"{user}:{password or ''}".encode()).decode()
+            self._authorization = f"Basic {proof}"
+        else:
+            self._authorization = f"Bearer {token or JAVA_TOKEN}"
+
+    def ask(self, form: dict[str, str] | None = None) -> DrainStatus:
+        """Start or cancel a drain with a form; without a form, ask for the progress.
+
+        Raises:
+            ConnectError: the node does not answer.
+            RefusedError: the node refuses the account or token.
+            UsageError: the server is not a Coherer node, or cannot drain.
+        """
+        from coherer._server.node.drain import PATH, DrainStatus
+
+        request = urllib.request.Request(  # noqa: S310 - the scheme was checked
+            self._url + PATH,
+            None if form is None else urllib.parse.urlencode(form).encode(),
+            {"Authorization": self._authorization},
+        )
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(request, timeout=_HTTP_TIMEOUT_S) as answer:
+                return msgspec.json.decode(answer.read(), type=DrainStatus)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise self._refused(error.code, error.read().decode(errors="replace")) from error
+        except (OSError, EOFError) as error:
+            raise ConnectError(
+                f"The node at {self._url} does not answer: {_reason(error)}.",
+                hint="Name its HTTP administration with --admin. A node without one drains on "
+                "SIGUSR1.",
+            ) from error
+        except msgspec.DecodeError as error:
+            raise UsageError(f"{self._url} is not the administration of a Coherer node.") from error
+
+    def _refused(self, status: int, text: str) -> CohererError:
+        if status in {401, 403}:
+            return RefusedError(
+                f"The node at {self._url} refused the request: {text.strip()}",
+                hint="Set --token, or --user and --password of an account with all permissions.",
+            )
+        hint = "" if status != 404 else "It may be a Java server, or an older Coherer."
+        return UsageError(f"{self._url} answers {status}: {text.strip()}", hint=hint)
+
+
+@contextmanager
+def _progress(*, shown: bool) -> Generator[Callable[[DrainStatus], None]]:
+    """Show how many messages are unread."""
+    if not shown or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task, most = bar.add_task("Draining", total=None), 0
+
+        def show(status: DrainStatus) -> None:
+            nonlocal most
+            most = max(most, status.lag, 1)
+            text = (
+                f"{amount(status.lag, 'message')} unread by {amount(len(status.groups), 'group')}"
+            )
+            if status.senders:
+                text += "; producers are still sending"
+            bar.update(task, description=text, completed=most - status.lag, total=most)
+
+        yield show
+
+
+def _reason(error: Exception) -> str:
+    """Why a request failed, as the system says it."""
+    inner = getattr(error, "reason", error)
+    return getattr(inner, "strerror", None) or str(inner)

@@ -1,0 +1,93 @@
+"""The options that all jobs on Spark have, declared once.
+
+A command decorated with `with_arguments` takes them as its first parameter, and its own options
+behind it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter
+from typing import Any, Concatenate, ParamSpec, cast, get_type_hints
+
+import msgspec
+
+from coherer._common.masking import masked
+from coherer.cli import jobs
+from coherer.cli.common import Json, Password, Url, User, is_rocketmq
+
+P = ParamSpec("P")
+
+
+class JobArguments(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user gave; each field is an option or argument of the command line."""
+
+    topic: jobs.Topic = None
+    dead_letters: jobs.DeadLetters = None
+    stores: jobs.Stores = None
+    broker_name: jobs.BrokerName = None
+    begin: jobs.From = None
+    until: jobs.Until = None
+    partitions: jobs.Partitions = None
+    dry_run: jobs.DryRun = False
+    spark_remote: jobs.SparkRemote = None
+    url: Url = ""
+    user: User = None
+    password: Password = None
+    as_json: Json = False
+
+    def source(self, columns: tuple[str, ...] | None, *, lenient: bool = False) -> jobs.Source:
+        """The source that they name.
+
+        Args:
+            columns: see `Source`.
+            lenient: see `Source`.
+
+        Raises:
+            UsageError: an argument is wrong, or one is missing.
+        """
+        paths = jobs.local_stores(self.stores)
+        tubemq = not paths and not is_rocketmq(self.url)
+        return jobs.Source(
+            topic=jobs.source_topic(self.topic, self.dead_letters, tubemq=tubemq),
+            url=self.url,
+            stores=paths,
+            broker_name=self.broker_name,
+            user=self.user,
+            password=self.password,
+            begin=jobs.edge(self.begin, "--from"),
+            end=jobs.edge(self.until, "--until"),
+            partitions=frozenset(self.partitions) if self.partitions else None,
+            columns=columns,
+            lenient=lenient,
+        )
+
+    def __repr__(self) -> str:
+        return masked(self, "password")
+
+
+def with_arguments(command: Callable[Concatenate[JobArguments, P], None]) -> Callable[..., None]:
+    """Gives a command the options of `JobArguments` in place of its first parameter."""
+    shared = get_type_hints(JobArguments, include_extras=True)
+    _, *own = inspect.signature(command, eval_str=True).parameters.values()
+
+    # Any: Typer calls it with the values of the options.
+    @wraps(command)
+    def run(**given: Any) -> None:
+        arguments = JobArguments(**{name: given.pop(name) for name in shared})
+        cast("Callable[..., None]", command)(arguments, **given)
+
+    parameters = [
+        Parameter(
+            field.name,
+            Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=shared[field.name],
+        )
+        for field in msgspec.structs.fields(JobArguments)
+    ]
+    keywords = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in own]
+    vars(run)["__signature__"] = inspect.Signature([*keywords, *parameters])
+    return run

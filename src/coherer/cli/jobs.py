@@ -1,0 +1,529 @@
+"""Operators' jobs on Spark: their source, Spark session, progress and dry run.
+
+A job (such as `coherer export`) describes what it reads as a `Source`, shows it with
+`Source.preview()` for a dry run, and runs a Spark query in `session()`. Spark is this process
+(`local[*]`), a Spark Connect server (`--spark-remote`), or the cluster to which `spark-submit`
+submitted the command.
+
+Exit codes: 0 done; 1 the source, Spark or a disk failed; 2 the command line is wrong; 130
+interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing, contextmanager
+from datetime import datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, cast
+
+import msgspec
+import typer
+
+from coherer._common.masking import masked
+from coherer._record.system_topics import DLQ_PREFIX
+from coherer.cli.common import INTERRUPTED, amount, is_rocketmq, print_json, print_table
+from coherer.errors import CohererError, UnavailableError, UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.connect.shell.progress import ProgressHandler, StageInfo
+
+    from coherer.spark.planning import Range
+
+POLL_S: Final = 0.2
+"""The interval at which the progress is updated."""
+
+_NAME: Final = "coherer"
+_COHERERS_ERROR: Final = re.compile(r"^coherer\.[\w.]*?(\w+Error): (.+)$", re.MULTILINE)
+
+
+Topic = Annotated[
+    str | None,
+    typer.Argument(help="The topic, unless --dead-letters is given.", show_default=False),
+]
+Stores = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--store",
+        help="Read the files in this directory instead of asking a broker: a node's --directory or "
+        "Java's storePathRootDir, running or stopped. May be repeated and contain wildcards.",
+        show_default=False,
+    ),
+]
+BrokerName = Annotated[
+    str | None,
+    typer.Option("--broker-name", help="With --store: the broker's name, if the files lack it."),
+]
+DeadLetters = Annotated[
+    str | None,
+    typer.Option(
+        "--dead-letters", metavar="GROUP", help="Read the dead letters of a RocketMQ group."
+    ),
+]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        help="Start at this offset, or at the first message stored at this time or later (ISO 8601 "
+        "with a time zone). Default: the beginning.",
+    ),
+]
+Until = Annotated[
+    str | None,
+    typer.Option(
+        "--until", help="End before this offset or time, as in --from. Default: the current end."
+    ),
+]
+Partitions = Annotated[
+    list[int] | None,
+    typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated."),
+]
+SparkRemote = Annotated[
+    str | None,
+    typer.Option(
+        "--spark-remote",
+        envvar="SPARK_REMOTE",
+        help="A Spark Connect server, sc://host:port. Default: Spark in this process, or the "
+        "cluster of spark-submit.",
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be read, without Spark, and exit.")
+]
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job reads.
+
+    Args:
+        topic: its topic.
+        url: the cluster; not used with `stores`.
+        stores: directories with files.
+        broker_name: the broker's name, if the files do not contain it.
+        user: the account.
+        password: its password; `repr` omits it.
+        begin: an offset or a store time; None for the beginning.
+        end: the offset or time before which it ends; None for the current end.
+        partitions: the partitions to read; None for all.
+        columns: the columns to read; None for all of Spark's source and the properties.
+        lenient: skip damaged and deleted messages instead of failing.
+    """
+
+    topic: str
+    url: str = ""
+    stores: tuple[str, ...] = ()
+    broker_name: str | None = None
+    user: str | None = None
+    password: str | None = None
+    begin: int | datetime | None = None
+    end: int | datetime | None = None
+    partitions: frozenset[int] | None = None
+    columns: tuple[str, ...] | None = None
+    lenient: bool = False
+
+    def __repr__(self) -> str:
+        return masked(self, "password")
+
+    @property
+    def format(self) -> str:
+        """The name of Spark's format."""
+        return "rocketmq" if self.stores or is_rocketmq(self.url) else "tubemq"
+
+    def options(self) -> dict[str, str]:
+        """The options for Spark's source."""
+        times = {"startingTimestamp": self.begin, "endingTimestamp": self.end}
+        given = {
+            "topic": self.topic,
+            "path": ",".join(self.stores) or None,
+            "brokerName": self.broker_name,
+            "url": None if self.stores else self.url,
+            "user": self.user,
+            "password": self.password,
+            "columns": ",".join(self._read_columns()),
+            "pushdown": "true" if self._is_filtered else None,
+            "mode": "DROP" if self.lenient else None,
+            "failOnDataLoss": "false" if self.lenient else None,
+            **{name: at.isoformat() for name, at in times.items() if isinstance(at, datetime)},
+        }
+        return {name: text for name, text in given.items() if text is not None}
+
+    @property
+    def _is_filtered(self) -> bool:
+        return self.partitions is not None or any(
+            isinstance(at, int) for at in (self.begin, self.end)
+        )
+
+    def _read_columns(self) -> tuple[str, ...]:
+        """The columns, and those that the limits need."""
+        needed = ["partition"] if self.partitions is not None else []
+        needed += ["offset"] if isinstance(self.begin, int) or isinstance(self.end, int) else []
+        return tuple(dict.fromkeys([*self.wanted_columns(), *needed]))
+
+    def wanted_columns(self) -> tuple[str, ...]:
+        """The columns of the result."""
+        from coherer.spark.columns import DEFAULT
+
+        return self.columns or (*DEFAULT, "properties")
+
+    def table(self, spark: SparkSession) -> DataFrame:
+        """The rows, as a table of Spark."""
+        rows = spark.read.format(self.format).options(**self.options()).load()
+        if isinstance(self.begin, int):
+            rows = rows.where(rows["offset"] >= self.begin)
+        if isinstance(self.end, int):
+            rows = rows.where(rows["offset"] < self.end)
+        if self.partitions is not None:
+            rows = rows.where(rows["partition"].isin(sorted(self.partitions)))
+        return rows.select(*self.wanted_columns())
+
+    def preview(self) -> list[Part]:
+        """What would be read now, by partition, from the brokers or the files.
+
+        It is never lenient: a topic that does not exist is not an empty one.
+
+        Raises:
+            CohererError: the source, or a part of it, cannot be read or does not exist.
+        """
+        from coherer.spark.files import file_options, plan
+        from coherer.spark.options import read_options
+        from coherer.spark.pushdown import Wanted
+        from coherer.spark.queue import OPENERS
+        from coherer.spark.topics import Topics, monotonic_ms, ranges_of
+
+        wanted = Wanted(
+            partitions=self.partitions,
+            offsets=(
+                self.begin if isinstance(self.begin, int) else 0,
+                self.end if isinstance(self.end, int) else None,
+            ),
+        )
+        given = msgspec.structs.replace(self, lenient=False).options()
+        if self.stores:
+            shares = plan(file_options(given, self.format), wanted)
+            return _parts(
+                (one, one.rows * stretch.size_bytes / stretch.rows)
+                for share in shares
+                for stretch in share
+                for one in stretch.ranges
+            )
+        options = read_options(given, self.format)
+        with closing(OPENERS[self.format](options.access)) as queue:
+            Topics(options, monotonic_ms).check_whole(queue)
+            ranges, _ = ranges_of(queue, options)
+        return _parts((one, None) for one in wanted.limit(ranges) if one.rows)
+
+    def is_counted(self, parts: Sequence[Part]) -> bool:
+        """Whether offsets count messages; on Java's TubeMQ broker they do not."""
+        if self.format != "tubemq":
+            return True
+        from coherer.spark.options import read_options
+        from coherer.spark.planning import Range
+        from coherer.spark.queue import OPENERS
+
+        with closing(
+            OPENERS[self.format](read_options(self.options(), self.format).access)
+        ) as queue:
+            for part in {part.broker: part for part in parts}.values():
+                one = Range(part.topic, part.broker, part.partition, part.begin, part.end)
+                with queue.reader(one, ("offset",)) as reader:
+                    if not reader.exact:
+                        return False
+        return True
+
+
+class Part(msgspec.Struct, frozen=True):
+    """The part of a partition that would be read: offsets `[begin, end)`.
+
+    `rows` is the difference (with Java's TubeMQ broker: of positions in an index). `bytes` is the
+    estimated size of the records; None with a broker.
+    """
+
+    topic: str
+    broker: str
+    partition: int
+    begin: int
+    end: int
+    rows: int
+    bytes: int | None = None
+
+
+def _parts(ranges: Iterable[tuple[Range, float | None]]) -> list[Part]:
+    """Add up ranges, and the sizes of their records, by partition."""
+    found: dict[tuple[str, str, int], list[tuple[Range, float | None]]] = {}
+    for one, size in ranges:
+        found.setdefault((one.topic, one.broker, one.partition), []).append((one, size))
+    return [
+        Part(
+            *key,
+            min(one.start for one, _ in some),
+            max(one.end for one, _ in some),
+            sum(one.rows for one, _ in some),
+            None if some[0][1] is None else round(sum(size or 0 for _, size in some)),
+        )
+        for key, some in sorted(found.items())
+    ]
+
+
+def print_preview(parts: Sequence[Part], *, as_json: bool) -> None:
+    """Print what would be read."""
+    if as_json:
+        print_json({"dry_run": True, "rows": sum(part.rows for part in parts), "parts": parts})
+        return
+    print_table(
+        ("topic", "broker", "partition", "begin", "end", "rows", "bytes"),
+        [msgspec.structs.astuple(part) for part in parts],
+        empty="There is nothing to read.",
+    )
+
+
+def source_topic(topic: str | None, dead_letters: str | None, *, tubemq: bool) -> str:
+    """Return the topic that the arguments of a command name.
+
+    Raises:
+        UsageError: both or none are given, or TubeMQ has no dead letters.
+
+    >>> source_topic(None, "payers", tubemq=False)
+    '%DLQ%payers'
+    """
+    if (topic is None) == (dead_letters is None):
+        raise UsageError("Give either a topic or --dead-letters.")
+    if dead_letters is None:
+        return str(topic)
+    if tubemq:
+        raise UsageError(
+            "TubeMQ has no dead letters.",
+            hint="Read those of a RocketMQ group from rocketmq://host:port or --store.",
+        )
+    return DLQ_PREFIX + dead_letters
+
+
+def edge(text: str | None, option: str) -> int | datetime | None:
+    """Parse an offset or a time.
+
+    Raises:
+        UsageError: it is neither.
+
+    >>> edge("17", "--from"), edge("2026-11-21T06:00:00Z", "--from").hour
+    (17, 6)
+    """
+    if text is None or text.isdecimal():
+        return None if text is None else int(text)
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        raise UsageError(
+            f"{option} {text} is neither an offset nor a time.",
+            hint="Write a time with its zone: 2026-11-21T06:00:00Z.",
+        )
+    return at
+
+
+def local_stores(paths: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the stores of a command line as absolute paths."""
+    return tuple(
+        path if path.startswith("file:") else str(Path(path).absolute()) for path in paths or ()
+    )
+
+
+def check_installed() -> None:
+    """Check that Spark is installed.
+
+    Raises:
+        UsageError: Spark is not installed.
+    """
+    if find_spec("pyspark") is None or find_spec("pyarrow") is None:
+        raise UsageError("Jobs need Spark.", hint='Try: pip install "coherer[spark]".')
+
+
+@contextmanager
+def session(remote: str | None) -> Generator[SparkSession]:
+    """Provide the Spark session of a job.
+
+    An active session is used and left open; a new one is stopped at the end. Errors of Coherer's
+    source are raised as the errors that they were before Spark wrapped them, and Ctrl-C ends the
+    command.
+
+    Args:
+        remote: a Spark Connect server; None for Spark in this process or under `spark-submit`.
+
+    Raises:
+        CohererError: the source failed.
+        UnavailableError: Spark failed.
+    """
+    from pyspark.sql import SparkSession
+
+    from coherer.spark import configure
+    from coherer.spark.session import REDACTION, SECRETS
+
+    if remote is None and (active := SparkSession.getActiveSession()) is not None:
+        with _own_errors():
+            yield active
+        return
+    builder = SparkSession.builder.appName(_NAME)
+    if remote is not None:
+        builder = builder.remote(remote).config(REDACTION, SECRETS)
+    elif "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit sets it, and the master
+        builder = configure(builder.master("local[*]")).config("spark.ui.enabled", "false")
+    builder = builder.config("spark.sql.python.filterPushdown.enabled", "true")
+    builder = builder.config("spark.sql.session.timeZone", "UTC")
+    with _own_errors():
+        spark = builder.getOrCreate()
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+@contextmanager
+def _own_errors() -> Generator[None]:
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        raise spark_error(str(error)) from error
+    except KeyboardInterrupt:
+        typer.echo("Stopped.", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def spark_error(text: str) -> CohererError:
+    r"""Convert the error of a query: to Coherer's error in its text, or to its first line.
+
+    >>> spark_error("Job aborted.\n caused by coherer.errors.UsageError: No.")
+    UnavailableError('Spark failed: Job aborted.')
+    >>> spark_error("Job aborted.\ncoherer.errors.UsageError: No.\n at x")
+    UsageError('No.')
+    """
+    found = _COHERERS_ERROR.findall(text)
+    if found:
+        name, reason = found[-1]
+        return UsageError(reason) if name == UsageError.__name__ else CohererError(reason)
+    first_line, _, _ = text.strip().partition("\n")
+    return UnavailableError(f"Spark failed: {first_line}")
+
+
+def copy(
+    source: Source,
+    to: str,
+    remote: str | None,
+    rows: Callable[[SparkSession], DataFrame],
+    write: Callable[[DataFrame], None],
+    *,
+    as_json: bool,
+) -> None:
+    """Write rows, and print how many there were.
+
+    Args:
+        source: the source of the rows.
+        to: the target, for the output.
+        remote: see `session`.
+        rows: returns the rows.
+        write: writes them.
+        as_json: print JSON for programs, and no progress.
+    """
+    begun_s = time.monotonic()
+    with session(remote) as spark:
+        from pyspark.sql import Observation
+        from pyspark.sql.functions import count, lit
+
+        counted = Observation()
+        observed = rows(spark).observe(counted, count(lit(1)).alias("rows"))
+        with progress(spark, f"{source.topic} to {to}", shown=not as_json):
+            write(observed)
+        written = int(counted.get["rows"])
+    seconds = round(time.monotonic() - begun_s, 1)
+    if as_json:
+        print_json({"topic": source.topic, "to": to, "rows": written, "seconds": seconds})
+    else:
+        typer.echo(f"{source.topic}: {amount(written, 'message')} to {to}, {seconds} s")
+
+
+@contextmanager
+def progress(spark: SparkSession, title: str, *, shown: bool) -> Generator[None]:
+    """Shows the tasks of the jobs that run inside, on stderr.
+
+    Args:
+        spark: the session.
+        title: what the job does.
+        shown: whether to show anything; only a terminal shows it.
+    """
+    if not shown or not sys.stderr.isatty():
+        yield
+        return
+    tasks = _task_counter(spark)
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+
+    # A long path is cut, so that the numbers are seen.
+    columns = (
+        TextColumn(
+            "{task.description}",
+            table_column=Column(ratio=2, no_wrap=True, overflow="ellipsis"),
+        ),
+        BarColumn(None, table_column=Column(ratio=1)),
+        MofNCompleteColumn(),
+        TextColumn("tasks"),
+        TimeElapsedColumn(),
+    )
+    done = threading.Event()
+    with Progress(*columns, console=Console(stderr=True), transient=True, expand=True) as bars:
+        bar = bars.add_task(title, total=None)
+
+        def watch() -> None:
+            while not done.wait(POLL_S):
+                total, completed = tasks()
+                bars.update(bar, total=total or None, completed=completed)
+
+        watcher = threading.Thread(target=watch, name="coherer-progress", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            done.set()
+            watcher.join()
+
+
+def _task_counter(spark: SparkSession) -> Callable[[], tuple[int, int]]:
+    """Counts the tasks of the active stages, and those that are completed."""
+    if not hasattr(spark, "_jsc"):
+        return _remote_task_counter(spark)
+    tracker = spark.sparkContext.statusTracker()
+
+    def count() -> tuple[int, int]:
+        total = completed = 0
+        for number in tracker.getActiveStageIds():
+            stage = tracker.getStageInfo(number)
+            if stage is not None:
+                total += stage.numTasks
+                completed += stage.numCompletedTasks
+        return total, completed
+
+    return count
+
+
+def _remote_task_counter(spark: SparkSession) -> Callable[[], tuple[int, int]]:
+    """The same through Spark Connect, whose server reports the stages of a query as it runs."""
+    latest = (0, 0)
+
+    # Spark gives the arguments by their names.
+    def note(*, stages: Iterable[StageInfo] | None, **_: object) -> None:
+        nonlocal latest
+        known = list(stages or ())
+        latest = (
+            sum(stage.num_tasks for stage in known),
+            sum(stage.num_completed_tasks for stage in known),
+        )
+
+    spark.registerProgressHandler(cast("ProgressHandler", note))
+    return lambda: latest

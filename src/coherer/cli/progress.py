@@ -1,0 +1,36 @@
+"""Progress bars on stderr, if that is a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+
+def _ignore(done: int, total: int) -> None:
+    """Show nothing."""
+
+
+@contextmanager
+def bytes_copied(what: str, *, shown: bool = True) -> Generator[Callable[[int, int], None]]:
+    """Show a progress bar for bytes; yields a function that takes the copied and the total bytes.
+
+    Args:
+        what: the text before the bar.
+        shown: whether to show the bar.
+    """
+    if not shown or not sys.stderr.isatty():
+        yield _ignore
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(),
+               TimeRemainingColumn())  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+
+        def show(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=max(total, 1))
+
+        yield show

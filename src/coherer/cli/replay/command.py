@@ -1,0 +1,210 @@
+"""`coherer replay`: messages again, into another topic, or to a group.
+
+A replay into a topic gives each message an origin that does not depend on the run: the properties
+`spark.query` (`replay TOPIC`), `spark.batch`, `spark.part` (broker and partition) and `spark.seq`
+(offset and id). So `coherer.spark.deduplicate` removes what a second run sends again, and
+`--resume` does not send it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+import typer
+
+from coherer.cli import jobs
+from coherer.cli.common import (
+    AdminTarget,
+    AdminUrl,
+    Token,
+    Yes,
+    amount,
+    confirm,
+    is_rocketmq,
+)
+from coherer.cli.job_arguments import JobArguments, with_arguments
+from coherer.cli.replay.group import moves_of, print_moves, set_offsets
+from coherer.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COLUMNS: Final = (
+    "broker", "partition", "offset", "id", "key", "tag", "timestamp", "value", "properties",
+)  # fmt: skip
+SENT: Final = ("key", "tag", "timestamp", "value", "properties")
+ORIGIN: Final = ("spark.query", "spark.batch", "spark.part", "spark.seq")
+
+app = typer.Typer(help="Send messages of a topic again.", add_completion=False)
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a replay sends to.
+
+    Args:
+        topic: the topic.
+        url: its cluster.
+        transactional: the directory for decisions, if consumers see all or nothing.
+        resume: skip what the topic has from an earlier run.
+    """
+
+    topic: str
+    url: str
+    transactional: str | None = None
+    resume: bool = False
+
+    @property
+    def format(self) -> str:
+        """The name of Spark's format."""
+        return "rocketmq" if is_rocketmq(self.url) else "tubemq"
+
+
+To = Annotated[str | None, typer.Option("--to", metavar="TOPIC", help="Send to this topic.")]
+Group = Annotated[
+    str | None,
+    typer.Option("--group", "-g", help="Deliver again to this group: move it back to --from."),
+]
+Transactional = Annotated[
+    str | None,
+    typer.Option(
+        "--transactional",
+        metavar="DIR",
+        help="RocketMQ: consumers see all messages or none; a directory for the decisions.",
+    ),
+]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume", help="Skip what an earlier replay over the same protocol has sent to --to."
+    ),
+]
+
+
+@app.command()
+@with_arguments
+def replay(
+    given: JobArguments,
+    to: To = None,
+    group: Group = None,
+    transactional: Transactional = None,
+    resume: Resume = False,
+    yes: Yes = False,
+    admin: AdminUrl = None,
+    token: Token = None,
+) -> None:
+    """Send messages of a topic again: to another topic with Spark, or to a group.
+
+    --to copies messages with key, tag, time and properties to another topic of --url, from --url or
+    from the files of --store. --group moves the offsets of a group back to --from, never forward,
+    and asks before that. Exit codes: 0 done; 1 the source, the target or Spark failed; 2 the
+    command line is wrong; 130 interrupted.
+    """
+    jobs.check_installed()
+    if (to is None) == (group is None):
+        raise UsageError("Give either --to or --group.")
+    source = given.source(COLUMNS)
+    if group is not None:
+        if given.begin is None:
+            raise UsageError("--group needs --from.", hint="It moves the group back to there.")
+        if given.stores or transactional or resume or given.until:
+            raise UsageError("--group excludes --store, --until, --transactional and --resume.")
+        administration = AdminTarget(given.url, admin, token, given.user, given.password)
+        _move(source, administration, group, dry_run=given.dry_run, yes=yes, as_json=given.as_json)
+        return
+    target = Target(topic=str(to), url=given.url, transactional=transactional, resume=resume)
+    _check(source, target)
+    if given.dry_run:
+        jobs.print_preview(source.preview(), as_json=given.as_json)
+        return
+    _send(source, target, given.spark_remote, as_json=given.as_json)
+
+
+def _move(
+    source: jobs.Source,
+    target: AdminTarget,
+    group: str,
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    moves = moves_of(source, target, group)
+    count = sum(move.messages for move in moves)
+    print_moves(moves, group, dry_run=dry_run, as_json=as_json)
+    if dry_run or not moves:
+        return
+    if not yes:
+        confirm(f"Deliver {amount(count, 'message')} again?")
+    set_offsets(source, target, group, moves)
+    if not as_json:
+        typer.echo(f"{group}: {amount(count, 'message')} will be delivered again")
+
+
+def _check(source: jobs.Source, target: Target) -> None:
+    if target.topic == source.topic and not source.stores:
+        raise UsageError(
+            "A replay into its own topic doubles it.",
+            hint="--group delivers messages again to one group.",
+        )
+    if target.transactional is None:
+        return
+    if target.format != "rocketmq":
+        raise UsageError("TubeMQ has no transactions.", hint="Leave --transactional out.")
+    if target.resume:
+        raise UsageError(
+            "--transactional and --resume exclude each other.",
+            hint="A transactional replay sends everything or nothing.",
+        )
+
+
+def _send(source: jobs.Source, target: Target, remote: str | None, *, as_json: bool) -> None:
+    options = _access(source, target) | {"topic": target.topic}
+    if target.transactional is None:
+        options["includeOrigin"] = "false"
+    else:
+        options |= {"transactional": "true", "checkpointLocation": target.transactional}
+    jobs.copy(
+        source,
+        target.topic,
+        remote,
+        lambda spark: _outgoing(source, target, spark),
+        lambda rows: rows.write.format(target.format).options(**options).mode("append").save(),
+        as_json=as_json,
+    )
+
+
+def _access(source: jobs.Source, target: Target) -> dict[str, str]:
+    given = {"url": target.url, "user": source.user, "password": source.password}
+    return {name: text for name, text in given.items() if text is not None}
+
+
+def _outgoing(source: jobs.Source, target: Target, spark: SparkSession) -> DataFrame:
+    """The rows to send, with their origins."""
+    from pyspark.sql import functions as sf
+
+    part = sf.concat_ws(":", "broker", "partition").alias("part")
+    number = sf.concat_ws("-", "offset", "id").alias("seq")
+    rows = source.table(spark).select("*", part, number)
+    query = f"replay {source.topic}"
+    if target.resume:
+        there = spark.read.format(target.format).options(
+            **_access(source, target), topic=target.topic, columns="properties"
+        )
+        found = there.load().where(sf.col("properties")["spark.query"] == query)
+        done = found.select(
+            sf.col("properties")["spark.part"].alias("part"),
+            sf.col("properties")["spark.seq"].alias("seq"),
+        )
+        rows = rows.join(done, ["part", "seq"], "left_anti")
+    properties = sf.map_filter(
+        sf.coalesce("properties", sf.create_map().cast("map<string,string>")),
+        lambda name, _: ~name.isin(*ORIGIN),
+    )
+    if target.transactional is None:
+        origin = [sf.lit(query), sf.lit("0"), sf.col("part"), sf.col("seq")]
+        pairs = [
+            one for name, value in zip(ORIGIN, origin, strict=True) for one in (sf.lit(name), value)
+        ]
+        properties = sf.map_concat(properties, sf.create_map(*pairs))
+    return rows.withColumn("properties", properties).select(*SENT)

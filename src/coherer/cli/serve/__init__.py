@@ -1,0 +1,1 @@
+"""`coherer serve`: its options, its configuration file, and the processes of several brokers."""

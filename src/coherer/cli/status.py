@@ -1,0 +1,294 @@
+"""`coherer status`: the state of a node or a cluster.
+
+A Coherer node reports everything over HTTP. For other servers, this command shows what their
+protocol reports; the rest is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, cast
+
+import msgspec
+import typer
+
+from coherer._common.node_status import DiskStatus, LimitStatus, NodeStatus
+from coherer._record.system_topics import SYSTEM_GROUP_PREFIX
+from coherer._views import GroupState, TopicState
+from coherer.cli.common import (
+    UNKNOWN,
+    AdminTarget,
+    AdminUrl,
+    AnyAdmin,
+    Json,
+    Password,
+    Token,
+    Url,
+    User,
+    cell_text,
+    is_rocketmq,
+    print_json,
+)
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from coherer._client.rocketmq.admin import Admin as RocketAdmin
+    from coherer._client.tubemq.admin import Admin
+
+app = typer.Typer(add_completion=False)
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_UNIT = 1024
+
+
+class BrokerLine(msgspec.Struct, frozen=True):
+    """A broker of a cluster.
+
+    Args:
+        name: its name or number.
+        address: host and port.
+        version: the version of its software; None if it is unknown.
+        running: whether it answers its master or name server; None if it is unknown.
+        in_per_s: messages stored per second; None if it is unknown.
+        out_per_s: messages delivered per second; None if it is unknown.
+    """
+
+    name: str
+    address: str
+    version: str | None
+    running: bool | None
+    in_per_s: float | None
+    out_per_s: float | None
+
+
+class Status(msgspec.Struct, frozen=True):
+    """The status of a cluster; None stands for an unknown value.
+
+    Args:
+        brokers: its brokers.
+        topics: the number of topics.
+        groups: the number of consumer groups.
+        lag: the number of messages that groups have not acknowledged, summed over all groups.
+        node: the status that a Coherer node reports; None for Apache's servers.
+    """
+
+    brokers: tuple[BrokerLine, ...]
+    topics: int | None
+    groups: int | None
+    lag: int | None
+    node: NodeStatus | None
+
+
+async def read_status(admin: AnyAdmin, *, rocketmq: bool) -> Status:
+    """Ask a cluster for its status.
+
+    Raises:
+        CohererError: the cluster does not answer.
+    """
+    if rocketmq:
+        rocket = cast("RocketAdmin", admin)
+        brokers = tuple(
+            BrokerLine(
+                f"{one.name}:{one.id}",
+                one.address,
+                one.version or None,
+                True if one.version else None,
+                one.put_per_s if one.version else None,
+                one.get_per_s if one.version else None,
+            )
+            for one in await rocket.brokers()
+        )
+        node = None
+    else:
+        tube = cast("Admin", admin)
+        brokers = tuple(
+            BrokerLine(
+                str(one.id), f"{one.host}:{one.port}", one.version or None, one.running, None, None
+            )
+            for one in await tube.brokers()
+        )
+        node = await tube.node_status()
+    listed: Sequence[TopicState] = await admin.topics()
+    topics = [topic for topic in listed if not topic.name.startswith("__")]  # as `topics list` does
+    groups: Sequence[GroupState] = await admin.groups()
+    # RocketMQ's retry topics are not visible over TubeMQ.
+    names = {topic.name for topic in topics}
+    lags = [one.lag for group in groups for one in group.partitions if one.topic in names]
+    known = [lag for lag in lags if lag is not None]
+    lag = sum(known) if len(known) == len(lags) else None
+    count = sum(not name.startswith("__") for name in names)
+    users = sum(not one.name.startswith(SYSTEM_GROUP_PREFIX) for one in groups)
+    return Status(brokers, count, users, lag, node)
+
+
+@app.command()
+def status(
+    url: Url = "",
+    admin: AdminUrl = None,
+    token: Token = None,
+    user: User = None,
+    password: Password = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh it until Ctrl-C.")] = False,
+    interval_s: Annotated[
+        float, typer.Option("--interval", min=0.1, help="With --watch: seconds between refreshes.")
+    ] = 2.0,
+    as_json: Json = False,
+) -> None:
+    """Show the state of a node or a cluster, with warnings.
+
+    With a Coherer node's TubeMQ URL, or only --admin, the command shows everything. With Apache's
+    clusters, or a RocketMQ URL, it shows what the protocol reports.
+    """
+    target, rocketmq = AdminTarget(url, admin, token, user, password), is_rocketmq(url)
+    if watch:
+        target.run(lambda admin: _watch(admin, interval_s, rocketmq=rocketmq, as_json=as_json))
+        return
+    found = target.run(lambda admin: read_status(admin, rocketmq=rocketmq))
+    if as_json:
+        print_json(found)
+        return
+    from rich.console import Console
+
+    console = Console()
+    console.print(rendered(found))
+
+
+async def _watch(admin: AnyAdmin, interval_s: float, *, rocketmq: bool, as_json: bool) -> None:
+    from rich.live import Live
+
+    if as_json:
+        while True:
+            print_json(await read_status(admin, rocketmq=rocketmq))
+            await asyncio.sleep(interval_s)
+    with Live(rendered(await read_status(admin, rocketmq=rocketmq)), auto_refresh=False) as live:
+        while True:
+            await asyncio.sleep(interval_s)
+            live.update(rendered(await read_status(admin, rocketmq=rocketmq)), refresh=True)
+
+
+def rendered(found: Status) -> RenderableType:
+    """Format the status for a terminal."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from coherer.cli.common import table
+
+    parts: list[RenderableType] = []
+    node = found.node
+    if node is not None:
+        parts += [_head(node), Text()]
+    figures = {
+        "topics": cell_text(found.topics),
+        "groups": cell_text(found.groups),
+        "lag": cell_text(found.lag),
+        **({} if node is None else _figures(node)),
+    }
+    parts.append(_pairs(figures))
+    brokers = [
+        (one.name, one.address, one.version, one.running, _rate(one.in_per_s), _rate(one.out_per_s))
+        for one in found.brokers
+    ]
+    if brokers:
+        columns = ("broker", "address", "version", "running", "in/s", "out/s")
+        parts += [Text(), table(columns, brokers)]
+    if node is not None:
+        parts += [Text(), table(("limit", "in use", "of", ""), map(_limit, node.limits))]
+        for warning in node.warnings:
+            parts.append(
+                Text.assemble(("! ", "bold red"), warning.text, (f" {warning.action}", "dim"))
+            )
+        if not node.warnings:
+            parts.append(Text("No warnings.", style="green"))
+    return Group(*parts)
+
+
+def _head(node: NodeStatus) -> RenderableType:
+    from rich.text import Text
+
+    state = ("ready", "bold green") if node.ready else ("not ready", "bold red")
+    text = Text.assemble(f"coherer {node.version}, process {node.pid}: ", state)
+    text.append(f" for {duration(node.running_s)}\n")
+    text.append(f"files in {node.directory}")
+    for one in node.listeners:
+        text.append(f"\n  {one.address:24}{one.name}")
+    return text
+
+
+def _figures(node: NodeStatus) -> dict[str, str]:
+    figures = {
+        one.name: f"{_amount(one.name, one.last_10_s)}/s, in the last minute "
+        f"{_amount(one.name, one.last_minute)}/s"
+        for one in node.rates
+    }
+    if node.disk is not None:
+        figures |= _disk(node.disk)
+    figures["memory"] = size(node.memory_bytes)
+    late = UNKNOWN if node.loop_lag_ms is None else f"{node.loop_lag_ms:g} ms"
+    figures["event loop"] = f"at most {late} late (99 %)"
+    return figures
+
+
+def _disk(disk: DiskStatus) -> dict[str, str]:
+    limit = "" if disk.log_limit_bytes is None else f" of {size(disk.log_limit_bytes)}"
+    age = "no message" if disk.oldest_ms is None else duration(disk.oldest_ms / 1000)
+    return {
+        "log": f"{size(disk.log_bytes)}{limit}, {size(disk.not_synced_bytes)} not synced yet",
+        "oldest message": age,
+        "disk": f"{size(disk.free_bytes)} of {size(disk.disk_bytes)} free",
+    }
+
+
+def _limit(one: LimitStatus) -> tuple[str, str, str, str]:
+    show = size if one.unit == "bytes" else cell_text
+    return one.name, show(one.used), show(one.limit), f"{one.used / one.limit:.0%}"
+
+
+def _pairs(pairs: dict[str, str]) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2))
+    for name, value in pairs.items():
+        grid.add_row(Text(name, style="dim"), Text(value))
+    return grid
+
+
+def _amount(name: str, value: float) -> str:
+    return size(round(value)) if name.startswith("bytes") else f"{value:,.0f}"
+
+
+def _rate(value: float | None) -> str | None:
+    return None if value is None else f"{value:,.1f}"
+
+
+def size(size_bytes: int | None) -> str:
+    """Format a number of bytes.
+
+    >>> size(None), size(1023), size(1 << 20), size(3 << 29)
+    ('?', '1,023 B', '1.0 MiB', '1.5 GiB')
+    """
+    if size_bytes is None:
+        return UNKNOWN
+    if size_bytes < _UNIT:
+        return f"{size_bytes:,} B"
+    value, units = float(size_bytes), iter(_UNITS[1:])
+    unit = _UNITS[0]
+    while value >= _UNIT and (following := next(units, None)) is not None:
+        value, unit = value / _UNIT, following
+    return f"{value:,.1f} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """Format a time span in its two largest units.
+
+    >>> duration(4), duration(3_700), duration(200_000)
+    ('4 s', '1 h 1 min', '2 d 7 h')
+    """
+    left, parts = int(seconds), list[str]()
+    for name, span in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, left = divmod(left, span)
+        if count or (name == "s" and not parts):
+            parts.append(f"{count} {name}")
+    return " ".join(parts[:2])

@@ -1,0 +1,134 @@
+"""`coherer export`: what it would read, what it writes, and its errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from coherer.arrow import scan
+from coherer.blocking import connect
+from coherer.blocking.rocketmq import connect as connect_rocketmq
+from coherer.cli.main import app
+from coherer.message import Message
+from coherer.testing import embedded_node
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from coherer.testing import EmbeddedNode
+
+COUNT = 400
+TOPIC = "exported"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a stopped node."""
+    directory = tmp_path_factory.mktemp("export") / "node"
+    with embedded_node(directory) as node:
+        node.create_topic(TOPIC, 4)
+        with connect(node.url) as client, client.producer(TOPIC) as producer:
+            producer.send_many(Message(TOPIC, b"%d" % n, tag="a") for n in range(COUNT)).check()
+    return directory
+
+
+def export(*words: object) -> Result:
+    return CliRunner().invoke(app, ["export", *map(str, words)])
+
+
+def test_a_dry_run_shows_what_would_be_read(store: Path) -> None:
+    shown = export(TOPIC, "--store", store, "--dry-run", "--json", "-p", 1, "-p", 2)
+    found = json.loads(shown.stdout)
+    assert [part["partition"] for part in found["parts"]] == [1, 2]
+    assert found["rows"] == sum(part["end"] - part["begin"] for part in found["parts"])
+    assert all(part["bytes"] > part["rows"] * 91 for part in found["parts"])
+    table = export(TOPIC, "--store", store, "--dry-run", "--from", 10, "--until", 20)
+    assert table.exit_code == 0
+    assert "broker-a" in table.stdout
+    empty = export(TOPIC, "--store", store, "--dry-run", "--from", "2100-01-01T00:00:00Z")
+    assert (empty.exit_code, empty.stdout) == (0, "")
+
+
+def test_a_dry_run_asks_the_brokers(coherer_node: EmbeddedNode, coherer_topic: str) -> None:
+    with connect(coherer_node.url) as client, client.producer(coherer_topic) as producer:
+        producer.send_many(Message(coherer_topic, b"%d" % n) for n in range(10)).check()
+    for url in (coherer_node.url, coherer_node.rocketmq_url):
+        shown = export(coherer_topic, "--url", url, "--dry-run", "--json", "--from", 1)
+        parts = json.loads(shown.stdout)["parts"]
+        assert all(part["begin"] == 1 and part["bytes"] is None for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ([], "Give either a topic or --dead-letters"),
+        ([TOPIC, "--dead-letters", "g"], "Give either a topic or --dead-letters"),
+        (["--dead-letters", "g", "--url", "tubemq://h:1"], "TubeMQ has no dead letters"),
+        ([TOPIC, "--store", "STORE"], "--to is missing"),
+        ([TOPIC, "--store", "STORE", "--to", "STORE"], "exists"),
+        ([TOPIC, "--store", "STORE", "--from", "noon"], "neither an offset nor a time"),
+        ([TOPIC, "--store", "STORE", "--columns", "body"], "no column 'body'"),
+        ([TOPIC, "--store", "/no/such/store"], "no store in /no/such/store"),
+    ],
+)
+def test_a_wrong_command_line_is_explained(store: Path, words: list[str], error: str) -> None:
+    result = export(*(str(store) if word == "STORE" else word for word in words))
+    assert result.exit_code == 2
+    assert error in result.stderr
+
+
+def test_a_topic_that_does_not_exist_is_a_failure(store: Path) -> None:
+    result = export("missing", "--store", store, "--to", "x")
+    assert result.exit_code == 1
+    assert "no such topic" in result.stderr
+
+
+@pytest.mark.spark
+def test_the_rows_are_in_the_files(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+    done = export(
+        TOPIC, "--store", store, "--to", tmp_path / "all", "--json", "--columns", "value,offset"
+    )
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["rows"] == COUNT
+    rows = spark.read.parquet(str(tmp_path / "all"))
+    assert rows.columns == ["value", "offset"]
+    assert {int(row.value) for row in rows.collect()} == set(range(COUNT))
+    some = [TOPIC, "--store", store, "--to", tmp_path / "some", "--from", 3, "--until", 9]
+    assert export(*some, "-p", 2).exit_code == 0
+    rows = spark.read.parquet(str(tmp_path / "some"))
+    assert "properties" in rows.columns
+    assert sorted((row.partition, row.offset) for row in rows.collect()) == [
+        (2, offset) for offset in range(3, 9)
+    ]
+    again = export(*some, "--overwrite", "-p", 1)
+    assert "6 messages" in again.stdout
+
+
+@pytest.mark.spark
+def test_dead_letters_are_exported_and_replayed(
+    spark: SparkSession, coherer_node: EmbeddedNode, coherer_topic: str, tmp_path: Path
+) -> None:
+    url, group = coherer_node.rocketmq_url, f"g-{coherer_topic}"
+    bodies = {b"letter %d" % number for number in range(20)}
+    with connect_rocketmq(url) as client, client.producer() as producer:
+        producer.send_many(Message(coherer_topic, body) for body in sorted(bodies)).check()
+        with client.consumer(group, coherer_topic, start="earliest") as consumer:
+            for _, message in zip(range(len(bodies)), consumer, strict=False):
+                message.dead_letter(reason="no such account")
+    words = ["--dead-letters", group, "--url", url, "--json"]
+    shown = export(*words, "--dry-run")
+    assert json.loads(shown.stdout)["rows"] == len(bodies)
+    done = export(*words, "--to", tmp_path / "dead")
+    assert done.exit_code == 0, done.stderr
+    rows = spark.read.parquet(str(tmp_path / "dead")).collect()
+    assert {bytes(row.value) for row in rows} == bodies
+    again = f"{coherer_topic}-again"
+    coherer_node.create_topic(again, 2)
+    sent = CliRunner().invoke(app, ["replay", *words, "--to", again])
+    assert sent.exit_code == 0, sent.output
+    values = scan(url, again, columns=["value"]).read_all().column("value").to_pylist()
+    assert sorted(values) == sorted(bodies)

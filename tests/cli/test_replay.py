@@ -1,0 +1,120 @@
+"""`coherer replay`: what it sends again, what a second run does, and its errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from coherer import Message
+from coherer.arrow import scan
+from coherer.blocking import connect
+from coherer.cli.main import app
+from tests.cli.test_audit import commit_half
+
+if TYPE_CHECKING:
+    from coherer.testing import EmbeddedNode
+
+COUNT = 60
+
+
+def replay(*words: object, answer: str = "") -> Result:
+    return CliRunner().invoke(app, ["replay", *map(str, words)], input=answer)
+
+
+def of(node: EmbeddedNode, protocol: str) -> str:
+    return node.url if protocol == "tubemq" else node.rocketmq_url
+
+
+@pytest.fixture(params=["tubemq", "rocketmq"])
+def protocol(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def filled(coherer_topic: str, coherer_node: EmbeddedNode) -> str:
+    coherer_node.create_topic(f"{coherer_topic}-again", 3)
+    with connect(coherer_node.url) as client, client.producer(coherer_topic) as producer:
+        producer.send_many(
+            Message(coherer_topic, b"%d" % n, tag="a", properties={"n": str(n)})
+            for n in range(COUNT)
+        ).check()
+    return coherer_topic
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["t"], "Give either --to or --group"),
+        (["t", "--to", "u", "--group", "g"], "Give either --to or --group"),
+        (["t", "--to", "t"], "doubles it"),
+        (["t", "--to", "u", "--transactional", "d"], "TubeMQ has no transactions"),
+        (["t", "--group", "g"], "--group needs --from"),
+        (["t", "--group", "g", "--from", "1", "--resume"], "--group excludes"),
+        (["--dead-letters", "g", "--to", "u"], "TubeMQ has no dead letters"),
+    ],
+)
+def test_a_wrong_command_line_is_explained(words: list[str], error: str) -> None:
+    result = replay(*words, "--url", "tubemq://127.0.0.1:1")
+    assert result.exit_code == 2
+    assert error in result.stderr
+
+
+def test_a_dry_run_sends_nothing(coherer_node: EmbeddedNode, filled: str, protocol: str) -> None:
+    url = of(coherer_node, protocol)
+    shown = replay(filled, "--to", f"{filled}-again", "--url", url, "--dry-run", "--json")
+    assert json.loads(shown.stdout)["rows"] == COUNT
+    assert scan(url, f"{filled}-again").read_all().num_rows == 0
+
+
+def test_a_group_goes_back(coherer_node: EmbeddedNode, filled: str, protocol: str) -> None:
+    url, group = of(coherer_node, protocol), f"again-{protocol}-{filled}"
+    commit_half(coherer_node, filled, group, protocol)
+    words = [filled, "--group", group, "--url", url, "--from"]
+    preview = replay(*words, 2, "--dry-run", "--json")
+    found = json.loads(preview.stdout)
+    assert found["messages"] == sum(one["committed"] - 2 for one in found["partitions"]) > 0
+    assert replay(*words, 2, answer="n\n").exit_code == 1
+    assert json.loads(replay(*words, 2, "--dry-run", "--json").stdout) == found
+    done = replay(*words, 2, "--yes")
+    assert done.exit_code == 0, done.output
+    assert "will be delivered again" in done.stdout
+    assert json.loads(replay(*words, 2, "--dry-run", "--json").stdout)["messages"] == 0
+    forward = replay(*words, "2100-01-01T00:00:00Z", "--yes")
+    assert "has not consumed any of these messages" in forward.stderr
+    past = replay(*words, "2020-01-01T00:00:00Z", "--yes", "--json")
+    assert json.loads(past.stdout)["messages"] == 2 * len(found["partitions"])
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_messages_are_sent_once(coherer_node: EmbeddedNode, filled: str, protocol: str) -> None:
+    url, target = of(coherer_node, protocol), f"{filled}-again"
+    words = [filled, "--to", target, "--url", url, "--json"]
+    some = replay(*words, "--until", 5)
+    assert some.exit_code == 0, some.output
+    first = json.loads(some.stdout)["rows"]
+    assert 0 < first < COUNT
+    assert json.loads(replay(*words, "--resume").stdout)["rows"] == COUNT - first
+    assert json.loads(replay(*words, "--resume").stdout)["rows"] == 0
+    columns = ["value", "tag", "properties"]
+    rows = scan(url, target, columns=columns).read_all().to_pylist()
+    assert sorted(int(row["value"]) for row in rows) == list(range(COUNT))
+    for row in rows:
+        properties = dict(row["properties"])
+        assert (row["tag"], properties["n"]) == ("a", row["value"].decode())
+        assert properties["spark.query"] == f"replay {filled}"
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_all_or_nothing(coherer_node: EmbeddedNode, filled: str, tmp_path: Path) -> None:
+    url, target = coherer_node.rocketmq_url, f"{filled}-again"
+    done = replay(filled, "--to", target, "--url", url, "--transactional", tmp_path / "decisions")
+    assert done.exit_code == 0, done.output
+    assert f"{COUNT} messages to {target}" in done.stdout
+    rows = scan(url, target, columns=["value"]).read_all().to_pylist()
+    assert sorted(int(row["value"]) for row in rows) == list(range(COUNT))

@@ -1,0 +1,240 @@
+"""`coherer status` and `coherer top`."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+import coherer
+from coherer._client.tubemq.admin import Admin, GroupState, TopicState
+from coherer._client.tubemq.admin import PartitionState as TubePartition
+from coherer.cli.main import app
+from coherer.cli.top import Rates, Snapshot, Sort, ordered, rates, take_snapshot
+from coherer.message import Message
+from coherer.testing import EmbeddedNode, embedded_node
+
+run = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[EmbeddedNode]:
+    with embedded_node(admin_port=0, default_partitions=2) as node:
+        node.create_topic("flights", 2)
+        with coherer.blocking.connect(node.rocketmq_url) as client:
+            with client.producer("flights") as producer:
+                producer.send_many([Message("flights", b"x")] * 10).check()
+            with client.consumer("readers", ["flights"], start="earliest") as consumer:
+                read = 0
+                while read < 10:
+                    batch = consumer.receive(10_000)
+                    assert batch is not None
+                    read += len(batch)
+                    consumer.commit(batch)
+            with client.producer("flights") as producer:
+                producer.send_many([Message("flights", b"x")] * 3).check()
+        yield node
+
+
+def output_of(*words: str) -> str:
+    done = run.invoke(app, [*words])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_status_of_a_node_has_everything(node: EmbeddedNode) -> None:
+    found: dict[str, Any] = msgspec.json.decode(output_of("status", "-u", node.url, "--json"))
+    assert (found["lag"], found["groups"]) == (3, 1)
+    of_node = found["node"]
+    assert (of_node["ready"], of_node["reason"], of_node["version"]) == (
+        True, "", coherer.__version__,
+    )  # fmt: skip
+    names = {one["name"] for one in of_node["listeners"]}
+    assert {"TubeMQ master", "RocketMQ broker", "HTTP administration"} <= names
+    assert [one["name"] for one in of_node["limits"]] == [
+        "connections", "unfinished requests", "unsent answers",
+    ]  # fmt: skip
+    assert of_node["disk"]["log_bytes"] > 0
+    assert of_node["disk"]["damaged_bytes"] == 0
+    assert {one["name"] for one in of_node["rates"]} == {"messages in", "bytes in", "messages out"}
+
+
+def test_status_is_shown_as_text(node: EmbeddedNode) -> None:
+    text = output_of("status", "-u", node.url)
+    assert re.search(r"ready for \d+ (s|min)", text)
+    assert re.search(r"lag\s+3\b", text)
+    listed = msgspec.json.decode(output_of("topics", "list", "-u", node.url, "--json"))
+    assert re.search(rf"topics\s+{len(listed)}\b", text), "as topics list counts them"
+    assert "HTTP administration" in text
+
+
+def test_over_rocketmq_status_shows_what_the_protocol_reports(node: EmbeddedNode) -> None:
+    found = msgspec.json.decode(output_of("status", "-u", node.rocketmq_url, "--json"))
+    assert found["node"] is None
+    assert (found["lag"], found["brokers"][0]["running"]) == (3, True)
+    text = output_of("status", "-u", node.rocketmq_url)
+    assert "limit" not in text
+
+
+def test_warnings_say_what_to_do() -> None:
+    with embedded_node(admin_port=0, users={"me": "a"}, unprotected=frozenset({"tubemq"})) as node:
+        found = msgspec.json.decode(
+            output_of("status", "-u", node.url, "--user", "me", "--password", "a", "--json")
+        )
+        (warning,) = found["node"]["warnings"]
+        assert warning["text"].startswith("TubeMQ is served without accounts")
+        assert warning["action"] == "Remove tubemq from `unprotected`."
+        refused = run.invoke(app, ["status", "-u", node.url])
+        assert refused.exit_code == 1
+
+
+@pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
+def test_top_shows_rates_and_lag(node: EmbeddedNode, protocol: str) -> None:
+    url = node.url if protocol == "tubemq" else node.rocketmq_url
+    words = ["top", "-u", url, "--once", "--interval", "0.1", "--json"]
+    found = msgspec.json.decode(output_of(*words), type=Rates)
+    topics = {one.topic: one for one in found.topics}
+    assert (topics["flights"].messages, topics["flights"].in_per_s) == (13, 0)
+    (group,) = [one for one in found.groups if one.topic == "flights"]
+    assert (group.group, group.lag, group.out_per_s) == ("readers", 3, 0)
+    text = output_of(*words[:-1], "--sort", "lag")
+    assert re.search(r"readers\s+flights\s+\d\s+0\s+3", text)
+
+
+def test_rates_are_differences_of_known_offsets() -> None:
+    before = Snapshot(
+        10.0,
+        {"a": {"0": (0, 5), "1": (0, 5)}, "b": {"0": (0, None)}},
+        {("g", "a"): {"0": (1, 4), "1": (2, 3)}, ("h", "a"): {"0": (None, None)}},
+        {"g": 2},
+    )
+    after = Snapshot(
+        12.0,
+        {"a": {"0": (1, 9), "1": (0, 11)}, "b": {"0": (0, 7)}, "c": {"0": (0, 4)}},
+        {("g", "a"): {"0": (4, 5), "1": (5, 6)}, ("h", "a"): {"0": (3, None)}},
+        {"g": 1},
+    )
+    found = rates(before, after, Sort.NAME)
+    assert [(one.topic, one.in_per_s, one.messages) for one in found.topics] == [
+        ("a", 5.0, 19),
+        ("b", None, 7),
+        ("c", None, 4),
+    ]
+    assert [(one.group, one.members, one.out_per_s, one.lag) for one in found.groups] == [
+        ("g", 1, 3.0, 11),
+        ("h", 0, None, None),
+    ]
+    assert [one.topic for one in ordered(found, Sort.RATE).topics] == ["a", "b", "c"]
+    assert [one.topic for one in ordered(found, Sort.LAG).topics] == ["a", "b", "c"]
+    assert [one.group for one in ordered(found, Sort.LAG).groups] == ["g", "h"]
+
+
+class Terminal:
+    """A program in a terminal of its own."""
+
+    def __init__(self, *words: str) -> None:
+        import pty
+
+        self._main, other = pty.openpty()
+        command = [str(Path(sys.executable).parent / "coherer"), *words]
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
+        self.process = subprocess.Popen(
+            command, stdin=other, stdout=other, stderr=other, env=environment
+        )
+        os.close(other)
+        self.text = ""
+
+    def until(self, words: str) -> None:
+        """Read until these words have been printed."""
+        deadline_s = time.monotonic() + 60
+        while words not in self.text:
+            ready, _, _ = select.select([self._main], [], [], deadline_s - time.monotonic())
+            assert ready, self.text
+            self.text += os.read(self._main, 65_536).decode("utf-8", "replace")
+
+    def press(self, key: str) -> None:
+        self.text = ""
+        os.write(self._main, key.encode())
+
+    def exit_code(self) -> int:
+        """Read until the program has ended: it cannot end while nobody takes what it prints."""
+        with suppress(OSError):  # there is no terminal after its end
+            while os.read(self._main, 65_536):
+                pass
+        return self.process.wait(60)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(60)
+        os.close(self._main)
+
+
+@pytest.fixture
+def terminals() -> Iterator[list[Terminal]]:
+    opened: list[Terminal] = []
+    yield opened
+    for terminal in opened:
+        terminal.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
+def test_top_sorts_and_quits_by_keys(node: EmbeddedNode, terminals: list[Terminal]) -> None:
+    terminal = Terminal("top", "-u", node.url, "--interval", "0.2")
+    terminals.append(terminal)
+    terminal.until("sorted by rate")
+    terminal.press("n")
+    terminal.until("sorted by name")
+    terminal.press("q")
+    assert terminal.exit_code() == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
+def test_watch_redraws_the_status(node: EmbeddedNode, terminals: list[Terminal]) -> None:
+    terminal = Terminal("status", "-u", node.url, "--watch", "--interval", "0.2")
+    terminals.append(terminal)
+    terminal.until("HTTP administration")
+    terminal.press("")
+    terminal.until("HTTP administration")
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.exit_code() in {1, 130}
+
+
+class JavaAdmin:
+    """What the administration of a Java TubeMQ cluster reports: partitions share an index."""
+
+    def __init__(self, messages: int, read: int) -> None:
+        self.parts = [
+            TubePartition("t", 1, number, 0, messages * 28, committed=read * 28,
+                          lag=messages - read, offset_step=28)
+            for number in (0, 1, 10_000)
+        ]  # fmt: skip
+
+    async def topics(self) -> list[TopicState]:
+        return [TopicState("t", {1: (0, 1, 10_000)}, writable=True, readable=True)]
+
+    async def partitions(self, topic: str) -> list[TubePartition]:
+        assert topic == "t"
+        return self.parts
+
+    async def groups(self) -> list[GroupState]:
+        return [GroupState("g", ("t",), (), tuple(self.parts))]
+
+
+async def test_a_store_of_javas_broker_counts_once() -> None:
+    before = await take_snapshot(cast("Admin", JavaAdmin(100, 40)))
+    after = await take_snapshot(cast("Admin", JavaAdmin(160, 100)))
+    found = rates(msgspec.structs.replace(before, at_s=after.at_s - 10), after, Sort.RATE)
+    assert [(one.in_per_s, one.messages) for one in found.topics] == [(12, 320)]
+    assert [(one.out_per_s, one.lag) for one in found.groups] == [(12, 120)]
