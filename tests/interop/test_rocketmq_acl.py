@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 import uuid
@@ -10,14 +11,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
+from typer.testing import CliRunner
 
 import coherer
 from coherer import Message
+from coherer.cli.main import app
 from coherer.errors import RefusedError
 from tests.interop.peers.driver import DriverError
 from tests.interop.peers.mqadmin import COMMANDS, FAILED
 from tests.interop.peers.rocket_site import Client, Cluster, OurRocket, RocketSite
 from tests.interop.peers.rocketmq import PATIENT, JavaRocketBroker, RocketDriver, home_of
+from tests.private import write_private
 
 pytestmark = pytest.mark.interop
 
@@ -52,7 +57,7 @@ def tools(rocket: RocketSite, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
     def run(cluster: Cluster, line: str, account: dict[str, str] = OPERATOR) -> str:
         text = "accessKey: {access_key}\nsecretKey: {secret_key}\n".format(**account)
-        (home_of(folder) / "conf" / "tools.yml").write_text(text)
+        write_private(home_of(folder) / "conf" / "tools.yml", text)
         client = Client(driver, "admin", {"namesrv": cluster.namesrv})
         said = client("run", arguments=line.format(broker=cluster.broker.address).split())
         client.close()
@@ -98,7 +103,7 @@ def guarded(rocket: RocketSite, tools: Run, kind: str, folder: Path) -> Iterator
         broker = OurRocket(folder, namesrv=namesrv, rocketmq_access=True)
         conf = folder / "data" / "conf"
         conf.mkdir(parents=True)
-    (conf / "plain_acl.yml").write_text(ACCOUNTS)
+    write_private(conf / "plain_acl.yml", ACCOUNTS)
     broker.start()
     try:
         broker.wait()
@@ -163,3 +168,46 @@ def test_javas_tools_need_an_administrator(tools: Run, cluster: Cluster) -> None
     assert not re.search(FAILED, tools(cluster, "updateTopic -b {broker} -t open"))
     said = tools(cluster, "updateTopic -b {broker} -t open", WRITER)
     assert "Need admin permission" in said, said
+
+
+@pytest.mark.parametrize("kind", ["java", "ours"])
+def test_both_read_what_the_other_writes(
+    rocket: RocketSite, tools: Run, kind: str, tmp_path: Path
+) -> None:
+    """`coherer accounts` writes the file of a running broker, and reads what mqadmin wrote."""
+    home = home_of(tmp_path) if kind == "java" else tmp_path / "data"
+
+    def accounts(*words: str) -> str:
+        words = ("accounts", *words, "--directory", str(home))
+        result = CliRunner().invoke(app, list(words), input="secret-of-2\n", catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    file = home / "conf" / "plain_acl.yml"
+    with guarded(rocket, tools, kind, tmp_path) as cluster:
+        # First, since Java's broker fails with a NullPointerException in the administrator's
+        # account once it has read a file that somebody else has changed.
+        line = "updateAclConfig -b {broker} -a made-by-java -s secret-of-java -t closed=PUB|SUB"
+        said = tools(cluster, line)
+        assert "success" in said, said
+        file.chmod(0o600)  # Java's broker may leave it readable for others
+        found = {one["name"]: one for one in json.loads(accounts("list", "--json"))}
+        assert found["made-by-java"]["topics"] == ["closed=PUB|SUB"]
+        assert found["writer-1"]["groups"] == ["readers=SUB"]
+        accounts("add", "writer-2", "--topic", "open=PUB", "--password-file", "-")
+        until = time.monotonic() + 30
+        while True:  # until the broker has read the file
+            producer = rocket.client(
+                cluster, "producer", group="w2", access_key="writer-2", secret_key="secret-of-2"
+            )
+            try:
+                assert producer.send("open", "x")["id"]
+                break
+            except DriverError:
+                assert time.monotonic() < until, "the broker does not know the account"
+            finally:
+                producer.close()
+    content = yaml.safe_load(file.read_bytes())
+    names = {one["accessKey"] for one in content["accounts"]}
+    assert names == {"operator", "writer-1", "made-by-java", "writer-2"}
+    assert content["dataVersion"]

@@ -21,6 +21,7 @@ from coherer.rocketmq import Client as RocketClient
 from coherer.rocketmq import connect as connect_rocketmq
 from tests.interop.peers.rocket_site import Cluster, RocketSite, wait_until
 from tests.interop.peers.rocketmq import PATIENT, JavaRocketBroker, home_of
+from tests.private import write_private
 
 pytestmark = pytest.mark.interop
 
@@ -229,7 +230,7 @@ def guarded(rocket: RocketSite, tmp_path_factory: pytest.TempPathFactory) -> Ite
     names = rocket.names("java")
     settings = {"aclEnable": "true", **PATIENT}
     broker = JavaRocketBroker(rocket.java, folder, names, settings=settings)
-    (home_of(folder) / "conf" / "plain_acl.yml").write_text(ACL)
+    write_private(home_of(folder) / "conf" / "plain_acl.yml", ACL)
     broker.start()
     try:
         broker.wait()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from coherer._wire.rocketmq.messages import encode_batch_item
+from coherer._record.batches import encode_batch_item
 from tests.interop.peers.recorder import WAIT_S, Recorder, Script
 from tests.server.client_harness import consumer, heartbeat, sql, tags
 from tests.server.rocket_harness import (

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 import msgspec
 import pytest
 
+from coherer._record.batches import encode_batch_item
 from coherer._wire.rocketmq import fastjson
-from coherer._wire.rocketmq.messages import encode_batch_item
 from tests.interop.peers.recorder import Recorder, Script
 from tests.server.client_harness import consumer, heartbeat, sql, tags
 from tests.server.rocket_harness import LETTERS, PULL, SEND_BACK, SEND_V2, SUBSCRIPTION, SUSPEND

@@ -264,7 +264,12 @@ async def test_bodies(two: Two, asked: Asked) -> None:
 
 async def test_figures(two: Two) -> None:
     """All that Java's broker tells is told by ours, but for what it has no measure of."""
-    java, ours = await two(Asked(Code.GET_BROKER_RUNTIME_INFO))
+    asked = Asked(Code.GET_BROKER_RUNTIME_INFO)
+    ours = await ask(two.ours, asked)
+    assert ours.code == 0, ours.remark
+    async with asyncio.timeout(WAIT_S):
+        while (java := await ask(two.java, asked)).code:  # once in many runs its broker fails
+            pass
     expected, found = (json.loads(bytes(answer.body))["table"] for answer in (java, ours))
     missing = {name for name in expected if name not in found and "commitLogDiskRatio_" not in name}
     assert missing == {

@@ -21,14 +21,14 @@ from .process import ENVIRONMENT
 
 JAVA_SOURCES = Path(__file__).parent.parent / "java"
 # Copied by its name, because the parent of its POM is not on Central.
-ARTIFACTS = {"tubemq": ("org.apache.inlong:tubemq-server:2.4.0",), "rocketmq": ()}
+ARTIFACTS = {"tubemq": ("org.apache.inlong:tubemq-server:2.4.0",)}
 DRIVERS = {
     "rocketmq-client": "rocketmq-client",
     "rocketmq-server": "rocketmq-server",  # it has none
     "tubemq-client": "tubemq",
 }
 """The folders of the drivers for clients of many releases."""
-_COMMON = {"rocketmq-client": "*.java", "rocketmq-server": "Leash.java", "tubemq-client": "*.java"}
+_LEASH_ONLY = {"rocketmq-server", "kafka"}
 JAVA_RELEASE = 11
 MAVEN_TIMEOUT_S = 540
 JVM_FLAGS = (
@@ -52,7 +52,7 @@ class JavaSystem:
     """Where a Java system lies.
 
     Args:
-        name: tubemq or rocketmq.
+        name: tubemq, rocketmq or kafka.
         java: the `java` command.
         jars: folder of all jars.
         classes: folder of the compiled drivers.
@@ -106,19 +106,33 @@ def prepare(name: str, say: Callable[[str], None] = lambda _text: None) -> JavaS
     """Finds Java, fills the cache where it is empty, and compiles the drivers.
 
     Args:
-        name: `tubemq` or `rocketmq`, a folder of `tests/interop/java`.
+        name: `tubemq`, `rocketmq` or `kafka`, a folder of `tests/interop/java`.
         say: told of progress.
 
     Raises:
         UnavailableError: no JDK, or the jars are neither here nor to be had.
     """
     java, version = _find_java()
-    pom = JAVA_SOURCES / name / "pom.xml"
-    jars = filled(name, [pom], lambda folder: _copy_jars(name, pom, folder, say))
-    sources = sorted([*(JAVA_SOURCES / "common").glob("*.java"), *pom.parent.glob("*.java")])
-    made_of = [pom, *sources]
+    jars = jars_of(name, say)
+    sources = _sources(name, JAVA_SOURCES / name)
+    made_of = [JAVA_SOURCES / name / "pom.xml", *sources]
     classes = filled(f"{name}-drivers", made_of, lambda to: _compile(sources, jars, to, say))
     return JavaSystem(name, java, jars, classes, version)
+
+
+def jars_of(name: str, say: Callable[[str], None] = lambda _text: None) -> Path:
+    """The folder with the jars of a POM; `spark-kafka` has nothing else.
+
+    Raises:
+        UnavailableError: the jars are neither here nor to be had.
+    """
+    pom = JAVA_SOURCES / name / "pom.xml"
+    return filled(name, [pom], lambda folder: _copy_jars(name, pom, folder, say))
+
+
+def _sources(name: str, drivers: Path) -> list[Path]:
+    common = "Leash.java" if name in _LEASH_ONLY else "*.java"
+    return sorted([*(JAVA_SOURCES / "common").glob(common), *drivers.glob("*.java")])
 
 
 def prepare_release(
@@ -138,8 +152,7 @@ def prepare_release(
     pom = JAVA_SOURCES / name / "pom.xml"
     full = f"{name}-{release}"
     jars = filled(full, [pom], lambda folder: _copy_jars(full, pom, folder, say, release))
-    drivers = JAVA_SOURCES / DRIVERS[name]
-    sources = sorted([*(JAVA_SOURCES / "common").glob(_COMMON[name]), *drivers.glob("*.java")])
+    sources = _sources(name, JAVA_SOURCES / DRIVERS[name])
     made_of = [pom, *sources]
     classes = filled(f"{full}-drivers", made_of, lambda to: _compile(sources, jars, to, say))
     return JavaSystem(full, java, jars, classes, version).short_lived()

@@ -36,7 +36,6 @@ from .clients import (
 from .driver import OurDriver
 
 HEARTBEAT_MS = 2_000
-LOAD_WINDOW = 200
 RETRY_S = 0.5
 
 

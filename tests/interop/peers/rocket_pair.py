@@ -6,6 +6,8 @@ import itertools
 from pathlib import Path
 from typing import Self
 
+from tests.private import write_private
+
 from .process import free_ports
 from .rocket_site import Broker, Client, Cluster, OurRocket, RocketSite
 from .rocketmq import PATIENT, JavaRocketBroker, home_of
@@ -135,8 +137,8 @@ class Pair:
     def _write_accounts(self, conf: Path) -> None:
         if self._accounts:
             conf.mkdir(parents=True, exist_ok=True)
-            (conf / "plain_acl.yml").write_text(ACCOUNTS)
-            (conf / "tools.yml").write_text(TOOLS)
+            write_private(conf / "plain_acl.yml", ACCOUNTS)
+            write_private(conf / "tools.yml", TOOLS)
 
     def slave_has(self, offset: int) -> bool:
         """Whether the slave's log goes at least so far."""

@@ -33,7 +33,7 @@ from .rocketmq import (
 KINDS = ("java", "ours", "java-names", "our-names")
 """Both Java's, both ours, and the two mixes, named after the name server. Further ones are Java
 servers of another release: `java-4.5.2`."""
-CALL_S = 60.0
+CALL_S = 120.0
 
 # What tests wait for, short; the same for both.
 QUICK = {

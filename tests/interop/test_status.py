@@ -1,0 +1,68 @@
+"""What `coherer status` and `coherer top` read from clusters of Java and of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+import pytest
+from test_matrix import until
+
+from coherer._client.tubemq.admin import Admin
+from coherer.cli.common import AnyAdmin
+from coherer.cli.status import read_status
+from coherer.cli.top import Sort, TopicRate, rates, take_snapshot
+from coherer.message import Message
+from coherer.rocketmq import connect
+from tests.interop.peers.clients import closing
+from tests.interop.peers.java import HOST
+from tests.interop.peers.rocket_site import RocketSite
+from tests.interop.peers.runs import At, scenario
+from tests.interop.peers.site import PAIRS
+
+pytestmark = pytest.mark.interop
+
+
+async def row_of(admin: AnyAdmin, topic: str) -> TopicRate:
+    found = rates(await take_snapshot(admin), await take_snapshot(admin), Sort.NAME)
+    (row,) = [one for one in found.topics if one.topic == topic]
+    return row
+
+
+async def test_a_cluster_of_javas_rocketmq(rocket: RocketSite) -> None:
+    cluster = await asyncio.to_thread(rocket.cluster, "java")
+    topic = f"t{uuid.uuid4().hex[:10]}"
+    async with connect(cluster.url) as client:
+        admin = client.admin()
+        await admin.create_topic(topic, 2)
+        async with client.producer(topic) as producer:
+            (await producer.send_many([Message(topic, b"x")] * 10)).check()
+        found = await read_status(admin, rocketmq=True)
+        assert found.node is None, "Java's brokers report less"
+        # Java's broker cannot describe itself in the first seconds: then it is unknown.
+        assert {broker.running for broker in found.brokers} <= {True, None}
+
+        async def all_are_counted() -> bool:
+            return await row_of(admin, topic) == TopicRate(topic, 0, 10)
+
+        await until(all_are_counted, "top shows the messages")
+
+
+@scenario(PAIRS, partitions=2)
+async def test_a_cluster_of_tubemq(at: At) -> None:
+    """A store of Java's broker counts once, though its partitions share an index."""
+    producer = await at.clients.producer(at.master, [at.topic])
+    async with closing(producer):
+        for number in range(6):
+            await producer.send(Message(at.topic, b"n%d" % number))
+    admin = Admin(f"http://{HOST}:{at.deployed.web.port}", at.deployed.web.token)
+    found = await read_status(admin, rocketmq=False)
+    assert found.topics
+    assert {broker.name for broker in found.brokers} >= {
+        str(broker.broker_id) for broker in at.deployed.brokers
+    }
+
+    async def all_are_counted() -> bool:
+        return await row_of(admin, at.topic) == TopicRate(at.topic, 0, 6)
+
+    await until(all_are_counted, "top shows the messages")
