@@ -18,6 +18,8 @@ from coherer._common.logs import LOG_THROTTLE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.served import Served
+
 # Two profiles: the same examples in every run, or a long look at new ones
 # (COHERER_HYPOTHESIS=exhaustive).
 _UNHURRIED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
@@ -32,6 +34,17 @@ settings.load_profile(os.environ.get("COHERER_HYPOTHESIS", "fast"))
 
 _CHILDREN = itertools.count(-1, -1)
 """Process ids that no process has."""
+
+
+@pytest.fixture
+def servers() -> Iterator[list[Served]]:
+    """A list for processes of a test, which end with it."""
+    started: list[Served] = []
+    yield started
+    for served in started:
+        if served.process.poll() is None:
+            served.process.kill()
+        served.process.communicate()
 
 
 @pytest.fixture(autouse=True)
