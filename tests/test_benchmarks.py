@@ -30,3 +30,36 @@ def test_a_quick_run_without_java(tmp_path: Path) -> None:
         assert (median["rate"] or median["p50_ms"]) > 0
     singles = [single["key"] for one in found["results"] for single in one["singles"]]
     assert set(singles) >= {"tubemq-first_ms", "rocketmq-received_ms", "idle"}
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The modules of the benchmarks can be imported."""
+    monkeypatch.syspath_prepend(str(RUN.parent))
+
+
+@pytest.mark.usefixtures("bench")
+def test_the_comparison_with_kafka_judges_medians() -> None:
+    from bench import spark_cases
+    from bench.spark_results import SparkResults, SparkSample
+
+    batch, floor = (
+        next(case for case in spark_cases.CASES if case.key == key)
+        for key in ("spark-batch-1k-1", "spark-floor-8")
+    )
+    figures = {"kafka": (100.0, 90.0), "kafka-tuned": (200.0, 96.0), "rocketmq": (170.0, 60.0)}
+    contenders = [one for one in spark_cases.CONTENDERS if one.key in figures]
+    results = SparkResults([batch, floor], contenders, "4")
+    for one in contenders:
+        rate, ms = figures[one.key]
+        for factor in (1, 1, 5):  # a median takes no notice of the last
+            cpu = dict.fromkeys(("broker", "jvm", "workers"), factor / 2)
+            results.add(batch, one, SparkSample(10, rate * factor, None, cpu))
+            results.add(floor, one, SparkSample(10, 1_000, ms * factor, cpu))
+    assert results.ratio(batch, "rocketmq", "kafka") == 1.7
+    assert results.ratio(floor, "rocketmq", "kafka") == 1.5
+    assert results.met(batch, "rocketmq"), "1.0 of default and 0.8 of tuned"
+    assert results.met(floor, "rocketmq"), "1.58 times as fast as tuned"
+    assert not results.met(floor, "kafka")
+    assert "| 1.70, 0.85 \u2713 |" in results.markdown()
+    assert "0.50 + 0.50 + 0.50" in results.markdown()

@@ -16,6 +16,7 @@ from coherer._wire.rocketmq.messages import StoredMessage
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import ClosedError
 from coherer.message import Message
+from coherer.rocketmq import HalfMessages, Verdict
 from coherer.testing import EmbeddedNode, embedded_node
 
 TOPIC = "orders"
@@ -61,12 +62,16 @@ def arguments(partition: Any) -> dict[str, Any]:
         "address": "127.0.0.1:9",
         "addresses": ["127.0.0.1"],
         "batch": object(),
+        "batches": [object()],
+        "body": b"x",
+        "born_ms": 0,
         "broker": "broker-a",
         "changes": {"flushDiskType": "ASYNC_FLUSH"},
         "client_id": "someone",
         "filter": "*",
         "group": "closed",
         "groups": ["closed"],
+        "halves": HalfMessages.joined([]),
         "handler": print,
         "index": 0,
         "key": "42",
@@ -82,6 +87,7 @@ def arguments(partition: Any) -> dict[str, Any]:
         "order": "1",
         "partition": partition,
         "partitions": 1,
+        "properties": {},
         "queue": partition,
         "queues": [partition],
         "reply": b"x",
@@ -97,6 +103,7 @@ def arguments(partition: Any) -> dict[str, Any]:
         "topics": TOPIC,
         "unique_id": "7F000001000018B4AAC20000000000000000",
         "value": "1",
+        "verdict": Verdict.COMMIT,
         "writable": True,
     }
 
@@ -127,6 +134,8 @@ def call(thing: Any, name: str, values: dict[str, Any]) -> Any:
             named[parameter.name] = values[parameter.name]
         else:
             positional.append(values[parameter.name])
+    if name == "alter_topic":  # it needs one of its optional parameters
+        named["partitions"] = values["partitions"]
     return method(*positional, **named)
 
 

@@ -188,7 +188,7 @@ def test_tls_says_which_file_is_wrong(tmp_path: Path) -> None:
     text.write_text("no certificate")
     for name in ("trust", "certificate"):
         for file in (missing, text):
-            with pytest.raises(UsageError, match=f"`{name}` of TLS, .*{file.name}"):
+            with pytest.raises(UsageError, match=f"`{name}`: the file .*{file.name}"):
                 TlsOptions(**{name: file}).client_context()
 
 

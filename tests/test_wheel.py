@@ -42,6 +42,12 @@ def test_the_wheel_is_pure_and_runs_elsewhere(tmp_path: Path) -> None:
     assert wheel.name.endswith("-py3-none-any.whl")
     target = tmp_path / "installed"
     run(*pip, "install", "--no-deps", "--target", str(target), str(wheel), cwd=tmp_path)
+    assert (target / "coherer/cli/demo/flights/spark-pipeline.yml").is_file()
+    console = target / "coherer/console"
+    assert {file.suffix for file in (console / "static/vendor").iterdir()} == {
+        ".js", ".css", ".txt",
+    }  # fmt: skip
+    assert (console / "templates/base.html").is_file()
     path = {"PYTHONPATH": str(target)}
     assert run(sys.executable, "-c", PROGRAM, str(target), cwd=tmp_path, **path) == "0\n"
     version = run(sys.executable, "-m", "coherer", "--version", cwd=tmp_path, **path)

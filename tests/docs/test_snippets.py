@@ -1,15 +1,26 @@
-"""The Python of the documentation runs as it is printed, against a node."""
+"""The programs and commands of the documentation run as they are printed, against a node."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
+import signal
+import subprocess
+import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import pytest
+from typer.testing import CliRunner
 
+from coherer.cli import main
+from coherer.cli.serve.command import Ready
 from coherer.testing import EmbeddedNode, embedded_node
+from tests.waiting import until
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ["tutorial.md", "how-to/transactions.md", "how-to/worker.md"]
@@ -21,10 +32,10 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNode]:
         yield made
 
 
-def blocks(page: str) -> list[str]:
-    """The Python programs of a page."""
+def blocks(page: str, language: str = "python") -> list[str]:
+    """The programs of a page, or its blocks in another language."""
     text = (DOCS / page).read_text("utf-8")
-    found = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    found = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
     assert found
     return found
 
@@ -48,9 +59,9 @@ def test_the_tutorial(node: EmbeddedNode, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_transactions(node: EmbeddedNode, capsys: pytest.CaptureFixture[str]) -> None:
-    (block,) = blocks("how-to/transactions.md")
-    run("how-to/transactions.md", block, node)
-    assert capsys.readouterr().out == "COMMIT\n"
+    one, many = blocks("how-to/transactions.md")
+    run("how-to/transactions.md", f"{one}\n{many}", node)
+    assert capsys.readouterr().out == "COMMIT\n100 COMMIT []\n"
 
 
 def test_the_worker(node: EmbeddedNode, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,6 +88,28 @@ def test_the_web_application(node: EmbeddedNode) -> None:
     assert answer.json()["id"]
 
 
+@pytest.mark.parametrize(
+    ("number", "library", "shown"),
+    [
+        (0, "pyarrow", " rows"),
+        (1, "duckdb", "messages"),
+        (2, "pandas", "value"),
+        (3, "polars", "offset"),
+    ],
+)
+def test_arrow(
+    node: EmbeddedNode, capsys: pytest.CaptureFixture[str], number: int, library: str, shown: str
+) -> None:
+    from coherer import Message
+    from coherer.blocking import connect
+
+    pytest.importorskip(library)
+    with connect(node.url) as client, client.producer() as producer:
+        producer.send_many(Message("greetings", b"%d" % n) for n in range(1000)).check()
+    run("how-to/arrow.md", blocks("how-to/arrow.md")[number], node)
+    assert shown in capsys.readouterr().out
+
+
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")  # a session that the snippet makes has no retries
 def test_spark(node: EmbeddedNode, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,6 +118,73 @@ def test_spark(node: EmbeddedNode, capsys: pytest.CaptureFixture[str]) -> None:
 
     with connect(node.url) as client, client.producer() as producer:
         producer.send(Message("greetings", b"for spark"))
-    (block,) = blocks("how-to/spark.md")
-    run("how-to/spark.md", block, node)
-    assert "rows" in capsys.readouterr().out
+    for page in ("how-to/spark.md", "how-to/spark-cluster.md"):
+        (block,) = blocks(page)
+        run(page, block, node)
+        assert "rows" in capsys.readouterr().out
+
+
+@pytest.fixture
+def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with the configuration file of the page."""
+    monkeypatch.chdir(tmp_path)
+    (file,) = blocks("how-to/configure.md", "toml")
+    (tmp_path / "node.toml").write_text(file, "utf-8")
+    return tmp_path
+
+
+def test_the_commands_for_a_configuration(configured: Path) -> None:
+    commands, start, *_ = blocks("how-to/configure.md", "bash")
+    assert start == "coherer serve --config node.toml\n"
+    example, check, show = (line.split()[1:] for line in commands.splitlines())
+    assert example[-2:] == [">", "all.toml"]
+    printed = CliRunner().invoke(main.app, example[:-2])
+    (configured / "all.toml").write_text(printed.stdout, "utf-8")
+    for words, told in (
+        (["config", "check", "all.toml"], "sets 0 options"),
+        (check, "sets 7 options"),
+        (show, "retention_hours in node.toml"),
+    ):
+        done = CliRunner().invoke(main.app, words)
+        assert done.exit_code == 0
+        assert told in done.stdout
+
+
+def test_the_variables_of_a_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (DOCS / "how-to/configure.md").read_text("utf-8")
+    given = dict(re.findall(r"\| `(COHERER_\w+)=(.+?)` \|", text))
+    assert len(given) == 4
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    shown = CliRunner().invoke(main.app, ["config", "show"]).stdout
+    assert all(f"{name} in the environment" in shown for name in given)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGHUP")
+def test_a_configured_node(configured: Path) -> None:
+    ports = ("MASTER", "BROKER", "NAMESRV", "ROCKETMQ", "ADMIN")
+    node = subprocess.Popen(
+        [sys.executable, "-m", "coherer", "serve", "--config", "node.toml", "--json"],
+        env={**os.environ, **{f"COHERER_{port}_PORT": "0" for port in ports}},
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert node.stdout is not None
+        ready = msgspec.json.decode(node.stdout.readline(), type=Ready)
+        pages = blocks("how-to/configure.md", "bash")[-1].split()[1::2]
+        assert len(pages) == 3
+        for page in pages:
+            url = page.replace("http://127.0.0.1:8080", str(ready.admin_url))
+            with urllib.request.urlopen(url) as answer:
+                assert answer.status == 200
+        file, log = configured / "node.toml", configured / "node.log"
+        shown = msgspec.json.decode(blocks("how-to/configure.md", "json")[0])
+        assert shown.keys() <= msgspec.json.decode(log.read_bytes().splitlines()[0]).keys()
+        file.write_text(file.read_text("utf-8").replace("24", "48").replace("sync", "async"))
+        node.send_signal(signal.SIGHUP)
+        asyncio.run(until(lambda: "a restart is needed for flush" in log.read_text("utf-8")))
+    finally:
+        node.terminate()
+        node.wait()
+        if node.stdout is not None:
+            node.stdout.close()
