@@ -1,6 +1,7 @@
-"""Compares Coherer's client and broker with Java's, in one run on one machine: see README.md.
+"""Compares Coherer with Java's systems and Kafka, in one run on one machine: see README.md.
 
 python benchmarks/run.py [--quick] [--only produce,sync,latency] [--json FILE]
+python benchmarks/run.py --only spark [--contenders kafka-tuned,rocketmq]
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import rocketmq_cases, tubemq_cases
-from bench.cases import COHERER, CPP, Case
+from bench import brokers, rocketmq_cases, spark_cases, spark_run, tubemq_cases
+from bench.cases import CPP, Case
 from bench.results import CPP_PAIR, PAIRS, Results, Sample
-from bench.singles import embedded, idle, memory, spark
+from bench.singles import embedded, idle, memory
 from bench.sites import SETTINGS, Bench, RocketMQBench, TubeMQBench
+from bench.spark_results import SparkResults
 from bench.usage import cpu_seconds, machine, versions
 from rich.console import Console
 
@@ -72,15 +74,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     about: dict[str, object] = {"machine": machine()}
     folder = Path(tempfile.mkdtemp(prefix="coherer-bench-", dir=options.folder))
     alone = Results("Coherer alone", [])
-    everything = [alone]
+    everything: list[Results | SparkResults] = [alone]
     java: JavaSystem | None = None
     try:
         _check_disk(folder, quick=options.quick)
         _measure_singles(alone, options, folder)
         for suite in SUITES:
             cases = [case for case in suite.cases if _wanted(case.key, options.only)]
-            spark_too = suite.name == "tubemq" and _wanted("spark", options.only)
-            if not cases and not spark_too:
+            if not cases:
                 continue
             java = None if options.without_java else _java(suite.name)
             results = Results(suite.title, cases, suite.pairs)
@@ -90,8 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for kind, system in bench.systems.items():
                     title = f"memory of the broker after all cases, {kind}, {suite.title}"
                     alone.singles += memory(title, f"{suite.name}-{kind}-memory", system.pids)
-                if spark_too:
-                    _measure_spark(bench, results, suite, options)
+        everything += _compare_spark(options, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     about |= {
@@ -124,6 +124,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Compare Coherer's client and broker with Java's.")
     parser.add_argument("--quick", action="store_true", help="few messages, one repetition")
     parser.add_argument("--only", default="", help="prefixes of case names, separated by commas")
+    parser.add_argument("--contenders", default="", help="of Spark, separated by commas")
     parser.add_argument("--repetitions", type=int, help="of each case, after a warm-up")
     parser.add_argument("--json", type=Path, help="file for all results, with samples")
     parser.add_argument("--markdown", type=Path, help="file for the tables as Markdown")
@@ -131,6 +132,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--without-java", action="store_true", help="measure Coherer alone")
     options = parser.parse_args(arguments)
     options.only = [name for name in options.only.split(",") if name]
+    try:
+        options.contenders = spark_run.chosen([n for n in options.contenders.split(",") if n])
+    except ValueError as error:
+        parser.error(str(error))
     default = QUICK_REPETITIONS if options.quick else REPETITIONS
     options.repetitions = options.repetitions or default
     return options
@@ -238,18 +243,30 @@ def _measure_singles(results: Results, options: argparse.Namespace, folder: Path
         if _wanted(key, options.only):
             _log(f"{key}: {options.repetitions} fresh processes")
             results.singles += measure(folder, options.repetitions)
+    if _wanted("brokers", options.only):
+        results.singles += brokers.measure(folder, options.repetitions, _log, quick=options.quick)
 
 
-def _measure_spark(
-    bench: Bench, results: Results, suite: Suite, options: argparse.Namespace
-) -> None:
-    """Measures rows into Spark, from the topic to be consumed."""
-    if _wanted("spark", options.only):
-        if not any(case.topic == "consume" for case in results.cases):
-            _fill(bench, suite, options)
-        _log("reading with Spark")
-        url = f"{bench.scheme}://{bench.systems[COHERER].address}"
-        results.singles += spark(url, "consume", _consumed(suite, options), options.repetitions)
+def _compare_spark(options: argparse.Namespace, folder: Path) -> list[SparkResults]:
+    """Compares Spark's formats with its Kafka source, if that is wanted and can be had."""
+    cases = [case for case in spark_cases.CASES if _wanted(case.key, options.only)]
+    if not cases:
+        return []
+    (folder / "spark").mkdir()
+    comparison = spark_run.Comparison(
+        cases,
+        options.contenders,
+        options.repetitions,
+        options.quick,
+        folder / "spark",
+        console,
+        _log,
+    )
+    try:
+        return [comparison.run()]
+    except UnavailableError as reason:
+        console.print(f"[red]No comparison with Spark's Kafka source:[/] {reason}")
+        return []
 
 
 if __name__ == "__main__":

@@ -173,7 +173,7 @@ class Results:
 
     def markdown(self) -> str:
         """The tables as Markdown."""
-        return "\n\n".join(map(_markdown, self.tables())) + "\n"
+        return markdown_of(self.tables())
 
     def _rates(self) -> Table:
         title = f"{self.name}: messages per second, client \u2192 broker"
@@ -189,9 +189,9 @@ class Results:
             table.add_column("goal", justify="right")
         for case in self.cases:
             cells = [self._cell(case, client, broker) for client, broker in self.pairs]
-            cells += [_ratio(self.ratio(case)), self._goal_text(case)]
+            cells += [ratio_text(self.ratio(case)), self._goal_text(case)]
             if with_cpp:
-                cells += [_ratio(self.ratio_cpp(case)), self._goal_cpp_text(case)]
+                cells += [ratio_text(self.ratio_cpp(case)), self._goal_cpp_text(case)]
             table.add_row(case.title, *cells)
         return table
 
@@ -237,14 +237,20 @@ class Results:
         return table
 
     def _singles(self) -> Table:
-        table = Table(title="Start and memory", title_justify="left")
+        table = Table(title="Start, memory and brokers", title_justify="left")
         for name in ("", "median", "goal"):
             table.add_column(name, justify="left" if not name else "right")
         for single in self.singles:
             sign = "\u2265" if single.at_least else "\u2264"
             goal = "" if single.goal is None else f"{sign} {single.goal:g} {mark(single.met)}"
-            table.add_row(single.title, f"{single.median:,.0f} {single.unit}", goal)
+            digits = 2 if single.unit == "x" else 0
+            table.add_row(single.title, f"{single.median:,.{digits}f} {single.unit}", goal)
         return table
+
+
+def markdown_of(tables: list[Table]) -> str:
+    """Tables as Markdown."""
+    return "\n\n".join(map(_markdown, tables)) + "\n"
 
 
 def _markdown(table: Table) -> str:
@@ -255,7 +261,8 @@ def _markdown(table: Table) -> str:
     return "\n".join([f"**{table.title}**", "", *("| " + " | ".join(row) + " |" for row in lines)])
 
 
-def _ratio(value: float | None) -> str:
+def ratio_text(value: float | None) -> str:
+    """A ratio with two decimals."""
     return "" if value is None else f"{value:.2f}"
 
 

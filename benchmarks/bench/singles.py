@@ -1,4 +1,4 @@
-"""Measurements of Coherer alone: start, memory, Spark."""
+"""Measurements of Coherer alone: start, memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tests.interop.peers.process import Child
 HERE = Path(__file__).parent
 IDLE_S = 3.0
 START_TIMEOUT_S = 60.0
-SPARK_TIMEOUT_S = 300.0
 
 
 def embedded(folder: Path, repetitions: int) -> list[Single]:
@@ -63,16 +62,3 @@ def idle(folder: Path, repetitions: int) -> list[Single]:
     if not values:
         return []
     return [Single("idle", "memory of an idle node", "MB", values, goal=80)]
-
-
-def spark(url: str, topic: str, rows: int, repetitions: int) -> list[Single]:
-    """Rows per second into Spark, local[2], which discards them."""
-    command = [sys.executable, str(HERE / "spark_main.py"), url, topic, str(repetitions)]
-    done = subprocess.run(command, capture_output=True, timeout=SPARK_TIMEOUT_S, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr.decode("utf-8", "replace")[-3000:])
-    answer = json.loads(done.stdout.splitlines()[-1])
-    if answer["rows"] < rows:
-        raise RuntimeError(f"Spark read {answer['rows']:,} rows, expected {rows:,} or more")
-    rates = [answer["rows"] / seconds for seconds in answer["seconds"]]
-    return [Single("spark", "1 KiB rows into Spark, local[2]", "rows/s", rates, at_least=True)]

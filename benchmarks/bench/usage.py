@@ -22,6 +22,30 @@ def cpu_seconds(pid: int) -> float | None:
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
+def cpu_of(pid: int) -> float:
+    """CPU time of a process so far; 0 if it is unknown."""
+    return cpu_seconds(pid) or 0.0
+
+
+def cpu_of_workers(pid: int) -> float:
+    """CPU time so far of all descendants of a process, including those that ended."""
+    children: dict[int, list[list[str]]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text("ascii", "replace").rpartition(")")[2].split()
+        except OSError:
+            continue
+        children.setdefault(int(fields[1]), []).append([path.parent.name, *fields])
+    own = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
+    ticks = int(own[13]) + int(own[14])  # children that ended
+    found = [pid]
+    while found:
+        for child, *fields in children.get(found.pop(), ()):
+            found.append(int(child))
+            ticks += sum(map(int, fields[11:15]))
+    return ticks / TICKS
+
+
 def resident_mb(pid: int) -> float | None:
     """Resident memory of a process in MB (10^6 bytes)."""
     try:
