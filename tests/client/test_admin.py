@@ -267,6 +267,44 @@ async def test_groups_and_lag(cluster: FakeCluster, admin: Admin) -> None:
     assert cluster.called("admin_query_sub_info")[-1] == {"groupName": "g,h"}
 
 
+async def test_a_group_that_javas_broker_cannot_answer_for(
+    cluster: FakeCluster, admin: Admin
+) -> None:
+    """It fails for all groups if one of them has members but was never given a message."""
+    offsets = cluster.answers["admin_query_offset"]
+    assert isinstance(offsets, dict)
+    names = ["coherer_reader_1_0", "g", "idle", "old", *(f"x{n}" for n in range(250))]
+    known = {one["groupName"]: one for one in offsets["dataSet"]}
+
+    def of_some(form: dict[str, str]) -> Json:
+        wanted = form["groupName"].split(",") if "groupName" in form else names
+        if "idle" in wanted:
+            return {"result": False, "errCode": 400, "errMsg": "Bad request from server: null"}
+        return told(*(known[name] for name in wanted if name in known))
+
+    cluster.answers["admin_query_offset"] = of_some
+    cluster.answers["admin_query_group"] = told({"groupName": names})
+    g, idle, old = await admin.groups()
+    assert (g.lag, old.name) == (4, "old")
+    assert (idle.name, idle.topics, idle.lag, idle.silent) == ("idle", (), None, ())
+    assert await admin.groups_of("s") == ["old"]
+    assert idle in await admin.groups("idle")
+    asked = [
+        form["groupName"] for form in cluster.called("admin_query_offset") if form.get("groupName")
+    ]
+    assert max(len(one.split(",")) for one in asked) <= 100, "Java's servers take no more"
+
+
+async def test_many_names_are_asked_for_in_parts(cluster: FakeCluster, admin: Admin) -> None:
+    names = [f"t{n:03}" for n in range(250)]
+    cluster.answers["admin_query_topic_info"] = lambda form: ok(
+        *(topic(name) for name in form["topicName"].split(","))
+    )
+    assert [one.name for one in await admin.topics(*names)] == names
+    asked = [form["topicName"] for form in cluster.called("admin_query_topic_info")]
+    assert [len(one.split(",")) for one in asked] == [100, 100, 50]
+
+
 async def test_groups_of_readers_are_shown_only_by_name(admin: Admin) -> None:
     """Java's brokers keep their offsets for ever."""
     name = "coherer_reader_1_0"

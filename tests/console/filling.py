@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from coherer import rocketmq, tubemq
 from coherer._administration.access import Cluster, RocketCluster, opened
@@ -22,17 +23,27 @@ def order(number: int) -> bytes:
     return json.dumps({"order": number, "amount": 19.9 * number, "customer": "Ann"}).encode()
 
 
-async def fill(url: str, *, admin: str | None = None, token: str | None = None) -> None:
+async def fill(
+    url: str,
+    *,
+    admin: str | None = None,
+    token: str | None = None,
+    brokers: Sequence[int] | None = None,
+) -> None:
     """Create topics, send messages, and consume some of them.
 
     Args:
         url: the cluster.
         admin: the HTTP administration of a Java master of TubeMQ.
         token: for changes there.
+        brokers: those that hold the topics, with TubeMQ; all if None.
     """
     async with opened(url, admin=admin, token=token) as cluster:
         for topic in TOPICS:
-            await cluster.admin.create_topic(topic, 2, exist_ok=True)
+            if isinstance(cluster, RocketCluster):
+                await cluster.admin.create_topic(topic, 2, exist_ok=True)
+            else:
+                await cluster.admin.create_topic(topic, 2, brokers, exist_ok=True)
         for topic in TOPICS:
             await cluster.admin.wait_usable(topic, timeout_ms=WAIT_MS)
         if isinstance(cluster, RocketCluster):

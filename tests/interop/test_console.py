@@ -53,7 +53,9 @@ def test_the_console_shows_a_rocketmq_cluster_of_java(rocket: RocketSite) -> Non
 async def test_the_console_shows_a_tubemq_cluster_of_java(at: At) -> None:
     url, web = f"tubemq://{at.master}", at.deployed.web
     access = {"admin": f"http://{HOST}:{web.port}", "token": web.token}
-    await filling.fill(url, **access)
+    # Other tests stop other brokers of this master for good.
+    brokers = [broker.broker_id for broker in at.deployed.brokers]
+    await filling.fill(url, **access, brokers=brokers)
 
     def look() -> None:
         with console(url, **access) as one:

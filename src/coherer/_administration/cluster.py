@@ -433,13 +433,8 @@ async def groups(cluster: Cluster, *names: str) -> list[Group]:
 
 async def group_names(cluster: Cluster) -> list[str]:
     """The names of the consumer groups, sorted, without RocketMQ's own."""
-    if isinstance(cluster, RocketCluster):
-        return await cluster.admin.group_names()
-    return [
-        one.name
-        for one in await cluster.admin.groups()
-        if not one.name.startswith(SYSTEM_GROUP_PREFIX)
-    ]
+    names = await cluster.admin.group_names()
+    return [name for name in names if not name.startswith(SYSTEM_GROUP_PREFIX)]
 
 
 async def group(cluster: Cluster, name: str) -> Group | None:

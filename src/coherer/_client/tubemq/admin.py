@@ -111,9 +111,10 @@ class Admin:
 
     async def topics(self, *names: str) -> list[TopicState]:
         """The topics, sorted by name; with names, only these topics."""
-        parameters = {"topicName": ",".join(names)} if names else {}
-        answer = await self._calls.ask(records.TopicRecord, "admin_query_topic_info", parameters)
-        states = (record.state() for record in answer.data)
+        found = await self._calls.ask_for(
+            records.TopicRecord, "admin_query_topic_info", "topicName", names
+        )
+        states = (record.state() for record in found)
         return sorted((state for state in states if state.partitions), key=lambda t: t.name)
 
     async def topic_names(self) -> list[str]:
@@ -338,11 +339,10 @@ class Admin:
         A group exists if it has members now, or offsets on a broker. Groups that only serve a
         reader of Coherer are left out, unless they are named.
         """
-        parameters = {"groupName": ",".join(names)} if names else {}
-        subscriptions = await self._calls.ask(
-            records.Subscription, "admin_query_sub_info", parameters
+        subscriptions = await self._calls.ask_for(
+            records.Subscription, "admin_query_sub_info", "groupName", names
         )
-        online = {entry.consume_group: entry for entry in subscriptions.data}
+        online = {entry.consume_group: entry for entry in subscriptions}
         subscribed = {topic for entry in online.values() for topic in entry.topic_set}
         offsets = await self._offsets(set(names), subscribed)
         used = subscribed | offsets.topics
@@ -558,18 +558,14 @@ class Admin:
     async def _broker_offsets(
         self, broker: BrokerState, groups: set[str], topics: set[str]
     ) -> records.BrokerAnswers | None:
-        api = self._calls.broker(broker)
-        by_group = {"groupName": ",".join(sorted(groups))} if groups else {}
         try:
             offsets, owners = await asyncio.gather(
-                api.call(records.GroupOffsets, "admin_query_offset", by_group),
-                api.call(records.Owner, "admin_query_consumer_regmap", by_group),
+                self._calls.offsets(broker, groups), self._calls.owners(broker, groups)
             )
-            used = topics | {topic.topic_name for one in offsets.data_set for topic in one.sub_info}
+            used = topics | {topic.topic_name for one in offsets for topic in one.sub_info}
             ranges: Answer[records.TopicOffsetRanges] = Answer(result=True)
             if used or not groups:
-                by_topic = {"topicName": ",".join(sorted(used))} if groups else {}
-                ranges = await api.call(records.TopicOffsetRanges, "admin_query_pubinfo", by_topic)
+                ranges = await self._calls.ranges(broker, used if groups else ())
         except CohererError as error:
             _log.warning("Cannot read the offsets of broker %d: %s", broker.id, error)
             return None  # its partitions are shown as unknown

@@ -15,6 +15,9 @@ administration. Java's masters do not, and Java's producers ignore both.
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final, TypeVar
@@ -25,7 +28,7 @@ from coherer import _net as net
 from coherer._client.tubemq import admin_records as records
 from coherer._client.tubemq.admin_records import BrokerState
 from coherer._client.tubemq.cluster import UNDEFINED, Cluster, Signer, checked, client_id
-from coherer._client.tubemq.webapi import Answer, Endpoint, WebApi
+from coherer._client.tubemq.webapi import Answer, Endpoint, WebApi, for_names
 from coherer._common.logs import Log
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
@@ -102,6 +105,7 @@ async def identify(cluster: Cluster) -> ClusterIdentity:
 
 T = TypeVar("T")
 
+FAILED = 400
 NOT_EXIST = 401
 NO_GROUP = 404
 EXISTED = 402
@@ -311,6 +315,17 @@ class AdminCalls:
         await self.prepare(changes=False)
         return await self._master(item, method, parameters, post=False)
 
+    async def ask_for(
+        self, item: type[T], method: str, field: str, names: Collection[str]
+    ) -> list[T]:
+        """Send a query for these names, or for all if there are none, to a master.
+
+        Raises:
+            UnavailableError: no master answers.
+            RefusedError: it refuses.
+        """
+        return (await for_names(functools.partial(self.ask, item, method), field, names)).data
+
     async def page(self, path: str) -> tuple[int, bytes]:
         """Fetch the status and body of a page from a master.
 
@@ -391,41 +406,86 @@ class AdminCalls:
     async def groups_at(self, broker: BrokerState) -> set[str]:
         """The groups that have offsets at a broker, or read from it."""
         try:
-            answer = await self.broker(broker).call(records.GroupList, "admin_query_group", {})
+            return await self._group_names(broker)
         except CohererError as error:
             _log.warning("Cannot read the groups of broker %d: %s", broker.id, error)
             return set()
+
+    async def _group_names(self, broker: BrokerState) -> set[str]:
+        answer = await self.broker(broker).call(records.GroupList, "admin_query_group", {})
         return {name for part in answer.data_set for name in part.group_name}
 
     async def readers_at(self, broker: BrokerState, topic: str) -> set[str]:
         """The groups that have offsets of a topic at a broker."""
         try:
-            answer = await self.broker(broker).call(
-                records.GroupOffsets, "admin_query_offset", {"topicName": topic}
-            )
+            found = await self.offsets(broker, topic=topic)
         except CohererError as error:
             _log.warning("Cannot read the groups of broker %d: %s", broker.id, error)
             return set()
         return {
             one.group_name
-            for one in answer.data_set
+            for one in found
             if any(part.topic_name == topic for part in one.sub_info)
         }
+
+    async def offsets(
+        self, broker: BrokerState, groups: Collection[str] = (), *, topic: str = ""
+    ) -> list[records.GroupOffsets]:
+        """The offsets of some groups at a broker, or of all; in one topic, or in all of theirs.
+
+        Java's broker fails as long as one of these groups has members but has not been given any
+        message (queryGroupOffset in DefaultOffsetManager). The others are then found by halves;
+        such a group is in the list without offsets.
+
+        Raises:
+            CohererError: the broker does not answer, or refuses otherwise.
+        """
+        about = {"topicName": topic} if topic else {}
+
+        def ask(groups: Mapping[str, str]) -> Awaitable[Answer[records.GroupOffsets]]:
+            return self.broker(broker).call(
+                records.GroupOffsets, "admin_query_offset", {**about, **groups}
+            )
+
+        try:
+            return (await for_names(ask, "groupName", groups)).data_set
+        except RefusedError as error:
+            if error.code != FAILED:
+                raise
+        if len(groups) == 1:
+            return [records.GroupOffsets(name) for name in groups]
+        names = sorted(groups or await self._group_names(broker))
+        middle = len(names) // 2
+        halves = [half for half in (names[:middle], names[middle:]) if half]
+        found = await asyncio.gather(*(self.offsets(broker, half, topic=topic) for half in halves))
+        return list(itertools.chain.from_iterable(found))
 
     async def ends(
         self, broker: BrokerState, topics: Collection[str]
     ) -> records.BrokerAnswers | None:
         """The offsets of the topics of a broker, without groups; None if it does not answer."""
         try:
-            ranges = await self.broker(broker).call(
-                records.TopicOffsetRanges,
-                "admin_query_pubinfo",
-                {"topicName": ",".join(sorted(topics))},
-            )
+            ranges = await self.ranges(broker, topics)
         except CohererError as error:
             _log.warning("Cannot read the offsets of broker %d: %s", broker.id, error)
             return None  # its partitions are shown as unknown
-        return records.BrokerAnswers(ranges, Answer(result=True), Answer(result=True))
+        return records.BrokerAnswers(ranges, [], [])
+
+    async def ranges(
+        self, broker: BrokerState, topics: Collection[str]
+    ) -> Answer[records.TopicOffsetRanges]:
+        """The oldest offset and the end of each partition of these topics, or of all."""
+        call = functools.partial(
+            self.broker(broker).call, records.TopicOffsetRanges, "admin_query_pubinfo"
+        )
+        return await for_names(call, "topicName", topics)
+
+    async def owners(self, broker: BrokerState, groups: Collection[str]) -> list[records.Owner]:
+        """Who reads each partition of a broker for these groups, or for all."""
+        call = functools.partial(
+            self.broker(broker).call, records.Owner, "admin_query_consumer_regmap"
+        )
+        return (await for_names(call, "groupName", groups)).data_set
 
 
 def _masters_of(identity: ClusterIdentity) -> list[Endpoint]:

@@ -342,8 +342,8 @@ class BrokerAnswers(msgspec.Struct):
     """The answers of one broker."""
 
     ranges: Answer[TopicOffsetRanges]
-    offsets: Answer[GroupOffsets]
-    owners: Answer[Owner]
+    offsets: list[GroupOffsets]
+    owners: list[Owner]
 
 
 class ClusterOffsets:
@@ -375,7 +375,7 @@ class ClusterOffsets:
         for topic in answers.ranges.data_set:
             for offsets in topic.offset_info:
                 self._ends[broker, topic.topic_name, offsets.partition_id] = offsets
-        for group in answers.offsets.data_set:
+        for group in answers.offsets:
             committed = self._committed.setdefault(group.group_name, {})
             for entry in group.sub_info:
                 if entry.topic_name.startswith(ROCKETMQ_OWN):
@@ -383,7 +383,7 @@ class ClusterOffsets:
                 for one in entry.offsets:
                     if one.cur_offset >= 0:
                         committed[broker, entry.topic_name, one.partition_id] = one.cur_offset
-        for owner in answers.owners.data_set:
+        for owner in answers.owners:
             group_name, topic_name, partition = owner.partition.rsplit(":", 2)
             self._owners[group_name, (broker, topic_name, int(partition))] = owner.consumer
 

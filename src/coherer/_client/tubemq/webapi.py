@@ -7,7 +7,7 @@ master answers with a redirection, and the call follows it with the same form.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, Generic, TypeVar
 from urllib.parse import urlencode, urljoin, urlsplit
 
@@ -37,6 +37,7 @@ OK: Final = 200
 UNAUTHORIZED: Final = 401
 FORBIDDEN: Final = 403
 _TEXT_CHARS_MAX = 500
+_NAMES_MAX = 100
 _UNAUTHORIZED = (
     "Is the token right (--token)? A node with accounts needs an account (--user, --password), or "
     "the token that it was started with (--admin-token)."
@@ -62,6 +63,31 @@ class Answer(msgspec.Struct, Generic[T], rename="camel", kw_only=True):
     data: list[T] = []
     data_set: list[T] = []
     offset_step: int = JAVA_OFFSET_STEP
+
+
+async def for_names(
+    ask: Callable[[Mapping[str, str]], Awaitable[Answer[T]]], field: str, names: Collection[str]
+) -> Answer[T]:
+    """The answer of a query for these names, or for all if there are none.
+
+    Java's servers refuse more than 100 names in one call (CFG_BATCH_RECORD_OPERATE_MAX_COUNT).
+
+    Args:
+        ask: the query, which takes its parameters.
+        field: the parameter with the names.
+        names: the names.
+    """
+    if not names:
+        return await ask({})
+    ordered = sorted(names)
+    parts = [ordered[n : n + _NAMES_MAX] for n in range(0, len(ordered), _NAMES_MAX)]
+    answers = await asyncio.gather(*(ask({field: ",".join(part)}) for part in parts))
+    return Answer(
+        result=True,
+        data=[record for answer in answers for record in answer.data],
+        data_set=[record for answer in answers for record in answer.data_set],
+        offset_step=answers[0].offset_step,
+    )
 
 
 class Endpoint(msgspec.Struct, frozen=True):
