@@ -315,10 +315,14 @@ def b64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def wait_until(holds: Callable[[], object], timeout_s: float = CALL_S) -> None:
-    """Waits until something holds that another process does."""
+def wait_until(
+    holds: Callable[[], object],
+    timeout_s: float = CALL_S,
+    state: Callable[[], object] = lambda: "",
+) -> None:
+    """Waits until something holds that another process does; the error shows `state`."""
     until = time.monotonic() + timeout_s
     while not holds():
         if time.monotonic() > until:
-            raise TimeoutError(f"not in {timeout_s:.0f} s")
+            raise TimeoutError(f"not in {timeout_s:.0f} s {state()}".strip())
         time.sleep(0.02)
