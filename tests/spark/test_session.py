@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyspark
 import pytest
 
 from coherer import Message
@@ -48,8 +49,58 @@ def test_settings_for_a_local_session(builder: Builder) -> None:
     settings_file = builder.settings["spark.driver.extraJavaOptions"].partition("=file://")[2]
     assert "rootLogger.level = error" in Path(settings_file).read_text()
     assert session.QUIET.items() <= builder.settings.items()
-    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    python = os.environ["PYSPARK_PYTHON"]
+    configure(builder)  # type: ignore[arg-type]
+    assert os.environ["PYSPARK_PYTHON"] == python
+    assert settings_of_python(python, "sys.executable") == sys.executable
     assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
+
+
+def settings_of_python(python: str, expression: str, **environment: str) -> str:
+    """What an expression is in another Python."""
+    code = f"import os, sys; print({expression})"
+    done = subprocess.run(
+        [python, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def test_workers_use_the_installed_pyspark_instead_of_its_zip(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    configure(builder)  # type: ignore[arg-type]
+    python = os.environ["PYSPARK_PYTHON"]
+    spark = Path(pyspark.__file__).parent
+    added = [spark / "python" / "lib" / "pyspark.zip", spark / "jars" / "spark-core.jar"]
+    path = os.pathsep.join(map(str, [*added, "/my code/*", "/other"]))
+    assert settings_of_python(python, "os.environ['PYTHONPATH']", PYTHONPATH=path) == (
+        "/my code/*:/other"
+    )
+    assert settings_of_python(python, "repr(os.environ['PYTHONPATH'])", PYTHONPATH="") == "''"
+
+
+def test_another_spark_keeps_its_path(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    configure(builder)  # type: ignore[arg-type]
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+
+def test_a_script_of_another_process_is_not_used(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is removed when that process ends."""
+    monkeypatch.setenv("PYSPARK_PYTHON", "/tmp/coherer-python-gone/python")
+    configure(builder)  # type: ignore[arg-type]
+    assert settings_of_python(os.environ["PYSPARK_PYTHON"], "sys.executable") == sys.executable
+    assert "spark.python.daemon.module" in builder.settings
 
 
 def test_settings_for_a_cluster_leave_addresses_checkpoints_and_logs(builder: Builder) -> None:
@@ -125,3 +176,10 @@ def test_another_thread_can_write_with_a_session(
     with ThreadPoolExecutor(1) as pool:
         pool.submit(write).result()
     assert spark.read.format("tubemq").option("url", coherer_url).load(coherer_topic).count() == 1
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_workers_do_not_compile_pyspark(spark: SparkSession) -> None:
+    place = spark.sparkContext.parallelize([0], 1).map(lambda _: pyspark.__file__).first()
+    assert place == pyspark.__file__

@@ -25,7 +25,7 @@ from coherer._record.properties import KEYS, MILLISECOND_CHARS, MINUTE_CHARS, TA
 from coherer.limits import PROPERTIES_BYTES_MAX
 
 _HEAD_BYTES: Final = 20
-_EMPTY: Final = pa.scalar(b"", pa.binary())
+_EMPTY: Final = b""
 _PAIR: Final = b"\x02"
 _ZEROS: Final = "00000"
 _BLANK: Final = r"^[\s\pZ]*$"

@@ -7,9 +7,6 @@ of all queues and topics, in the order of the log (`file_rows`).
 
 Cuts are made where the sampled entries of all queues have equal numbers of rows on both sides. They
 are positions in the log; each queue has an offset for each of them, found by bisection.
-
->>> names_files({"path": "file:/data/store"}), names_files({"path": "flights"})
-(True, False)
 """
 
 from __future__ import annotations
@@ -95,13 +92,6 @@ class FileOptions(msgspec.Struct, frozen=True, kw_only=True):
     paths: tuple[str, ...]
     tags: frozenset[str] | None = None
     broker_name: str | None = None
-
-
-def names_files(options: Mapping[str, str]) -> bool:
-    """Whether the path of `load` names files rather than a topic."""
-    given = {name.lower(): text for name, text in options.items()}
-    path = given.get("path", "").strip()
-    return "paths" in given or path.startswith(("/", "file:")) or "://" in path
 
 
 def file_options(options: Mapping[str, str], protocol: str) -> FileOptions:
@@ -295,14 +285,6 @@ class FilteredFileReader(FileReader):
         """Takes the filters, and leaves all of them to Spark, too."""
         self._wanted = wanted_by(filters)
         return filters
-
-
-def files_are_a_batch() -> UsageError:
-    """The error for a stream from files."""
-    return UsageError(
-        "Files are a batch: they cannot be read as a stream.",
-        hint="Use spark.read, or give the url of the broker and .load(topic).",
-    )
 
 
 def file_reader(options: FileOptions) -> FileReader:

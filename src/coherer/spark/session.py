@@ -17,7 +17,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import warnings
 from importlib.resources import as_file, files
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from coherer.errors import UsageError
+from coherer.spark import interpreter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,14 +117,14 @@ def configure(
     """
     use_java()
     # By default workers run the first `python3` on the PATH, which may lack this package.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    this_python = interpreter.choose(local=local)
     settings = dict(ANYWHERE)
     if local:
         settings |= LOCAL
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if quiet:
         settings |= QUIET
-        if not local or os.environ["PYSPARK_PYTHON"] != sys.executable:
+        if not (local and this_python):
             del settings["spark.python.daemon.module"]
         java_options = f"-Dlog4j2.configurationFile={_log_settings()} {java_options}".strip()
         _ignore("PySpark does not yet fully support pandas")

@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -38,7 +38,6 @@ from coherer._common.logs import Log
 from coherer.errors import CohererError, UsageError
 from coherer.spark.columns import spark_schema
 from coherer.spark.cursor import Cursor, batch_ends
-from coherer.spark.files import file_options, file_reader, files_are_a_batch, names_files
 from coherer.spark.offsets import LATEST, Bounds, Offsets, split_start, with_start
 from coherer.spark.options import ReadOptions, read_options, write_options
 from coherer.spark.pickling import SentToWorkers
@@ -54,8 +53,10 @@ from coherer.spark.pushdown import Wanted, is_enabled, wanted
 from coherer.spark.queue import Queue, end_quietly, shared_queue
 from coherer.spark.rates import Scale, Scales, measure
 from coherer.spark.reading import log_loss, rows, settings_of
-from coherer.spark.sink import BatchSink, StreamSink
 from coherer.spark.topics import Topics, monotonic_ms
+
+if TYPE_CHECKING:
+    from coherer.spark.sink import BatchSink, StreamSink
 
 log = Log(logging.getLogger(__name__))
 
@@ -82,12 +83,18 @@ class Share(InputPartition):
 
 
 class QueueDataSource(SentToWorkers, DataSource):
-    """The data source of both protocols, which differ in their name only."""
+    """The data source of both protocols, which differ in their name only.
+
+    Spark starts a process for each stream, so what only files or sinks need is imported where it is
+    used: half a second of every start was importing.
+    """
 
     def schema(self) -> str:
         """The columns. Checks the options too, so that `load()` raises their errors."""
         given = self._given()
         if names_files(given):
+            from coherer.spark.files import file_options
+
             return spark_schema(file_options(given, self.name()).read.columns)
         return spark_schema(read_options(given, self.name()).columns)
 
@@ -95,6 +102,8 @@ class QueueDataSource(SentToWorkers, DataSource):
         """Reads a batch."""
         given = self._given()
         if names_files(given):
+            from coherer.spark.files import file_options, file_reader
+
             files = file_options(given, self.name())
             _check_schema(schema, files.read)
             return file_reader(files)
@@ -106,7 +115,10 @@ class QueueDataSource(SentToWorkers, DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Reads a stream."""
         if names_files(self._given()):
-            raise files_are_a_batch()
+            raise UsageError(
+                "Files are a batch: they cannot be read as a stream.",
+                hint="Use spark.read, or give the url of the broker and .load(topic).",
+            )
         return StreamReader(self._read_options(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
@@ -116,6 +128,8 @@ class QueueDataSource(SentToWorkers, DataSource):
             from coherer.spark.transactional import TransactionalBatchSink
 
             return TransactionalBatchSink(options, schema, overwrite)
+        from coherer.spark.sink import BatchSink
+
         return BatchSink(options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:
@@ -125,6 +139,8 @@ class QueueDataSource(SentToWorkers, DataSource):
             from coherer.spark.transactional import TransactionalStreamSink
 
             return TransactionalStreamSink(options, schema, overwrite)
+        from coherer.spark.sink import StreamSink
+
         return StreamSink(options, schema, overwrite)
 
     def _given(self) -> Mapping[str, str]:
@@ -143,6 +159,17 @@ def _check_schema(schema: StructType, options: ReadOptions) -> None:
         raise UsageError(
             "The columns are fixed.", hint="Use option columns or .select(), not .schema()."
         )
+
+
+def names_files(options: Mapping[str, str]) -> bool:
+    """Whether the path of `load` names files rather than a topic.
+
+    >>> names_files({"path": "file:/data/store"}), names_files({"path": "flights"})
+    (True, False)
+    """
+    given = {name.lower(): text for name, text in options.items()}
+    path = given.get("path", "").strip()
+    return "paths" in given or path.startswith(("/", "file:")) or "://" in path
 
 
 class TubeMQDataSource(QueueDataSource):
