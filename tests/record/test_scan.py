@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import mmap
+import random
+import zlib
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ import numpy as np
 
 from coherer._record import compression, layout, scan
 from coherer._record.records import Record, next_record, record_at
-from coherer._record.scan import RecordScan
+from coherer._record.scan import RecordScan, body_checksums
 
 HOSTS = st.sampled_from([layout.NO_HOST, bytes(range(8)), bytes(range(20))])
 
@@ -158,3 +160,18 @@ def record(offset: int, body: bytes = b"", sys_flag: int = 0) -> bytes:
         store_ms=0,
         sys_flag=sys_flag,
     )
+
+
+@pytest.mark.parametrize("size", [0, 1, 100])
+def test_checksums_of_parts_at_equal_distances(size: int) -> None:
+    step, count = size + 30, 70
+    data = random.Random(size).randbytes(count * step + 5)
+    begins, sizes = np.arange(count) * step + 5, np.full(count, size)
+    expected = [zlib.crc32(data[at : at + size]) & layout.CRC_MASK for at in begins]
+    assert body_checksums(memoryview(data), begins, sizes).tolist() == expected
+    backwards = body_checksums(memoryview(data), begins[::-1], sizes).tolist()
+    assert backwards == expected[::-1]
+    longer = sizes.copy()
+    longer[3] += 1
+    found = body_checksums(memoryview(data), begins, longer).tolist()
+    assert (found[3] == expected[3], found[4:]) == (False, expected[4:])

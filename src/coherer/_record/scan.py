@@ -390,9 +390,22 @@ def _together(found: Sequence[list[Ints]]) -> Sequence[Ints]:
 
 def body_checksums(view: memoryview, begins: Ints, sizes: Ints) -> Ints:
     """Return the checksums of parts of a buffer; see `layout`."""
+    if (step := _step(begins, sizes)) is not None:
+        # Rows of one array take two thirds of the time of slices.
+        shape, strides = (len(begins), int(sizes[0])), (step, 1)
+        rows: npt.NDArray[np.uint8] = np.ndarray(shape, np.uint8, view, int(begins[0]), strides)
+        return np.array(list(map(_crc32, rows)), np.int64) & layout.CRC_MASK
     ends = (begins + sizes).tolist()
     sums = [_crc32(view[begin:end]) for begin, end in zip(begins.tolist(), ends, strict=True)]
     return np.array(sums, np.int64) & layout.CRC_MASK
+
+
+def _step(begins: Ints, sizes: Ints) -> int | None:
+    """Return the distance between parts of the same size, if it is the same, too."""
+    if len(begins) < EQUAL_STEPS_MIN or (sizes != sizes[0]).any():
+        return None
+    steps = np.diff(begins)
+    return int(steps[0]) if (steps == steps[0]).all() else None
 
 
 def gather(view: memoryview, kind: str, positions: Ints) -> npt.NDArray[Any]:
