@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -110,3 +111,40 @@ def test_a_question_without_an_answer_says_what_to_do() -> None:
     done = CliRunner().invoke(app, ["topics", "delete", "flights"], input="")
     assert done.exit_code == 1
     assert "In a script, use --yes." in done.output
+
+
+def run_in_shell(redirection: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            "/bin/sh",
+            "-c",
+            f'exec "$@" {redirection}',
+            "sh",
+            sys.executable,
+            "-m",
+            "coherer",
+            *words,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-"])
+def test_standard_streams_may_be_closed(closed: str, coherer_node: EmbeddedNode) -> None:
+    done = run_in_shell(closed, "topics", "list", "--url", coherer_node.rocketmq_url)
+    assert (done.returncode, done.stderr) in {(0, ""), (0, "There are no topics.\n")}
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="there is no /dev/full")
+@pytest.mark.parametrize("words", [["--json"], []])
+def test_a_full_disk_of_the_output_is_one_line(
+    words: list[str], coherer_node: EmbeddedNode, coherer_topic: str
+) -> None:
+    del coherer_topic
+    url = coherer_node.rocketmq_url
+    done = run_in_shell(">/dev/full", "topics", "list", "--url", url, *words)
+    assert done.returncode == 1
+    assert done.stderr == "error: The output cannot be written: No space left on device.\n"

@@ -6,10 +6,13 @@ exist; 2 the command line is wrong; 130 interrupted.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import sys
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Final, cast
 
 import typer
 from typer.core import TyperGroup
@@ -42,6 +45,9 @@ COMMANDS = {
     "demo": "coherer.cli.demo.command",
 }
 """The module of each command; its `app` is a Typer."""
+
+_OUTPUT_LOST: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""Why a write to an open file fails; typer handles a closed pipe."""
 
 
 def _unwrapped(text: str) -> str:
@@ -83,13 +89,21 @@ class Commands(TyperGroup):
         return command
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command, and print a `CohererError` as one line."""
-        try:
-            return super().invoke(ctx)
-        except CohererError as error:
-            from coherer.cli.common import fail
+        """Run the command, and print a `CohererError` or a failed write to stdout as one line."""
+        from coherer.cli.common import fail
 
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except CohererError as error:
             raise typer.Exit(fail(error)) from error
+        except OSError as error:
+            if error.filename is not None or error.errno not in _OUTPUT_LOST:
+                raise
+            _discard_output()
+            text = f"The output cannot be written: {error.strerror}."
+            raise typer.Exit(fail(CohererError(text))) from error
+        return result
 
 
 app = typer.Typer(
@@ -120,6 +134,28 @@ def _options(
     del version
 
 
+def _open_standard_streams() -> None:
+    """Open the standard streams that the caller has closed, such as with `<&-`.
+
+    Otherwise a connection gets the number of a standard stream, and uvloop aborts the process.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+
+
+def _discard_output() -> None:
+    """Have Python not fail again when it writes the rest of the output at the end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+
+
 def main() -> None:
     """The entry point of the script `coherer`."""
+    _open_standard_streams()
     app()
