@@ -293,11 +293,21 @@ def progress_bar(label: str) -> Generator[Callable[[str, int, int | None], None]
 
 
 def parse_moment(text: str) -> datetime | None:
-    """Parse a time such as 2026-01-31T18:30, local without a zone; None if it is malformed."""
+    """Parse a time such as 2026-01-31T18:30, local without a zone; None if it is malformed.
+
+    >>> parse_moment("0001-01-01"), parse_moment("now")
+    (datetime.datetime(1, 1, 1, 0, 0, tzinfo=datetime.timezone.utc), None)
+    """
     try:
-        return datetime.fromisoformat(text)
+        found = datetime.fromisoformat(text)
     except ValueError:
         return None
+    try:
+        found.timestamp()
+    except (ValueError, OverflowError, OSError):
+        # The local zone is unknown so close to the years 1 and 9999, and does not matter there.
+        return found.replace(tzinfo=UTC)
+    return found
 
 
 def print_done(kind: str, name: str, done: str, *, as_json: bool) -> None:

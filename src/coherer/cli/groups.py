@@ -21,6 +21,7 @@ from coherer.cli.common import (
     Yes,
     amount,
     confirm_and_delete,
+    parse_moment,
     print_json,
     print_table,
 )
@@ -242,10 +243,7 @@ def parse_target(to: str) -> Literal["earliest", "latest"] | int | datetime | No
         case _ if to.isdecimal():
             return int(to)
         case _:
-            try:
-                return datetime.fromisoformat(to)
-            except ValueError:
-                return None
+            return parse_moment(to)
 
 
 def group_states(target: AdminTarget, *names: str) -> Sequence[AnyGroup]:
