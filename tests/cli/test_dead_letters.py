@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+import coherer.blocking
 from coherer.testing import embedded_node
 from tests.cli.operating import Run, made_dead
 
@@ -147,6 +148,51 @@ def test_exports(run: Run, group: str, topic: str, tmp_path: Path) -> None:
     # What was exported can be sent.
     sent = run("produce", topic, str(lines), "--format", "json")
     assert (sent.exit_code, "3 messages" in sent.stderr) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "words", [("export", "nosuch", "FILE"), ("replay", "nosuch"), ("purge", "nosuch", "--yes")]
+)
+def test_an_unknown_group_is_an_error(
+    coherer_rocketmq_url: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    file = tmp_path / "letters.jsonl"
+    words = tuple(str(file) if word == "FILE" else word for word in words)
+    done = Run(coherer_rocketmq_url)("dead-letters", *words)
+    assert done.exit_code == 1
+    assert done.stderr.startswith("error: There is no group nosuch.")
+    assert not file.exists()
+
+
+def test_a_group_without_dead_letters_is_not_an_error(coherer_rocketmq_url: str) -> None:
+    run = Run(coherer_rocketmq_url)
+    with coherer.blocking.rocketmq.connect(coherer_rocketmq_url) as client:
+        client.admin().create_group("clean")
+    done = run("dead-letters", "replay", "clean")
+    assert (done.exit_code, done.stdout) == (0, "0 dead letters sent; 0 were sent before\n")
+
+
+def test_an_export_does_not_replace_what_is_not_a_file(
+    run: Run, group: str, tmp_path: Path
+) -> None:
+    pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "file"
+    os.mkfifo(pipe)
+    done = run("dead-letters", "export", group, str(pipe), "--overwrite")
+    assert (done.exit_code, pipe.is_fifo()) == (2, True)
+    assert "is not a regular file" in done.stderr
+    stdout = run("dead-letters", "export", group, "-")
+    assert (stdout.exit_code, "not to stdout" in stdout.stderr) == (2, True)
+    link.symlink_to(file)
+    run("dead-letters", "export", group, str(link))
+    assert (link.is_symlink(), file.is_file()) == (True, True)
+
+
+def test_a_broker_with_several_queues_is_named_once(run: Run, group: str) -> None:
+    topic = f"%DLQ%{group}x"
+    assert run("topics", "create", topic, "--partitions", "3").exit_code == 0
+    shown = run("dead-letters", "list").stdout
+    [line] = [line for line in shown.splitlines() if line.startswith(f"{group}x")]
+    assert line.count("broker-a") == 1
 
 
 def test_tubemq_has_none(coherer_url: str) -> None:

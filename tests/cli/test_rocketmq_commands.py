@@ -102,6 +102,7 @@ def test_an_unknown_group_is_an_error(run: Run) -> None:
     done = run("groups", "describe", "nosuch")
     assert (done.exit_code, done.stdout) == (1, "")
     assert "There is no group nosuch" in done.stderr
+    assert "Create it" not in done.stderr
 
 
 def test_consuming_without_a_group_creates_none(run: Run, name: str) -> None:

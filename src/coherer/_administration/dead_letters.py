@@ -252,6 +252,27 @@ async def queue(cluster: Cluster, group: str) -> DeadLetterQueue | None:
     return DeadLetterQueue(group, topic, tuple(parts))
 
 
+async def queue_of_existing(cluster: Cluster, group: str) -> DeadLetterQueue | None:
+    """The dead letters of a group that exists; None if it never had any.
+
+    Raises:
+        UsageError: it is a TubeMQ cluster.
+        RefusedError: there is no such group, and there are no dead letters of one.
+        UnavailableError: a server does not answer.
+    """
+    rocket = rocketmq_only(cluster, "dead letters")
+    found = await queue(rocket, group)
+    if found is None:
+        name = names.with_namespace(rocket.namespace, group)
+        if name not in await rocket.admin.group_names():
+            raise RefusedError(
+                f"There is no group {group}.",
+                hint="`coherer dead-letters list` shows the groups that have dead letters.",
+                code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            )
+    return found
+
+
 async def _part(cluster: RocketCluster, state: PartitionState) -> DeadLetterPart:
     low, high = max(state.min_offset or 0, 0), max(state.max_offset or 0, 0)
     high = max(low, high)

@@ -117,10 +117,12 @@ async def export(
         show: called with the number of dead letters that were examined.
 
     Raises:
-        UsageError: it is a TubeMQ cluster, or pyarrow is not installed.
+        UsageError: it is a TubeMQ cluster, the path is not that of a file, or pyarrow is not
+            installed.
         UnavailableError: a broker does not answer.
         OSError: the file cannot be written.
     """
+    path = _target(path)
     partial = path.with_name(f"{path.name}.partial")
     written = seen = 0
     try:
@@ -142,6 +144,18 @@ async def export(
         raise
     partial.replace(path)
     return written
+
+
+def _target(path: Path) -> Path:
+    """The file to replace: that which a link names, not the link.
+
+    Raises:
+        UsageError: it is something else, such as a device; replacing /dev/null would destroy it.
+    """
+    target = path.resolve()
+    if target.exists() and not target.is_file():
+        raise UsageError(f"{path} is not a regular file.", hint="Name a file.")
+    return target
 
 
 def write_lines(letters: Iterable[DeadLetter], to: BinaryIO) -> None:

@@ -268,9 +268,9 @@ def purge(
     target = AdminTarget(url, None, None, user, password)
 
     async def count(cluster: Cluster) -> int:
-        from coherer._administration.dead_letters import queue
+        from coherer._administration.dead_letters import queue_of_existing
 
-        found = await queue(cluster, group)
+        found = await queue_of_existing(cluster, group)
         return 0 if found is None else found.count
 
     async def work(cluster: Cluster) -> int:
@@ -320,16 +320,21 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write dead letters to a file, as JSON lines or Parquet. The group keeps them."""
+    if str(path) == "-":
+        raise UsageError(
+            "An export goes to a file, not to stdout.",
+            hint="`coherer dead-letters list GROUP --json` prints dead letters.",
+        )
     if path.exists() and not overwrite:
         raise UsageError(f"{path} exists.", hint="Name a new file, or use --overwrite.")
     where = _filter(ids, topic, tag, key, since, until, reason)
     chosen = form or (Form.parquet if path.suffix == ".parquet" else Form.json)
 
     async def work(cluster: Cluster) -> int:
-        from coherer._administration.dead_letters import queue
+        from coherer._administration.dead_letters import queue_of_existing
         from coherer._administration.export import export as write
 
-        found = await queue(cluster, group)
+        found = await queue_of_existing(cluster, group)
         total = 0 if found is None else found.count
         with progress_bar("reading") as move:
             return await write(
@@ -415,7 +420,8 @@ def _print_queues(found: Sequence[DeadLetterQueue], *, as_json: bool) -> None:
                 one.count,
                 time_text(one.oldest_ms) or "-",
                 time_text(one.newest_ms) or "-",
-                tuple(part.broker for part in one.parts),
+                # A topic that was created by hand can have several queues on a broker.
+                tuple(dict.fromkeys(part.broker for part in one.parts)),
             )
             for one in found
         ],
@@ -463,8 +469,10 @@ def _replay(
     announced = False
 
     async def work(cluster: Cluster) -> ReplayProgress:
+        from coherer._administration.dead_letters import queue_of_existing
         from coherer._administration.replay import replay as send
 
+        await queue_of_existing(cluster, group)
         with progress_bar("replaying") as move:
 
             def show(now: ReplayProgress) -> None:

@@ -379,8 +379,11 @@ class Admin(MessageAdmin):
         if not (state.members or state.partitions or state.silent) and name not in {
             group.name for group in await self.groups()
         }:
-            code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-            raise refused(code, f"There is no group {name}.")
+            missing = refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"There is no group {name}."
+            )
+            missing.hint = ""  # that of the code is to create it
+            raise missing
         fields = DeleteGroupHeader(name, remove_offsets).fields()
         await self._ask_masters(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
 
