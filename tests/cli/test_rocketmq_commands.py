@@ -102,7 +102,8 @@ def test_an_unknown_group_is_an_error(run: Run) -> None:
     done = run("groups", "describe", "nosuch")
     assert (done.exit_code, done.stdout) == (1, "")
     assert "There is no group nosuch" in done.stderr
-    assert "Create it" not in done.stderr
+    gone = run("groups", "delete", "nosuch", "--yes")
+    assert (gone.exit_code, "Create it" in gone.stderr) == (1, False)
 
 
 def test_consuming_without_a_group_creates_none(run: Run, name: str) -> None:

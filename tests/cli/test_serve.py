@@ -290,6 +290,14 @@ def test_a_taken_port_is_reported_with_its_option(tmp_path: Path) -> None:
     assert "--admin-port sets the port" in " ".join(result.stderr.split())
 
 
+def test_an_address_of_another_machine_is_reported_with_its_option(tmp_path: Path) -> None:
+    free = [word for name in _PORTS if name != "--admin-port" for word in (name, "0")]
+    words = ["serve", "-d", str(tmp_path), *free, "--admin-port", "30999", "--host", "192.0.2.1"]
+    result = CliRunner().invoke(main.app, words, catch_exceptions=False)
+    assert result.exit_code == 2
+    assert "Is it an address of this machine? --host sets it." in " ".join(result.stderr.split())
+
+
 _PORTS = ("--master-port", "--broker-port", "--admin-port", "--namesrv-port", "--rocketmq-port")
 
 

@@ -40,6 +40,7 @@ from coherer._server.node.closing import (
 from coherer._server.node.drain import Drain
 from coherer._server.node.exposure import warnings
 from coherer._server.node.identity import IDENTITY_FILE, Identity, check_owner, claim
+from coherer._server.node.listening import listen_hint
 from coherer._server.node.metrics import Metrics
 from coherer._server.node.node_options import SCHEME, NodeOptions
 from coherer._server.node.pages import health_pages, metrics_pages, status_pages
@@ -494,9 +495,8 @@ class Node:
         try:
             listener = await net.listen(host, port, make, tls=tls, plain=plain, budget=self.budget)
         except UsageError as error:
-            option = self.options.port_option(port)
-            if option and str(port) in error.text:  # not an error of TLS
-                error.hint = f"{error.hint} `{option}` sets the port.".strip()
+            if str(port) in error.text:  # not an error of TLS
+                error.hint = f"{error.hint} {listen_hint(self.options, port, error)}".strip()
             raise
         self._listeners.append(listener)
         return listener
