@@ -99,7 +99,46 @@ def test_a_port_in_use_is_explained(node: EmbeddedNode) -> None:
     port = str(node.options.admin_port)
     done = CliRunner().invoke(main.app, ["console", "--url", node.rocketmq_url, "--port", port])
     assert done.exit_code == 1
-    assert "cannot listen" in done.output
+    assert done.stderr == (
+        f"error: The console cannot listen on 127.0.0.1:{port}: Address already in use. Another "
+        "process uses it: stop that process or choose another port, 0 for any free one.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        (["--port", "99999"], 2, "99999 is not a valid port: ports are 0 to 65535."),
+        (
+            ["--port", "0", "--host", "192.0.2.1", "--console-password", "x"],
+            1,
+            "Is it an address of this machine?",
+        ),
+    ],
+)
+def test_a_wrong_address_is_explained(
+    node: EmbeddedNode, words: list[str], code: int, expected: str
+) -> None:
+    done = CliRunner().invoke(main.app, ["console", "--url", node.rocketmq_url, *words])
+    assert (done.exit_code, done.stderr.count("\n")) == (code, 1)
+    assert expected in done.stderr
+
+
+def test_the_console_of_a_node_is_checked_before_the_start(tmp_path: Path) -> None:
+    file, accounts = tmp_path / "node.toml", tmp_path / "accounts"
+
+    def error(*lines: str) -> str:
+        node = f'directory = "{tmp_path}/data"\nbrokers = 2\nadmin_port = 30980\n'
+        file.write_text(node + "[console]\nenabled = true\n" + "\n".join(lines))
+        done = CliRunner().invoke(main.app, ["config", "check", str(file)])
+        assert done.exit_code == 2
+        return done.stderr
+
+    assert "console.port in " in error("port = 30990")
+    assert "are the same port, 30990" in error("port = 30990")
+    assert "Cannot read the accounts" in error(f'accounts = "{accounts}"')
+    accounts.write_text("ann\n")
+    assert "line 1: this is not an account" in error(f'accounts = "{accounts}"')
 
 
 def test_lines_of_the_accounts_file_are_printed(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ import msgspec
 import typer
 
 from coherer._server.node.exposure import warnings
-from coherer._server.node.siblings import check as check_brokers
 from coherer.cli.common import Json, amount, print_json, print_table
 from coherer.cli.serve.node_config import (
     changed_over_rocketmq,
+    check_node,
     console_settings,
     console_warnings,
     from_file,
@@ -66,12 +66,12 @@ def check(
     file: Annotated[Path, typer.Argument(help="The configuration file.")],
     as_json: Json = False,
 ) -> None:
-    """Check a configuration file and its TLS files; print the warnings that a node would log."""
+    """Check a configuration file and the files that it names; print the warnings of a node."""
     values = from_file(file)
     log_options(values)
     options, console = node_options(values), console_settings(values)
     try:
-        check_brokers(options)
+        check_node(options, console)
     except UsageError as error:
         raise named(error, values) from error
     if options.tls is not None:

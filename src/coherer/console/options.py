@@ -12,6 +12,7 @@ from coherer._common.masking import masked, masked_url
 from coherer.errors import UsageError
 
 PORT: Final = 8790
+_PORT_MAX: Final = 0xFFFF
 SAMPLE_MS: Final = 10_000
 SESSION_S: Final = 8 * 3600
 """The lifetime of a session: a working day."""
@@ -69,6 +70,8 @@ class ConsoleOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("The password of the console is empty.")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise UsageError("A certificate needs its key, and a key its certificate.")
+        if not 0 <= self.port <= _PORT_MAX:  # uvicorn would use its lowest 16 bits
+            raise UsageError(f"{self.port} is not a valid port: ports are 0 to {_PORT_MAX}.")
         if self.sample_ms < 1:
             raise UsageError(f"The sampling interval must be 1 ms or more, not {self.sample_ms}.")
         schemes = ("http://", "https://")

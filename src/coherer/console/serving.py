@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Final
 
 import uvicorn
 
@@ -14,6 +18,12 @@ from coherer.errors import UnavailableError
 
 STOP_S = 3
 """How long requests may take when the server stops."""
+
+_HINTS: Final = {
+    errno.EADDRINUSE: "Another process uses it: stop that process or choose another port, 0 for "
+    "any free one.",
+    errno.EACCES: "Choose a port above 1023.",
+}
 
 
 class _Server(uvicorn.Server):
@@ -49,12 +59,13 @@ async def served(options: ConsoleOptions) -> AsyncGenerator[str]:
             proxy_headers=False,
         )
         server = _Server(config)
-        serving = asyncio.create_task(_serve(server, options), name="serve the console")
+        bound = await _bound(options)
+        serving = asyncio.create_task(server.serve([bound]), name="serve the console")
         try:
             while not server.started:
                 if serving.done():
                     serving.result()
-                    raise _cannot_listen(options)
+                    raise UnavailableError("The console stopped while it started.")
                 await asyncio.sleep(0.01)
             yield _url(options, server)
         finally:
@@ -62,18 +73,30 @@ async def served(options: ConsoleOptions) -> AsyncGenerator[str]:
             await asyncio.gather(serving, return_exceptions=True)
 
 
-async def _serve(server: uvicorn.Server, options: ConsoleOptions) -> None:
+async def _bound(options: ConsoleOptions) -> socket.socket:
+    """Listen on the address.
+
+    uvicorn would log a failure on its own, and end the process.
+
+    Raises:
+        UnavailableError: that is impossible.
+    """
+    host = options.host.strip("[]")
     try:
-        await server.serve()
-    except SystemExit:  # uvicorn raises it if the address is in use
-        raise _cannot_listen(options) from None
-
-
-def _cannot_listen(options: ConsoleOptions) -> UnavailableError:
-    return UnavailableError(
-        f"The console cannot listen on {options.host}:{options.port}.",
-        hint="Is the port in use? Give another one with --port.",
-    )
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        # A name with several addresses would give several sockets, and with port 0 several ports.
+        family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+        return socket.create_server(address, family=family)
+    except OSError as error:
+        number = error.errno or 0
+        # Numbers that are not positive come from name resolution.
+        text = os.strerror(number) if number > 0 else error.strerror or str(error)
+        raise UnavailableError(
+            f"The console cannot listen on {options.host}:{options.port}: {text}.",
+            hint=_HINTS.get(number, "Is it an address of this machine?"),
+        ) from error
 
 
 def _url(options: ConsoleOptions, server: uvicorn.Server) -> str:

@@ -167,8 +167,12 @@ def directory_of(options: NodeOptions, number: int) -> Path:
     return options.directory / DIRECTORY / str(options.broker_id + number)
 
 
-def check(options: NodeOptions) -> None:
+def check(options: NodeOptions, *, console_port: int = 0) -> None:
     """Check that the brokers can be started with the directory, each with ports of its own.
+
+    Args:
+        options: the options that the user gave.
+        console_port: the port of a console on the same address; 0 without one.
 
     Raises:
         UsageError: the options contradict each other, or the directory has files of more brokers.
@@ -185,7 +189,7 @@ def check(options: NodeOptions) -> None:
             )
         for number in range(1, options.brokers):
             sibling(options, number, servers={"master": "127.0.0.1", "namesrv": "127.0.0.1"})
-    _check_ports(options)
+    _check_ports(options, console_port)
     known = {directory_of(options, number).name for number in range(1, options.brokers)}
     folder = options.directory / DIRECTORY
     others = [one.name for one in folder.iterdir()] if folder.is_dir() else []
@@ -201,9 +205,9 @@ def check(options: NodeOptions) -> None:
         )
 
 
-def _check_ports(options: NodeOptions) -> None:
+def _check_ports(options: NodeOptions, console_port: int) -> None:
     """Check that ports are numbers of ports, and that each is used once."""
-    used: dict[int, str] = {}
+    used: dict[int, str] = {console_port: "`port`"} if console_port else {}
     servers = {"master": "127.0.0.1", "namesrv": "127.0.0.1"}
     for number in range(options.brokers):
         broker = sibling(options, number, servers=servers if number else None)

@@ -17,9 +17,9 @@ import typer
 
 from coherer import __version__
 from coherer._common.logs import Log
-from coherer._server.node.siblings import check
 from coherer.cli.common import let_signals_kill, on_stop_signals, print_json
 from coherer.cli.serve.node_config import (
+    check_node,
     console_settings,
     console_warnings,
     log_options,
@@ -120,7 +120,7 @@ def serve(*, as_json: bool = False, **given: object) -> None:
     try:
         for text in (*unknown_variables(), *console_warnings(console, options)):
             _log.plain.warning("%s", text)
-        check(options)
+        check_node(options, console)
         if options.brokers > 1:
             from coherer.cli.serve.supervisor import supervise
 

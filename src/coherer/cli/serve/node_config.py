@@ -27,11 +27,14 @@ from coherer._common.masking import MASK
 from coherer._net import TlsOptions
 from coherer._server.node.node_options import NETWORK, NODE, SETTINGS, NodeOptions
 from coherer._server.node.settings import Field, Setting, settings
+from coherer._server.node.siblings import check
 from coherer.errors import UsageError
 
 DIRECTORY: Final = Path("coherer-data")
 BROKER_ADMIN_PORT: Final = 8081
 """The default ports, as in Java: a master and a broker on one machine use different ports."""
+
+_EVERY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::", "[::]"})  # noqa: S104 - compared
 
 LOG: Final = "Log"
 _WIDTH: Final = 100
@@ -322,6 +325,21 @@ def console_warnings(console: ConsoleSettings, node: NodeOptions) -> list[str]:
             "machines can reach it. Set COHERER_CONSOLE_PASSWORD or console.accounts."
         )
     return found
+
+
+def check_node(options: NodeOptions, console: ConsoleSettings) -> None:
+    """Check that a node and its console can be started with their directory, ports and accounts.
+
+    Raises:
+        UsageError: they cannot; the error names options between backticks.
+    """
+    # Different addresses may have the same port.
+    shared = console.host == options.host or {console.host, options.host} & _EVERY_ADDRESS
+    check(options, console_port=console.port if console.enabled and shared else 0)
+    if console.enabled and console.accounts is not None:
+        from coherer.console.passwords import read
+
+        read(console.accounts)
 
 
 def _is_local(host: str) -> bool:
