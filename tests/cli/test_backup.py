@@ -142,3 +142,15 @@ def test_what_is_refused(
     result = run(*words)
     assert result.exit_code == 2
     assert text in " ".join(result.stderr.split())
+
+
+def test_other_brokers_of_a_node_are_named(tmp_path: Path) -> None:
+    node = tmp_path / "node"
+    for directory in (node, node / "brokers" / "10", node / "brokers" / "2"):
+        (directory / "config").mkdir(parents=True)
+    done = run("backup", tmp_path / "first", "-d", node)
+    assert done.exit_code == 0
+    assert [line.split("--directory ")[1] for line in done.stderr.splitlines()] == [
+        f"{node}/brokers/{number}." for number in (2, 10)
+    ]
+    assert run("backup", tmp_path / "second", "-d", node / "brokers" / "2").stderr == ""

@@ -44,14 +44,20 @@ def backup(
 
     The backup is the state at one point of the log: all messages before it, and the offsets, topics
     and groups at that point. If it is interrupted, the previous backup stays valid.
-    `coherer verify DIR` checks a backup, `coherer restore DIR TO` restores it.
+    `coherer verify DIR` checks a backup, `coherer restore DIR TO` restores it. Each broker of
+    `serve --brokers` needs a backup of its own.
     """
+    from coherer._server.node.siblings import directories_in
     from coherer._server.node.version import check_version
     from coherer._store.backup import back_up
 
     check_version(directory)
     with bytes_copied("Copying", shown=not as_json) as progress:
         report = back_up(directory, target, accounts=accounts, progress=progress)
+    for other in directories_in(directory):
+        typer.secho("warning: ", err=True, nl=False, fg="yellow", bold=True)
+        text = f"This backup does not contain {other}, the files of another broker of the node."
+        typer.echo(f"{text} Back them up to another directory: --directory {other}.", err=True)
     if as_json:
         print_json(report)
         return

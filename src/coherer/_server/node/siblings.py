@@ -167,6 +167,13 @@ def directory_of(options: NodeOptions, number: int) -> Path:
     return options.directory / DIRECTORY / str(options.broker_id + number)
 
 
+def directories_in(directory: Path) -> list[Path]:
+    """The directories of the other brokers of `--brokers` in that of the first, by number."""
+    folder = directory / DIRECTORY
+    found = [one for one in folder.iterdir() if one.name.isdecimal()] if folder.is_dir() else []
+    return sorted(found, key=lambda one: int(one.name))
+
+
 def check(options: NodeOptions, *, console_port: int = 0) -> None:
     """Check that the brokers can be started with the directory, each with ports of its own.
 
@@ -192,8 +199,7 @@ def check(options: NodeOptions, *, console_port: int = 0) -> None:
     _check_ports(options, console_port)
     known = {directory_of(options, number).name for number in range(1, options.brokers)}
     folder = options.directory / DIRECTORY
-    others = [one.name for one in folder.iterdir()] if folder.is_dir() else []
-    lost = sorted(int(one) for one in others if one.isdecimal() and one not in known)
+    lost = [int(one.name) for one in directories_in(options.directory) if one.name not in known]
     if lost:
         ids = ", ".join(map(str, lost))
         needed = max(lost) - options.broker_id + 1
