@@ -107,6 +107,9 @@ def test_every_option_has_a_variable() -> None:
     ("text", "expected"),
     [
         ("broker_prt = 1", "Did you mean broker_port?"),
+        ("console = true", "Did you mean console.enabled?"),
+        ('log = "info"', "Did you mean log.level?"),
+        ('user = "a=b"', "Did you mean users?"),
         ("[tsl]\nkey = 1", "'tsl.key' in"),
         ('broker_port = "x"', "broker_port in"),
         ('flush = "never"', "Choose from async, sync."),

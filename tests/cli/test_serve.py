@@ -323,5 +323,7 @@ def test_a_hangup_reads_the_configuration_again(tmp_path: Path, servers: list[Se
         hang_up(f"auto_create_topics = true\n{base}", "in effect now: auto_create_topics")
         producer.send(Message("new", b"x"))
         hang_up(f'cluster = "x"\n{base}', "a restart is needed for cluster")
+        console = "[console]\nport = 8791\n"
+        hang_up(f"{base}{console}", "A restart is needed for console.port")
         hang_up(f"retention_bytes = 1\n{base}", "The configuration is unchanged")
     assert served.end(signal.SIGTERM)[0] == 0

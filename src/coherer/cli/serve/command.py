@@ -128,7 +128,11 @@ def serve(*, as_json: bool = False, **given: object) -> None:
         else:
             host = Host(as_json=as_json, log_file=log_place(log))
             work = run(
-                options, lambda: reload(given, log), as_json=as_json, host=host, console=console
+                options,
+                lambda: reload(given, log, console),
+                as_json=as_json,
+                host=host,
+                console=console,
             )
             net.run(work)
     except UsageError as error:
@@ -141,8 +145,16 @@ vars(serve)["__signature__"] = signature()
 app.command()(serve)
 
 
-def reload(given: Mapping[str, object], log: LogOutput) -> NodeOptions:
+def reload(
+    given: Mapping[str, object], log: LogOutput, console: ConsoleSettings | None = None
+) -> NodeOptions:
     """Read the configuration again, apply the options of the log, and return those of the node.
+
+    Args:
+        given: the command line.
+        log: the log.
+        console: the settings that the process has started with; the log names those that differ.
+            None in a process that does not serve the console.
 
     Raises:
         UsageError: an option is malformed; nothing changes, but the log file is reopened.
@@ -154,6 +166,15 @@ def reload(given: Mapping[str, object], log: LogOutput) -> NodeOptions:
         log.change(log.options)
         raise
     log.change(logs)
+    if console is not None:
+        now = console_settings(values)
+        waiting = [
+            f"console.{name}"
+            for name in now.__struct_fields__
+            if getattr(now, name) != getattr(console, name)
+        ]
+        if waiting:
+            _log.plain.warning("A restart is needed for %s", ", ".join(waiting))
     return options
 
 

@@ -530,6 +530,8 @@ def _wrong(one: Field, value: object) -> str:
 
 
 def _unknown(what: str, name: str) -> UsageError:
-    close = get_close_matches(name, _BY_NAME, n=1)
+    flag = "--" + name.replace("_", "-")  # as on the command line, such as `log` for log.level
+    close = [one.name for one in FIELDS if one.flag == flag]
+    close = close or get_close_matches(name, _BY_NAME, n=1)
     hint = f"Did you mean {close[0]}?" if close else "`coherer config example` lists all options."
     return UsageError(f"{what}: this option does not exist.", hint=hint)

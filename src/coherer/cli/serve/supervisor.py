@@ -492,7 +492,7 @@ async def supervise(
 
     def reload_all() -> None:
         manager.reloading()
-        _reload(supervisor, given, log)
+        _reload(supervisor, given, log, console)
         manager.ready(f"{options.brokers} brokers")
 
     async with contextlib.AsyncExitStack() as stack:
@@ -509,9 +509,14 @@ async def supervise(
         typer.echo("Stopped.", err=True)
 
 
-def _reload(supervisor: Supervisor, given: Mapping[str, object], log: LogOutput) -> None:
+def _reload(
+    supervisor: Supervisor,
+    given: Mapping[str, object],
+    log: LogOutput,
+    console: ConsoleSettings | None,
+) -> None:
     try:
-        reload(given, log)
+        reload(given, log, console)
     except UsageError as error:
         _log.plain.error("The configuration is unchanged: %s", error)
         return
