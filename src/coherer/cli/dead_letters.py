@@ -320,13 +320,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write dead letters to a file, as JSON lines or Parquet. The group keeps them."""
-    if str(path) == "-":
-        raise UsageError(
-            "An export goes to a file, not to stdout.",
-            hint="`coherer dead-letters list GROUP --json` prints dead letters.",
-        )
-    if path.exists() and not overwrite:
-        raise UsageError(f"{path} exists.", hint="Name a new file, or use --overwrite.")
+    _check_target(path, overwrite=overwrite)
     where = _filter(ids, topic, tag, key, since, until, reason)
     chosen = form or (Form.parquet if path.suffix == ".parquet" else Form.json)
 
@@ -355,6 +349,16 @@ def export(
         print_json({"group": group, "file": str(path), "written": written})
     else:
         typer.echo(f"{path}: {amount(written, 'dead letter')}")
+
+
+def _check_target(path: Path, *, overwrite: bool) -> None:
+    if str(path) == "-":
+        raise UsageError(
+            "An export goes to a file, not to stdout.",
+            hint="`coherer dead-letters list GROUP --json` prints dead letters.",
+        )
+    if path.exists() and not overwrite:
+        raise UsageError(f"{path} exists.", hint="Name a new file, or use --overwrite.")
 
 
 def _filter(
