@@ -100,8 +100,9 @@ def test_a_port_in_use_is_explained(node: EmbeddedNode) -> None:
     done = CliRunner().invoke(main.app, ["console", "--url", node.rocketmq_url, "--port", port])
     assert done.exit_code == 1
     assert done.stderr == (
-        f"error: The console cannot listen on 127.0.0.1:{port}: Address already in use. Another "
-        "process uses it: stop that process or choose another port, 0 for any free one.\n"
+        f"error: The console cannot start. Cannot listen on 127.0.0.1:{port}: Address already "
+        "in use. Another process uses it: stop that process or choose another port, 0 for any "
+        "free one.\n"
     )
 
 

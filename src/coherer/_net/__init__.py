@@ -13,7 +13,7 @@ from coherer._net.limits import (
     ConnectionBudget,
     ConnectionLimits,
 )
-from coherer._net.listener import Listener, listen
+from coherer._net.listener import Listener, bound_socket, listen
 from coherer._net.process import (
     memory_bytes,
     new_event_loop,
@@ -34,6 +34,7 @@ __all__ = [
     "Receiver",
     "ServiceManager",
     "TlsOptions",
+    "bound_socket",
     "dial",
     "listen",
     "memory_bytes",

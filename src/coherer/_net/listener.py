@@ -276,6 +276,20 @@ class ProtocolDetector:
         task.add_done_callback(self._tasks.discard)
 
 
+async def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket that listens, for a server that is not one of this package.
+
+    Raises:
+        UsageError: the address is not of this machine, or the port is taken.
+    """
+    try:
+        address = await _resolve(host, port)
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        return socket.create_server((address, port), family=family)
+    except OSError as error:
+        raise _listen_error(host, port, error) from error
+
+
 def _listen_error(host: str, port: int, error: OSError) -> UsageError:
     number = error.errno or 0
     # Numbers that are not positive come from name resolution.

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
-import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Final
 
 import uvicorn
 
+from coherer import _net as net
 from coherer.console.app import running
 from coherer.console.options import ConsoleOptions
-from coherer.errors import UnavailableError
+from coherer.errors import UnavailableError, UsageError
 
 STOP_S = 3
 """How long requests may take when the server stops."""
-
-_HINTS: Final = {
-    errno.EADDRINUSE: "Another process uses it: stop that process or choose another port, 0 for "
-    "any free one.",
-    errno.EACCES: "Choose a port above 1023.",
-}
 
 
 class _Server(uvicorn.Server):
@@ -59,7 +50,11 @@ async def served(options: ConsoleOptions) -> AsyncGenerator[str]:
             proxy_headers=False,
         )
         server = _Server(config)
-        bound = await _bound(options)
+        try:  # uvicorn would log a failure on its own, and end the process
+            bound = await net.bound_socket(options.host.strip("[]"), options.port)
+        except UsageError as error:
+            text = f"The console cannot start. {error.text}"
+            raise UnavailableError(text, hint=error.hint) from error
         serving = asyncio.create_task(server.serve([bound]), name="serve the console")
         try:
             while not server.started:
@@ -71,32 +66,6 @@ async def served(options: ConsoleOptions) -> AsyncGenerator[str]:
         finally:
             server.should_exit = True
             await asyncio.gather(serving, return_exceptions=True)
-
-
-async def _bound(options: ConsoleOptions) -> socket.socket:
-    """Listen on the address.
-
-    uvicorn would log a failure on its own, and end the process.
-
-    Raises:
-        UnavailableError: that is impossible.
-    """
-    host = options.host.strip("[]")
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(
-            host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        # A name with several addresses would give several sockets, and with port 0 several ports.
-        family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
-        return socket.create_server(address, family=family)
-    except OSError as error:
-        number = error.errno or 0
-        # Numbers that are not positive come from name resolution.
-        text = os.strerror(number) if number > 0 else error.strerror or str(error)
-        raise UnavailableError(
-            f"The console cannot listen on {options.host}:{options.port}: {text}.",
-            hint=_HINTS.get(number, "Is it an address of this machine?"),
-        ) from error
 
 
 def _url(options: ConsoleOptions, server: uvicorn.Server) -> str:
