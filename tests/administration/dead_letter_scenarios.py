@@ -184,7 +184,9 @@ async def a_replay_continues_after_an_interruption(scenario: Scenario) -> None:
     sent = [letter for letter in letters if letter.body.decode() in before]
     await until(lambda: _found(cluster, sent))
     done = await replay(cluster, scenario.group)
-    assert (done.already, done.sent) == (len(before), 40 - len(before))
+    # Those that were under way arrive after the interruption.
+    assert done.already >= len(before)
+    assert done.already + done.sent == 40
     assert await replays(cluster.client, scenario.topic, 40) == bodies
 
 

@@ -72,7 +72,8 @@ async def test_a_group_of_java_and_us_shares_the_queues(
         await scenario.send(sender, *[str(number) for number in range(20)])
         found = texts(await take(ours, 10))
         await asyncio.to_thread(java.wait_for, 10)
-        assert sorted(found + java.bodies(), key=int) == [str(number) for number in range(20)]
+        # Delivery is at least once: on a busy machine a member can lose a queue for a moment.
+        assert {*found, *java.bodies()} == {str(number) for number in range(20)}
         await asyncio.to_thread(java.close)
         await until(lambda: len(ids(ours, scenario.topic)) == 4)
         news = {"20", "21", "22", "23"}
