@@ -35,6 +35,10 @@ from tests.interop.peers.site import PAIRS
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
+# Java's master brings changes to a broker in rounds of up to 45 s. A change that comes during a
+# round, as those of other tests do, waits for the next one.
+SYNCHRONIZED_S = 150.0
+
 
 @pytest.mark.parametrize("run", SCENARIOS, ids=lambda run: run.__name__)
 async def test_dead_letters_of_java(
@@ -105,14 +109,14 @@ async def test_operating_java_tubemq(at: At) -> None:
             [seen] = await state.topics(cluster, topic)
             return seen.partitions == 3
 
-        await until(grown, "the topic has three partitions")
+        await until(grown, "the topic has three partitions", SYNCHRONIZED_S)
         await admin.alter_topic(topic, writable=False)
 
         async def closed() -> bool:
             [seen] = await state.topics(cluster, topic)
             return not seen.writable
 
-        await until(closed, "the topic accepts no messages")
+        await until(closed, "the topic accepts no messages", SYNCHRONIZED_S)
 
 
 def test_commands_on_java(rocket: RocketSite) -> None:

@@ -90,7 +90,7 @@ def create(
     ] = False,
     wait_s: Annotated[
         float, typer.Option("--wait", min=0, help="Seconds to wait until the topic is usable.")
-    ] = 60.0,
+    ] = 100.0,
     url: Url = "",
     admin: AdminUrl = None,
     token: Token = None,
