@@ -19,10 +19,10 @@ from __future__ import annotations
 import struct
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, TypeAlias
-from zlib import crc32
 
 import msgspec
 
+from coherer._common.checksum import crc32
 from coherer.errors import DamagedStoreError, UsageError
 from coherer.limits import PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX
 

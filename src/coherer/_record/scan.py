@@ -18,30 +18,19 @@ The module needs numpy and pyarrow; it is imported when columns are used.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from mmap import mmap
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from coherer._common.checksum import crc32
 from coherer._record import compression, layout
 from coherer._record.records import next_record
 from coherer.errors import DamagedStoreError
 from coherer.limits import MESSAGE_BYTES_MAX
-
-
-def _fastest_crc32() -> Callable[[memoryview], int]:
-    """Return ISA-L's function if it is installed: it is three times as fast as zlib's."""
-    try:
-        from isal.isal_zlib import crc32  # pyright: ignore[reportUnknownVariableType]
-    except ImportError:
-        from zlib import crc32
-    return cast("Callable[[memoryview], int]", crc32)
-
-
-_crc32: Final = _fastest_crc32()
 
 Bytes: TypeAlias = "bytes | bytearray | memoryview[int] | mmap"
 Ints: TypeAlias = "npt.NDArray[np.int64]"
@@ -58,6 +47,7 @@ _HEAD: Final = struct.Struct(">II")
 _HEAD_BYTES: Final = layout.HEAD_V4.size
 _QUEUE_OFFSET_AT: Final = 20
 _INLINE_BYTES: Final = 12
+_COPIED_BYTES: Final = 256
 _REACH_BITS: Final = 30
 _VIEW: Final = np.dtype([("size", "<i4"), ("prefix", "<u4"), ("buffer", "<i4"), ("at", "<i4")])
 """An element of an Arrow view. Up to 12 bytes are stored in place of the last three fields. The
@@ -391,13 +381,21 @@ def _together(found: Sequence[list[Ints]]) -> Sequence[Ints]:
 def body_checksums(view: memoryview, begins: Ints, sizes: Ints) -> Ints:
     """Return the checksums of parts of a buffer; see `layout`."""
     if (step := _step(begins, sizes)) is not None:
-        # Rows of one array take two thirds of the time of slices.
-        shape, strides = (len(begins), int(sizes[0])), (step, 1)
-        rows: npt.NDArray[np.uint8] = np.ndarray(shape, np.uint8, view, int(begins[0]), strides)
-        return np.array(list(map(_crc32, rows)), np.int64) & layout.CRC_MASK
+        parts = _equal_parts(view, int(begins[0]), int(sizes[0]), step, len(begins))
+        return np.array(list(map(crc32, parts)), np.int64) & layout.CRC_MASK
     ends = (begins + sizes).tolist()
-    sums = [_crc32(view[begin:end]) for begin, end in zip(begins.tolist(), ends, strict=True)]
+    sums = [crc32(view[begin:end]) for begin, end in zip(begins.tolist(), ends, strict=True)]
     return np.array(sums, np.int64) & layout.CRC_MASK
+
+
+def _equal_parts(
+    view: memoryview, begin: int, size: int, step: int, count: int
+) -> Iterable[bytes | npt.NDArray[np.uint8]]:
+    """Return parts of the same size: small ones as copies, which take less time than views."""
+    if size <= _COPIED_BYTES:
+        copies: list[bytes] = np.ndarray((count,), f"V{size}", view, begin, (step,)).tolist()
+        return copies
+    return np.ndarray((count, size), np.uint8, view, begin, (step, 1))
 
 
 def _step(begins: Ints, sizes: Ints) -> int | None:

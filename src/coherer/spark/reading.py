@@ -52,7 +52,7 @@ BATCH_ROWS: Final = 10_000
 
 
 TOGETHER_MAX: Final = 8
-"""Readers that are open at the same time. Each fetches up to 8 MiB ahead."""
+"""Readers that are open at the same time. Each fetches up to 4 MiB ahead."""
 
 
 class BadRecordError(DataLossError):

@@ -29,8 +29,9 @@ from coherer._wire.rocketmq.pulling import SUBSCRIPTION, PullEncoder, PullRespon
 from coherer.errors import CohererError, UnavailableError, UsageError
 
 _log = Log(logging.getLogger(__name__))
-PREFETCH_BYTES: Final = 8 * 1024 * 1024
-"""No pull is sent while this many bytes are buffered."""
+PREFETCH_BYTES: Final = 2 * 1024 * 1024
+"""No pull is sent while this many bytes are buffered. Another answer is under way meanwhile; with
+more of them, what is decoded has left the processor's cache."""
 MAX_MESSAGES: Final = 10_000
 """The maximum number of messages of one pull. Brokers have their own limits: Java's return at
 most 32 messages by default, Coherer's 2 MiB."""

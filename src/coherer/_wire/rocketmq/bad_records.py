@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from zlib import crc32
-
+from coherer._common.checksum import crc32
 from coherer._record import compression, layout
 from coherer._record.bad_record import BadRecord
 from coherer._record.records import RecordFields, next_record, record_at

@@ -20,8 +20,8 @@ from copy import copy
 from struct import Struct
 from struct import error as struct_error
 from typing import TYPE_CHECKING, Final, Self, TypeVar, cast
-from zlib import crc32
 
+from coherer._common.checksum import crc32
 from coherer._common.logs import Log
 from coherer._record import compression, layout
 from coherer._record import properties as text

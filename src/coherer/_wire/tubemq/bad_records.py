@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from zlib import crc32
-
+from coherer._common.checksum import crc32
 from coherer._record.bad_record import BadRecord
 
 _CRC_MASK = 0x7FFFFFFF

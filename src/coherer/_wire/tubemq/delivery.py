@@ -26,10 +26,10 @@ from functools import lru_cache
 from itertools import repeat
 from struct import Struct as Layout
 from typing import TYPE_CHECKING, Final, cast
-from zlib import crc32
 
 from msgspec.structs import replace
 
+from coherer._common.checksum import crc32
 from coherer._record.bad_record import BadRecord
 from coherer._record.offset_ranges import joined
 from coherer._wire.tubemq import messages as pb

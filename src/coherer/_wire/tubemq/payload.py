@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
-from zlib import crc32
 
+from coherer._common.checksum import crc32
 from coherer._record.properties import decode_time
 from coherer.errors import UsageError
 

@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from struct import Struct as Layout
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from coherer import limits
+from coherer._common.checksum import crc32
 from coherer._record import compression, properties
 from coherer._record.layout import CRC_MASK, peek, spans
 from coherer._wire.tubemq.payload import TAG_KEY, split_payload

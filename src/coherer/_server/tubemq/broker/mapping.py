@@ -31,9 +31,9 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
-from zlib import crc32
 
 from coherer import limits
+from coherer._common.checksum import crc32
 from coherer._record import compression, properties
 from coherer._record.layout import HOSTS_V6, spans
 from coherer._record.properties import java_hash, tag_code
