@@ -58,7 +58,8 @@ FORM: Final = TextFormat(
 _YEARS_MS: Final = 1 << 47
 """Born times below this (the year 6429) are valid in Arrow and in Python."""
 
-_HEX: Final = np.array([*map("{:02X}".format, range(256))], "S2").view("<u2")
+_HEX: Final = np.array([*map("{:04X}".format, range(1 << 16))], "S4").view("<u4")
+"""The digits of each number of 16 bits."""
 
 
 def columns(
@@ -197,9 +198,13 @@ def _ids(source: _Source) -> pa.Array:
 
 def _hexadecimal(scan: RecordScan, host_bytes: int) -> pa.Array:
     at = np.where(scan.sys_flags & layout.BORN_HOST_V6, 76, 64)
-    octets = np.concatenate([scan.raw(at, host_bytes), scan.raw(28, 8)], axis=1)
-    digits = _HEX[octets]
-    width = 2 * (host_bytes + 8)
+    words = host_bytes // 2
+    digits = np.empty((len(scan), words + 4), "<u4")
+    host = scan.raw(at, host_bytes).view(">u2")
+    # Nearly always the records of a batch were stored by one host.
+    digits[:, :words] = _HEX[host[:1] if (host == host[:1]).all() else host]
+    digits[:, words:] = _HEX[scan.raw(28, 8).view(">u2")]
+    width = 4 * (words + 4)
     offsets = np.arange(0, (len(scan) + 1) * width, width, dtype=np.int32)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(digits)]
     return pa.Array.from_buffers(pa.string(), len(scan), buffers, null_count=0)
@@ -219,7 +224,7 @@ def _times(source: _Source) -> pa.Array:
 def _clock(ms: Ints) -> pa.Array:
     """Return times of a clock; null where the clock was far off."""
     if ((ms >= 0) & (ms < _YEARS_MS)).all():
-        return pa.array(ms, pa.timestamp("ms", "UTC")).cast(INSTANT)
+        return pa.array(ms * 1000, INSTANT)
     return pa.array([layout.born_time(one) for one in ms.tolist()], INSTANT)
 
 
