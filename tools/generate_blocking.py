@@ -118,7 +118,7 @@ BODIES: Final[Mapping[str, Mapping[str, str | None]]] = {
 }
 """Bodies written by hand, by class and method; None where the base class has the method."""
 
-IN_LOOP: Final = {"assignment", "progress"}
+IN_LOOP: Final = {"assignment", "errors", "progress"}
 """Properties that only the loop's thread may read."""
 
 DOCS: Final = {

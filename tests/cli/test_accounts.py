@@ -183,3 +183,17 @@ def test_files_made_by_root_belong_to_the_owner_of_the_node(tmp_path: Path) -> N
     made = [tmp_path / "conf", *(tmp_path / "conf").iterdir()]
     assert len(made) == 4
     assert {path.stat().st_uid for path in made} == {1234}
+
+
+@pytest.mark.parametrize("words", [[], ["--group", "readers"]])
+def test_consuming_without_permission_fails(tmp_path: Path, words: list[str]) -> None:
+    accounts(tmp_path, "add", "operator", "--admin")
+    accounts(tmp_path, "add", "writer-1", "--topic", "work=PUB", "--group", "readers=SUB")
+    with embedded_node(tmp_path, rocketmq_access=True) as node:
+        with connect(node.rocketmq_url, user="operator", password=SECRET) as client:
+            client.admin().create_topic("work", 1, wait_ms=5_000)
+        command = ["consume", "work", *words, "--url", node.rocketmq_url, "--timeout", "1"]
+        account = {"COHERER_USER": "writer-1", "COHERER_PASSWORD": SECRET}
+        done = CliRunner().invoke(app, command, env=account)
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert "permission" in done.stderr

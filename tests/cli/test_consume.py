@@ -51,6 +51,9 @@ class Consumer:
     def stop_after(self, batch: MessageBatch, printed: int) -> None:
         self.log.append(f"stop after {printed} of {len(batch)}")
 
+    def error(self) -> None:
+        return None
+
 
 def batch_of(*bodies: bytes, first: int = 0) -> Batch:
     return Batch(

@@ -20,7 +20,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from mmap import mmap
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,9 @@ from coherer._record import compression, layout
 from coherer._record.records import next_record
 from coherer.errors import DamagedStoreError
 from coherer.limits import MESSAGE_BYTES_MAX
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 Bytes: TypeAlias = "bytes | bytearray | memoryview[int] | mmap"
 Ints: TypeAlias = "npt.NDArray[np.int64]"
@@ -391,12 +394,13 @@ def body_checksums(view: memoryview, begins: Ints, sizes: Ints) -> Ints:
 
 def _equal_parts(
     view: memoryview, begin: int, size: int, step: int, count: int
-) -> Iterable[bytes | npt.NDArray[np.uint8]]:
+) -> Iterable[ReadableBuffer]:
     """Return parts of the same size: small ones as copies, which take less time than views."""
     if size <= _COPIED_BYTES:
         copies: list[bytes] = np.ndarray((count,), f"V{size}", view, begin, (step,)).tolist()
         return copies
-    return np.ndarray((count, size), np.uint8, view, begin, (step, 1))
+    rows: npt.NDArray[np.uint8] = np.ndarray((count, size), np.uint8, view, begin, (step, 1))
+    return cast("Iterable[ReadableBuffer]", rows)
 
 
 def _equal_step(positions: Ints) -> int | None:
@@ -409,11 +413,13 @@ def _equal_step(positions: Ints) -> int | None:
 
 def gather(view: memoryview, kind: str, positions: Ints) -> npt.NDArray[Any]:
     """Return an item of a type at each position; all of them are inside the buffer."""
+    items: npt.NDArray[Any]
     if (step := _equal_step(positions)) is not None:  # with its test, half of the time of an index
-        return np.ndarray((len(positions),), kind, view, int(positions[0]), (step,)).copy()
+        items = np.ndarray((len(positions),), kind, view, int(positions[0]), (step,))
+        return items.copy()
     width = np.dtype(kind).itemsize
     # One item for each position of the buffer: they overlap, and nothing is copied.
-    items: npt.NDArray[Any] = np.ndarray((max(len(view) - width + 1, 0),), kind, view, 0, (1,))
+    items = np.ndarray((max(len(view) - width + 1, 0),), kind, view, 0, (1,))
     return items[positions]
 
 

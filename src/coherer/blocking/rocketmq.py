@@ -890,6 +890,14 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
         """How far each assigned queue has been processed."""
         return self._portal.do(lambda: self._inner.progress)
 
+    @property
+    def errors(self) -> list[CohererError]:
+        """What keeps the consumer from receiving at the moment; it goes on trying.
+
+        Refused heartbeats, and the error of each queue in `progress`.
+        """
+        return self._portal.do(lambda: self._inner.errors)
+
     def start(self) -> None:
         """Join the group; queues are assigned soon after (`wait_assigned`).
 
@@ -1045,6 +1053,14 @@ class PullConsumer(ManagedFacade[aio.PullConsumer]):
     def progress(self) -> dict[Queue, Progress]:
         """How far each assigned queue has been processed."""
         return self._portal.do(lambda: self._inner.progress)
+
+    @property
+    def errors(self) -> list[CohererError]:
+        """What keeps the consumer from receiving at the moment; it goes on trying.
+
+        Refused heartbeats, and the error of each queue in `progress`.
+        """
+        return self._portal.do(lambda: self._inner.errors)
 
     @property
     def paused(self) -> frozenset[Queue]:

@@ -561,6 +561,14 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
         self._close()
 
     @property
+    def errors(self) -> list[CohererError]:
+        """What keeps the consumer from receiving at the moment; it goes on trying.
+
+        Refused heartbeats (RocketMQ), and the error of each partition in `progress`.
+        """
+        return self._portal.do(lambda: self._inner.errors)
+
+    @property
     def paused(self) -> frozenset[str]:
         """The paused partitions."""
         return self._inner.paused

@@ -119,6 +119,10 @@ class Source(Protocol[B]):
         """Return a batch that was printed in part."""
         ...
 
+    def error(self) -> CohererError | None:
+        """Why messages cannot be received at the moment; None if they can."""
+        ...
+
 
 Topics = Annotated[
     list[str],
@@ -320,6 +324,9 @@ class Printer:
 
         Returns:
             The last printed message if a batch was printed in part, else None.
+
+        Raises:
+            CohererError: nothing arrived because a partition cannot be read.
         """
         wait_ms = _WAIT_MS if timeout_s is None else int(timeout_s * 1000)
         while self._maximum is None or self.count < self._maximum:
@@ -327,6 +334,8 @@ class Printer:
             if batch is None:
                 if timeout_s is None:
                     continue
+                if (error := source.error()) is not None:
+                    raise error
                 break
             last = self.show(batch)
             if last is not None:
@@ -414,6 +423,10 @@ class TubeMQMember:
         """Have the whole batch delivered again."""
         batch.retry()
 
+    def error(self) -> CohererError | None:
+        """See `Source`."""
+        return next(iter(self._consumer.errors), None)
+
 
 class RocketMQMember:
     """A member of a RocketMQ group."""
@@ -433,6 +446,10 @@ class RocketMQMember:
         """Acknowledge the printed messages, and return the others."""
         for message in islice(batch, printed):
             message.ack()
+
+    def error(self) -> CohererError | None:
+        """See `Source`."""
+        return next(iter(self._consumer.errors), None)
 
 
 @contextmanager
@@ -482,6 +499,10 @@ class RocketMQQueues:
 
     def stop_after(self, batch: RocketBatch, printed: int) -> None:
         """Do nothing."""
+
+    def error(self) -> CohererError | None:
+        """See `Source`."""
+        return next(iter(self._consumer.errors), None)
 
 
 class FilteredBatch:
@@ -558,3 +579,6 @@ class TubeMQReaders:
 
     def stop_after(self, batch: MessageBatch | FilteredBatch, printed: int) -> None:
         """Do nothing."""
+
+    def error(self) -> None:
+        """Return None: a reader raises its errors."""

@@ -57,7 +57,7 @@ from coherer._client.engine.assignments import Assignments, PrefetchBuffer
 from coherer._client.engine.lifecycle import Lifecycle
 from coherer._client.engine.tasks import cancel
 from coherer._common.logs import Log
-from coherer.errors import ClosedError, RefusedError, UsageError
+from coherer.errors import ClosedError, CohererError, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from coherer._client.engine.metrics import ConsumerMeter
@@ -85,6 +85,7 @@ class Progress(msgspec.Struct, frozen=True):
         exact: whether offsets count messages.
         left_out: how many messages could not be delivered since the partition was assigned,
             because they are damaged.
+        error: why the last fetch failed; None if it was answered. Fetching goes on.
     """
 
     offset: int
@@ -92,6 +93,7 @@ class Progress(msgspec.Struct, frozen=True):
     backlog_bytes: int
     exact: bool
     left_out: int = 0
+    error: CohererError | None = None
 
 
 class ReceivedBatch(Fetched, Protocol[M_co]):
@@ -307,6 +309,14 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
     @abstractmethod
     def progress(self) -> dict[P, Progress]:
         """How far each assigned partition has been read."""
+
+    @property
+    def errors(self) -> list[CohererError]:
+        """What keeps the consumer from receiving at the moment; it goes on trying.
+
+        Refused heartbeats (RocketMQ), and the error of each partition in `progress`.
+        """
+        return [one.error for one in self.progress.values() if one.error is not None]
 
     @property
     def paused(self) -> frozenset[K]:

@@ -232,7 +232,7 @@ class AssignedQueue:
         self._filtered = bool(subscription.tags) or subscription.kind != "TAG"
         self._asked_ms = 0
         self._statistics = statistics
-        self._refused = 0  # the code that was logged last
+        self._error: CohererError | None = None  # of the last pull
         self._timers: set[asyncio.TimerHandle] = set()
         self._loop = asyncio.get_running_loop()
         self._fetching = self._new_fetch_loop()
@@ -246,7 +246,12 @@ class AssignedQueue:
     def progress(self) -> Progress:
         """How far the queue has been processed."""
         return Progress(
-            self.state.commit_offset, self.max_offset, -1, exact=True, left_out=self.left_out
+            self.state.commit_offset,
+            self.max_offset,
+            -1,
+            exact=True,
+            left_out=self.left_out,
+            error=self._error,
         )
 
     @property
@@ -438,7 +443,7 @@ class AssignedQueue:
         """See `FetchHandler`."""
         if isinstance(error, ClosedError):
             return None
-        first = error.code != self._refused
+        first = self._error is None or error.code != self._error.code
         lost = isinstance(error, UnavailableError)
         self._store.pull_failed(self.queue, lost=lost)
         if not lost:
@@ -447,7 +452,7 @@ class AssignedQueue:
             self._context.unknown()
         elif first:
             _log.warning("Pulling from %s failed: %s", self.queue, error, about=self.queue)
-        self._refused = error.code or 0
+        self._error = error
         return UNKNOWN_MS if first and error.code in UNKNOWN_CODES else PAUSE_MS
 
     def _new_fetch_loop(self) -> FetchLoop:
@@ -470,7 +475,7 @@ class AssignedQueue:
         return self._store.offset_for_pull(self.queue)
 
     def _answered(self, answer: PullResponse) -> None:
-        self._refused = 0
+        self._error = None
         self.heard_ms = self.state.fetched_ms = now_ms()
         self.min_offset, self.max_offset = answer.min_offset, answer.max_offset
         self._store.pull_answered(self.queue)

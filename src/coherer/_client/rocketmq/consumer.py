@@ -44,7 +44,7 @@ from coherer._wire.rocketmq.bodies import CONSUME_ACTIVELY, CONSUME_PASSIVELY
 from coherer._wire.rocketmq.names import Queue, with_namespace
 from coherer._wire.rocketmq.pulling import LITE, SUBSCRIPTION, SUSPEND
 from coherer._wire.rocketmq.subscription import Subscription
-from coherer.errors import UsageError
+from coherer.errors import CohererError, UsageError
 
 _log = Log(logging.getLogger(__name__))
 
@@ -122,6 +122,14 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Received
     def progress(self) -> dict[Queue, Progress]:
         """How far each assigned queue has been processed."""
         return self._membership.progress
+
+    @property
+    def errors(self) -> list[CohererError]:
+        """What keeps the consumer from receiving at the moment; it goes on trying.
+
+        Refused heartbeats, and the error of each queue in `progress`.
+        """
+        return self._membership.errors
 
     async def start(self) -> None:
         """Join the group; queues are assigned soon after (`wait_assigned`).
@@ -295,6 +303,14 @@ class PullConsumer(Lifecycle):
     def progress(self) -> dict[Queue, Progress]:
         """How far each assigned queue has been processed."""
         return self._membership.progress
+
+    @property
+    def errors(self) -> list[CohererError]:
+        """What keeps the consumer from receiving at the moment; it goes on trying.
+
+        Refused heartbeats, and the error of each queue in `progress`.
+        """
+        return self._membership.errors
 
     @property
     def paused(self) -> frozenset[Queue]:

@@ -34,7 +34,7 @@ from coherer._wire.rocketmq.bodies import HeartbeatData, ProducerData
 from coherer._wire.rocketmq.codes import V5_0_0, RequestCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.names import FEATURE_TIMERS, FEATURES, INNER_PRODUCER_GROUP
-from coherer.errors import ClosedError, CohererError, UsageError
+from coherer.errors import ClosedError, CohererError, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from coherer._client.rocketmq.membership import GroupMembership
@@ -67,6 +67,7 @@ class Instance:
         replies: the requests that wait for a reply message.
         versions: the release number of each broker by address, from its heartbeat answers.
         timers: whether each broker supports arbitrary delivery times, from the same answers.
+        refusals: why a broker refused the last heartbeat, by address.
     """
 
     def __init__(self, options: ClientOptions) -> None:
@@ -81,6 +82,7 @@ class Instance:
         self.local_host = ""
         self.versions: dict[str, int] = {}
         self.timers: dict[str, bool] = {}
+        self.refusals: dict[str, RefusedError] = {}
         self.checks = TransactionChecks(self.handle, options.namespace)
         self.replies = PendingReplies(self.handle)
         self._producers: Counter[str] = Counter()
@@ -209,6 +211,8 @@ class Instance:
             for number, address in addresses.items()
             if number == MASTER or not only_masters
         ]
+        for gone in self.refusals.keys() - {address for _, address in targets}:
+            del self.refusals[gone]
         done = await asyncio.gather(*(self._heartbeat(*target) for target in targets))
         if all(done) and self._rounds % LOG_EVERY == 0:
             _log.plain.info("Heartbeat %d: %d brokers", self._rounds, len(done))
@@ -270,7 +274,10 @@ class Instance:
             return False
         except CohererError as error:
             _log.warning("Heartbeat to %s failed: %s", broker, error, about=broker)
+            if isinstance(error, RefusedError):
+                self.refusals[address] = error
             return False
+        self.refusals.pop(address, None)
         self._record_features(address, answer)
         self._record_features(link.server, answer)
         return True

@@ -115,6 +115,12 @@ class GroupMembership:
         """How far each assigned queue has been processed."""
         return {queue: each.progress for queue, each in self._assignments.fetchers.items()}
 
+    @property
+    def errors(self) -> list[CohererError]:
+        """What keeps the member from receiving at the moment: heartbeats and pulls."""
+        pulls = [one.error for one in self.progress.values() if one.error is not None]
+        return [*self.instance.refusals.values(), *pulls]
+
     def describe(self, kind: str, state: str) -> str:
         """The `repr` of the consumer."""
         topics = (topic for topic in self.subscriptions if not topic.startswith(RETRY_PREFIX))

@@ -150,6 +150,7 @@ class PartitionFetcher:
         self._max_offset = start.max_offset
         self._backlog_bytes = -1
         self._left_out = 0
+        self._error: CohererError | None = None  # of the last get
         self._reported = False  # whether the left-out messages of the last batch are logged
         self._committing = False  # no get may overtake a commit
         self._changed = asyncio.Event()
@@ -164,7 +165,12 @@ class PartitionFetcher:
     def progress(self) -> Progress:
         """How far the partition has been read."""
         return Progress(
-            self._offset, self._max_offset, self._backlog_bytes, self._exact, self._left_out
+            self._offset,
+            self._max_offset,
+            self._backlog_bytes,
+            self._exact,
+            self._left_out,
+            self._error,
         )
 
     # -- called by the assignment manager
@@ -286,29 +292,29 @@ class PartitionFetcher:
             try:
                 pause_ms = await self._fetch_once()
                 wait = backoff()
-                self._silent_since = None
-            except UnavailableError as error:
-                now = self._loop.time()
-                self._silent_since = now if self._silent_since is None else self._silent_since
-                if (now - self._silent_since) * 1000 > LOST_MS:
-                    self._lost(self, error)
-                    return
-                _log.info("Fetching from %s failed: %s", self.key, error, about=self.key)
-                pause_ms = int(wait() * 1000)
-            except RefusedError as error:
-                if error.code in LOST_CODES:
-                    self._lost(self, error)
-                    return
-                _log.warning("Fetching from %s failed: %s", self.key, error, about=self.key)
-                pause_ms = PAUSE_MS
+                self._silent_since = self._error = None
             except CohererError as error:
-                _log.warning("Fetching from %s failed: %s", self.key, error, about=self.key)
-                pause_ms = PAUSE_MS
+                self._error = error
+                if self._is_lost(error):
+                    self._lost(self, error)
+                    return
+                temporary = isinstance(error, UnavailableError)
+                tell = _log.info if temporary else _log.warning
+                tell("Fetching from %s failed: %s", self.key, error, about=self.key)
+                pause_ms = int(wait() * 1000) if temporary else PAUSE_MS
             except Exception:  # noqa: BLE001 - fetching must go on
                 _log.exception("Fetching from %s failed", self.key, about=self.key)
                 pause_ms = PAUSE_MS
             if pause_ms > 0:
                 await asyncio.sleep(pause_ms / 1000)
+
+    def _is_lost(self, error: CohererError) -> bool:
+        """Whether the partition must be assigned again after an error."""
+        if isinstance(error, UnavailableError):
+            now = self._loop.time()
+            self._silent_since = now if self._silent_since is None else self._silent_since
+            return (now - self._silent_since) * 1000 > LOST_MS
+        return isinstance(error, RefusedError) and error.code in LOST_CODES
 
     async def _wait_until_allowed(self) -> None:
         while self._committing or not self.state.can_fetch or not self._buffer.has_space(self):
