@@ -143,6 +143,9 @@ def test_exports(run: Run, group: str, topic: str, tmp_path: Path) -> None:
     assert run.json("dead-letters", "export", group, str(table), "--key", "k1")["written"] == 1
     [row] = pq.read_table(table).to_pylist()
     assert (row["body"], row["topic"], row["keys"]) == (b"b", topic, ["k1"])
+    other = run("dead-letters", "export", group, str(tmp_path / "letters.csv"))
+    assert (other.exit_code, "cannot be exported as .csv" in other.stderr) == (2, True)
+    assert run("dead-letters", "export", group, f"{tmp_path}/a.csv", "-f", "json").exit_code == 0
     exists = run("dead-letters", "export", group, str(lines))
     assert (exists.exit_code, "exists" in exists.stderr) == (2, True)
     # What was exported can be sent.

@@ -146,3 +146,8 @@ def test_a_line_is_sent_as_soon_as_it_arrives(
         assert process.wait(30) == 130
         # The second may be stored and not counted: its receipt may still be on its way.
         assert json.loads(process.stdout.read())["sent"] in {1, 2}
+
+
+def test_a_tag_that_no_filter_matches_is_refused() -> None:
+    done = CliRunner().invoke(app, ["produce", "t", "--tag", "a||b"], input="x\n")
+    assert (done.exit_code, "A tag cannot contain ||" in done.stderr) == (2, True)

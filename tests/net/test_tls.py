@@ -94,3 +94,15 @@ async def test_unusable_files_are_refused(tmp_path: Path) -> None:
             await net.listen("127.0.0.1", 0, echoing, tls=options)
     with pytest.raises(UsageError, match="PEM"):
         await net.dial("127.0.0.1", 1, Peer, tls=net.TlsOptions(trust=bad))
+
+
+def test_a_missing_file_in_the_environment_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "missing.pem"))
+    with pytest.raises(UsageError, match=r"`SSL_CERT_FILE`: .*missing\.pem"):
+        net.TlsOptions().client_context()
+    for unused in (net.TlsOptions(trust=PEM), net.TlsOptions(verify=False)):
+        assert unused.client_context()
+    monkeypatch.setenv("SSL_CERT_FILE", str(PEM))
+    assert net.TlsOptions().client_context().get_ca_certs()

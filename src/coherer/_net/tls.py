@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -41,8 +42,13 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Create the context of a client.
 
         Raises:
-            UsageError: a file cannot be read or has the wrong content.
+            UsageError: a file cannot be read or has the wrong content, or SSL_CERT_FILE in the
+                environment names no file.
         """
+        named = os.environ.get("SSL_CERT_FILE")
+        if named and self.verify and self.trust is None:
+            with _naming("SSL_CERT_FILE", Path(named)):
+                Path(named).stat()  # Python ignores a missing file
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
         if not self.verify:
             context.check_hostname = False

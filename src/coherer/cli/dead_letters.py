@@ -322,7 +322,7 @@ def export(
     """Write dead letters to a file, as JSON lines or Parquet. The group keeps them."""
     _check_target(path, overwrite=overwrite)
     where = _filter(ids, topic, tag, key, since, until, reason)
-    chosen = form or (Form.parquet if path.suffix == ".parquet" else Form.json)
+    chosen = form or _form_of(path)
 
     async def work(cluster: Cluster) -> int:
         from coherer._administration.dead_letters import queue_of_existing
@@ -349,6 +349,22 @@ def export(
         print_json({"group": group, "file": str(path), "written": written})
     else:
         typer.echo(f"{path}: {amount(written, 'dead letter')}")
+
+
+def _form_of(path: Path) -> Form:
+    """Return the format that the extension of a file says.
+
+    Raises:
+        UsageError: it says another one.
+    """
+    if path.suffix in {"", ".json", ".jsonl", ".ndjson"}:
+        return Form.json
+    if path.suffix == ".parquet":
+        return Form.parquet
+    raise UsageError(
+        f"Dead letters cannot be exported as {path.suffix}.",
+        hint="Name the file .jsonl or .parquet, or give --format.",
+    )
 
 
 def _check_target(path: Path, *, overwrite: bool) -> None:

@@ -175,6 +175,11 @@ def produce(
     """Send messages from files or stdin; by default each line is a message."""
     from coherer.cli.reading import Stamp
 
+    if tag is not None and "||" in tag:
+        raise UsageError(
+            f"A tag cannot contain ||: no filter could match {tag!r}.",
+            hint="A message has one tag; consumers filter by several.",
+        )
     stamp = Stamp(topic, tag, moment, parse_properties(properties or []), tuple(keys or ()))
     wait = None if delay is None else parse_duration(delay)
     if (wait or order_by) and not is_rocketmq(url):
