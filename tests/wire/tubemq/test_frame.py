@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+import random
 import struct
 import sys
 import tracemalloc
@@ -126,6 +128,25 @@ def test_frames_before_invalid_bytes_are_returned() -> None:
 def test_the_longest_frame() -> None:
     payload = bytes(FRAME_BYTES_MAX)
     assert FrameDecoder().feed(encode_frame(1, payload)) == [(1, payload)]
+
+
+@given(
+    st.lists(st.integers(0, 3 * BLOCK_BYTES) | st.integers(60_000, 200_000), max_size=3),
+    st.lists(st.integers(1, 50_000), min_size=1, max_size=8),
+)
+def test_large_blocks_in_chunks_of_several_sizes(sizes: list[int], steps: list[int]) -> None:
+    chance = random.Random(1)
+    parts = [chance.randbytes(size) for size in sizes]
+    stream = frame_of(1, parts or [b""]) + frame_of(2, [b"next"])
+    decoder, found, at = FrameDecoder(), [], 0
+    for step in itertools.cycle(steps):
+        if at >= len(stream):
+            break
+        found += decoder.feed(stream[at : at + step])
+        at += step
+        kept, lacking = decoder.unfinished
+        assert (kept > 0) == (lacking > 0)
+    assert found == [(1, b"".join(parts)), (2, b"next")]
 
 
 @pytest.mark.parametrize("one_block", [True, False])

@@ -21,6 +21,7 @@ from struct import Struct as Layout
 from typing import Final, TypeAlias
 
 from coherer._common.other_protocols import not_a_frame
+from coherer._wire.pieces import Pieces, add_piece
 from coherer.errors import ProtocolError
 from coherer.limits import REMOTING_BYTES_MAX
 
@@ -38,8 +39,6 @@ _LENGTH_MAX: Final = REMOTING_BYTES_MAX - _PREFIX_BYTES + 1
 _WORD_MAX: Final = BINARY << 24 | _HEADER_BYTES_MAX
 _VIEW_BYTES: Final = 16 * 1024
 """Bodies of this size or more are views: a copy would cost more than keeping the chunk alive."""
-_PIECE_BYTES: Final = 16 * 1024
-"""Chunks of this size or more are kept unchanged."""
 
 Frame: TypeAlias = tuple[int, bytes, "bytes | memoryview"]
 """Type, header and body."""
@@ -74,7 +73,7 @@ class FrameDecoder:
     __slots__ = ("_failure", "_have", "_need", "_pieces")
 
     def __init__(self) -> None:
-        self._pieces: list[bytes | bytearray] = []  # of the incomplete frame
+        self._pieces: Pieces = []  # of the incomplete frame; the first has the whole prefix
         self._have = 0
         self._need = 0
         self._failure: ProtocolError | None = None
@@ -127,12 +126,10 @@ class FrameDecoder:
 
     def _add(self, piece: bytes) -> None:
         pieces = self._pieces
-        # The first piece always contains the whole prefix.
-        alone = len(piece) >= _PIECE_BYTES and (not pieces or self._have >= _PREFIX_BYTES)
-        if not alone and pieces and isinstance(pieces[-1], bytearray):
-            pieces[-1] += piece
+        if pieces and self._have < _PREFIX_BYTES:
+            pieces[0] = bytearray(pieces[0]) + piece
         else:
-            pieces.append(piece if alone else bytearray(piece))
+            add_piece(pieces, piece)
         self._have += len(piece)
 
     def _cut(self, data: bytes, position: int, frames: list[Frame]) -> None:
@@ -161,7 +158,7 @@ class FrameDecoder:
         self._add(data[position:])
 
 
-def _frame_bytes(buffer: bytes | bytearray, start: int) -> int:
+def _frame_bytes(buffer: bytes | bytearray | memoryview, start: int) -> int:
     """Return how many bytes the next decision needs; in the end, the size of the frame."""
     have = len(buffer) - start
     if have < _LENGTH_BYTES:
@@ -179,7 +176,7 @@ def _frame_bytes(buffer: bytes | bytearray, start: int) -> int:
     return _LENGTH_BYTES + length
 
 
-def _joined(pieces: list[bytes | bytearray]) -> Frame:
+def _joined(pieces: Pieces) -> Frame:
     first, *others = pieces
     _, word = PREFIX.unpack_from(first)
     body_start = _PREFIX_BYTES + (word & _HEADER_BYTES_MAX)

@@ -16,10 +16,11 @@ The payload is the concatenation of the blocks; block boundaries have no meaning
   frame cannot be found: the connection has to be closed.
 
 Time is linear in the number of bytes however small the chunks are, and memory is one frame and one
-chunk. An incomplete frame is kept in its own buffer, with the number of bytes that it needs before
-the next attempt (`_need`) and the progress through its blocks (`_at`: bytes, `_left`: blocks to
-come, `_allowed`: bytes that these may have). The buffer takes only the bytes it lacks from the next
-chunk; all others are read in place.
+chunk. An incomplete frame is kept in its own buffer (`_rest`), with the number of bytes that it
+needs before the next attempt (`_need`) and the progress through its blocks (`_at`: bytes, `_left`:
+blocks to come, `_allowed`: bytes that these may have). The buffer takes only the bytes it lacks
+from the next chunk; all others are read in place. If the last block is large, what arrives of it
+later is kept in pieces (`_pieces`), which are joined once.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from struct import Struct as Layout
 from typing import Final, TypeAlias
 
 from coherer._common.other_protocols import not_a_frame
+from coherer._wire.pieces import Pieces, add_piece
 from coherer.errors import ProtocolError
 from coherer.limits import BLOCK_BYTES, FRAME_BLOCKS_MAX, FRAME_BYTES_MAX
 
@@ -37,7 +39,10 @@ HEAD_ONE: Final = Layout(">Iiii")  # and the length of the first block
 LENGTH: Final = Layout(">i")
 
 Frame: TypeAlias = tuple[int, list[memoryview], int]
-"""Serial number, blocks, and the end of the frame."""
+"""Serial number, blocks or their pieces, and the end of the frame."""
+
+_LARGE_BYTES: Final = 64 * 1024
+"""If the last block lacks this much or more, it is kept in pieces."""
 
 
 def encode_frame(serial: int, payload: bytes) -> bytes:
@@ -75,10 +80,11 @@ class FrameDecoder:
     [(7, b'hello')]
     """
 
-    __slots__ = ("_allowed", "_at", "_failure", "_left", "_need", "_rest")
+    __slots__ = ("_allowed", "_at", "_failure", "_left", "_need", "_pieces", "_rest")
 
     def __init__(self) -> None:
         self._rest = bytearray()
+        self._pieces: Pieces = []
         self._need = 0
         self._at = 0
         self._left = 0
@@ -118,7 +124,7 @@ class FrameDecoder:
 
         Blocks that have not begun count as full; that is an upper bound for Java's peers.
         """
-        kept = len(self._rest)
+        kept = len(self._rest) + sum(map(len, self._pieces))
         if not kept:
             return 0, 0
         begun = 1 if self._need > self._at + LENGTH.size else 0
@@ -136,22 +142,27 @@ class FrameDecoder:
         """
         if self._failure is not None:
             raise self._failure
-        rest, position = self._rest, 0
+        rest, pieces, position = self._rest, self._pieces, 0
         while rest:
-            piece = memoryview(data)[position : position + self._need - len(rest)]
-            rest += piece
+            lacking = self._need - len(rest) - sum(map(len, pieces))
+            piece = memoryview(data)[position : position + lacking]
             position += len(piece)
-            if len(rest) < self._need:
+            in_pieces = bool(pieces) or (lacking >= _LARGE_BYTES and self._left == 1)
+            if in_pieces:
+                add_piece(pieces, piece)
+            else:
+                rest += piece
+            if len(piece) < lacking:
                 break
             try:
-                whole = self._follow(rest, 0)
+                whole = in_pieces or self._follow(rest, 0)
             except ProtocolError as error:
                 self.fail(error)
                 raise
             if whole:
-                self._rest = bytearray()
+                self._rest, self._pieces = bytearray(), []
                 serial, blocks, _ = self._finish(rest, 0)
-                return (serial, blocks, position), position
+                return (serial, [*blocks, *(memoryview(one) for one in pieces)], position), position
         return None, position
 
     def next_frame(self, buffer: bytes, position: int) -> Frame | None:
@@ -174,7 +185,7 @@ class FrameDecoder:
     def fail(self, error: ProtocolError) -> None:
         """End the stream: every further call raises the error."""
         self._failure = error
-        self._rest = bytearray()
+        self._rest, self._pieces = bytearray(), []
 
     def _follow(self, buffer: bytes | bytearray, start: int) -> bool:
         size = len(buffer) - start
