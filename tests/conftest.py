@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -30,6 +31,10 @@ settings.register_profile(
     "exhaustive", max_examples=5_000, deadline=None, suppress_health_check=_UNHURRIED
 )
 settings.load_profile(os.environ.get("COHERER_HYPOTHESIS", "fast"))
+
+# A shell starts `make test &` with SIGINT ignored, and programs that tests start would inherit it.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 _CHILDREN = itertools.count(-1, -1)
