@@ -8,13 +8,14 @@ The servers of a protocol register callbacks for messages that arrive over eithe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from coherer._common.logs import Log
+from coherer._record.system_topics import SYSTEM_GROUPS
 from coherer._rules.common.offsets import OffsetTable
 from coherer._rules.common.topics import TopicTable
-from coherer._rules.rocketmq.groups import GroupTable
+from coherer._rules.rocketmq.groups import Group, GroupTable
 from coherer._server.core.appending import Appender, Arrived, Flusher
 from coherer._server.core.counters import Counters
 from coherer._server.core.deferred_saver import DeferredSaver
@@ -87,6 +88,7 @@ class Core:
         self._arrivals: list[Arrived] = [self.counters.stored]
         self._changes: list[Callable[[], None]] = []
         self._removals: list[Callable[[str], None]] = [self.counters.forget_topic]
+        self._offset_removals: list[Callable[[str, Container[str] | None], None]] = []
         self._readers: list[Callable[[], Iterable[tuple[str, str]]]] = []
         self._named: set[str] = set()  # groups to add to the table once their offsets last
 
@@ -104,6 +106,10 @@ class Core:
         """Call `callback` with the name of a topic before its messages are deleted."""
         self._removals.append(callback)
 
+    def on_offsets_removal(self, callback: Callable[[str, Container[str] | None], None]) -> None:
+        """Call `callback` with a group and topics before its offsets of these are removed."""
+        self._offset_removals.append(callback)
+
     def on_idle_check(self, in_use: Callable[[], Iterable[tuple[str, str]]]) -> None:
         """Register a function that returns the (topic, group) pairs that are being read."""
         self._readers.append(in_use)
@@ -117,6 +123,20 @@ class Core:
         """
         if name not in self.groups:
             self._named.add(name)
+
+    def remove_offsets(self, group: str, topics: frozenset[str] | None = None) -> None:
+        """Remove a group's offsets of these topics, or of all.
+
+        A group without offsets is forgotten, unless somebody has changed its settings.
+        """
+        for callback in self._offset_removals:
+            callback(group, topics)
+        self.offsets.remove(group, topics)
+        if any(self.offsets.of(group)):
+            return
+        self.counters.forget_groups({group})
+        if group not in SYSTEM_GROUPS and self.groups.get(group) == Group(group_name=group):
+            self.groups.remove(group, self.now_ms())
 
     def changed(self) -> None:
         """Report that topics or permissions have changed."""

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+import coherer
 from coherer import _net as net
 from coherer._client.tubemq.admin import Admin
+from coherer._rules.rocketmq.groups import Group
 from coherer._server.node.admin import AdminApp
 from coherer._server.node.node import Node, NodeOptions
 from coherer._server.tubemq.broker.admin import broker_admin
@@ -168,6 +170,45 @@ async def test_removing(app: AdminApp, asker: RawClient) -> None:
     assert groups_of(app) == {"all": []}
     answer = await asker.ask(methods.GET_MESSAGES, pb.GetMessageRequestC2B(**WHO))
     assert answer.errCode == 411
+
+
+async def test_a_removed_group_vanishes_over_rocketmq_too(
+    node: Node, app: AdminApp, asker: RawClient
+) -> None:
+    assert len(await get(asker)) == 4
+    assert await get(asker) == []
+    await node.core.save_positions()
+    assert "g" in node.core.groups
+    given = {"groupName": "g", "modifyUser": "me", "topicName": "other"}
+    assert app.handle("admin_rmv_offset", given)["result"] is True
+    assert "g" in node.core.groups, "it has offsets of another topic"
+    del given["topicName"]
+    assert app.handle("admin_rmv_offset", given)["result"] is True
+    await node.core.save_positions()
+    assert "g" not in node.core.groups
+
+
+async def test_a_group_with_settings_of_its_own_loses_only_its_offsets(
+    node: Node, app: AdminApp, asker: RawClient
+) -> None:
+    node.core.groups.put(Group(group_name="g", retry_max_times=3), 0)
+    given = {"groupName": "g", "modifyUser": "me"}
+    assert app.handle("admin_rmv_offset", given)["result"] is True
+    assert groups_of(app) == {"all": []}
+    assert "g" in node.core.groups
+
+
+async def test_a_group_that_rocketmq_deletes_loses_its_tubemq_consumers(
+    node: Node, app: AdminApp, asker: RawClient
+) -> None:
+    assert len(await get(asker)) == 4
+    async with coherer.connect(f"rocketmq://127.0.0.1:{node.namesrv_port}") as client:
+        await client.admin().create_group("g")
+        await client.admin().delete_group("g")
+    answer = await asker.ask(methods.GET_MESSAGES, pb.GetMessageRequestC2B(**WHO))
+    assert answer.errCode == 411
+    assert groups_of(app) == {"all": []}
+    assert "g" not in node.core.groups
 
 
 @pytest.mark.parametrize(

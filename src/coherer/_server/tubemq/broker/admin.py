@@ -36,7 +36,6 @@ from coherer._server.tubemq.broker.broker import Broker
 from coherer._server.tubemq.broker.consumers import tag_codes
 from coherer._server.tubemq.broker.state import PartitionReader
 from coherer._wire.tubemq import messages as pb
-from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.payload import split_payload
 
 _NOT_FOUND: Final = 401
@@ -265,15 +264,8 @@ class BrokerAdmin:
         groups = _required_words(params, "groupName")
         params.required("modifyUser")
         topics = frozenset(params.words("topicName")) or None
-        self._broker.consumers.end_leases(
-            lambda reader: reader.group in groups and (topics is None or reader.topic in topics),
-            ResultCode.HB_NO_NODE,
-            "The offsets of the group were removed.",
-        )
         for group in groups:
-            self._state.offsets.remove(group, topics)
-        gone = [group for group in groups if not any(self._state.offsets.of(group))]
-        self._state.core.counters.forget_groups(gone)
+            self._state.core.remove_offsets(group, topics)
         return _answer([])
 
     def offset(self, params: Params) -> Answer:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from coherer import _net as net
 from coherer._common.logs import Log
@@ -61,6 +61,7 @@ class Broker:
         self.configuration = BrokerConfiguration(self.state, core.remove_topic)
         core.on_arrival(self.gets.messages_arrived)
         core.on_removal(self._end_leases_of)
+        core.on_offsets_removal(self._end_leases_of_group)
         core.on_idle_check(self._topics_in_use)
 
     def tick(self) -> None:
@@ -76,6 +77,13 @@ class Broker:
     def _end_leases_of(self, topic: str) -> None:
         text = f"Topic {topic} is being removed."
         self.consumers.end_leases(lambda reader: reader.topic == topic, ResultCode.HB_NO_NODE, text)
+
+    def _end_leases_of_group(self, group: str, topics: Container[str] | None) -> None:
+        self.consumers.end_leases(
+            lambda reader: reader.group == group and (topics is None or reader.topic in topics),
+            ResultCode.HB_NO_NODE,
+            "The offsets of the group were removed.",
+        )
 
     def _topics_in_use(self) -> Iterable[tuple[str, str]]:
         return ((reader.topic, reader.group) for reader in self.state.leases)

@@ -218,9 +218,9 @@ class GroupAdmin:
     def delete(self, request: Command) -> Command:
         """DELETE_SUBSCRIPTIONGROUP (207): succeeds also if there is no such group."""
         header = parse(DeleteGroupHeader, request.fields)
-        self._state.groups.remove(header.group_name, self._state.now_ms())
         if header.remove_offset:
-            self._state.offsets.remove(header.group_name)
+            self._state.core.remove_offsets(header.group_name)
+        self._state.groups.remove(header.group_name, self._state.now_ms())
         self._state.counters.forget_groups({header.group_name})
         return done()
 
