@@ -38,7 +38,7 @@ from tests.interop.peers.rocket_site import (
     RocketSite,
     wait_until,
 )
-from tests.interop.peers.rocketmq import PATIENT, JavaRocketBroker
+from tests.interop.peers.rocketmq import JavaRocketBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -61,7 +61,6 @@ JAVA = {
     "mappedFileSizeCommitLog": SEGMENT_BYTES,
     "flushConsumerOffsetInterval": 500,
     "flushDelayOffsetInterval": 500,
-    **PATIENT,
 }
 
 

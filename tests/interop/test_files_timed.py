@@ -11,7 +11,7 @@ import pytest
 import coherer
 from coherer import Message
 from tests.interop.peers.rocket_site import Broker, OurRocket, RocketSite
-from tests.interop.peers.rocketmq import PATIENT, JavaRocketBroker
+from tests.interop.peers.rocketmq import JavaRocketBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -26,7 +26,7 @@ def broker_on(site: RocketSite, kind: str, directory: Path, namesrv: str) -> Bro
     broker: Broker = (
         JavaRocketBroker(
             site.java, folder, namesrv, store=directory,
-            settings={"mappedFileSizeCommitLog": SEGMENT_BYTES, **PATIENT},
+            settings={"mappedFileSizeCommitLog": SEGMENT_BYTES},
         )
         if kind == "java"
         else OurRocket(folder, namesrv=namesrv, segment_bytes=SEGMENT_BYTES)

@@ -21,7 +21,7 @@ from coherer.errors import RefusedError
 from tests.interop.peers.driver import DriverError
 from tests.interop.peers.mqadmin import COMMANDS, FAILED
 from tests.interop.peers.rocket_site import Client, Cluster, OurRocket, RocketSite
-from tests.interop.peers.rocketmq import PATIENT, JavaRocketBroker, RocketDriver, home_of
+from tests.interop.peers.rocketmq import JavaRocketBroker, RocketDriver, home_of
 from tests.private import write_private
 
 pytestmark = pytest.mark.interop
@@ -95,9 +95,7 @@ def guarded(rocket: RocketSite, tools: Run, kind: str, folder: Path) -> Iterator
     namesrv = rocket.names(kind)
     broker: OurRocket | JavaRocketBroker
     if kind == "java":
-        broker = JavaRocketBroker(
-            rocket.java, folder, namesrv, settings={"aclEnable": "true", **PATIENT}
-        )
+        broker = JavaRocketBroker(rocket.java, folder, namesrv, settings={"aclEnable": "true"})
         conf = home_of(folder) / "conf"
     else:
         broker = OurRocket(folder, namesrv=namesrv, rocketmq_access=True)

@@ -20,7 +20,7 @@ from coherer.errors import DisconnectedError, RefusedError
 from coherer.rocketmq import Client as RocketClient
 from coherer.rocketmq import connect as connect_rocketmq
 from tests.interop.peers.rocket_site import Cluster, RocketSite, wait_until
-from tests.interop.peers.rocketmq import PATIENT, JavaRocketBroker, home_of
+from tests.interop.peers.rocketmq import JavaRocketBroker, home_of
 from tests.private import write_private
 
 pytestmark = pytest.mark.interop
@@ -228,8 +228,7 @@ def guarded(rocket: RocketSite, tmp_path_factory: pytest.TempPathFactory) -> Ite
     """A Java cluster with access control: its name server."""
     folder = tmp_path_factory.mktemp("guarded")
     names = rocket.names("java")
-    settings = {"aclEnable": "true", **PATIENT}
-    broker = JavaRocketBroker(rocket.java, folder, names, settings=settings)
+    broker = JavaRocketBroker(rocket.java, folder, names, settings={"aclEnable": "true"})
     write_private(home_of(folder) / "conf" / "plain_acl.yml", ACL)
     broker.start()
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.peers.rocket_site import RocketSite
-from tests.interop.peers.rocketmq import PATIENT, JavaRocketBroker
+from tests.interop.peers.rocketmq import JavaRocketBroker
 from tests.spark.stores import ALL, COUNT, broker_rows, file_rows, fill, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -18,7 +18,7 @@ SEGMENT_BYTES = 64 * 1024
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_the_rows_are_those_of_javas_broker(rocket: RocketSite, tmp_path: Path, end: str) -> None:
-    settings = {"mappedFileSizeCommitLog": SEGMENT_BYTES, **PATIENT}
+    settings = {"mappedFileSizeCommitLog": SEGMENT_BYTES}
     namesrv = rocket.names("ours")
     store = tmp_path / "java" / "store"
     broker = JavaRocketBroker(rocket.java, tmp_path / "java", namesrv, settings=settings)

@@ -10,7 +10,7 @@ from tests.private import write_private
 
 from .process import free_ports
 from .rocket_site import Broker, Client, Cluster, OurRocket, RocketSite
-from .rocketmq import PATIENT, JavaRocketBroker, home_of
+from .rocketmq import JavaRocketBroker, home_of
 
 SEGMENT_BYTES = 1024 * 1024
 QUEUES = 2
@@ -114,7 +114,6 @@ class Pair:
                     "mappedFileSizeCommitLog": SEGMENT_BYTES,
                     "brokerRole": role,
                     "aclEnable": str(self._accounts).lower(),
-                    **PATIENT,
                 },
             )
             self._write_accounts(home_of(folder) / "conf")

@@ -21,7 +21,6 @@ from .ours import start_node
 from .process import Child, free_ports, listens
 from .rocketmq import (
     HOST,
-    PATIENT,
     START_TIMEOUT_S,
     JavaNameServer,
     JavaRocketBroker,
@@ -40,7 +39,6 @@ QUICK = {
     "transactionTimeOut": 1_000,
     "transactionCheckInterval": 1_000,
     "traceTopicEnable": "true",
-    **PATIENT,
 }
 OUR_QUICK = {"transaction_timeout_ms": 1_000, "transaction_interval_ms": 1_000}
 

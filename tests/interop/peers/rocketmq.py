@@ -161,6 +161,7 @@ class JavaRocketBroker:
             "transactionTimeOut": 1_000,
             "transactionCheckInterval": 1_000,
             "diskMaxUsedSpaceRatio": 95,
+            **PATIENT,
             **settings,
         }
         self._config.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
