@@ -58,7 +58,7 @@ def test_submit(fake, kit, client: Client) -> None:
         late = producer.submit(message(topic="other"))
         assert late.result(5).topic == "other"
         assert len({future.result(5).offset for future in futures}) > 10
-        fake.script(methods.SEND_MESSAGE, kit.refuse(419))
+        fake.script(methods.SEND_MESSAGE, kit.refuse(403))
         producer.submit(message(), callback=outcomes.append)
         producer.flush()
         producer.ready()
@@ -66,7 +66,7 @@ def test_submit(fake, kit, client: Client) -> None:
             producer.submit(message(b"")).result(5)
         with pytest.raises(UsageError):
             producer.send(message(b""))
-    assert [type(outcome) for outcome in outcomes] == [Receipt, codes.ServerOverflowError]
+    assert [type(outcome) for outcome in outcomes] == [Receipt, codes.ForbiddenError]
 
 
 def test_many_messages_from_many_threads(fake, client: Client) -> None:

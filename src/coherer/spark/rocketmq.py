@@ -11,7 +11,6 @@ again.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
@@ -19,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from coherer._record.batches import PackedMessages
 from coherer._record.system_topics import DLQ_PREFIX, RETRY_PREFIX
-from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.names import Queue
 from coherer.blocking._ranges import open_readers
 from coherer.blocking.rocketmq import Client as RocketClient
@@ -34,7 +32,7 @@ from coherer.spark.offsets import Offsets, flatten, split_key
 from coherer.spark.options import Access
 from coherer.spark.planning import Range
 from coherer.spark.queue import OpenReader
-from coherer.spark.settling import BUSY_PAUSES_S, RocketHalfQueue
+from coherer.spark.settling import RocketHalfQueue
 
 if TYPE_CHECKING:
     from coherer.spark.sending import SingleRow
@@ -139,22 +137,9 @@ class RocketMQQueue:
 
     def send(self, messages: Iterable[Message], window: int) -> int:
         """Sends messages and waits for all receipts; returns the number of messages."""
-        producer = self._sender(window)
-        report = producer.send_many(messages)
-        sent = report.sent
-        for pause_s in BUSY_PAUSES_S:
-            busy = [
-                message
-                for message, error in report.failed
-                if error.code == ResponseCode.SYSTEM_BUSY
-            ]
-            if not busy or len(busy) < len(report.failed):
-                break
-            time.sleep(pause_s)
-            report = producer.send_many(busy)
-            sent += report.sent
+        report = self._sender(window).send_many(messages)
         report.check()
-        return sent
+        return report.sent
 
     def commit(self, group: str, offsets: Offsets) -> None:
         """Sets the offsets of a group."""

@@ -46,8 +46,6 @@ COMMITS_AT_ONCE: Final = 2_000
 """Commits between two looks at the owner, all of them in flight at the same time."""
 
 MESSAGES_AT_ONCE: Final = 5_000
-BUSY_PAUSES_S: Final = (0.1, 0.2, 0.5, 1, 2, 5)
-"""Pauses before messages that a busy broker refused are sent again; then the task fails."""
 
 _settled: Final[dict[str, int]] = {}
 
@@ -114,7 +112,7 @@ class RocketHalfQueue:
         source, parts = iter(messages), list[HalfMessages]()
         try:
             while some := list(islice(source, MESSAGES_AT_ONCE)):
-                self._prepare(producer, some, parts)
+                _prepare(producer, some, parts)
         except BaseException:
             self.roll_back(HalfMessages.joined(parts))
             raise
@@ -184,21 +182,12 @@ class RocketHalfQueue:
             self._producers[group] = producer
         return producer
 
-    @staticmethod
-    def _prepare(
-        producer: RocketProducer, messages: list[Message], parts: list[HalfMessages]
-    ) -> None:
-        halves, failed = producer.prepare_many(messages)
-        parts.append(halves)
-        for pause_s in BUSY_PAUSES_S:
-            busy = [message for message, error in failed if error.code == ResponseCode.SYSTEM_BUSY]
-            if not busy or len(busy) < len(failed):
-                break
-            time.sleep(pause_s)
-            halves, failed = producer.prepare_many(busy)
-            parts.append(halves)
-        if failed:
-            raise failed[0][1]
+
+def _prepare(producer: RocketProducer, messages: list[Message], parts: list[HalfMessages]) -> None:
+    halves, failed = producer.prepare_many(messages)
+    parts.append(halves)
+    if failed:
+        raise failed[0][1]
 
 
 class Coordinator:

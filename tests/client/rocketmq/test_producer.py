@@ -15,7 +15,7 @@ from coherer._client.rocketmq.queue_selection import FaultRules
 from coherer._record import properties as text
 from coherer._record.batches import decode_batch
 from coherer._wire.rocketmq.bodies import TopicRoute
-from coherer._wire.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.codes import RequestCode, SystemBusyError
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import (
     ClosedError,
@@ -164,7 +164,7 @@ async def test_a_refusal_is_retried_at_another_broker(cluster2, kit, client2) ->
     assert properties(first)["UNIQ_KEY"] == properties(second)["UNIQ_KEY"]
 
 
-@pytest.mark.parametrize(("code", "tries"), [(1, 3), (14, 3), (16, 3), (2, 1), (13, 1)])
+@pytest.mark.parametrize(("code", "tries"), [(1, 3), (14, 3), (16, 3), (13, 1)])
 async def test_which_refusals_are_retried(cluster2, kit, client2, code: int, tries: int) -> None:
     cluster2.always(SEND, kit.refuse(code, "no, really"))
     async with client2.producer("demo") as producer:
@@ -184,6 +184,31 @@ async def test_other_refusals_can_be_retried(cluster2, kit, client2) -> None:
         with pytest.raises(RefusedError):
             await producer.send(Message("demo", b"x"))
     assert len(cluster2.asked(SEND)) == 4
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coherer._client.engine.sender.BUSY_PAUSES_S", (0, 0))
+
+
+@pytest.mark.usefixtures("no_pauses")
+async def test_a_busy_broker_gets_its_messages_later(cluster, kit, client) -> None:
+    cluster.script(SEND, *(kit.refuse(2, "[TIMEOUT_CLEAN_QUEUE]broker busy") for _ in range(7)))
+    async with client.producer("demo") as producer:
+        report = await producer.send_many(Message("demo", b"%d" % n) for n in range(5))
+        assert (report.sent, report.failed) == (5, [])
+    assert len(cluster.asked(SEND)) == 12
+    assert len({properties(asked)["UNIQ_KEY"] for asked in cluster.asked(SEND)}) == 5
+
+
+@pytest.mark.parametrize("order", [None, "a"], ids=["late", "in order"])
+async def test_a_busy_broker_is_not_asked_again(cluster, kit, client, order: str | None) -> None:
+    cluster.always(SEND, kit.refuse(2, "busy"))
+    async with client.producer("demo", timeout_ms=10_000 if order else 50) as producer:
+        with pytest.raises(SystemBusyError):
+            await producer.send(Message("demo", b"x"), order_by=order)
+        assert producer.in_flight == 0
+    assert len(cluster.asked(SEND)) == 1
 
 
 async def test_a_chosen_queue_is_tried_once(cluster2, kit, client2) -> None:

@@ -115,12 +115,12 @@ def test_a_time_goes_into_field_and_attributes() -> None:
 
 async def test_submit_with_a_callback(fake, kit, producer: Producer) -> None:
     outcomes = []
-    fake.script(methods.SEND_MESSAGE, kit.handlers[methods.SEND_MESSAGE], kit.refuse(419))
+    fake.script(methods.SEND_MESSAGE, kit.handlers[methods.SEND_MESSAGE], kit.refuse(403))
     assert producer.submit(message(), callback=outcomes.append) is None
     producer.submit(message(), callback=outcomes.append)
     producer.submit(message(), callback=lambda outcome: 1 / 0)
     await producer.flush()
-    assert [type(outcome) for outcome in outcomes] == [Receipt, codes.ServerOverflowError]
+    assert [type(outcome) for outcome in outcomes] == [Receipt, codes.ForbiddenError]
 
 
 async def test_submit_of_a_topic_that_is_not_published(fake, producer: Producer) -> None:

@@ -57,6 +57,31 @@ async def test_refusals_are_errors_with_a_place(fake, kit, producer: Producer) -
     assert producer.in_flight == 0
 
 
+async def test_a_full_cache_gets_its_messages_later(
+    fake, kit, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coherer._client.engine.sender.BUSY_PAUSES_S", (0, 0))
+    fake.script(methods.SEND_MESSAGE, *(kit.refuse(419, "overflow") for _ in range(7)))
+    report = await producer.send_many(message(b"%d" % n) for n in range(5))
+    assert (report.sent, report.failed) == (5, [])
+    asked = fake.asked(methods.SEND_MESSAGE)
+    assert (len(asked), len({request.data for request in asked})) == (12, 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "timeout_ms"),
+    [("overflow", 50), ("The store of the broker is full. 0 bytes are free.", 10_000)],
+    ids=["late", "disk full"],
+)
+async def test_a_full_broker_is_not_asked_again(fake, kit, text: str, timeout_ms: int) -> None:
+    fake.always(methods.SEND_MESSAGE, kit.refuse(419, text))
+    async with Producer(quick(fake), ["demo"], timeout_ms=timeout_ms) as producer:
+        with pytest.raises(codes.ServerOverflowError):
+            await producer.send(message())
+        assert producer.in_flight == 0
+    assert len(fake.asked(methods.SEND_MESSAGE)) == 1
+
+
 @pytest.mark.parametrize("body", [b"", b"\x08\x01\x10\xc8\x01", b"\x08\x01\x10\xc8\x01\xff"])
 async def test_an_answer_that_makes_no_sense(fake, kit, producer: Producer, body: bytes) -> None:
     fake.script(
@@ -305,7 +330,7 @@ async def test_messages_that_cannot_leave_go_elsewhere(fake, kit, way: Cluster) 
         senders[2]._link = None  # the sender does not know yet that it is gone
         producer._window.take(1)
         deadline = asyncio.get_running_loop().time() + 10
-        senders[2].post(PendingSend(target, message(), FutureSink(future), deadline, 1), parcel)
+        senders[2].post(PendingSend(target, message(), FutureSink(future), deadline, 1, parcel))
         assert (await future).broker == "1"
     assert producer.in_flight == 0
 

@@ -10,6 +10,8 @@ Rules:
   sent, so sending it later, or to another broker, is not a resend.
 * A connection that cannot be opened is tried again after growing pauses, while it is wanted.
 * When an attempt fails, waiting messages go to other brokers if possible.
+* A message that a busy broker refused is not stored. It is sent again after a pause, until its
+  deadline, and has its place in the window meanwhile: so the producer sends less.
 * There is no task, future or timer per message: a message in flight is one entry in the table of
   its connection.
 """
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -32,6 +35,11 @@ _log = Log(logging.getLogger(__name__))
 
 WINDOW_MAX: Final = 300_000
 """With this many messages in flight, Java's producers begin to avoid brokers."""
+
+
+BUSY_PAUSES_S: Final = (0.1, 0.3)
+"""The bounds of the pause after a broker was busy, random so that producers do not return at once.
+Java's RocketMQ broker refuses what has waited for 0.2 s; TubeMQ's cache is written in less."""
 
 
 def check_window(messages: int, size_bytes: int) -> None:
@@ -379,6 +387,7 @@ class BrokerSender(ABC, Generic[L, I]):
         self._loop = asyncio.get_running_loop()
         self._link: L | None = None
         self._parked: list[I] = []
+        self._refused: list[I] = []
         self._connecting: asyncio.Task[None] | None = None
 
     @property
@@ -424,6 +433,10 @@ class BrokerSender(ABC, Generic[L, I]):
         """Send an item to another broker; returns whether one is connected."""
 
     @abstractmethod
+    def _fail(self, item: I, error: CohererError) -> None:
+        """Report that an item is not stored."""
+
+    @abstractmethod
     def _unsent(self, item: I) -> None:
         """Fail an item that was not sent."""
 
@@ -432,6 +445,29 @@ class BrokerSender(ABC, Generic[L, I]):
         """The broker was reached, could not be reached, or was lost (None)."""
 
     # -- inside
+
+    def _send_later(self, item: I, error: CohererError) -> None:
+        """Send an item that a busy broker refused again, or fail it if its time is up."""
+        if self._loop.time() + BUSY_PAUSES_S[1] > self._deadline(item):
+            self._fail(item, error)
+            return
+        self._refused.append(item)
+        if len(self._refused) == 1:
+            _log.warning(
+                "Broker at %s is busy; what it refused is sent again: %s", self.server, error,
+                about=self.server,
+            )  # fmt: skip
+            pause_s = random.uniform(*BUSY_PAUSES_S)  # noqa: S311 - not for security
+            self._loop.call_later(pause_s, self._resend)
+
+    def _resend(self) -> None:
+        refused, self._refused = self._refused, []
+        for item in refused:
+            self._send_again(item)
+
+    def _send_again(self, item: I) -> None:
+        """Send an item after a pause; overridden by protocols that may choose another broker."""
+        self._offer(item)
 
     def _offer(self, item: I) -> None:
         """Send an item now, or when the connection is open."""

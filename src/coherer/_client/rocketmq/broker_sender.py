@@ -10,6 +10,8 @@
   the connection broke before the answer came, the message may be stored; it is sent again only with
   `retry_lost`. There are at most `retries` retries, and none after the deadline, which covers all
   attempts. A message keeps its unique id, so that consumers can detect duplicates.
+* A busy broker (SYSTEM_BUSY, 2) gets the message again after a pause, until the deadline. Java's
+  producers give up.
 * A message with a queue or a key is sent once: a retry would overtake the next message in order.
 """
 
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 
 SINGLE: Final = int(RequestCode.SEND_MESSAGE_V2)
 BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
+BUSY: Final = int(ResponseCode.SYSTEM_BUSY)
 """Plain integers: members of an enum take three times as long to look up and to hash."""
 
 UNSURE: Final = "The message may or may not be stored; it is not sent again automatically."
@@ -264,15 +267,8 @@ class MasterSender(BrokerSender[Link, PendingSend]):
         elif answer.code in self._retry_codes and self._sender.retry(pending):
             return
         else:
-            queue = pending.target.queue
-            refused = codes.refused(
-                answer.code,
-                answer.remark,
-                server=self.server,
-                topic=queue.topic,
-                partition=queue.id,
-            )
-            pending.sink.lost(pending.message, refused)
+            self._refuse(pending, answer)
+            return
         self._sender.settled(pending.size_bytes)
 
     def unanswered(self, pending: PendingSend, error: CohererError) -> None:
@@ -285,8 +281,8 @@ class MasterSender(BrokerSender[Link, PendingSend]):
         unsure = isinstance(error, DisconnectedError | RequestTimeoutError | ProtocolError)
         hint = UNSURE_AFTER_RETRIES if self._retry_lost else UNSURE
         queue = pending.target.queue
-        pending.sink.lost(
-            pending.message,
+        self._fail(
+            pending,
             type(error)(
                 error.text,
                 server=self.server,
@@ -296,7 +292,20 @@ class MasterSender(BrokerSender[Link, PendingSend]):
                 hint=hint if unsure else error.hint,
             ),
         )
-        self._sender.settled(pending.size_bytes)
+
+    def _refuse(self, pending: PendingSend, answer: Command) -> None:
+        queue = pending.target.queue
+        error = codes.refused(
+            answer.code,
+            answer.remark,
+            server=self.server,
+            topic=queue.topic,
+            partition=queue.id,
+        )
+        if answer.code == BUSY and pending.retries > 0:
+            self._send_later(pending, error)
+        else:
+            self._fail(pending, error)
 
     # -- overrides of the common part
 
@@ -332,10 +341,18 @@ class MasterSender(BrokerSender[Link, PendingSend]):
     def _reroute_item(self, item: PendingSend) -> bool:
         return self._sender.reroute(item)
 
+    def _send_again(self, item: PendingSend) -> None:
+        if not self._sender.reroute(item):
+            self._offer(item)
+
+    def _fail(self, item: PendingSend, error: CohererError) -> None:
+        item.sink.lost(item.message, error)
+        self._sender.settled(item.size_bytes)
+
     def _unsent(self, item: PendingSend) -> None:
         queue = item.target.queue
-        item.sink.lost(
-            item.message,
+        self._fail(
+            item,
             ConnectError(
                 "No connection to the broker; the message was not sent.",
                 server=self.server,
@@ -343,7 +360,6 @@ class MasterSender(BrokerSender[Link, PendingSend]):
                 partition=queue.id,
             ),
         )
-        self._sender.settled(item.size_bytes)
 
     def _changed(self, *, reached: bool | None) -> None:
         if reached is False and self._faults is not None:

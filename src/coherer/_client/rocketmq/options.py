@@ -47,8 +47,8 @@ RETRY_CODES: Final = frozenset(
         int(ResponseCode.NOT_IN_CURRENT_UNIT),
     }
 )
-"""Refusals that another broker may not share. As in Java, SYSTEM_BUSY (2) is not one of them:
-sending less helps an overloaded broker more than sending again."""
+"""Refusals that another broker may not share, as in Java. SYSTEM_BUSY (2) is not one of them:
+sending less helps an overloaded broker more than sending again at once."""
 
 Selection = Tags | Sql92 | str | None | Iterable[str]
 """The filter of a topic: `Tags`, `Sql92`, text with tags (`"UA || AA"`), or several tags."""
@@ -135,9 +135,9 @@ class ProducerOptions(msgspec.Struct, frozen=True, kw_only=True):
             DisconnectedError. With `retry_lost` no message is lost while brokers come and go, but
             a message may be stored more than once; all copies have the same unique id
             (`UNIQ_KEY`).
-        retry_codes: refusals that are retried; Java's by default. SYSTEM_BUSY (2) is not one of
-            them: the send fails, so that you can send less. Add it if another broker may have
-            capacity.
+        retry_codes: refusals that are retried at once; Java's by default. SYSTEM_BUSY (2) is not
+            one of them: unless `retries` is 0, what a busy broker refused is sent again after a
+            pause of 0.1 to 0.3 s, until the timeout. Add it if another broker may have capacity.
         rules: when to avoid slow brokers; None for never, the default of Java's producers.
         compress_from_bytes: bodies of at least this size are compressed; 0 for none.
         compress_level: compression level, 0 to 9.

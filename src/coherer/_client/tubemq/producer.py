@@ -187,8 +187,8 @@ class Producer(BaseProducer):
         self._window.take(size_bytes)
         deadline = self._loop.time() + self._timeout_ms / 1000
         sink = self._metered(first, FutureSink(future), batch.count)
-        send = PendingSend(target, first, sink, deadline, size_bytes)
-        sender.post(send, EncodedPayload(b"", 0, batch=batch.body))
+        payload = EncodedPayload(b"", 0, batch=batch.body)
+        sender.post(PendingSend(target, first, sink, deadline, size_bytes, payload))
         try:
             receipt = await future
         except RefusedError as error:
@@ -262,8 +262,8 @@ class Producer(BaseProducer):
         now = self._loop.time()
         size_bytes = len(encoded.data)
         self._window.take(size_bytes)
-        send = PendingSend(target, message, sink, now + self._timeout_ms / 1000, size_bytes)
-        target.sender.post(send, encoded)
+        deadline = now + self._timeout_ms / 1000
+        target.sender.post(PendingSend(target, message, sink, deadline, size_bytes, encoded))
 
     # -- called by senders
 
@@ -275,7 +275,7 @@ class Producer(BaseProducer):
         if changes is not None and not changes.done():
             changes.set_result(None)
 
-    def _reroute(self, send: PendingSend, encoded: EncodedPayload) -> bool:
+    def _reroute(self, send: PendingSend) -> bool:
         """Post a waiting message to another broker, if one is connected."""
         route = self._routes.get(send.message.topic)
         if route is None or not route.open:
@@ -283,9 +283,8 @@ class Producer(BaseProducer):
         target = route.next(self._quality, self._loop.time())
         if not target.sender.open:
             return False
-        target.sender.post(
-            PendingSend(target, send.message, send.sink, send.deadline, send.size_bytes), encoded
-        )
+        send.target = target
+        target.sender.post(send)
         return True
 
     # -- inside

@@ -2,8 +2,10 @@
 
 * A message is encoded when it is posted. All messages of one turn of the event loop leave with one
   write.
-* A message that was sent is never sent again. If the connection breaks, or the answer is late, the
-  message may or may not be stored: the error says so, and the application decides.
+* If the connection breaks, or the answer is late, the message may or may not be stored. It is not
+  sent again: the error says so, and the application decides.
+* A message that Java's broker refused because its write cache was full (419) is not stored. It is
+  sent again after a pause, to the same partition.
 """
 
 from __future__ import annotations
@@ -62,6 +64,7 @@ class PendingSend(msgspec.Struct, gc=False):
         sink: gets the outcome.
         deadline: by the loop's clock in seconds.
         size_bytes: of the payload.
+        payload: the encoded message.
         body: the broker's answer, when there is one.
     """
 
@@ -70,6 +73,7 @@ class PendingSend(msgspec.Struct, gc=False):
     sink: Sink
     deadline: float
     size_bytes: int
+    payload: EncodedPayload
     body: bytes = b""
 
     def receipt(self) -> Receipt:
@@ -98,10 +102,7 @@ class PendingSend(msgspec.Struct, gc=False):
         self.target.sender.unanswered(self, error)
 
 
-Item = tuple[PendingSend, EncodedPayload]
-
-
-class TubeSender(BrokerSender[TubeConnection, Item]):
+class TubeSender(BrokerSender[TubeConnection, PendingSend]):
     """Sends to one broker.
 
     Args:
@@ -126,7 +127,7 @@ class TubeSender(BrokerSender[TubeConnection, Item]):
         quality: Quality,
         *,
         changed: Callable[[], None],
-        reroute: Callable[[PendingSend, EncodedPayload], bool],
+        reroute: Callable[[PendingSend], bool],
         settled: Callable[[int], None],
         timeout_ms: int,
     ) -> None:
@@ -146,10 +147,10 @@ class TubeSender(BrokerSender[TubeConnection, Item]):
         where = f"{self.broker.id} at {self.server}"
         return f"<TubeSender to {where}, {self._tally.outstanding} in flight>"
 
-    def post(self, send: PendingSend, payload: EncodedPayload) -> None:
+    def post(self, send: PendingSend) -> None:
         """Send a message, now or as soon as the broker is connected."""
         self._tally.sent += 1
-        self._offer((send, payload))
+        self._offer(send)
 
     def answered(self, send: PendingSend, answer: Response | Failure) -> None:
         """The broker answered a send."""
@@ -164,7 +165,8 @@ class TubeSender(BrokerSender[TubeConnection, Item]):
                 self._tally.succeeded += 1
                 send.target.backoff.succeeded()
             else:
-                send.sink.lost(send.message, self._refused(send.target, reply))
+                self._refuse(send, reply)
+                return
         except ProtocolError as error:
             self.unanswered(send, error)
             return
@@ -173,14 +175,13 @@ class TubeSender(BrokerSender[TubeConnection, Item]):
 
     def unanswered(self, send: PendingSend, error: CohererError) -> None:
         """A send failed, or its outcome is unknown."""
-        self._tally.settled += 1
         send.target.backoff.failed(int(self._loop.time() * 1000))
         hint = error.hint
         if isinstance(error, DisconnectedError | RequestTimeoutError | ProtocolError):
             hint = UNSURE
         where = send.target.partition
-        send.sink.lost(
-            send.message,
+        self._fail(
+            send,
             type(error)(
                 error.text,
                 server=self.server,
@@ -190,22 +191,21 @@ class TubeSender(BrokerSender[TubeConnection, Item]):
                 hint=hint,
             ),
         )
-        self._settled(send.size_bytes)
 
     # -- called by the engine
 
     async def _dial(self) -> TubeConnection:
         return await self._pool.get(self.broker.host, self.broker.port)
 
-    def _send(self, link: TubeConnection, item: Item) -> None:
-        send, payload = item
+    def _send(self, link: TubeConnection, item: PendingSend) -> None:
+        payload = item.payload
         serial = link.session.next_serial()
         if payload.batch is not None:
-            frame = send.target.encode_batch(
+            frame = item.target.encode_batch(
                 serial, payload.batch, self.authorized, self._timeout_ms
             )
         else:
-            frame = send.target.encode(
+            frame = item.target.encode(
                 serial,
                 payload.data,
                 payload.flag,
@@ -214,7 +214,7 @@ class TubeSender(BrokerSender[TubeConnection, Item]):
                 self.authorized,
                 self._timeout_ms,
             )
-        link.expect(serial, send)
+        link.expect(serial, item)
         link.connection.write(frame)
 
     def _changed(self, *, reached: bool | None) -> None:
@@ -225,21 +225,24 @@ class TubeSender(BrokerSender[TubeConnection, Item]):
             self._quality.connect_failed(self.broker.id, int(self._loop.time() * 1000))
         self._on_change()
 
-    def _deadline(self, item: Item) -> float:
-        return item[0].deadline
+    def _deadline(self, item: PendingSend) -> float:
+        return item.deadline
 
-    def _reroute_item(self, item: Item) -> bool:
-        rerouted = self._reroute(*item)
+    def _reroute_item(self, item: PendingSend) -> bool:
+        rerouted = self._reroute(item)
         if rerouted:
             self._tally.sent -= 1
         return rerouted
 
-    def _unsent(self, item: Item) -> None:
-        send, _ = item
+    def _fail(self, item: PendingSend, error: CohererError) -> None:
         self._tally.settled += 1
-        where = send.target.partition
-        send.sink.lost(
-            send.message,
+        item.sink.lost(item.message, error)
+        self._settled(item.size_bytes)
+
+    def _unsent(self, item: PendingSend) -> None:
+        where = item.target.partition
+        self._fail(
+            item,
             ConnectError(
                 "No connection to the broker; the message was not sent.",
                 server=self.server,
@@ -247,15 +250,19 @@ class TubeSender(BrokerSender[TubeConnection, Item]):
                 partition=where.id,
             ),
         )
-        self._settled(send.size_bytes)
 
     # -- inside
 
-    def _refused(self, target: TargetPartition, reply: SendResponse) -> CohererError:
+    def _refuse(self, send: PendingSend, reply: SendResponse) -> None:
         if reply.code == codes.ResultCode.SERVICE_UNAVAILABLE:
             self._quality.refused_service(self.broker.id, int(self._loop.time() * 1000))
             self._on_change()
-        where = target.partition
-        return codes.refused(
+        where = send.target.partition
+        error = codes.refused(
             reply.code, reply.text, server=self.server, topic=where.topic, partition=where.id
         )
+        overflow = reply.code == codes.ResultCode.SERVER_RECEIVE_OVERFLOW
+        if overflow and not reply.text.startswith(codes.STORE_FULL):
+            self._send_later(send, error)
+        else:
+            self._fail(send, error)

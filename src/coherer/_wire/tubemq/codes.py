@@ -145,6 +145,10 @@ class CertificateError(_CodedError):
     advice = "Give user and password of an account with all permissions. Are both clocks right?"
 
 
+STORE_FULL = "The store of the broker is full."
+"""How the text of code 419 begins if the disk is full, and sending again would not help."""
+
+
 class ServerOverflowError(_CodedError):
     """419: The broker cannot accept the message now."""
 

@@ -33,7 +33,7 @@ from coherer._server.tubemq.broker.state import BrokerState
 from coherer._server.tubemq.refusal import Refusal, check_text, known_topic
 from coherer._store import AppendResult, Draft, DraftBatch
 from coherer._wire.tubemq import messages as pb
-from coherer._wire.tubemq.codes import ResultCode
+from coherer._wire.tubemq.codes import STORE_FULL, ResultCode
 from coherer._wire.tubemq.envelope import CONTINUED, VARINTS, encode_field, response_head, varint
 from coherer._wire.tubemq.frame import TOKEN, encode_frame
 from coherer._wire.tubemq.methods import SEND_MESSAGE, parse
@@ -353,7 +353,7 @@ def refuse_send(serial: int, code: ResultCode, text: str) -> bytes:
 
 def _error(error: CohererError) -> tuple[ResultCode, str]:
     if isinstance(error, StoreFullError):
-        return ResultCode.SERVER_RECEIVE_OVERFLOW, f"The store of the broker is full. {error.text}"
+        return ResultCode.SERVER_RECEIVE_OVERFLOW, f"{STORE_FULL} {error.text}"
     return ResultCode.INTERNAL_SERVER_ERROR, f"The broker could not store the message: {error}"
 
 
