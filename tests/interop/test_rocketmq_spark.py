@@ -9,7 +9,7 @@ import asyncio
 import uuid
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -32,11 +32,10 @@ from coherer.spark.options import FAILFAST, Access, WriteOptions
 from coherer.spark.planning import Range, between, bounded, split
 from coherer.spark.reading import BadRecordError, ReadSettings, rows
 from coherer.spark.rocketmq import RocketMQQueue
-from coherer.spark.sending import RowSender
+from coherer.spark.sending import RowSender, SingleRow
 from coherer.spark.settling import Coordinator, RocketHalfQueue, note_settled, verdict_of
 from tests.interop.peers.rocket_clients import Clients
 from tests.interop.peers.rocket_site import Cluster, RocketSite, wait_until
-from tests.interop.peers.rocketmq import PATIENT, JavaRocketBroker
 from tests.spark.bad_message import send_bad
 from tests.spark.beginning import check_unbroken, forget_commits, land, landed
 from tests.spark.landing import feed, finish, land_and_kill
@@ -63,8 +62,8 @@ def queue(cluster: Cluster) -> Iterator[RocketMQQueue]:
 
 
 def send(queue: RocketMQQueue, topic: str, numbers: range) -> None:
-    sent = queue.send((Message(topic, b"%d" % number) for number in numbers), 500)
-    assert sent == len(numbers)
+    singles = [SingleRow(number, Message(topic, b"%d" % number)) for number in numbers]
+    assert queue.send_singles(singles, 500) == []
 
 
 async def held(queue: RocketMQQueue, topic: str, count: int) -> Bounds:
@@ -145,22 +144,6 @@ async def test_rows_of_what_java_sent(
     assert len({row["id"] for row in found}) == 3
 
 
-@pytest.fixture
-async def impatient(cluster: Cluster, request: pytest.FixtureRequest) -> AsyncIterator[None]:
-    """Java's broker refuses what waits for this many milliseconds."""
-    if not isinstance(cluster.broker, JavaRocketBroker):
-        yield
-        return
-    name = "waitTimeMillsInSendQueue"
-    async with coherer.rocketmq.connect(cluster.url) as client:
-        admin = client.admin()
-        await admin.set_broker_config(cluster.broker.name, {name: str(request.param)})
-        yield
-        await admin.set_broker_config(cluster.broker.name, {name: str(PATIENT[name])})
-
-
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("impatient", [200], indirect=True, ids=["as outside of tests"])
 async def test_what_was_stored_since(cluster: Cluster, queue: RocketMQQueue, topic: str) -> None:
     """Many messages share a millisecond; none of them may be missed, and none too many be read."""
     await asyncio.to_thread(send, queue, topic, range(500))
@@ -209,26 +192,6 @@ async def test_bad_records_of_a_broker_are_rows(
     strict = ReadSettings(columns, True, FAILFAST, on_loss=never, on_bad=never)
     with pytest.raises(BadRecordError, match=r"mode=PERMISSIVE"):
         await asyncio.to_thread(list, rows(queue, ranges, strict))
-
-
-@pytest.mark.parametrize("impatient", [0], indirect=True)
-async def test_a_busy_broker_gets_its_messages_later(
-    cluster: Cluster, impatient: None, queue: RocketMQQueue, topic: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
-    """More at a time than Java's broker likes: none is lost, none is sent twice."""
-    messages: list[Message] = []
-    for first in range(0, 300_000, 10_000):
-        some = [Message(topic, b"%d" % number * 50) for number in range(first, first + 10_000)]
-        assert await asyncio.to_thread(queue.send, some, 5_000) == 10_000
-        messages += some
-        if "is busy" in caplog.text or not isinstance(cluster.broker, JavaRocketBroker):
-            break
-    else:
-        raise AssertionError("Java's broker was never busy.")
-    bounds = await held(queue, topic, len(messages))
-    values = await asyncio.to_thread(read, queue, earliest(bounds), latest(bounds), topic)
-    assert Counter(values) == Counter(message.body for message in messages)
 
 
 @pytest.mark.spark

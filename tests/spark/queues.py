@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from types import TracebackType
@@ -182,11 +182,6 @@ class ListQueue:
     ) -> Generator[Sequence[ListReader]]:
         with ExitStack() as stack:
             yield [stack.enter_context(self.reader(one, columns)) for one in ranges]
-
-    def send(self, messages: Iterable[Message], window: int) -> int:
-        before = len(self.sent)
-        self.sent += messages
-        return len(self.sent) - before
 
     def places(self, topic: str) -> Sequence[tuple[str, int]]:
         return sorted(self.held[topic])

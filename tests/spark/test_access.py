@@ -15,6 +15,7 @@ from coherer.spark.options import FAILFAST, read_options, write_options
 from coherer.spark.planning import Range
 from coherer.spark.reading import ReadSettings, rows
 from coherer.spark.rocketmq import RocketMQQueue
+from coherer.spark.sending import SingleRow
 from coherer.testing import EmbeddedNode, embedded_node
 from tests.private import write_private
 
@@ -52,13 +53,19 @@ def queue_of(node: EmbeddedNode, options: dict[str, str]) -> RocketMQQueue:
     return RocketMQQueue(read_options(given, "rocketmq").access)
 
 
+def send(queue: RocketMQQueue, count: int) -> None:
+    singles = [SingleRow(number, Message("t", b"%d" % number)) for number in range(count)]
+    for _, error in queue.send_singles(singles, 5):
+        raise error
+
+
 def test_rows_are_written_and_read_with_credentials(node: EmbeddedNode, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("geheim99\n")
     queue = queue_of(
         node, {"user": "operator", "passwordFile": str(tmp_path / "secret"), **TRUSTED}
     )
     try:
-        assert queue.send([Message("t", b"%d" % number) for number in range(9)], 5) == 9
+        send(queue, 9)
         reading = ReadSettings(DEFAULT, True, FAILFAST, print, print)
         ((_, high),) = queue.bounds("t").values()
         found = rows(queue, [Range("t", "broker-a", 0, 0, high)], reading)
@@ -86,7 +93,7 @@ def test_access_fails_without_credentials(
     queue = queue_of(node, options)
     try:
         with pytest.raises(error) as caught:
-            queue.send([Message("t", b"x")], 1)
+            send(queue, 1)
         assert "geheim" not in str(caught.value)
     finally:
         queue.close()

@@ -21,7 +21,7 @@ import gc
 import os
 import sys
 import traceback
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
 from types import TracebackType
@@ -32,7 +32,7 @@ import pyarrow as pa
 from coherer._record.bad_record import BadRecord
 from coherer._record.batches import PackedMessages
 from coherer.errors import CohererError
-from coherer.message import Message, Receipt
+from coherer.message import Receipt
 from coherer.spark.offsets import Offsets
 from coherer.spark.options import Access
 from coherer.spark.planning import Range
@@ -126,10 +126,6 @@ class Queue(Protocol):
         self, ranges: Sequence[Range], columns: Sequence[str]
     ) -> AbstractContextManager[Sequence[OpenReader]]:
         """Open readers for some ranges, and read the first batch of each at the same time."""
-        ...
-
-    def send(self, messages: Iterable[Message], window: int) -> int:
-        """Sends messages and waits for all receipts; returns the number of messages."""
         ...
 
     def places(self, topic: str) -> Sequence[tuple[str, int]]:

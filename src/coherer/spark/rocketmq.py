@@ -3,15 +3,11 @@
 Offsets count the messages of a queue, on a Coherer node and on Java's broker, so every range is
 exact. Reading uses no group; `commit` sets the offsets of one, for people and tools that watch its
 lag.
-
-A Java broker refuses messages that waited in its queue for more than 200 ms ("broker busy"), before
-it processes them. Tasks that send thousands at a time encounter this, so they send such messages
-again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -25,7 +21,7 @@ from coherer.blocking.rocketmq import Producer as RocketProducer
 from coherer.blocking.rocketmq import Reader as RocketReader
 from coherer.blocking.rocketmq import connect as connect_rocketmq
 from coherer.errors import CohererError
-from coherer.message import Message, Receipt
+from coherer.message import Receipt
 from coherer.rocketmq import Client as AsyncClient
 from coherer.rocketmq import Reader as AsyncReader
 from coherer.spark.offsets import Offsets, flatten, split_key
@@ -134,12 +130,6 @@ class RocketMQQueue:
             producer.start()
             self._producer = producer
         return self._producer
-
-    def send(self, messages: Iterable[Message], window: int) -> int:
-        """Sends messages and waits for all receipts; returns the number of messages."""
-        report = self._sender(window).send_many(messages)
-        report.check()
-        return report.sent
 
     def commit(self, group: str, offsets: Offsets) -> None:
         """Sets the offsets of a group."""

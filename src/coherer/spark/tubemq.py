@@ -9,7 +9,7 @@ Java's broker too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from types import TracebackType
@@ -26,7 +26,7 @@ from coherer.blocking._ranges import Begun, open_readers
 from coherer.blocking.tubemq import Client, Producer, Reader
 from coherer.blocking.tubemq import connect as connect_tubemq
 from coherer.errors import CohererError, UnavailableError
-from coherer.message import Message, Receipt
+from coherer.message import Receipt
 from coherer.spark.offsets import Offsets, flatten
 from coherer.spark.options import Access
 from coherer.spark.planning import Range
@@ -120,12 +120,6 @@ class TubeMQQueue:
             producer.start()
             self._producer = producer
         return self._producer
-
-    def send(self, messages: Iterable[Message], window: int) -> int:
-        """Sends messages and waits for all receipts; returns the number of messages."""
-        report = self._sender(window).send_many(messages)
-        report.check()
-        return report.sent
 
     def commit(self, group: str, offsets: Offsets) -> None:
         """Sets the offsets of a group."""
