@@ -11,7 +11,7 @@ PIECE_BYTES: Final = 16 * 1024
 
 
 def add_piece(pieces: Pieces, piece: bytes | memoryview) -> None:
-    """Add a piece: a large one unchanged, small ones joined to one.
+    """Add a piece. Large pieces are kept as they are, small ones are joined.
 
     So time and memory are linear in the number of bytes, however small the chunks are.
 

@@ -352,10 +352,10 @@ def export(
 
 
 def _form_of(path: Path) -> Form:
-    """Return the format that the extension of a file says.
+    """The format that the extension of a file stands for; JSON lines without an extension.
 
     Raises:
-        UsageError: it says another one.
+        UsageError: there is no such format.
     """
     if path.suffix in {"", ".json", ".jsonl", ".ndjson"}:
         return Form.json

@@ -33,8 +33,8 @@ BROKER_MAIN = "org.apache.rocketmq.broker.BrokerStartup"
 GET_ROUTE = 105
 SUCCESS = b'"code":0'
 PATIENT = {"waitTimeMillsInSendQueue": 20_000, "osPageCacheBusyTimeOutMills": 20_000}
-"""A broker's settings where processors are busy: after 0.2 s it says that it is, and Java's
-producers do not try again."""
+"""Settings for a busy machine: by default a broker refuses what has waited for 0.2 s, and Java's
+producers do not send it again."""
 
 LOGBACK = """<configuration>
   <appender name="err" class="ch.qos.logback.core.ConsoleAppender">

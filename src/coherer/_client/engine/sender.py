@@ -11,7 +11,7 @@ Rules:
 * A connection that cannot be opened is tried again after growing pauses, while it is wanted.
 * When an attempt fails, waiting messages go to other brokers if possible.
 * A message that a busy broker refused is not stored. It is sent again after a pause, until its
-  deadline, and has its place in the window meanwhile: so the producer sends less.
+  deadline. Meanwhile it keeps its place in the window, which slows the producer down.
 * There is no task, future or timer per message: a message in flight is one entry in the table of
   its connection.
 """
@@ -38,8 +38,9 @@ WINDOW_MAX: Final = 300_000
 
 
 BUSY_PAUSES_S: Final = (0.1, 0.3)
-"""The bounds of the pause after a broker was busy, random so that producers do not return at once.
-Java's RocketMQ broker refuses what has waited for 0.2 s; TubeMQ's cache is written in less."""
+"""The shortest and the longest pause before a message goes to a busy broker again. The pause is
+random, so that producers do not all return at the same time. Java's RocketMQ broker refuses a
+message after 0.2 s in its queue; TubeMQ's broker writes a full cache to its file in a few ms."""
 
 
 def check_window(messages: int, size_bytes: int) -> None:
@@ -447,7 +448,7 @@ class BrokerSender(ABC, Generic[L, I]):
     # -- inside
 
     def _send_later(self, item: I, error: CohererError) -> None:
-        """Send an item that a busy broker refused again, or fail it if its time is up."""
+        """Send a refused item again after a pause; fail it if its deadline comes before."""
         if self._loop.time() + BUSY_PAUSES_S[1] > self._deadline(item):
             self._fail(item, error)
             return

@@ -318,7 +318,7 @@ class AdminCalls:
     async def ask_for(
         self, item: type[T], method: str, field: str, names: Collection[str]
     ) -> list[T]:
-        """Send a query for these names, or for all if there are none, to a master.
+        """Query a master for these names; without names, for everything.
 
         Raises:
             UnavailableError: no master answers.

@@ -68,7 +68,7 @@ class Answer(msgspec.Struct, Generic[T], rename="camel", kw_only=True):
 async def for_names(
     ask: Callable[[Mapping[str, str]], Awaitable[Answer[T]]], field: str, names: Collection[str]
 ) -> Answer[T]:
-    """The answer of a query for these names, or for all if there are none.
+    """Query a server for these names; without names, for everything.
 
     Java's servers refuse more than 100 names in one call (CFG_BATCH_RECORD_OPERATE_MAX_COUNT).
 

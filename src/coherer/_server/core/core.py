@@ -107,7 +107,10 @@ class Core:
         self._removals.append(callback)
 
     def on_offsets_removal(self, callback: Callable[[str, Container[str] | None], None]) -> None:
-        """Call `callback` with a group and topics before its offsets of these are removed."""
+        """Call `callback` before offsets of a group are removed.
+
+        Its arguments are the group and the topics; None stands for all topics.
+        """
         self._offset_removals.append(callback)
 
     def on_idle_check(self, in_use: Callable[[], Iterable[tuple[str, str]]]) -> None:
@@ -127,7 +130,7 @@ class Core:
     def remove_offsets(self, group: str, topics: frozenset[str] | None = None) -> None:
         """Remove a group's offsets of these topics, or of all.
 
-        A group without offsets is forgotten, unless somebody has changed its settings.
+        A group that has no offsets left is removed as well, unless its settings were changed.
         """
         for callback in self._offset_removals:
             callback(group, topics)

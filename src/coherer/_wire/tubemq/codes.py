@@ -146,7 +146,7 @@ class CertificateError(_CodedError):
 
 
 STORE_FULL = "The store of the broker is full."
-"""How the text of code 419 begins if the disk is full, and sending again would not help."""
+"""How a node's text of code 419 begins if its disk is full: sending again would not help then."""
 
 
 class ServerOverflowError(_CodedError):

@@ -42,7 +42,7 @@ Frame: TypeAlias = tuple[int, list[memoryview], int]
 """Serial number, blocks or their pieces, and the end of the frame."""
 
 _LARGE_BYTES: Final = 64 * 1024
-"""If the last block lacks this much or more, it is kept in pieces."""
+"""A last block that lacks at least this much is kept in pieces."""
 
 
 def encode_frame(serial: int, payload: bytes) -> bytes:
