@@ -16,8 +16,7 @@ demo: $(VENV)/demo.stamp
 test: $(VENV)/check.stamp
 ifeq ($(TESTS),)
 	$(PYTEST) -n auto --dist loadfile -m "not interop and not spark" --cov --cov-report=
-	$(PYTEST) -n auto --dist loadfile -m "spark and not interop" --durations=5
-	$(PYTEST) -n 2 --dist loadfile -m interop --durations=5
+	$(BIN)/python tools/test_peers.py
 else
 	$(PYTEST) $(TESTS)
 endif

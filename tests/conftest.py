@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,6 +37,17 @@ settings.load_profile(os.environ.get("COHERER_HYPOTHESIS", "fast"))
 # A shell starts `make test &` with SIGINT ignored, and programs that tests start would inherit it.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note a failed test and its error for `tools/test_peers.py`."""
+    path = os.environ.get("COHERER_FAILURES")
+    if path is None or not report.failed or "PYTEST_XDIST_WORKER" in os.environ:
+        return  # xdist's workers pass their reports on to the process that started them
+    crash = getattr(report.longrepr, "reprcrash", None)
+    error = str(report.longrepr).splitlines()[-1] if crash is None else crash.message
+    with Path(path).open("a", encoding="utf-8") as failures:
+        failures.write(json.dumps((report.nodeid, f"{report.when}: {error[:500]}")) + "\n")
 
 
 _CHILDREN = itertools.count(-1, -1)

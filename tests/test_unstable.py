@@ -1,0 +1,73 @@
+"""A peer test that fails once is run again alone and listed; one that fails twice fails the run."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+HERE = Path(__file__).parent
+ONCE = """
+from pathlib import Path
+def test_{name}():
+    seen = Path(__file__ + ".{name}")
+    ran = seen.exists()
+    seen.touch()
+    assert ran, "the broker was late"
+"""
+Run = Callable[[str], int]
+
+
+@pytest.fixture
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("peers", HERE.parent / "tools/test_peers.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def run(tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    def run(tests: str) -> int:
+        (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_runtest_logreport")
+        (tmp_path / "test_it.py").write_text(tests)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("PYTHONPATH", str(HERE.parent))
+        for name in ("PYTEST_XDIST_WORKER", "PYTEST_ADDOPTS"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(tool, "RUNS", [("-q", "-p", "no:cacheprovider", "test_it.py")])
+        code = tool.main()
+        assert isinstance(code, int)
+        return code
+
+    return run
+
+
+def test_what_passes_alone_is_listed(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(ONCE.format(name="late")) == 0
+    shown = capsys.readouterr().out
+    assert "unstable" in shown
+    assert "the broker was late" in shown
+
+
+def test_what_fails_twice_fails_the_run(run: Run) -> None:
+    assert run("def test_it(): assert 1 == 2") == 1
+
+
+def test_more_than_three_are_not_tried_again(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("".join(ONCE.format(name=name) for name in "abcd")) == 1
+    assert "4 tests failed" in capsys.readouterr().out
+
+
+def test_a_run_without_failures_lists_nothing(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("def test_it(): assert 1 == 1") == 0
+    assert "unstable" not in capsys.readouterr().out
+
+
+def test_tests_that_cannot_be_collected_fail_the_run(run: Run) -> None:
+    assert run("import nothing_like_it") != 0

@@ -1,0 +1,96 @@
+"""Run the tests that need Spark or Apache's systems; run those that fail once more, alone.
+
+These tests work with processes that this project did not write, on a machine that may be busy: a
+broker in Java that needs a minute to start, a browser, a cluster that elects a leader. A test that
+fails is run again in a process of its own, when nothing else runs. If it passes then, it is listed
+as unstable, with its first error: its cause has to be found, but it does not cost a whole run. A
+run fails if a test fails twice, or if more than `UNSTABLE_MAX` tests failed once.
+
+`make test` calls this program, so that CI and the README run the same command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+UNSTABLE_MAX: Final = 3
+RUNS: Final = (
+    # Spark's first: the Java systems of the others need the whole machine.
+    ("-n", "auto", "--dist", "loadfile", "-m", "spark and not interop", "--durations=5"),
+    ("-n", "2", "--dist", "loadfile", "-m", "interop", "--durations=5"),
+)
+_TESTS_FAILED: Final = 1
+"""pytest's exit code if tests ran and some failed; higher ones mean that it could not run them."""
+
+
+def pytest(*arguments: str, failures: Path | None = None) -> int:
+    """Run pytest; `tests/conftest.py` notes in the file `failures` which tests failed, and why."""
+    noted = {} if failures is None else {"COHERER_FAILURES": str(failures)}
+    command = [sys.executable, "-m", "pytest", *arguments]
+    return subprocess.run(command, env={**os.environ, **noted}, check=False).returncode
+
+
+def failed_tests(failures: Path) -> dict[str, str]:
+    """Return the first error of each test that failed, by the test's id."""
+    found: dict[str, str] = {}
+    for line in failures.read_text().splitlines():
+        test, error = json.loads(line)
+        found.setdefault(test, error)
+    return found
+
+
+def verdict(failed: dict[str, str], failed_again: set[str]) -> tuple[int, Table | None]:
+    """Return the exit code, and the table of the tests that passed when they ran alone.
+
+    >>> code, table = verdict({"test_a": "timed out", "test_b": "refused"}, {"test_b"})
+    >>> code, table.row_count
+    (1, 1)
+    >>> verdict({"test_a": "timed out"}, set())[0]
+    0
+    """
+    unstable = {test: error for test, error in failed.items() if test not in failed_again}
+    code = int(bool(failed_again) or len(failed) > UNSTABLE_MAX)
+    if not unstable:
+        return code, None
+    table = Table("test", "first error", title="unstable", title_justify="left")
+    for test, error in unstable.items():
+        table.add_row(test, error)
+    return code, table
+
+
+def main() -> int:
+    """Run both groups of tests, then the failed ones again; return the exit code."""
+    console = Console()
+    with tempfile.TemporaryDirectory() as directory:
+        failures = Path(directory, "failures")
+        failures.touch()
+        broken = 0
+        for arguments in RUNS:
+            code = pytest(*arguments, failures=failures)
+            if code > _TESTS_FAILED:
+                return code
+            broken |= code
+        failed = failed_tests(failures)
+        if broken and not failed:
+            return broken  # not a test, for example the end of the session
+        if len(failed) > UNSTABLE_MAX:
+            console.print(f"{len(failed)} tests failed; up to {UNSTABLE_MAX} are run again.")
+            return _TESTS_FAILED
+        failed_again = {test for test in failed if pytest(test, "-n", "0") != 0}
+        code, table = verdict(failed, failed_again)
+        if table is not None:
+            console.print(table)
+        return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
