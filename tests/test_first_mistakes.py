@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -171,16 +170,15 @@ async def test_a_name_that_no_topic_can_have_is_refused_at_once(
 async def test_a_name_that_tubemq_does_not_create_is_not_tried_for_long(
     node: EmbeddedNode,
 ) -> None:
-    begin = time.monotonic()
+    # If they were tried until the timeout, this test would take ten minutes.
     async with (
-        coherer.connect(node.url, timeout_ms=60_000) as client,
+        coherer.connect(node.url, timeout_ms=600_000) as client,
         client.producer() as producer,
     ):
         with pytest.raises(RefusedError, match="begin with an ASCII letter"):
             await producer.send(Message("2026-orders", b"x"))
         with pytest.raises(RefusedError, match="not deployed"):
             await client.consumer("readers", "2026-orders").start()
-    assert time.monotonic() - begin < 30  # half of the time that it would be tried
 
 
 def test_tls_says_which_file_is_wrong(tmp_path: Path) -> None:

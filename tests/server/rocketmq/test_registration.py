@@ -188,6 +188,13 @@ async def test_a_request_that_changes_no_topic_does_not_wait(broker: Caller, nam
         assert answer.code == 0
 
 
+async def announced_ms(registry: RemoteRegistrar, topics: TopicTable, number: int) -> float:
+    topics.ensure_topic(f"again{number}", 1, 0)
+    start = time.monotonic()
+    await registry.announced()
+    return (time.monotonic() - start) * 1000
+
+
 async def test_all_name_servers_are_waited_for_but_not_for_ever(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -208,13 +215,11 @@ async def test_all_name_servers_are_waited_for_but_not_for_ever(
             assert "two" in quick.topics
             assert "two" not in slow.topics
             assert f"{slow.address} did not accept the changed topics" in caplog.text
-            topics.ensure_topic("three", 1, 0)
-            start = time.monotonic()
-            await registry.announced()
-            assert time.monotonic() - start < 0.2, "the silent one is not waited for again"
-            assert "three" in quick.topics
+            # If it were waited for again, each round would take 200 ms, on a quick machine too.
+            assert any([await announced_ms(registry, topics, n) < 200 for n in range(20)])
+            assert "again0" in quick.topics
             slow.open.set()
-            await until(lambda: "three" in slow.topics)
+            await until(lambda: "again0" in slow.topics)
             topics.ensure_topic("four", 1, 0)
             await registry.announced()
             assert "four" in slow.topics

@@ -220,10 +220,13 @@ def test_inflated_bodies_of_one_answer_are_bounded() -> None:
 
 def test_an_oversized_attribute_block_is_not_parsed() -> None:
     data = block("," * (16 << 20)) + b"x"
-    began = time.thread_time()
-    body, text, _, _ = Mapper().to_record(data, 1, "")
-    assert (body == data, properties.decode(text)) == (True, {"TUBE": "r"})
-    assert time.thread_time() - began < 0.33
+    took_s: list[float] = []
+    for _ in range(3):  # the best counts: another test's garbage may be collected meanwhile
+        began = time.thread_time()
+        body, text, _, _ = Mapper().to_record(data, 1, "")
+        took_s.append(time.thread_time() - began)
+        assert (body == data, properties.decode(text)) == (True, {"TUBE": "r"})
+    assert min(took_s) < 0.33
 
 
 def test_a_damaged_body_keeps_its_wrong_check_sum() -> None:
