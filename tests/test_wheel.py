@@ -20,6 +20,16 @@ import importlib.util
 assert importlib.util.find_spec("pyspark_tubemq").origin.startswith(sys.argv[1])
 """
 
+REWRITTEN = """
+import sys
+
+def test_a_node(coherer_node):
+    loaders = {name: type(module.__spec__.loader).__name__ for name, module in sys.modules.items()
+               if name.split(".")[0] == "coherer"}
+    assert loaders["coherer._server.node.node"] == "SourceFileLoader"
+    assert list(loaders.values()).count("AssertionRewritingHook") <= 5, loaders
+"""
+
 
 def run(*words: str, cwd: Path, **environment: str) -> str:
     done = subprocess.run(
@@ -31,7 +41,7 @@ def run(*words: str, cwd: Path, **environment: str) -> str:
         check=False,
         timeout=120,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
@@ -52,3 +62,6 @@ def test_the_wheel_is_pure_and_runs_elsewhere(tmp_path: Path) -> None:
     assert run(sys.executable, "-c", PROGRAM, str(target), cwd=tmp_path, **path) == "0\n"
     version = run(sys.executable, "-m", "coherer", "--version", cwd=tmp_path, **path)
     assert "0.2.0" in version
+    # What pytest imports before the plugin's finder is there is rewritten.
+    (tmp_path / "test_it.py").write_text(REWRITTEN)
+    run(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", cwd=tmp_path, **path)
