@@ -9,6 +9,7 @@ from pathlib import Path
 
 from coherer import _net as net
 from coherer._record.layout import decode
+from coherer._rules.common.origins import Origin
 from coherer._server.core.core import Core
 from coherer._server.rocketmq.ha.master import HaMaster
 from coherer._server.rocketmq.ha.slave import HaSlave
@@ -28,7 +29,11 @@ class Side:
     async def send(self, *bodies: str) -> int:
         end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         drafts = [Draft("t", 0, body.encode(), b"") for body in bodies]
-        self.core.appender.submit(drafts, lambda _, end_offset: end.set_result(end_offset))
+        self.core.appender.submit(
+            drafts,
+            lambda _, end_offset: end.set_result(end_offset),
+            origin=Origin.ROCKETMQ_CLIENT,
+        )
         return await end
 
     def bodies(self) -> list[str]:

@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 from coherer import limits
+from coherer._record.system_topics import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
+from coherer._rules.common.origins import Origin, OriginError
 from coherer._server.core.core import Core
 from coherer._store import AppendResult, Draft, DraftBatch, Store, StoreOptions
 from coherer.errors import CohererError, StoreError, UsageError
 from coherer.testing import ManualClock
 
+ANYONE = Origin.ROCKETMQ_CLIENT
 OPTIONS = StoreOptions(segment_bytes=1 << 20, queue_segment_bytes=20_000, index_enabled=False)
 
 
@@ -74,35 +77,35 @@ async def test_all_of_a_turn_is_one_append(core: Core, sizes: list[int]) -> None
     core.on_arrival(lambda given, placed: arrived.append(len(given) + len(placed)))
     core.on_arrival(lambda given, placed: arrived.append(-len(given)))
     one, other = Submitter(), Submitter()
-    core.appender.submit(drafts(2), one)
-    core.appender.submit(drafts(3), None)
-    core.appender.submit(drafts(1), other)
+    core.appender.submit(drafts(2), one, origin=ANYONE)
+    core.appender.submit(drafts(3), None, origin=ANYONE)
+    core.appender.submit(drafts(1), other, origin=ANYONE)
     assert sizes == []
     await other.answered()
     assert sizes == [6]
     assert (one.offsets, other.offsets) == ([0, 1], [5])
     assert one.ends == other.ends == [core.store.end_offset]
     assert arrived == [12, -6]
-    core.appender.submit(drafts(limits.SENDS_PER_APPEND), one)
+    core.appender.submit(drafts(limits.SENDS_PER_APPEND), one, origin=ANYONE)
     assert sizes == [6, limits.SENDS_PER_APPEND], "many do not wait for the turn's end"
 
 
 async def test_batching_is_skipped_for_a_single_sender(core: Core, sizes: list[int]) -> None:
     appender, told = core.appender, Submitter()
-    appender.submit(drafts(1), told)
+    appender.submit(drafts(1), told, origin=ANYONE)
     assert sizes == [], "perhaps others send in this turn, too"
     await told.answered()
     assert sizes == [1]
     asked = 0
     while len(sizes) == len(told.ends) == asked + 1:
-        appender.submit(drafts(1), told)
+        appender.submit(drafts(1), told, origin=ANYONE)
         asked += 1
     assert asked > 10, "many are stored as they come, but not for ever"
-    appender.submit(drafts(2), told)
+    appender.submit(drafts(2), told, origin=ANYONE)
     await told.answered(asked + 2)
     assert sizes[-1] == 3, "then a turn is waited for again"
-    appender.submit(drafts(1), told)
-    appender.submit(drafts(1), told)
+    appender.submit(drafts(1), told, origin=ANYONE)
+    appender.submit(drafts(1), told, origin=ANYONE)
     await told.answered(asked + 4)
     assert sizes[-1] == 2, "there were two in the turn before"
     assert told.offsets == list(range(core.store.queue_range("t", 0)[1]))
@@ -110,8 +113,8 @@ async def test_batching_is_skipped_for_a_single_sender(core: Core, sizes: list[i
 
 async def test_drafts_are_stored_at_once(core: Core, sizes: list[int]) -> None:
     one, other = Submitter(), Submitter()
-    core.appender.submit(drafts(1), one)
-    core.appender.submit([DraftBatch("t", 0, [b"a"], [b""], [0], [0], [()])], other)
+    core.appender.submit(drafts(1), one, origin=ANYONE)
+    core.appender.submit([DraftBatch("t", 0, [b"a"], [b""], [0], [0], [()])], other, origin=ANYONE)
     assert sizes == [2], "with what waits for the turn's end"
     assert (one.offsets, other.offsets) == ([0], [1])
     await core.appender.close()
@@ -125,8 +128,8 @@ async def test_a_failing_callback_does_not_affect_the_others(
         raise ValueError("of ours")
 
     told = Submitter()
-    core.appender.submit(drafts(1), fail)
-    core.appender.submit(drafts(1), told)
+    core.appender.submit(drafts(1), fail, origin=ANYONE)
+    core.appender.submit(drafts(1), told, origin=ANYONE)
     await told.answered()
     assert told.offsets == [1]
     assert "of ours" in caplog.text
@@ -144,9 +147,9 @@ async def test_every_submitter_gets_the_error(
     told = Submitter()
     with monkeypatch.context() as patch:
         patch.setattr(core.store, "append", fail)
-        core.appender.submit(drafts(1), told)
-        core.appender.submit(drafts(1), None)
-        core.appender.submit(drafts(1), told)
+        core.appender.submit(drafts(1), told, origin=ANYONE)
+        core.appender.submit(drafts(1), None, origin=ANYONE)
+        core.appender.submit(drafts(1), told, origin=ANYONE)
         await told.answered(2)
     assert len(told.errors) == 2
     assert isinstance(told.errors[0], UsageError if isinstance(error, UsageError) else StoreError)
@@ -155,12 +158,28 @@ async def test_every_submitter_gets_the_error(
 
 async def test_a_refused_message_does_not_affect_other_batches(core: Core) -> None:
     good, bad, last = Submitter(), Submitter(), Submitter()
-    core.appender.submit(drafts(2), good)
-    core.appender.submit([*drafts(1), Draft("t", 0, b"x", b"p" * 40_000)], bad)
-    core.appender.submit(drafts(1), last)
+    core.appender.submit(drafts(2), good, origin=ANYONE)
+    core.appender.submit([*drafts(1), Draft("t", 0, b"x", b"p" * 40_000)], bad, origin=ANYONE)
+    core.appender.submit(drafts(1), last, origin=ANYONE)
     await last.answered()
     assert (good.offsets, last.offsets) == ([0, 1], [2])
     assert [type(error) for error in bad.errors] == [UsageError]
+
+
+async def test_nothing_enters_a_system_topic_from_outside(core: Core) -> None:
+    told, topics = Submitter(), (OP_HALF_TOPIC, SCHEDULE_TOPIC, "SELF_TEST_TOPIC")
+    for topic in topics:
+        core.appender.submit([*drafts(1), *drafts(1, topic)], told, origin=ANYONE)
+    batch = DraftBatch(HALF_TOPIC, 0, [b"a"], [b""], [0], [0], [()])
+    core.appender.submit([batch], told, origin=Origin.TUBEMQ_CLIENT)
+    own = drafts(1, OP_HALF_TOPIC)
+    core.appender.submit(drafts(1), told, origin=Origin.DELAYS, own=own)
+    core.appender.submit(own, told, origin=Origin.TRANSACTIONS)
+    assert [type(error) for error in told.errors] == [OriginError] * 6
+    assert core.store.end_offset == 0
+    core.appender.submit(drafts(1), told, origin=Origin.TRANSACTIONS, own=own)
+    await told.answered(7)
+    assert told.offsets == [0, 0]
 
 
 async def test_some_wait_for_the_disk(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,8 +194,8 @@ async def test_some_wait_for_the_disk(core: Core, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(core.flusher, "flush", held)
     quick, safe = Submitter(), Submitter()
     durable: list[CohererError | None] = []
-    core.appender.submit(drafts(1), quick)
-    core.appender.submit(drafts(1), safe, wait_durable=True)
+    core.appender.submit(drafts(1), quick, origin=ANYONE)
+    core.appender.submit(drafts(1), safe, origin=ANYONE, wait_durable=True)
     await quick.answered()
     core.appender.when_durable(core.store.end_offset, durable.append)
     await flushing.wait()
@@ -201,7 +220,7 @@ async def test_a_disk_failure_reaches_every_waiting_submitter(
         core.on_arrival(
             lambda *_: core.appender.when_durable(core.store.end_offset, durable.append)
         )
-        core.appender.submit(drafts(1), safe, wait_durable=True)
+        core.appender.submit(drafts(1), safe, origin=ANYONE, wait_durable=True)
         await core.appender.close()
     assert [error.text for error in safe.errors] == ["Input/output error."]
     assert safe.ends == [core.store.end_offset], "it is stored nevertheless"
@@ -213,7 +232,7 @@ async def test_removing_a_topic(core: Core) -> None:
     told: list[tuple[str, int]] = []
     core.on_removal(lambda name: told.append((name, core.store.queue_range(name, 0)[1])))
     stored = Submitter()
-    core.appender.submit(drafts(3), stored)
+    core.appender.submit(drafts(3), stored, origin=ANYONE)
     core.offsets.open("g", "t", 0).move_to(2)
     await stored.answered()
     core.remove_topic("t")

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from coherer._record.layout import properties_of
+from coherer._rules.common.origins import Origin
 from coherer._server.core.core import Core
 from coherer._store import Store
 from coherer.errors import StoreError, StoreFullError
@@ -180,7 +181,11 @@ async def test_what_a_node_with_sync_flush_acknowledged_survives(
             for n in range(4)
         ]
         names = [draft.body.split(b";")[0].decode() for draft in drafts]
-        core.appender.submit(drafts, lambda _, __, names=names: acknowledged.extend(names))
+        core.appender.submit(
+            drafts,
+            lambda _, __, names=names: acknowledged.extend(names),
+            origin=Origin.ROCKETMQ_CLIENT,
+        )
         await asyncio.sleep(chance.choice([0, 0, 0.001]))
     await core.appender.close()
     await core.close()

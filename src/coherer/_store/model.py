@@ -172,6 +172,9 @@ class Draft(Struct, frozen=True, gc=False):
         reconsume_times: how often it was delivered before.
         prepared_offset: of a committed message, the log offset of the prepared one.
         keys: its index keys (`coherer._record.properties.index_keys`).
+        destination: of a message that waits in a system topic, the topic for which it is meant.
+            It is not stored: the node sets it when it makes the message wait
+            (`coherer._rules.common.origins`).
     """
 
     topic: str
@@ -186,6 +189,7 @@ class Draft(Struct, frozen=True, gc=False):
     reconsume_times: int = 0
     prepared_offset: int = 0
     keys: tuple[str, ...] = ()
+    destination: str = ""
 
 
 class DraftBatch(Struct, frozen=True, gc=False):

@@ -32,6 +32,7 @@ from coherer._record.properties import (
 )
 from coherer._record.system_topics import DELAY_LEVELS_MS, SCHEDULE_TOPIC
 from coherer._rules.common.java_json import quote_keys
+from coherer._rules.common.origins import destination
 from coherer._store.clock_history import ClockHistory
 from coherer._store.model import Draft, QueueEntry
 from coherer.errors import DamagedStoreError, UsageError
@@ -82,6 +83,7 @@ def delayed(draft: Draft, level: int, levels_ms: Sequence[int] = DELAY_LEVELS_MS
         topic=SCHEDULE_TOPIC,
         queue_id=level - 1,
         properties=encode(properties),
+        destination=draft.topic,
     )
 
 
@@ -94,12 +96,13 @@ def released(record: Record) -> Draft | None:
         record: the waiting message.
     """
     properties = decode(record.properties)
-    topic, queue = properties.get(REAL_TOPIC), properties.get(REAL_QUEUE, "")
-    if topic is None or not queue.isascii() or not queue.isdecimal():
+    found = destination(properties)
+    if found is None:
         return None
+    topic, queue = found
     return Draft(
         topic,
-        int(queue),
+        queue,
         bytes(record.body),
         record.properties,
         tag_code=tag_code(properties.get(TAGS)),

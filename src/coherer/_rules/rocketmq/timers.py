@@ -47,6 +47,7 @@ from coherer._record.properties import (
     tag_code,
 )
 from coherer._record.system_topics import TIMER_TOPIC
+from coherer._rules.common.origins import destination
 from coherer._store.model import Draft, QueueEntry
 from coherer.errors import UsageError
 from coherer.limits import TIMER_DELAY_MS_MAX
@@ -169,6 +170,7 @@ def waiting(draft: Draft, due_ms: int) -> Draft:
         queue_id=slot_of(due_ms) % SLOTS,
         properties=encode(properties),
         tag_code=due_ms,
+        destination=draft.topic,
     )
 
 
@@ -195,12 +197,14 @@ def released(record: Record, now_ms: int) -> Draft | None:
         now_ms: the time.
     """
     properties = decode(record.properties)
-    topic, queue = properties.pop(REAL_TOPIC, None), properties.pop(REAL_QUEUE, "")
-    if topic is None or not queue.isascii() or not queue.isdecimal():
+    found = destination(properties)
+    if found is None:
         return None
+    topic, queue = found
+    del properties[REAL_TOPIC], properties[REAL_QUEUE]
     times = {TIMER_ENQUEUE_MS: str(record.store_ms), TIMER_DEQUEUE_MS: str(now_ms)}
     text = _text({**times, **properties, TIMER_DEQUEUE_MS: str(now_ms)}) or encode(properties)
-    return _copy(record, topic, int(queue), text, tag_code(properties.get(TAGS)))
+    return _copy(record, topic, queue, text, tag_code(properties.get(TAGS)))
 
 
 def _text(properties: Mapping[str, str]) -> bytes | None:

@@ -33,6 +33,7 @@ from coherer._record.properties import (
     tag_code,
 )
 from coherer._record.system_topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from coherer._rules.common.origins import destination
 from coherer._store.model import Draft
 
 GROUP: Final = "CID_RMQ_SYS_TRANS"
@@ -79,6 +80,7 @@ def half(draft: Draft) -> Draft:
         queue_id=0,
         sys_flag=draft.sys_flag & ~ROLLED_BACK,
         properties=encode(properties),
+        destination=draft.topic,
     )
 
 
@@ -115,10 +117,10 @@ def committed(record: Record) -> Draft | None:
     As in Java, the property text is that of the half message.
     """
     properties = decode(record.properties)
-    topic, queue = properties.get(REAL_TOPIC), properties.get(REAL_QUEUE, "")
-    if topic is None or not queue.isascii() or not queue.isdecimal():
+    found = destination(properties)
+    if found is None:
         return None
-    draft = _copy(record, topic, int(queue), properties, record.properties)
+    draft = _copy(record, *found, properties, record.properties)
     return msgspec.structs.replace(
         draft,
         sys_flag=record.sys_flag & ~ROLLED_BACK | COMMITTED,

@@ -11,6 +11,9 @@ Batching is skipped while there is only one sender: after an iteration with a si
 next few submissions are stored immediately. Then one iteration is collected again to find out
 whether others send, too.
 
+Every submission says who submits it, and `coherer._rules.common.origins` says which topics that
+origin may write to. This is the only way in which records of clients and of the node enter the log.
+
 With sync flush, callbacks run after `fsync`. `Flusher` runs it in a thread, one at a time, for all
 submissions that wait when it starts.
 """
@@ -27,6 +30,7 @@ from typing import TypeVar
 
 from coherer import limits
 from coherer._common.logs import Log
+from coherer._rules.common.origins import Origin, fault
 from coherer._store import AppendResult, Draft, DraftBatch, Store
 from coherer.errors import CohererError, StoreError, StoreFullError, UsageError
 
@@ -81,19 +85,31 @@ class Appender:
         drafts: Sequence[Draft | DraftBatch],
         done: Done | None,
         *,
+        origin: Origin,
+        own: Sequence[Draft] = (),
         wait_durable: bool | None = None,
     ) -> None:
         """Submit the messages of one socket read.
 
         Args:
-            drafts: the messages.
-            done: called once with the result; None for no callback.
+            drafts: messages of clients.
+            done: called once with the result; None for no callback. If a record may not be written
+                by this origin, nothing is stored and the result is an `OriginError`.
+            origin: who submits them.
+            own: records that the origin writes into its own system topics. They are stored behind
+                the messages, in the same append.
             wait_durable: whether `done` is called only after the messages are durable; None for the
                 node's default.
         """
+        wait = self._sync_flush if wait_durable is None else wait_durable
+        wrong = fault(origin, drafts, own)
+        if wrong is not None:
+            _refuse([(done, len(drafts) + len(own), wait)], wrong)
+            return
+        if own:
+            drafts = [*drafts, *own]
         first = not self._drafts
         self._drafts += drafts
-        wait = self._sync_flush if wait_durable is None else wait_durable
         self._batches.append((done, len(drafts), wait))
         if len(self._drafts) >= limits.SENDS_PER_APPEND or isinstance(drafts[-1], DraftBatch):
             self._append()

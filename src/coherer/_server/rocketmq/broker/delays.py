@@ -22,7 +22,8 @@ from typing import Final
 
 from coherer._common.logs import Log
 from coherer._record.layout import decode
-from coherer._record.system_topics import DELAY_LEVELS_MS, HALF_TOPIC, SCHEDULE_TOPIC
+from coherer._record.system_topics import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from coherer._rules.common.origins import Origin
 from coherer._rules.rocketmq.delays import (
     DelayPositions,
     due_count,
@@ -143,7 +144,7 @@ class DelayService:
                 if following < end:
                     asyncio.get_running_loop().call_soon(self._go_on, level, delay_ms)
 
-        self._core.appender.submit(drafts, done, wait_durable=False)
+        self._core.appender.submit(drafts, done, origin=Origin.DELAYS, wait_durable=False)
 
     def _go_on(self, level: int, delay_ms: int) -> None:
         """Deliver more after other work has run."""
@@ -175,11 +176,7 @@ class DelayService:
             )
             return None
         draft = released(decode(record, check_crc=False))
-        if (
-            draft is None
-            or draft.topic == HALF_TOPIC
-            or not is_valid_queue(draft.topic, draft.queue_id)
-        ):
+        if draft is None or not is_valid_queue(draft.topic, draft.queue_id):
             _log.error(
                 "The delayed message at log offset %d has no valid destination",
                 entry.physical_offset,

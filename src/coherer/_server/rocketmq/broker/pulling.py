@@ -30,6 +30,7 @@ from coherer._record.layout import (
 )
 from coherer._record.properties import RETRY_TOPIC, TAGS, decode, encode, index_keys, tag_code
 from coherer._record.system_topics import OFFSET_MOVED_TOPIC, RETRY_PREFIX
+from coherer._rules.common.origins import Origin
 from coherer._rules.common.topics import READ
 from coherer._rules.rocketmq.clients import ALL, BROADCASTING, TAG, GroupSubscription
 from coherer._rules.rocketmq.groups import Group
@@ -230,7 +231,7 @@ class PullHandler:
             born_host=self._state.store.store_host,
             keys=index_keys(properties),
         )
-        self._state.core.appender.submit([draft], None)
+        self._state.core.appender.submit([], None, origin=Origin.PULLS, own=[draft])
 
 
 def _outcome(offset: int, found: ReadResult) -> tuple[ResponseCode, int, str]:

@@ -18,6 +18,7 @@ from typing import Final
 from coherer._common.logs import Log
 from coherer._record.layout import HOSTS_V6
 from coherer._record.properties import TAGS, decode, encode, index_keys, tag_code
+from coherer._rules.common.origins import Origin
 from coherer._server.rocketmq.broker.client_calls import CALL_MS
 from coherer._server.rocketmq.broker.sending import SendHandler
 from coherer._server.rocketmq.broker.state import RocketState
@@ -148,5 +149,5 @@ class ReplyHandler:
             if not stored.done():
                 stored.set_result(None if isinstance(outcome, CohererError) else outcome[0])
 
-        self._state.core.appender.submit([draft], done)
+        self._state.core.appender.submit([draft], done, origin=Origin.ROCKETMQ_CLIENT)
         return await stored

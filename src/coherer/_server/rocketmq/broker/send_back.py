@@ -23,6 +23,7 @@ from coherer._record.properties import (
 )
 from coherer._record.properties import decode as decode_properties
 from coherer._record.system_topics import DLQ_PREFIX, RETRY_PREFIX
+from coherer._rules.common.origins import Origin
 from coherer._rules.common.topics import UNIT_SUB, WRITE
 from coherer._rules.rocketmq.delays import delayed
 from coherer._rules.rocketmq.groups import Group
@@ -94,7 +95,9 @@ class SendBackHandler:
                 state.counters.sent_back(header.group, topic, is_dead=is_dead)
             channel.connection.flush()
 
-        state.core.appender.submit([draft], stored, wait_durable=False)
+        state.core.appender.submit(
+            [draft], stored, origin=Origin.ROCKETMQ_CLIENT, wait_durable=False
+        )
 
     def _draft(self, header: SendBackHeader, group: Group, version: int) -> Draft:
         state = self._state

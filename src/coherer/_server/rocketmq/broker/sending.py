@@ -22,7 +22,8 @@ from coherer import limits
 from coherer._record.batches import decode_batch
 from coherer._record.layout import FIXED_BYTES, HOSTS_V6, ROLLED_BACK
 from coherer._record.properties import WAIT, decode
-from coherer._record.system_topics import RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
+from coherer._record.system_topics import RETRY_PREFIX
+from coherer._rules.common.origins import RESERVED_TOPICS, Origin, OriginError
 from coherer._rules.common.topics import UNIT, UNIT_SUB, WRITE, Topic
 from coherer._rules.rocketmq.delays import delay_level, delayed
 from coherer._rules.rocketmq.timers import any_timed, is_timed
@@ -207,9 +208,8 @@ class SendHandler:
         fault = topic_fault(header.topic)
         if fault is not None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, fault)
-        if header.topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
-            remark = f"Sending message to topic[{header.topic}] is forbidden."
-            raise Refusal(ResponseCode.NO_PERMISSION, remark)
+        if header.topic in RESERVED_TOPICS:
+            raise Refusal(ResponseCode.NO_PERMISSION, reserved_remark(header.topic))
         topic = known or self._create(header, now_ms)
         if header.queue_id >= max(topic.write_queues, topic.read_queues):
             raise Refusal(
@@ -502,7 +502,12 @@ class SendBatch:
         """Store the collected messages."""
         if self._drafts:
             self._news = self._state.announced_since(self._before)
-            self._state.core.appender.submit(self._drafts, self._stored, wait_durable=False)
+            self._state.core.appender.submit(
+                self._drafts,
+                self._stored,
+                origin=Origin.ROCKETMQ_CLIENT,
+                wait_durable=False,
+            )
 
     def _stored(self, outcome: Sequence[AppendResult] | CohererError, end_offset: int) -> None:
         news, self._news = self._news, None
@@ -555,8 +560,15 @@ class SendBatch:
         connection.flush()
 
 
+def reserved_remark(topic: str | None) -> str:
+    """The remark that refuses a message for a system topic, in Java's words."""
+    return f"Sending message to topic[{topic}] is forbidden."
+
+
 def refusal_of(error: CohererError) -> tuple[int, str]:
     """The response code and remark for messages that could not be stored (section 2.4.3)."""
+    if isinstance(error, OriginError):
+        return ResponseCode.NO_PERMISSION, reserved_remark(error.topic)
     if isinstance(error, UsageError):
         return ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error.text}"
     if isinstance(error, StoreFullError):

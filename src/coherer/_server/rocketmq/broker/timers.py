@@ -24,7 +24,8 @@ from coherer import limits
 from coherer._common.clock import IntervalTimer
 from coherer._common.logs import Log
 from coherer._record.layout import body_of, decode, properties_of, store_ms_of
-from coherer._record.system_topics import HALF_TOPIC, TIMER_TOPIC
+from coherer._record.system_topics import TIMER_TOPIC
+from coherer._rules.common.origins import Origin
 from coherer._rules.rocketmq.timers import (
     MARKS,
     SLOT_MS,
@@ -275,14 +276,16 @@ class TimerService:
         self._submit(drafts, self._progress.delivered(last, slot.log_offset))
         return True
 
-    def _submit(self, drafts: list[Draft], progress: Progress) -> None:
-        """Store messages together with the mark that records their delivery."""
+    def _submit(
+        self, drafts: Sequence[Draft], progress: Progress, copies: Sequence[Draft] = ()
+    ) -> None:
+        """Store due messages, or copies of waiting ones, with the mark that records it."""
         self._busy = True
         progress_mark = mark(progress, self._store.store_host, self._core.wall_ms())
 
         def done(outcome: Sequence[AppendResult] | CohererError, _: int) -> None:
             self._busy = False
-            if isinstance(outcome, UsageError) and len(drafts) == 1:
+            if isinstance(outcome, UsageError) and len(drafts) + len(copies) == 1:
                 _log.error("A timed message could not be delivered: %s", outcome)
                 self._submit([], progress)
             elif isinstance(outcome, CohererError):
@@ -295,7 +298,9 @@ class TimerService:
                 self._progress = progress
                 self._later()
 
-        self._core.appender.submit([*drafts, progress_mark], done, wait_durable=False)
+        self._core.appender.submit(
+            drafts, done, origin=Origin.TIMERS, own=[*copies, progress_mark], wait_durable=False
+        )
 
     def _released(self, timed: TimedEntry, now_ms: int) -> Draft | None:
         if timed.offset < self._progress.rolled_to:
@@ -309,11 +314,7 @@ class TimerService:
             )
             return None
         draft = released(decode(record, check_crc=False), now_ms)
-        if (
-            draft is None
-            or draft.topic == HALF_TOPIC
-            or not is_valid_queue(draft.topic, draft.queue_id)
-        ):
+        if draft is None or not is_valid_queue(draft.topic, draft.queue_id):
             _log.error("The timed message at log offset %d has no valid destination", timed.offset)
             return None
         return draft
@@ -350,7 +351,7 @@ class TimerService:
         else:
             end = max(end, min(before, store.end_offset))
         if drafts:
-            self._submit(drafts, self._progress.rolling(end))
+            self._submit((), self._progress.rolling(end), drafts)
 
     def _oldest(self) -> Iterator[QueueEntry]:
         """The waiting entries of all slots, in log order."""

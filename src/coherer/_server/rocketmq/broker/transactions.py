@@ -24,6 +24,7 @@ from coherer._record.layout import COMMITTED, ROLLED_BACK, Record, decode
 from coherer._record.properties import REAL_TOPIC
 from coherer._record.properties import decode as decode_properties
 from coherer._record.system_topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from coherer._rules.common.origins import RESERVED_TOPICS, Origin
 from coherer._rules.rocketmq.transaction_checks import CheckOptions, Plan, TransactionLedger
 from coherer._rules.rocketmq.transactions import (
     GROUP,
@@ -38,6 +39,7 @@ from coherer._rules.rocketmq.transactions import (
     resumed,
 )
 from coherer._server.core.core import Core
+from coherer._server.rocketmq.broker.sending import reserved_remark
 from coherer._server.rocketmq.remoting import Channel, Refusal
 from coherer._store import AppendResult, Draft
 from coherer._store.consume_queue import is_valid_queue
@@ -152,7 +154,8 @@ class TransactionService:
             else:
                 channel.respond(request)
 
-        self._core.appender.submit([resumed(decode(found))], done)
+        own = [resumed(decode(found))]
+        self._core.appender.submit([], done, origin=Origin.TRANSACTIONS, own=own)
         return None
 
     def _half_at(self, physical_offset: int) -> Record | None:
@@ -161,7 +164,10 @@ class TransactionService:
 
     def _store_end(self, channel: Channel, request: Command, record: Record, end: End) -> None:
         drafts: list[Draft] = []
+        topic = decode_properties(record.properties).get(REAL_TOPIC)
         if end.state == COMMITTED:
+            if topic in RESERVED_TOPICS:
+                raise Refusal(ResponseCode.NO_PERMISSION, reserved_remark(topic))
             real = committed(record)
             if real is None:
                 raise Refusal(ResponseCode.SYSTEM_ERROR, _NO_HALF)
@@ -170,13 +176,12 @@ class TransactionService:
             drafts.append(self._schedule(real))
         self._need_topic(OP_HALF_TOPIC)
         store = self._core.store
-        drafts.append(done_mark(end.half_offset, store.store_host, self._core.wall_ms()))
+        own = [done_mark(end.half_offset, store.store_host, self._core.wall_ms())]
 
         def done(outcome: Sequence[AppendResult] | CohererError, _: int) -> None:
             if isinstance(outcome, CohererError):
                 _refuse(channel, request, outcome)
                 return
-            topic = decode_properties(record.properties).get(REAL_TOPIC)
             if topic is not None:
                 is_commit = end.state == COMMITTED
                 self._core.counters.ended(topic, record.born_ms, is_commit=is_commit)
@@ -187,7 +192,7 @@ class TransactionService:
             remark = None if end.state == COMMITTED else "not set any response code"
             channel.respond(request, ResponseCode.SUCCESS, remark)
 
-        self._core.appender.submit(drafts, done)
+        self._core.appender.submit(drafts, done, origin=Origin.TRANSACTIONS, own=own)
 
     def _need_topic(self, name: str) -> None:
         self._core.topics.ensure_topic(name, 1, self._core.now_ms())
@@ -247,7 +252,9 @@ class TransactionService:
             elif ledger is self._ledger:
                 self._plan_stored(ledger, plan, outcome)
 
-        self._core.appender.submit(plan.drafts, done, wait_durable=False)
+        self._core.appender.submit(
+            [], done, origin=Origin.TRANSACTIONS, own=plan.drafts, wait_durable=False
+        )
 
     def _plan_stored(
         self, ledger: TransactionLedger, plan: Plan, appended: Sequence[AppendResult]

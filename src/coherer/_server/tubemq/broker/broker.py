@@ -26,6 +26,7 @@ from collections.abc import Container, Iterable
 
 from coherer import _net as net
 from coherer._common.logs import Log
+from coherer._rules.common.origins import Origin
 from coherer._server.core.core import Core
 from coherer._server.tubemq.broker.gets import GetHandler
 from coherer._server.tubemq.broker.mapping import Mapper
@@ -122,7 +123,8 @@ class BrokerConnection:
                     draft = self._sends.decode(request.body, wall_ms)
                     if request.timeout_ms <= 0:
                         core = self._broker.core
-                        core.appender.submit([draft], core.counters.counting([draft]))
+                        counting = core.counters.counting([draft])
+                        core.appender.submit([draft], counting, origin=Origin.TUBEMQ_CLIENT)
                         continue
                     drafts.append(draft)
                     serials.append(request.serial)
@@ -137,7 +139,7 @@ class BrokerConnection:
                 channel.connection.write(frame)
         if drafts:
             replies = SendReplies(self._broker.state, channel.connection, serials, drafts)
-            self._broker.core.appender.submit(drafts, replies)
+            self._broker.core.appender.submit(drafts, replies, origin=Origin.TUBEMQ_CLIENT)
 
     def closed(self, error: Exception | None) -> None:  # noqa: ARG002 - the reason is irrelevant
         """Drop what waits for this connection. Leases end by timeout."""

@@ -26,7 +26,7 @@ from google.protobuf.message import DecodeError
 from coherer import limits
 from coherer._net import Connection
 from coherer._record.batches import decode_batch
-from coherer._record.system_topics import HISTORY_TOPIC
+from coherer._rules.common.origins import RESERVED_TOPICS, Origin, OriginError
 from coherer._rules.common.topics import Topic
 from coherer._server.tubemq.broker.mapping import Mapper
 from coherer._server.tubemq.broker.state import BrokerState
@@ -235,8 +235,9 @@ class SendDecoder:
         if denial:
             raise Refusal(ResultCode.CERTIFICATE_FAILURE, denial)
         check_text("clientId", request.clientId, limits.CLIENT_ID_CHARS_MAX)
-        if request.topicName == HISTORY_TOPIC:
-            raise Refusal(ResultCode.FORBIDDEN, f"Topic {HISTORY_TOPIC} is for brokers only.")
+        if request.topicName in RESERVED_TOPICS:
+            error = OriginError(request.topicName, Origin.TUBEMQ_CLIENT)
+            raise Refusal(ResultCode.FORBIDDEN, error.text)
         topic = known_topic(state.topics, request.topicName)
         if topic.status:
             raise Refusal(ResultCode.FORBIDDEN, f"Topic {topic.name} is closed.")
@@ -352,6 +353,8 @@ def refuse_send(serial: int, code: ResultCode, text: str) -> bytes:
 
 
 def _error(error: CohererError) -> tuple[ResultCode, str]:
+    if isinstance(error, OriginError):
+        return ResultCode.FORBIDDEN, error.text
     if isinstance(error, StoreFullError):
         return ResultCode.SERVER_RECEIVE_OVERFLOW, f"{STORE_FULL} {error.text}"
     return ResultCode.INTERNAL_SERVER_ERROR, f"The broker could not store the message: {error}"
