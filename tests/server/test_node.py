@@ -217,7 +217,7 @@ async def test_periodic_work_continues_after_an_error(
                 raise trouble
             ticked.set()
 
-        monkeypatch.setattr(node.master, "tick", tick)
+        node.upkeep.replace("balancing TubeMQ groups", tick)
         async with asyncio.timeout(10):
             await ticked.wait()
     assert "disk trouble" in caplog.text
@@ -249,15 +249,15 @@ async def test_a_stop_continues_when_the_disk_fails(
 async def test_positions_and_cleaning_have_their_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("TICK_S", "POSITIONS_EVERY_S", "CLEAN_EVERY_S"):
-        monkeypatch.setattr(f"coherer._server.node.node.{name}", 0.001)
+    for name in ("TICK_S", "POSITIONS_EVERY_MS", "CLEAN_EVERY_MS"):
+        monkeypatch.setattr(f"coherer._server.node.node.{name}", 0.001 if name == "TICK_S" else 1)
     cleaned = asyncio.Event()
     async with Node(options(tmp_path, heartbeat_ms=1)) as node:
         node.create_topic("demo", 4)
         broker = await to_broker(node)
         await register(broker)
         assert node.core is not None
-        monkeypatch.setattr(node.core, "clean", cleaned.set)
+        node.upkeep.replace("deleting expired messages", cleaned.set)
         async with asyncio.timeout(10):
             await cleaned.wait()
             cleaned.clear()

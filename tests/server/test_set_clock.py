@@ -213,12 +213,12 @@ async def test_members_and_locks_end_in_time(
     clock.turn(by_ms)
     clock.advance(20_000)
     harness.remoting.tick()
-    harness.clients.tick()
+    harness.clients.upkeep.tick()
     queue = Queue("demo", "broker", 0)
     assert harness.state.locks.owner("g", queue, clock.now_ms()) == "me"
     assert harness.state.consumers.find("g", "me") is not None
     clock.advance(140_000)
-    harness.clients.tick()
+    harness.clients.upkeep.tick()
     assert harness.state.locks.owner("g", queue, clock.now_ms()) is None
     async with asyncio.timeout(10):
         await harness.lost.get()

@@ -356,13 +356,18 @@ class Store:
         """
         self._check_open()
         now_ms = self._monotonic_ms()
-        if self._queue_flush_is_due(now_ms):
-            self.flush_queues()
-            # With a hundred thousand queues this takes seconds; then it runs less often.
-            took_ms = self._monotonic_ms() - now_ms
-            self._pause_ms = (now_ms, now_ms + _PAUSE_FACTOR * took_ms)
-        elif self.options.flush == "async" and self._flush_timer.is_due(now_ms):
-            self.flush()
+        try:
+            if self._queue_flush_is_due(now_ms):
+                self.flush_queues()
+                # With a hundred thousand queues this takes seconds; then it runs less often.
+                took_ms = self._monotonic_ms() - now_ms
+                self._pause_ms = (now_ms, now_ms + _PAUSE_FACTOR * took_ms)
+            elif self.options.flush == "async" and self._flush_timer.is_due(now_ms):
+                self.flush()
+        finally:  # a full disk must not keep memory and files in use
+            self._release(now_ms)
+
+    def _release(self, now_ms: int) -> None:
         if self._index is not None:
             with suppress(OSError):  # the keys stay in memory; `flush_queues` reports it
                 self._index.write_if_many(self._now_ms())

@@ -183,11 +183,11 @@ async def test_a_refused_member_is_notified_when_the_lock_expires(
     assert await locked(client, "a", 0) == [0]
     assert await locked(client, "b", 0) == []
     harness.clock.advance(60_000)
-    harness.clients.tick()
+    harness.clients.upkeep.tick()
     await client.settle()
     assert client.told() == []
     harness.clock.advance(LOCK_CHECK_MS)
-    harness.clients.tick()
+    harness.clients.upkeep.tick()
     await client.settle()
     assert client.told() == ["g"]
     assert await locked(client, "b", 0) == [0]

@@ -326,13 +326,13 @@ async def test_housekeeping(harness: Harness, client: Client) -> None:
     await client.beat(heartbeat("a", [consumer("g", sql("t", "a > 1"))], "p"))
     client.told()
     harness.clock.advance(HOUSEKEEPING_MS)
-    harness.clients.tick()
+    harness.clients.upkeep.tick()
     assert len(harness.remoting.channels) == 2
     harness.clock.advance(1)
-    harness.clients.tick()  # only every ten seconds
+    harness.clients.upkeep.tick()  # only every ten seconds
     assert len(harness.remoting.channels) == 2
     harness.clock.advance(HOUSEKEEPING_MS)
-    harness.clients.tick()
+    harness.clients.upkeep.tick()
     await silent.lost.wait()
     await client.settle()
     assert client.told() == []
@@ -356,7 +356,7 @@ async def test_a_silent_producer_is_hung_up_on(harness: Harness) -> None:
     await silent.beat(heartbeat("b", [], "p"))
     assert harness.state.producers.find("b") is not None
     harness.clock.advance(EXPIRED_MS + HOUSEKEEPING_MS)
-    harness.clients.tick()
+    harness.clients.upkeep.tick()
     async with asyncio.timeout(5):
         await silent.lost.wait()
     assert harness.state.producers.find("b") is None

@@ -301,7 +301,7 @@ async def test_a_broker_registers_with_name_servers_elsewhere(
             found = await until_route(names, "flights")
             assert found.broker_datas[0].broker_addrs == {0: f"127.0.0.1:{node.rocketmq_port}"}
         assert await route(names, "flights") is None
-    assert "Registration with name server 127.0.0.1:1 failed" in caplog.text
+    assert "Registering with name server 127.0.0.1:1 failed" in caplog.text
 
 
 async def test_a_restarted_name_server_learns_of_the_broker(
@@ -324,7 +324,7 @@ async def test_a_restarted_name_server_learns_of_the_broker(
         core = node.core
         assert core is not None
         core.topics.put(Topic(name="new"), 1)  # the registration fails
-        await until(lambda: "Registration with name server" in caplog.text)
+        await until(lambda: "Registering with name server" in caplog.text)
         again = Node(options(tmp_path / "m", roles=frozenset({"master"}), namesrv_port=port))
         await again.start()
         core.topics.put(Topic(name="newer"), 2)

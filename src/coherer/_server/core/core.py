@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from coherer._common.logs import Log
@@ -23,6 +24,7 @@ from coherer._store import AppendResult, Draft, DraftBatch, Store
 from coherer._store.files import translate_os_errors
 from coherer._store.topic_retention import TopicLimit
 from coherer._wire.rocketmq import fastjson
+from coherer.errors import StoreFullError
 
 T = TypeVar("T")
 
@@ -192,12 +194,8 @@ class Core:
         self._mark_positions()
         await self.files.flush()
 
-    def clean(self) -> None:
-        """Delete expired messages and the offsets of idle groups; call it every minute or so.
-
-        Raises:
-            StoreError: the disk failed.
-        """
+    def forget_idle(self) -> None:
+        """Delete the offsets of idle groups; call it every minute or so."""
         now_ms = self.now_ms()
         in_use = {pair for pairs in self._readers for pair in pairs()}
         self.offsets.forget_idle(now_ms, self._group_idle_ms, in_use)
@@ -208,8 +206,35 @@ class Core:
             | {group for group, _ in kept}
             | {group for _, group in in_use}
         )
+
+    async def limit_size(self) -> None:
+        """Delete old messages if the log is larger than its limit; call it often.
+
+        Raises:
+            StoreError: the disk failed.
+        """
+        if self.store.exceeds_size_limit:
+            with suppress(StoreFullError):  # deleting frees the space
+                await self.flusher.run(self.store.flush_queues)  # so that deleting does not wait
+            self.delete_expired()
+
+    def clean(self) -> None:
+        """Delete the offsets of idle groups, and expired messages.
+
+        Raises:
+            StoreError: the disk failed.
+        """
+        self.forget_idle()
+        self.delete_expired()
+
+    def delete_expired(self) -> None:
+        """Delete expired messages; call it every minute or so.
+
+        Raises:
+            StoreError: the disk failed.
+        """
         # Setting the clock forward must not delete young messages.
-        deleted = self.store.delete_expired(min(now_ms, self.wall_ms()))
+        deleted = self.store.delete_expired(min(self.now_ms(), self.wall_ms()))
         if deleted:
             _log.info("Deleted %d expired files of the log", deleted)
 

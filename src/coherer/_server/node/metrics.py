@@ -158,6 +158,7 @@ FAMILIES: Final = (
     Family("gauge", "coherer_unsent_bytes_limit", "Limit of unsent bytes."),
     Family("gauge", "coherer_broker_up", "With --brokers: 1 if the broker is up, otherwise 0."),
     Family("counter", "coherer_broker_restarts_total", "With --brokers: restarts of the broker."),
+    Family("counter", "coherer_upkeep_failures_total", "Failures of each step of periodic work."),
     Family("gauge", "coherer_store_writable", "1 if messages can be stored, otherwise 0."),
 )  # fmt: skip
 """All metrics, in the order of the text."""
@@ -234,6 +235,8 @@ class Metrics:
             "coherer_unsent_bytes_limit": budget.limits.write_buffers_bytes,
         }.items():
             page.add(name, value)
+        for step, count in node.upkeep.failures.items():
+            page.add("coherer_upkeep_failures_total", count, _text({"step": step}))
         page.add_histogram("coherer_event_loop_lag_seconds", self.loop_lag)
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
@@ -26,6 +26,7 @@ import msgspec
 from coherer import _net as net
 from coherer._common import clock
 from coherer._common.logs import LOG_THROTTLE, Log
+from coherer._common.upkeep import Step, Upkeep
 from coherer._server.core.core import Core
 from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.node.accounts import NodeAccounts
@@ -57,18 +58,18 @@ from coherer._store import OsFiles, Store
 from coherer._store.config_files import ConfigFiles
 from coherer._store.files import make_durable_directory, translate_os_errors
 from coherer._store.model import check_retention
-from coherer.errors import ClosedError, CohererError, StoreFullError, UsageError
+from coherer.errors import ClosedError, UsageError
 
 __all__ = ["Node", "NodeOptions"]
 
 _log = Log(logging.getLogger(__name__))
 
 TICK_S = 0.1
-POSITIONS_EVERY_S = 5.0
-CLEAN_EVERY_S = 60.0
-LOGS_EVERY_S = 5.0
+POSITIONS_EVERY_MS = 5_000
+CLEAN_EVERY_MS = 60_000
+LOGS_EVERY_MS = 5_000
 LAG_EVERY_S = 0.5
-ACCOUNTS_EVERY_S = 5.0
+ACCOUNTS_EVERY_MS = 5_000
 
 CHANGEABLE = frozenset(
     {
@@ -102,6 +103,7 @@ class Node:
         metrics: the metrics.
         drain: lets consumers finish before the node stops.
         siblings: the states of the other broker processes of `coherer serve --brokers`.
+        upkeep: counts failures of the periodic steps.
     """
 
     def __init__(
@@ -121,6 +123,7 @@ class Node:
         self.metrics = Metrics(self)
         self.drain = Drain(self)
         self.siblings = SiblingStates()
+        self.upkeep = Upkeep()
         self._registered = False
         self._now_ms, self._wall_ms = now_ms, wall_ms
         self._store: Store | None = None
@@ -132,7 +135,6 @@ class Node:
         self._accounts: NodeAccounts
         self._tasks: list[asyncio.Task[None]] = []
         self._unlock: Callable[[], None] = nothing
-        self._next_s: dict[str, float] = {}
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -235,11 +237,11 @@ class Node:
         except BaseException:
             await self.stop()
             raise
-        self._tasks.append(asyncio.create_task(self._repeat(self._tick)))
+        for steps in (self._quick_steps(), self._disk_steps()):
+            self.upkeep.watch(steps)
+            self._tasks.append(asyncio.create_task(steps.run(TICK_S)))
         self._tasks.append(asyncio.create_task(self._measure_lag()))
         self._tasks.append(asyncio.create_task(self.ready()))
-        if self.core is not None:
-            self._tasks.append(asyncio.create_task(self._repeat(self._upkeep)))
 
     async def ready(self) -> None:
         """Wait until remote masters and name servers have accepted the broker."""
@@ -528,16 +530,6 @@ class Node:
 
     # -- while it runs
 
-    async def _repeat(self, action: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            await asyncio.sleep(TICK_S)
-            try:
-                await action()
-            except CohererError as error:
-                _log.error("Periodic work of the node failed: %s", error)
-            except Exception:  # noqa: BLE001 - timeouts must be checked again in any case
-                _log.exception("Unhandled error in the periodic work of the node")
-
     async def _measure_lag(self) -> None:
         """Measure how late timers run: how long the event loop is busy without a pause."""
         loop = asyncio.get_running_loop()
@@ -546,38 +538,35 @@ class Node:
             await asyncio.sleep(LAG_EVERY_S)
             self.metrics.loop_lag.add(max(0.0, loop.time() - due_s))
 
-    async def _tick(self) -> None:
-        """Periodic work that must not wait for a disk."""
-        self.tubemq.tick()
-        self.rocketmq.tick()
-        if self._due("accounts", ACCOUNTS_EVERY_S):
-            self._accounts.reload()
-        if self._due("logs", LOGS_EVERY_S):
-            LOG_THROTTLE.flush()
+    def _quick_steps(self) -> Upkeep:
+        """The periodic work that must not wait for a disk."""
+        return Upkeep(
+            self.tubemq.upkeep,
+            self.rocketmq.upkeep,
+            Step("reloading accounts", self._accounts.reload, ACCOUNTS_EVERY_MS),
+            Step("counting repeated log lines", LOG_THROTTLE.flush, LOGS_EVERY_MS),
+            now_ms=self._now_ms,
+        )
 
-    async def _upkeep(self) -> None:
-        """Periodic work that waits for the disk."""
+    def _disk_steps(self) -> Upkeep:
+        """The periodic work that waits for the disk."""
         core = self.core
         if core is None:
-            return
-        await core.flusher.tick()
-        if self._due("positions", POSITIONS_EVERY_S):
-            await core.save_positions()
-            await self.rocketmq.save()
-            core.hide_expired(self.options.topic_limits)
-        if core.store.exceeds_size_limit:
-            with suppress(StoreFullError):  # `clean` frees space
-                await core.flusher.run(core.store.flush_queues)  # so that `clean` does not wait
-            core.clean()
-        elif self._due("clean", CLEAN_EVERY_S):
-            core.clean()
-
-    def _due(self, what: str, every_s: float) -> bool:
-        now_s = asyncio.get_running_loop().time()
-        if now_s < self._next_s.setdefault(what, now_s + every_s):
-            return False
-        self._next_s[what] = now_s + every_s
-        return True
+            return Upkeep()
+        return Upkeep(
+            Step("flushing the store", core.flusher.tick),
+            Step("saving offsets", core.save_positions, POSITIONS_EVERY_MS),
+            Step("saving the broker's files", self.rocketmq.save, POSITIONS_EVERY_MS),
+            Step(
+                "hiding expired messages",
+                lambda: core.hide_expired(self.options.topic_limits),
+                POSITIONS_EVERY_MS,
+            ),
+            Step("keeping the size limit", core.limit_size),
+            Step("forgetting idle groups", core.forget_idle, CLEAN_EVERY_MS),
+            Step("deleting expired messages", core.delete_expired, CLEAN_EVERY_MS),
+            now_ms=self._now_ms,
+        )
 
 
 def _checked(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from coherer import _net as net
-from coherer._common.clock import IntervalTimer
 from coherer._common.logs import Log
+from coherer._common.upkeep import Step, Upkeep
 from coherer._rules.rocketmq.routes import MasterAddress
 from coherer._server.core.core import Core
 from coherer._server.core.deferred_saver import DeferredSaver
@@ -23,6 +23,7 @@ from coherer._server.rocketmq.broker.registration import (
     LocalRegistrar,
     RemoteRegistrar,
 )
+from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.ha.master import HaMaster
 from coherer._server.rocketmq.ha.slave import RETRY_S, HaSlave, MetadataSync
 from coherer._server.rocketmq.namesrv.nameserver import CHECKS, NameServer
@@ -106,6 +107,12 @@ class Replicator:
         if self.slave is not None:
             self.slave.tick()
 
+    def upkeeps(self) -> list[Upkeep]:
+        """The steps of a slave, which run by themselves."""
+        if self.slave is None or self.metadata is None:
+            return []
+        return [self.slave.upkeep, self.metadata.upkeep]
+
     async def close(self) -> None:
         """Close all connections."""
         if self.master is not None:
@@ -141,12 +148,14 @@ class RocketMqService:
         fast_port: the port that answers all requests except pulls.
         ha_port: the replication port; -1 without one.
         replicator: the broker's replication; None without.
+        upkeep: the periodic steps; there are none before `connect`.
     """
 
     def __init__(self, options: NodeOptions, now_ms: Callable[[], int], listen: Listen) -> None:
         self.name_server: NameServer | None = None
         self.broker: RocketBroker | None = None
         self.namesrv_port = self.port = self.fast_port = self.ha_port = -1
+        self.upkeep = Upkeep(now_ms=now_ms)
         self._options = options
         self._now_ms = now_ms
         self._listen = listen
@@ -154,7 +163,6 @@ class RocketMqService:
         self._remote: RemoteRegistrar | None = None
         self.replicator: Replicator | None = None
         self._outgoing = RemotingClient(options.outgoing_tls, self._signer())
-        self._register = IntervalTimer(REGISTER_MS, 0)
         self._access: Access | None = None
         self._refused = ""
 
@@ -231,9 +239,11 @@ class RocketMqService:
 
     def connect(self) -> None:
         """Register the broker with remote name servers, or with the one of this node."""
-        if self.broker is None:
-            return
-        state = self.broker.state
+        if self.broker is not None:
+            self._register(self.broker.state)
+        self._add_steps()
+
+    def _register(self, state: RocketState) -> None:
         registration = BrokerAnnouncement(
             lambda: state.announced_options,
             state.topics,
@@ -243,7 +253,7 @@ class RocketMqService:
         if self.name_server is not None:
             server = self.name_server
             self._embedded = LocalRegistrar(registration, server.routes, server.settings.ordered)
-            self._embedded.sync()
+            self._embedded.tick()
         else:
             servers = self._options.name_servers
             self._remote = RemoteRegistrar(registration, servers, self._outgoing)
@@ -261,16 +271,26 @@ class RocketMqService:
             await self._remote.ready.wait()
 
     def tick(self) -> None:
-        """Run periodic work; call it every 100 ms or so."""
-        now_ms = self._now_ms()
+        """Run the periodic steps; call it every 100 ms or so."""
+        self.upkeep.tick()
+
+    def _add_steps(self) -> None:
+        parts: list[Step | Upkeep] = []
+        watched: list[Upkeep] = []
         if self.name_server is not None:
-            self.name_server.tick()
+            parts.append(self.name_server.upkeep)
         if self.broker is not None:
-            self.broker.tick()
+            parts.append(self.broker.upkeep)
         if self.replicator is not None:
-            self.replicator.tick()
-        if self._embedded is not None and self._register.is_due(now_ms):
-            self._embedded.tick()
+            parts.append(Step("checking replication", self.replicator.tick))
+            watched += self.replicator.upkeeps()
+        if self._embedded is not None:
+            every_ms, renew = REGISTER_MS, self._embedded.tick
+            parts.append(Step("registering with the node's name server", renew, every_ms))
+        if self._remote is not None:
+            watched.append(self._remote.upkeep)
+        self.upkeep.add(*parts)
+        self.upkeep.watch(*watched)
 
     async def save(self) -> None:
         """Write the broker's changed files; call it every few seconds.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from coherer import _net as net
+from coherer._common.upkeep import Step, Upkeep
 from coherer._server.core.core import Core
 from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.core.topic_sync import TopicSync
@@ -64,6 +65,7 @@ class TubeMqService:
         master: the master; None in a node without one.
         broker: the broker; None in a node without one.
         master_port: the port of the master; -1 without one, as for the other ports.
+        upkeep: the periodic steps; there are none before `connect`.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class TubeMqService:
         self.broker: Broker | None = None
         self.master_port = self.broker_port = -1
         self.master_tls_port = self.broker_tls_port = -1
+        self.upkeep = Upkeep(now_ms=now_ms)
         self._options = options
         self._now_ms = now_ms
         self._wall_ms = wall_ms or now_ms
@@ -85,7 +88,6 @@ class TubeMqService:
         self._embedded: EmbeddedMasterLink | None = None
         self._adoption: TopicSync | None = None
         self._remote: RemoteMasterLink | None = None
-        self._next_report_ms = 0
         self._access: Access | None = None
         self._ensemble: EnsembleMaster | None = None
 
@@ -196,14 +198,13 @@ class TubeMqService:
         Raises:
             UsageError: the master of this node rejects the broker.
         """
-        if self.broker is None:
-            return
+        if self.broker is not None:
+            self._register(self.broker)
+        self._add_steps()
+
+    def _register(self, broker: Broker) -> None:
         options = self._options
-        exchange = MasterExchange(
-            self.broker.state,
-            self.broker.configuration,
-            self._certificate(),
-        )
+        exchange = MasterExchange(broker.state, broker.configuration, self._certificate())
         if self.master is None:
             masters = MasterClient(options.masters)
             self._remote = RemoteMasterLink(exchange, masters, heartbeat_ms=options.heartbeat_ms)
@@ -211,11 +212,11 @@ class TubeMqService:
             return
         self._embedded = EmbeddedMasterLink(exchange, self.master.handle, options.reachable_host)
         self._embedded.sync()
-        if not self.broker.state.serving:
+        if not broker.state.serving:
             raise UsageError("The node's master rejects its own broker; see the log.")
         self.master.watch(self._embedded.sync)
         ids = names(options).keys()
-        self._adoption = TopicSync(self.master, options.broker_id, self.broker.core, ids)
+        self._adoption = TopicSync(self.master, options.broker_id, broker.core, ids)
         self._adoption.sync()
 
     async def ready(self) -> None:
@@ -224,15 +225,21 @@ class TubeMqService:
             await self._remote.ready.wait()
 
     def tick(self) -> None:
-        """Do periodic work; call it about every 100 ms."""
-        now_ms = self._now_ms()
+        """Run the periodic steps; call it about every 100 ms."""
+        self.upkeep.tick()
+
+    def _add_steps(self) -> None:
+        parts: list[Step | Upkeep] = []
         if self.master is not None:
-            self.master.tick()
-        if self._embedded is not None and now_ms >= self._next_report_ms:
-            self._next_report_ms = now_ms + self._options.heartbeat_ms
-            self._embedded.sync()
+            parts.append(self.master.upkeep)
+        if self._embedded is not None:
+            every_ms = self._options.heartbeat_ms
+            parts.append(Step("reporting to the node's TubeMQ master", self.sync, every_ms))
         if self.broker is not None:
-            self.broker.tick()
+            parts.append(self.broker.upkeep)
+        self.upkeep.add(*parts)
+        if self._remote is not None:
+            self.upkeep.watch(self._remote.upkeep)
 
     def sync(self) -> None:
         """Report the broker's state to the master of this node at once."""

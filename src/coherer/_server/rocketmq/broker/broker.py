@@ -10,9 +10,10 @@ sent back wait for the name servers by themselves, because they are answered whe
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from coherer._common.upkeep import Step, Upkeep
 from coherer._rules.common.java_json import DataVersion
 from coherer._rules.rocketmq.acl import PUB
 from coherer._rules.rocketmq.transaction_checks import CheckOptions
@@ -56,6 +57,7 @@ class RocketBroker:
         state: shared by the handlers.
         remoting: serves connections to the main port.
         fast_remoting: serves connections to the port two below, which does not answer pulls.
+        upkeep: the periodic steps.
     """
 
     def __init__(self, options: RocketOptions, core: Core, *, access: Access | None = None) -> None:
@@ -85,6 +87,28 @@ class RocketBroker:
         self.remoting = self._serve({**requests, **fast})
         self.fast_remoting = self._serve(fast)
         self._codes = frozenset((*requests, *map(int, SEND_CODES)))
+        self.upkeep = self._steps()
+
+    def _steps(self) -> Upkeep:
+        state, access = self.state, self.access
+
+        def as_master(work: Callable[[], None]) -> Callable[[], None]:
+            return lambda: None if state.is_slave else work()
+
+        upkeep = Upkeep(
+            Step("ending held pulls", lambda: self.pulls.suspended.expire(state.now_ms())),
+            self.clients.upkeep,
+            Step("taking statistics", lambda: state.counters.tick(state.now_ms())),
+            Step("delivering delayed messages", as_master(self.delays.tick)),
+            Step("delivering timed messages", as_master(self.timers.tick)),
+            Step("checking transactions", as_master(self.transactions.tick)),
+            Step("closing idle connections", self.remoting.tick),
+            Step("closing idle connections", self.fast_remoting.tick),
+            now_ms=state.now_ms,
+        )
+        if access is not None:
+            upkeep.add(Step("reloading ACL files", lambda: access.tick(state.now_ms())))
+        return upkeep
 
     def _open_transactions(self, options: RocketOptions) -> TransactionService:
         access = self.access
@@ -110,18 +134,7 @@ class RocketBroker:
 
     def tick(self) -> None:
         """Run periodic work; call it every 100 ms or so."""
-        now_ms = self.state.now_ms()
-        self.pulls.suspended.expire(now_ms)
-        self.clients.tick()
-        self.state.counters.tick(now_ms)
-        if self.access is not None:
-            self.access.tick(now_ms)
-        if not self.state.is_slave:
-            self.delays.tick()
-            self.timers.tick()
-            self.transactions.tick()
-        self.remoting.tick()
-        self.fast_remoting.tick()
+        self.upkeep.tick()
 
     async def save(self) -> None:
         """Write changed files; call it every few seconds, like `Core.save_positions`.

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from coherer import limits
-from coherer._common.clock import IntervalTimer
 from coherer._common.logs import Log
+from coherer._common.upkeep import Step, Upkeep
 from coherer._record.system_topics import RETRY_PREFIX
 from coherer._rules.common.topics import UNIT_SUB
 from coherer._rules.rocketmq.clients import (
@@ -56,8 +56,11 @@ class ClientHandler:
 
     def __init__(self, state: RocketState) -> None:
         self._state = state
-        self._housekeeping = IntervalTimer(HOUSEKEEPING_MS, state.now_ms())
-        self._lock_check = IntervalTimer(LOCK_CHECK_MS, state.now_ms())
+        self.upkeep = Upkeep(
+            Step("expiring queue locks", self._expire_locks, LOCK_CHECK_MS),
+            Step("expiring RocketMQ clients", self._expire_clients, HOUSEKEEPING_MS),
+            now_ms=state.now_ms,
+        )
         self._saved_filters = b""
         self._load_filters()
 
@@ -266,14 +269,12 @@ class ClientHandler:
 
     # -- periodic work
 
-    def tick(self) -> None:
-        """Drop clients and locks that have expired; call it every second or so."""
+    def _expire_locks(self) -> None:
+        for group, refused in self._state.locks.forget_expired(self._state.now_ms()).items():
+            self._notify_refused(group, refused)
+
+    def _expire_clients(self) -> None:
         now_ms = self._state.now_ms()
-        if self._lock_check.is_due(now_ms):
-            for group, refused in self._state.locks.forget_expired(now_ms).items():
-                self._notify_refused(group, refused)
-        if not self._housekeeping.is_due(now_ms):
-            return
         gone = [*self._state.producers.expire(now_ms), *self._state.consumers.expire(now_ms)]
         for channel in dict.fromkeys(gone):
             channel.close()

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, M
 from typing import Final
 
 from coherer._common.logs import Log
+from coherer._common.upkeep import Step, Upkeep
 from coherer._record.system_topics import HISTORY_TOPIC
 from coherer._rules.common.topics import Topic, TopicTable
 from coherer._rules.rocketmq.routes import BrokerRegistration, MasterAddress, QueueData, RouteTable
@@ -204,6 +205,7 @@ class RemoteRegistrar:
 
     Attributes:
         ready: set when one of them has accepted the registration.
+        upkeep: counts failed registrations.
     """
 
     def __init__(
@@ -223,12 +225,21 @@ class RemoteRegistrar:
         self._silent: set[str] = set()
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._wait_s = dict.fromkeys(addresses, PERIOD_S)
+        self.upkeep = Upkeep(*map(self._step, addresses))
         self.ready = asyncio.Event()
 
     def start(self) -> None:
         """Register, and keep registered in the background."""
         self._registration.topics.watch(self.sync)
-        self._tasks = [asyncio.create_task(self._keep(address)) for address in self._addresses]
+        self._tasks = self.upkeep.start()
+
+    def _step(self, address: str) -> Step:
+        return Step(
+            f"registering with name server {address}",
+            lambda: self._keep(address),
+            pause=lambda: self._wait(address, self._wait_s[address]),
+        )
 
     def sync(self) -> None:
         """Register the current topics with all name servers soon."""
@@ -286,26 +297,21 @@ class RemoteRegistrar:
                 _log.warning("Could not unregister from a name server: %s", sent)
 
     async def _keep(self, address: str) -> None:
-        while True:
-            self._changed[address].clear()
-            waiting = self._waiting.pop(address, ())
-            wait_s = PERIOD_S
-            try:
-                await self._register(address)
-            except CohererError as error:
-                wait_s = RETRY_S
-                self._trouble[address] = str(error)
-                _log.warning("Registration with name server %s failed: %s", address, error)
-            except Exception:  # noqa: BLE001 - the other name servers must not be affected
-                _log.exception("Unhandled error while registering with name server %s", address)
-            else:
-                self._silent.discard(address)
-                if self._trouble.pop(address, None) is not None:
-                    _log.info("Registered with name server %s again", address)
-                self.ready.set()
-            finally:
-                self._answer(waiting)
-            await self._wait(address, wait_s)
+        self._changed[address].clear()
+        waiting = self._waiting.pop(address, ())
+        self._wait_s[address] = PERIOD_S
+        try:
+            await self._register(address)
+        except CohererError as error:
+            self._wait_s[address] = RETRY_S
+            self._trouble[address] = str(error)
+            raise
+        finally:
+            self._answer(waiting)
+        self._silent.discard(address)
+        if self._trouble.pop(address, None) is not None:
+            _log.info("Registered with name server %s again", address)
+        self.ready.set()
 
     @staticmethod
     def _answer(waiting: Iterable[asyncio.Future[None]]) -> None:

@@ -22,6 +22,7 @@ from typing import Final
 
 from coherer import _net as net
 from coherer._common.logs import Log
+from coherer._common.upkeep import Step, Upkeep
 from coherer._rules.common.offsets import OffsetTable
 from coherer._rules.common.topics import TopicTable
 from coherer._rules.rocketmq.groups import GroupTable
@@ -31,7 +32,7 @@ from coherer._server.rocketmq.remoting_client import RemotingClient, host_and_po
 from coherer._store.replica import whole_bytes
 from coherer._wire.rocketmq import fastjson
 from coherer._wire.rocketmq.codes import RequestCode, refused
-from coherer.errors import CohererError, ProtocolError
+from coherer.errors import CohererError, ProtocolError, UnavailableError
 
 _log = Log(logging.getLogger(__name__))
 
@@ -52,6 +53,7 @@ class HaSlave:
     Attributes:
         address: the master's replication port as host:port; "" while it is unknown.
         link: the connection; None without one.
+        upkeep: counts failures of copying the log.
     """
 
     def __init__(
@@ -63,11 +65,12 @@ class HaSlave:
         self.link: MasterLink | None = None
         self._retry_s = retry_s
         self._known = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self.upkeep = Upkeep(Step("copying the master's log", self._follow_once, pause=self._pause))
+        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Follow the master in the background until `close`."""
-        self._task = asyncio.get_running_loop().create_task(self._follow())
+        self._tasks = self.upkeep.start()
 
     def found(self, address: str) -> None:
         """Set the master's address."""
@@ -85,28 +88,32 @@ class HaSlave:
 
     async def close(self) -> None:
         """Stop following."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.link is not None:
             self.link.connection.close()
 
-    async def _follow(self) -> None:
-        while True:
-            await self._known.wait()
-            try:
-                host, port = host_and_port(self.address)
-                self.link = await net.dial(host, port, self._make, tls=self._tls)
-                await self.link.ended.wait()
-                trouble = self.link.trouble
-            except CohererError as error:
-                trouble = str(error)
-            except Exception as error:  # noqa: BLE001 - keep following in any case
-                _log.exception("Unhandled error while copying the master's log")
-                trouble = repr(error)
+    async def _follow_once(self) -> None:
+        """Copy the log until the connection ends.
+
+        Raises:
+            UnavailableError: it has ended, or cannot be made.
+        """
+        await self._known.wait()
+        try:
+            host, port = host_and_port(self.address)
+            self.link = await net.dial(host, port, self._make, tls=self._tls)
+            await self.link.ended.wait()
+            raise UnavailableError(
+                f"Copying the master's log failed, retrying: {self.link.trouble}",
+                server=self.address,
+            )
+        finally:
             self.link = None
-            _log.warning("Copying the master's log failed, retrying: %s", trouble)
-            await asyncio.sleep(self._retry_s)
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._retry_s)
 
     def _make(self, connection: net.Connection) -> MasterLink:
         return MasterLink(self.core, connection)
@@ -207,6 +214,7 @@ class MetadataSync:
 
     Attributes:
         master: its address as host:port; "" while it is unknown.
+        upkeep: counts failures of copying the metadata.
     """
 
     def __init__(
@@ -221,17 +229,19 @@ class MetadataSync:
             (RequestCode.GET_ALL_DELAY_OFFSET, delays),
             (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self._take_groups),
         )
-        self._task: asyncio.Task[None] | None = None
+        self._wait_s = FIRST_S
+        self.upkeep = Upkeep(Step("copying the master's metadata", self._copy, pause=self._pause))
+        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Run in the background until `close`."""
-        self._task = asyncio.get_running_loop().create_task(self._repeat())
+        self._tasks = self.upkeep.start()
 
     async def close(self) -> None:
         """Stop."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def run_once(self) -> None:
         """Copy everything once.
@@ -249,19 +259,13 @@ class MetadataSync:
                 )
             take(bytes(answer.body))
 
-    async def _repeat(self) -> None:
-        wait_s = FIRST_S
-        while True:
-            await asyncio.sleep(wait_s)
-            wait_s = PERIOD_S
-            if not self.master:
-                continue
-            try:
-                await self.run_once()
-            except CohererError as error:
-                _log.warning("Copying the master's metadata failed, retrying: %s", error)
-            except Exception:  # noqa: BLE001 - the next response may be valid
-                _log.exception("Unhandled error while copying the metadata of %s", self.master)
+    async def _copy(self) -> None:
+        if self.master:
+            await self.run_once()
+
+    async def _pause(self) -> None:
+        wait_s, self._wait_s = self._wait_s, PERIOD_S
+        await asyncio.sleep(wait_s)
 
     def _take_topics(self, body: bytes) -> None:
         if self._core.topics.follow(TopicTable.load(body, fastjson.loads_unlimited)):

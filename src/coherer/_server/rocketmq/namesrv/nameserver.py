@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from coherer._common.clock import IntervalTimer
 from coherer._common.logs import Log
+from coherer._common.upkeep import Step, Upkeep
 from coherer._net import Connection, Receiver
 from coherer._rules.common.java_json import DataVersion
 from coherer._rules.rocketmq.routes import (
@@ -325,7 +325,6 @@ class NameServer:
             Code.REGISTER_BROKER: registry.register,
             **{code: without_channel(handler) for code, handler in anyone.items()},
         }
-        self._access = access
         self._remoting = RemotingServer(
             self.handlers,
             closed=self._closed,
@@ -335,21 +334,24 @@ class NameServer:
             now_ms=now_ms,
         )
         self._now_ms = now_ms
-        self._scan = IntervalTimer(SCAN_MS, now_ms())
+        self.upkeep = Upkeep(
+            Step("closing idle connections", self._remoting.tick),
+            Step("expiring registered brokers", self._expire, SCAN_MS),
+            now_ms=now_ms,
+        )
+        if access is not None:
+            self.upkeep.add(Step("reloading ACL files", lambda: access.tick(now_ms())))
 
     def make(self, connection: Connection) -> Receiver:
         """Create the receiver of a new connection."""
         return self._remoting.make(connection)
 
     def tick(self) -> None:
-        """Remove expired brokers; call it every second or so."""
-        now_ms = self._now_ms()
-        if self._access is not None:
-            self._access.tick(now_ms)
-        if not self._scan.is_due(now_ms):
-            return
-        self._remoting.tick()
-        for link in self.routes.expire(now_ms):
+        """Run the periodic steps; call it every second or so."""
+        self.upkeep.tick()
+
+    def _expire(self) -> None:
+        for link in self.routes.expire(self._now_ms()):
             if isinstance(link, Channel):
                 _log.warning(
                     "Removed the broker at %s: its registration has expired",

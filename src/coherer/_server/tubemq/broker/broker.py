@@ -26,6 +26,7 @@ from collections.abc import Container, Iterable
 
 from coherer import _net as net
 from coherer._common.logs import Log
+from coherer._common.upkeep import Step, Upkeep
 from coherer._rules.common.origins import Origin
 from coherer._server.core.core import Core
 from coherer._server.tubemq.broker.gets import GetHandler
@@ -50,6 +51,9 @@ class Broker:
     Args:
         options: the options.
         core: the state that both protocols share; the caller opens and closes it.
+
+    Attributes:
+        upkeep: the periodic steps.
     """
 
     def __init__(self, options: BrokerOptions, core: Core) -> None:
@@ -59,6 +63,10 @@ class Broker:
         self.send_cache = SendCache(self.state, self.mapper)
         self.gets = GetHandler(self.state, self.mapper)
         self.consumers = self.gets.consumers
+        self.upkeep = Upkeep(
+            Step("ending held gets and leases", lambda: self.gets.expire(self.state.now_ms())),
+            now_ms=core.now_ms,
+        )
         self.configuration = BrokerConfiguration(self.state, core.remove_topic)
         core.on_arrival(self.gets.messages_arrived)
         core.on_removal(self._end_leases_of)
@@ -66,8 +74,8 @@ class Broker:
         core.on_idle_check(self._topics_in_use)
 
     def tick(self) -> None:
-        """Apply timeouts; call it about every 100 ms."""
-        self.gets.expire(self.state.now_ms())
+        """Run the periodic steps; call it about every 100 ms."""
+        self.upkeep.tick()
 
     def close(self) -> None:
         """Stop serving requests. Pending sends are answered when the core is closed."""

@@ -25,6 +25,7 @@ from google.protobuf.message import Message
 from coherer import _net as net
 from coherer import limits
 from coherer._common.logs import Log
+from coherer._common.upkeep import Step, Upkeep
 from coherer._rules.common.topics import Topic
 from coherer._server.tubemq.broker.state import REMOVED, REMOVING, BrokerState
 from coherer._wire.tubemq import messages as pb
@@ -401,6 +402,7 @@ class RemoteMasterLink:
 
     Attributes:
         ready: set when a master has accepted the broker.
+        upkeep: counts unexpected failures of heartbeats.
     """
 
     def __init__(
@@ -415,18 +417,22 @@ class RemoteMasterLink:
         self._masters = masters
         self._heartbeat_s = heartbeat_ms / 1000
         self._retry_s = retry_ms / 1000
-        self._task: asyncio.Task[None] | None = None
+        self._failed = False
+        self.upkeep = Upkeep(
+            Step("sending heartbeats to TubeMQ masters", self._exchange_once, pause=self._pause)
+        )
+        self._tasks: list[asyncio.Task[None]] = []
         self.ready = asyncio.Event()
 
     def start(self) -> None:
         """Register, and stay registered, in a background task."""
-        self._task = asyncio.create_task(self._run())
+        self._tasks = self.upkeep.start()
 
     async def close(self) -> None:
         """Unregister the broker."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         close_request = self._exchange.close_request()
         try:
             if close_request is not None:
@@ -436,19 +442,21 @@ class RemoteMasterLink:
         finally:
             self._masters.close()
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                for _ in range(SETTLE_ROUNDS):
-                    answer = await self._masters.call(*self._exchange.next_request())
-                    if not self._exchange.handle_answer(answer):
-                        self.ready.set()
-                        break
-            except CohererError as error:
-                self._exchange.failed(error)
-                await asyncio.sleep(self._retry_s)
-            else:
-                await asyncio.sleep(self._heartbeat_s)
+    async def _exchange_once(self) -> None:
+        self._failed = True
+        try:
+            for _ in range(SETTLE_ROUNDS):
+                answer = await self._masters.call(*self._exchange.next_request())
+                if not self._exchange.handle_answer(answer):
+                    self.ready.set()
+                    break
+        except CohererError as error:
+            self._exchange.failed(error)
+        else:
+            self._failed = False
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._retry_s if self._failed else self._heartbeat_s)
 
 
 class MasterClient:

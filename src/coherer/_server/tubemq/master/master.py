@@ -26,6 +26,7 @@ from google.protobuf.message import Message as PbMessage
 
 from coherer._common import clock
 from coherer._common.logs import Log
+from coherer._common.upkeep import Step, Upkeep
 from coherer._net import Connection
 from coherer._rules.tubemq.groups import GroupKind
 from coherer._rules.tubemq.records import CatalogError, TopicStatus
@@ -64,6 +65,8 @@ _CODE_ONLY = frozenset(
     {methods.CONSUMER_REGISTER_V2, methods.CONSUMER_HEARTBEAT_V2, methods.GET_PARTITION_META}
 )
 
+_BALANCE = "balancing TubeMQ groups"
+
 
 class Master:
     """A TubeMQ master without sockets.
@@ -84,6 +87,7 @@ class Master:
     Attributes:
         state: what the handlers share; for the HTTP administration and for tests.
         brokers: the handler for requests of brokers.
+        upkeep: the periodic steps; they do nothing while the master is a standby.
     """
 
     def __init__(
@@ -98,6 +102,7 @@ class Master:
         if wall_ms is None:
             wall_ms = clock.wall_ms if now_ms is clock.now_ms else now_ms
         self.state = MasterState(options or MasterOptions(), load, save, now_ms, wall_ms)
+        self.upkeep = self._steps()
         self._open()
 
     def _open(self) -> None:
@@ -158,25 +163,47 @@ class Master:
     # -- periodic work
 
     def tick(self) -> None:
-        """Apply timeouts, balance groups and renew tokens; call it every 100 ms to 1 s."""
-        state = self.state
-        if state.standby:
-            return
-        now_ms = state.now_ms()
+        """Run the periodic steps; call it every 100 ms to 1 s."""
+        self.upkeep.tick()
+
+    def _steps(self) -> Upkeep:
+        def active(work: Callable[[MasterState, int], object]) -> Callable[[], None]:
+            def step() -> None:
+                if not self.standby:
+                    work(self.state, self.state.now_ms())
+
+            return step
+
+        return Upkeep(
+            Step("expiring TubeMQ producers", active(self._expire_producers)),
+            Step("expiring TubeMQ consumers", active(self._expire_consumers)),
+            Step("expiring TubeMQ brokers", active(self._expire_brokers)),
+            Step("renewing visit tokens", active(lambda it, now: it.visit_tokens.rotate(now))),
+            Step("applying changed topics", active(MasterState.apply_changes)),
+            Step(_BALANCE, active(self._balance)),
+            Step("saving group members", active(MasterState.save_members)),
+            now_ms=self.state.now_ms,
+        )
+
+    def _expire_producers(self, state: MasterState, now_ms: int) -> None:
+        state.counters.producers_timed_out += len(state.producers.expire(now_ms))
+
+    def _expire_consumers(self, state: MasterState, now_ms: int) -> None:
         counters, kinds = state.counters, {g.name: g.subscription.kind for g in state.groups}
-        counters.producers_timed_out += len(state.producers.expire(now_ms))
         consumers = state.groups.expire(now_ms)
         counters.consumers_timed_out += len(consumers)
         groups = {name for name, _ in consumers if state.groups.get(name) is None}
         counters.groups_timed_out += len(groups)
         client_balanced = [name for name in groups if kinds[name] is GroupKind.CLIENT_BALANCED]
         counters.client_balanced_timed_out += len(client_balanced)
-        counters.brokers_timed_out += len(state.broker_registry.expire(now_ms))
-        state.visit_tokens.rotate(now_ms)
-        state.apply_changes(now_ms)
+
+    def _expire_brokers(self, state: MasterState, now_ms: int) -> None:
+        state.counters.brokers_timed_out += len(state.broker_registry.expire(now_ms))
+
+    def _balance(self, state: MasterState, now_ms: int) -> None:
         for group in state.groups.due(now_ms):
-            state.balance(group, now_ms)
-        state.save_members(now_ms)
+            with self.upkeep.guard(_BALANCE):
+                state.balance(group, now_ms)
 
     def close(self) -> None:
         """Save the members of groups, for which the groups wait after a restart."""
