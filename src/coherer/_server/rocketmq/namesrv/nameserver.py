@@ -334,13 +334,7 @@ class NameServer:
             now_ms=now_ms,
         )
         self._now_ms = now_ms
-        self.upkeep = Upkeep(
-            Step("closing idle connections", self._remoting.tick),
-            Step("expiring registered brokers", self._expire, SCAN_MS),
-            now_ms=now_ms,
-        )
-        if access is not None:
-            self.upkeep.add(Step("reloading ACL files", lambda: access.tick(now_ms())))
+        self.upkeep = self._steps(access)
 
     def make(self, connection: Connection) -> Receiver:
         """Create the receiver of a new connection."""
@@ -349,6 +343,16 @@ class NameServer:
     def tick(self) -> None:
         """Run the periodic steps; call it every second or so."""
         self.upkeep.tick()
+
+    def _steps(self, access: Access | None) -> Upkeep:
+        upkeep = Upkeep(
+            Step("closing idle connections", self._remoting.tick),
+            Step("expiring registered brokers", self._expire, SCAN_MS),
+            now_ms=self._now_ms,
+        )
+        if access is not None:
+            upkeep.add(Step("reloading ACL files", lambda: access.tick(self._now_ms())))
+        return upkeep
 
     def _expire(self) -> None:
         for link in self.routes.expire(self._now_ms()):
