@@ -29,6 +29,7 @@ class FakeQueues:
         self.records: defaultdict[int, list[bytes]] = defaultdict(list)
         self.offsets: dict[tuple[str, int], int] = {}
         self.others: list[str] = []
+        self.copied: dict[str, int] = {}  # how many messages a slave has copied
         self.package = 2
         self.held: list[Any] = []
         cluster.topics["demo"] = queues
@@ -61,8 +62,10 @@ class FakeQueues:
             self.pull(asked)
 
     def end(self, asked: Any) -> int:
-        retry = asked.fields["topic"] != "demo"
-        return 0 if retry else len(self.records[int(asked.fields["queueId"])])
+        if asked.fields["topic"] != "demo":  # the retry topic
+            return 0
+        end = len(self.records[int(asked.fields["queueId"])])
+        return min(end, self.copied.get(asked.broker, end))
 
     def answer(self, asked: Any, offset: int) -> None:
         asked.answer(fields={"offset": str(offset)})
@@ -84,6 +87,9 @@ class FakeQueues:
 
     def pull(self, asked: Any) -> None:
         offset, end = int(asked.fields["queueOffset"]), self.end(asked)
+        if offset >= end and asked.broker in self.copied:
+            asked.answer(19, "NO_NEW_MESSAGE", self.head(offset, end))
+            return
         if offset >= end:
             self.held.append(asked)
             return

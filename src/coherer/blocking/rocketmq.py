@@ -377,20 +377,28 @@ class Client(ClientFacade[aio.Client]):
             ),
         )
 
-    def reader(self, partition: Queue, offset: int, *, end: int | None = None) -> Reader:
+    def reader(
+        self, partition: Queue, offset: int, *, end: int | None = None, masters_only: bool = False
+    ) -> Reader:
         """Make a reader of a range of one queue, without a group.
+
+        A slave may serve messages, but only the master decides that a range contains no more.
 
         Args:
             partition: one of `partitions`.
             offset: where to begin.
             end: one after the last offset to read; the end of the queue at the start when None.
+            masters_only: read nothing from slaves.
 
         Raises:
             UsageError: the range is invalid.
             ClosedError, ForkedError: the client cannot be used here.
         """
         return Reader(
-            self._portal, self._portal.do(lambda: self._inner.reader(partition, offset, end=end))
+            self._portal,
+            self._portal.do(
+                lambda: self._inner.reader(partition, offset, end=end, masters_only=masters_only)
+            ),
         )
 
     def partitions(self, topic: str) -> list[Queue]:
@@ -403,7 +411,9 @@ class Client(ClientFacade[aio.Client]):
         return self._portal.call(lambda: self._inner.partitions(topic))
 
     def offsets(self, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
-        """The offsets of a topic's queues at the brokers.
+        """The offsets of a topic's queues at the masters of its brokers.
+
+        Slaves are not asked while a master is down, because their copies may be behind.
 
         Returns:
             Broker name and queue number, to the oldest offset and one after the newest.

@@ -6,6 +6,8 @@ import pytest
 
 from coherer._wire.rocketmq.bodies import BrokerData, QueueData, TopicRoute
 from coherer._wire.rocketmq.codes import RequestCode
+from coherer.errors import UnavailableError
+from coherer.rocketmq import Reader
 from coherer.rocketmq import connect as connect_rocketmq
 from tests.client.rocket_broker import STORE, ZERO, FakeQueues, one, reading
 
@@ -70,3 +72,86 @@ async def test_offsets_are_not_stored_at_a_slave(cluster2, pair) -> None:
             pair.pulls()[-1].answer(19, "NO_NEW_MESSAGE", pair.head(4, 4))
     [told] = cluster2.asked(STORE)
     assert (told.broker, told.fields["commitOffset"]) == ("broker-a", "4")
+
+
+def sends_to_slave(pair: FakeQueues) -> None:
+    """The master suggests its slave for everything behind the first package."""
+    pair.head = lambda next_offset, end: FakeQueues.head(  # type: ignore[method-assign]
+        next_offset, end, broker=1
+    )
+
+
+async def values(reader: Reader) -> list[bytes]:
+    found: list[bytes] = []
+    while (batch := await reader.read()) is not None:
+        found += batch.bodies()
+    return found
+
+
+async def test_a_slave_that_lags_does_not_end_a_range(cluster2, pair) -> None:
+    pair.put(b"a", b"b", b"c", b"d", b"e", b"f")
+    pair.copied["broker-b"] = 4
+    sends_to_slave(pair)
+    async with connect_rocketmq(cluster2.url) as client, client.reader(ZERO, 0) as reader:
+        assert await values(reader) == [b"a", b"b", b"c", b"d", b"e", b"f"]
+        assert (reader.position, reader.left_out) == (6, 0)
+    asked = [pull.broker for pull in pair.pulls()]
+    assert asked == ["broker-a", "broker-b", "broker-b", "broker-a"]
+
+
+async def test_a_slave_does_not_move_a_range(cluster2, pair) -> None:
+    """It has deleted what its master still has."""
+    pair.put(b"a", b"b", b"c", b"d")
+    sends_to_slave(pair)
+
+    def moved(asked) -> None:
+        if asked.broker == "broker-b":
+            asked.answer(21, "OFFSET_TOO_SMALL", pair.head(4, 4))
+        else:
+            pair.pull(asked)
+
+    cluster2.always(RequestCode.PULL_MESSAGE, moved)
+    async with connect_rocketmq(cluster2.url) as client, client.reader(ZERO, 0) as reader:
+        assert await values(reader) == [b"a", b"b", b"c", b"d"]
+        assert reader.left_out == 0
+
+
+async def test_only_a_master_knows_the_rest_of_a_range(cluster2, pair) -> None:
+    pair.put(b"a", b"b", b"c", b"d")
+    pair.copied["broker-b"] = 2
+    await cluster2.brokers["broker-a"].listener.close()
+    async with (
+        connect_rocketmq(cluster2.url, timeout_ms=500) as client,
+        client.reader(ZERO, 0, end=4) as reader,
+    ):
+        batch = await reader.read()
+        assert batch is not None
+        assert batch.bodies() == [b"a", b"b"]
+        with pytest.raises(UnavailableError):
+            await reader.read()
+
+
+async def test_a_range_can_be_read_from_masters_only(cluster2, pair) -> None:
+    pair.put(b"a", b"b", b"c", b"d")
+    sends_to_slave(pair)
+    async with connect_rocketmq(cluster2.url, timeout_ms=500) as client:
+        async with client.reader(ZERO, 0, masters_only=True) as reader:
+            assert await values(reader) == [b"a", b"b", b"c", b"d"]
+        assert {pull.broker for pull in pair.pulls()} == {"broker-a"}
+        await cluster2.brokers["broker-a"].listener.close()
+        async with client.reader(ZERO, 0, end=4, masters_only=True) as reader:
+            with pytest.raises(UnavailableError):
+                await reader.read()
+
+
+async def test_a_slave_does_not_say_where_queues_end(cluster2, pair) -> None:
+    pair.put(b"a", b"b", b"c")
+    pair.copied["broker-b"] = 1
+    async with connect_rocketmq(cluster2.url, timeout_ms=500) as client:
+        assert await client.offsets("demo") == {("broker-a", 0): (0, 3)}
+        await cluster2.brokers["broker-a"].listener.close()
+        with pytest.raises(UnavailableError):
+            await client.offsets("demo")
+        with pytest.raises(UnavailableError):
+            async with client.reader(ZERO, 0):
+                pass

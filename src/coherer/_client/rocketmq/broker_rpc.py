@@ -159,12 +159,24 @@ class BrokerRpc:
         }
         await self._ask(RequestCode.UPDATE_CONSUMER_OFFSET, queue, fields)
 
-    async def resolve(self, queue: Queue, edge: Edge, time_ms: int = 0) -> int:
-        """The offset of a position in a queue (30, 31, 29), from a slave if necessary."""
+    async def resolve(
+        self, queue: Queue, edge: Edge, time_ms: int = 0, *, masters_only: bool = False
+    ) -> int:
+        """The offset of a position in a queue (30, 31, 29).
+
+        Args:
+            queue: the queue.
+            edge: the position.
+            time_ms: since 1970, for `Edge.TIME`.
+            masters_only: do not ask a slave while the master is down: its copy may be behind.
+        """
         fields = {"topic": queue.topic, "queueId": str(queue.id)}
         if edge is Edge.TIME:
             fields["timestamp"] = str(time_ms)
-        link, _ = await self.link_for_reading(queue.broker, MASTER, queue.topic)
+        if masters_only:
+            link = await self.master(queue.broker, queue.topic)
+        else:
+            link, _ = await self.link_for_reading(queue.broker, MASTER, queue.topic)
         return _offset_of(await self._ask(_EDGE_CODES[edge], queue, fields, link), queue)
 
     # -- groups

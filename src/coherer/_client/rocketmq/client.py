@@ -182,20 +182,28 @@ class Client(BaseClient):
         self._made.add(consumer)
         return consumer
 
-    def reader(self, partition: Queue, offset: int, *, end: int | None = None) -> Reader:
+    def reader(
+        self, partition: Queue, offset: int, *, end: int | None = None, masters_only: bool = False
+    ) -> Reader:
         """Make a reader of a range of one queue, without a group.
+
+        A slave may serve messages, but only the master decides that a range contains no more.
 
         Args:
             partition: one of `partitions`.
             offset: where to begin.
             end: one after the last offset to read; the end of the queue at the start when None.
+            masters_only: read nothing from slaves.
 
         Raises:
             UsageError: the range is invalid.
             ClosedError, ForkedError: the client cannot be used here.
         """
         self._instance.pool.check()
-        reader = Reader(self._rpc, partition, offset, end, timeout_ms=self._options.timeout_ms)
+        timeout_ms = self._options.timeout_ms
+        reader = Reader(
+            self._rpc, partition, offset, end, timeout_ms=timeout_ms, masters_only=masters_only
+        )
         self._made.add(reader)
         return reader
 
@@ -215,7 +223,9 @@ class Client(BaseClient):
         return queues
 
     async def offsets(self, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
-        """The offsets of a topic's queues at the brokers.
+        """The offsets of a topic's queues at the masters of its brokers.
+
+        Slaves are not asked while a master is down, because their copies may be behind.
 
         Returns:
             Broker name and queue number, to the oldest offset and one after the newest.
@@ -228,7 +238,8 @@ class Client(BaseClient):
 
         async def ends(queue: Queue) -> tuple[int, int]:
             oldest, end = await asyncio.gather(
-                self._rpc.resolve(queue, Edge.OLDEST), self._rpc.resolve(queue, Edge.END)
+                self._rpc.resolve(queue, Edge.OLDEST, masters_only=True),
+                self._rpc.resolve(queue, Edge.END, masters_only=True),
             )
             return max(oldest, 0), max(end, oldest, 0)
 

@@ -11,6 +11,9 @@ processed and the next pull is sent without a task in between.
 | the offset is out of range | `FetchHandler.moved`, and the next pull at once |
 | a refusal, or no answer | `FetchHandler.failed`; the next pull after the pause that it returns |
 
+With `exact`, only the master may say that there are no messages or that the offset is out of range:
+if a slave says so, the same pull and all following ones go to the master.
+
 Before each pull the handler returns the offset, or None to stop until `kick`.
 """
 
@@ -98,6 +101,8 @@ class FetchLoop:
         encoder: encodes the pulls.
         handler: decides about pulls and processes their answers.
         timeout_ms: of each pull.
+        exact: whether a slave's missing messages must be read from the master.
+        masters_only: whether to ignore slaves from the beginning.
 
     Attributes:
         deadline: of the pull in flight, by the loop's clock.
@@ -111,6 +116,9 @@ class FetchLoop:
         encoder: PullEncoder,
         handler: FetchHandler,
         timeout_ms: int,
+        *,
+        exact: bool = False,
+        masters_only: bool = False,
     ) -> None:
         self.encoder = encoder
         self.deadline = 0.0
@@ -119,6 +127,8 @@ class FetchLoop:
         self._queue = queue
         self._handler = handler
         self._timeout_s = timeout_ms / 1000
+        self._exact = exact
+        self._masters_only = masters_only
         self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
         self._offset = -1  # of the last pull
@@ -220,7 +230,11 @@ class FetchLoop:
                 partition=self._queue.id,
             )
         answer = parse_pull_response(command)
-        if answer.suggested != self.broker:
+        if self._exact and self.broker != MASTER and answer.code != FOUND:
+            self._masters_only = True
+            self._link = None
+            return False
+        if answer.suggested != self.broker and not self._masters_only:
             self.broker = answer.suggested
             self._link = None
         if answer.code == FOUND:
@@ -239,9 +253,13 @@ class FetchLoop:
     async def _connect(self) -> None:
         try:
             queue = self._queue
-            self._link, self.broker = await self._rpc.link_for_reading(
-                queue.broker, self.broker, queue.topic
-            )
+            if self._masters_only:
+                self._link = await self._rpc.master(queue.broker, queue.topic)
+                self.broker = MASTER
+            else:
+                self._link, self.broker = await self._rpc.link_for_reading(
+                    queue.broker, self.broker, queue.topic
+                )
         except ClosedError:
             self.stop()
             return

@@ -5,6 +5,9 @@ processes one batch the next ones are fetched, up to `PREFETCH_BYTES`. Messages 
 delivered leave a gap: they are counted and logged, and reading continues after them. A batch is
 searched for gaps when the next one is read. By then the application has decoded it, as columns or
 as messages, so it is decoded only once.
+
+A slave may serve messages. It never ends or moves a range, because its copy may be behind or may
+have been cleaned at other times: what a slave does not have is read from the master.
 """
 
 from __future__ import annotations
@@ -169,6 +172,7 @@ class Reader(Lifecycle):
         end: one after the last offset to read; the end of the queue at the start when None.
         timeout_ms: how long to retry when the broker does not answer.
         max_messages: the maximum number of messages of one pull.
+        masters_only: read nothing from slaves.
 
     Attributes:
         partition: the queue that is read.
@@ -188,6 +192,7 @@ class Reader(Lifecycle):
         *,
         timeout_ms: int = 10_000,
         max_messages: int = MAX_MESSAGES,
+        masters_only: bool = False,
     ) -> None:
         if offset < 0 or (end is not None and end < offset):
             raise UsageError(f"A range cannot go from {offset} to {end}.")
@@ -202,6 +207,7 @@ class Reader(Lifecycle):
         self._rpc = rpc
         self._timeout_ms = timeout_ms
         self._max_messages = max_messages
+        self._masters_only = masters_only
         self._state = "new"
         self._fetched: _PrefetchedRange
         self._fetching: FetchLoop
@@ -229,7 +235,7 @@ class Reader(Lifecycle):
         await self._rpc.instance.start()
         await self._rpc.instance.routes.route(self.partition.topic)
         if self.end is None:
-            end = await self._rpc.resolve(self.partition, Edge.END)
+            end = await self._rpc.resolve(self.partition, Edge.END, masters_only=True)
             self.end = max(end, self.position)
         encoder = PullEncoder(
             TOOLS_GROUP,
@@ -242,7 +248,15 @@ class Reader(Lifecycle):
             self.partition, self.position, self.end, self._max_messages, self._timeout_ms
         )
         timeout_ms = min(self._timeout_ms, SLACK_MS)
-        self._fetching = FetchLoop(self._rpc, self.partition, encoder, self._fetched, timeout_ms)
+        self._fetching = FetchLoop(
+            self._rpc,
+            self.partition,
+            encoder,
+            self._fetched,
+            timeout_ms,
+            exact=True,
+            masters_only=self._masters_only,
+        )
         self._state = "open"
         self._fetching.kick()
 
