@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import select
@@ -16,13 +17,33 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from rich.console import Console, RenderableType
 from typer.testing import CliRunner
 
 import coherer
 from coherer._client.tubemq.admin import Admin, GroupState, TopicState
 from coherer._client.tubemq.admin import PartitionState as TubePartition
+from coherer._common.node_status import (
+    LimitStatus,
+    ListenerStatus,
+    NodeStatus,
+    Rate,
+    StatusWarning,
+)
 from coherer.cli.main import app
-from coherer.cli.top import Rates, Snapshot, Sort, ordered, rates, take_snapshot
+from coherer.cli.status import BrokerLine, Status
+from coherer.cli.status import rendered as rendered_status
+from coherer.cli.top import (
+    GroupRate,
+    Rates,
+    Snapshot,
+    Sort,
+    TopicRate,
+    ordered,
+    rates,
+    take_snapshot,
+)
+from coherer.cli.top import rendered as rendered_top
 from coherer.message import Message
 from coherer.testing import EmbeddedNode, embedded_node
 
@@ -204,9 +225,9 @@ def test_top_sorts_and_quits_by_keys(node: EmbeddedNode, terminals: list[Termina
 def test_watch_redraws_the_status(node: EmbeddedNode, terminals: list[Terminal]) -> None:
     terminal = Terminal("status", "-u", node.url, "--watch", "--interval", "0.2")
     terminals.append(terminal)
-    terminal.until("HTTP administration")
+    terminal.until("unsent answers")
     terminal.press("")
-    terminal.until("HTTP administration")
+    terminal.until("unsent answers")
     terminal.process.send_signal(signal.SIGINT)
     assert terminal.exit_code() in {1, 130}
 
@@ -238,3 +259,66 @@ async def test_a_store_of_javas_broker_counts_once() -> None:
     found = rates(msgspec.structs.replace(before, at_s=after.at_s - 10), after, Sort.RATE)
     assert [(one.in_per_s, one.messages) for one in found.topics] == [(12, 320)]
     assert [(one.out_per_s, one.lag) for one in found.groups] == [(12, 120)]
+
+
+def crowded(warnings: int = 2) -> Status:
+    """The status of a node with many ports, limits and brokers."""
+    node = NodeStatus(
+        version="1.0", pid=7, running_s=90.0, directory="/var/lib/coherer", ready=True, reason="",
+        listeners=tuple(ListenerStatus(f"port {n}", f"127.0.0.1:{n}") for n in range(10)),
+        topics=3, groups=2, rates=(Rate("messages in", 1.0, 2.0),), disk=None,
+        limits=tuple(LimitStatus(f"limit {n}", 1, 10) for n in range(3)), memory_bytes=1 << 20,
+        loop_lag_ms=4.0,
+        warnings=tuple(StatusWarning(f"Problem {n}.", "Do this.") for n in range(warnings)),
+    )  # fmt: skip
+    brokers = tuple(
+        BrokerLine(f"broker-{n}", f"10.0.0.{n}:10911", "V4_9_3", True, 1.0, 1.0) for n in range(30)
+    )
+    return Status(brokers, 3, 2, 7, node)
+
+
+def screen_of(view: RenderableType, height: int) -> list[str]:
+    """The lines of a view on a terminal 80 characters wide, which must fit."""
+    console = Console(width=80, height=height, file=io.StringIO())
+    console.print(view)
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    lines = file.getvalue().splitlines()
+    assert len(lines) <= height, lines
+    return [line.rstrip() for line in lines]
+
+
+def test_warnings_come_first_and_tables_are_cut_to_the_screen() -> None:
+    console = Console(width=80, height=24, file=io.StringIO())
+    lines = screen_of(rendered_status(crowded(), console, 23), 23)
+    assert lines[0].startswith("coherer 1.0, process 7: ready")
+    assert lines[1:3] == ["! Problem 0. Do this.", "! Problem 1. Do this."]
+    text = "\n".join(lines)
+    assert re.search(r"broker-0\b", text)
+    cut = re.search(r"… (\d+) more", text)
+    assert cut is not None, text
+    assert int(cut[1]) + len(re.findall(r"^broker-\d", text, re.MULTILINE)) == 30
+    assert lines[-1] == "Not shown: limits, ports."
+    whole = screen_of(rendered_status(crowded(), console), 200)
+    assert any(line.startswith("port 9") for line in whole), "without a screen nothing is cut"
+
+
+def test_more_warnings_than_lines_are_counted() -> None:
+    console = Console(width=80, height=24, file=io.StringIO())
+    lines = screen_of(rendered_status(crowded(60), console, 23), 23)
+    shown = [line for line in lines if line.startswith("! Problem")]
+    assert f"… {60 - len(shown)} more" in lines
+    assert len(shown) > 15
+
+
+def test_top_fits_the_screen_and_counts_what_it_leaves_out() -> None:
+    long_name = "a-topic-with-a-name-that-is-far-too-long-for-a-column-of-a-narrow-terminal-"
+    found = Rates(
+        1.0,
+        tuple(TopicRate(f"{long_name}{n}", 1.0, 5) for n in range(40)),
+        tuple(GroupRate(f"{long_name}{n}", f"{long_name}{n}", 1, 1.0, 9) for n in range(40)),
+    )
+    console = Console(width=80, height=24, file=io.StringIO())
+    lines = screen_of(rendered_top(found, Sort.LAG, console, 24), 24)
+    assert len([line for line in lines if re.fullmatch(r"… \d+ more", line)]) == 2
+    assert "q: quit" in " ".join(lines[:2])

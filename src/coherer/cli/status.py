@@ -30,9 +30,10 @@ from coherer.cli.common import (
     is_rocketmq,
     print_json,
 )
+from coherer.cli.fitting import Part, fitted
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
     from coherer._client.rocketmq.admin import Admin as RocketAdmin
     from coherer._client.tubemq.admin import Admin
@@ -152,68 +153,76 @@ def status(
     from rich.console import Console
 
     console = Console()
-    console.print(rendered(found))
+    console.print(rendered(found, console))
 
 
 async def _watch(admin: AnyAdmin, interval_s: float, *, rocketmq: bool, as_json: bool) -> None:
+    from rich.console import Console
     from rich.live import Live
 
     if as_json:
         while True:
             print_json(await read_status(admin, rocketmq=rocketmq))
             await asyncio.sleep(interval_s)
-    with Live(rendered(await read_status(admin, rocketmq=rocketmq)), auto_refresh=False) as live:
+    console = Console()
+
+    async def view() -> RenderableType:
+        found = await read_status(admin, rocketmq=rocketmq)
+        # The cursor is below the last line.
+        height = console.height - 1 if console.is_terminal else None
+        return rendered(found, console, height)
+
+    with Live(await view(), console=console, auto_refresh=False) as live:
         while True:
             await asyncio.sleep(interval_s)
-            live.update(rendered(await read_status(admin, rocketmq=rocketmq)), refresh=True)
+            live.update(await view(), refresh=True)
 
 
-def rendered(found: Status) -> RenderableType:
-    """Format the status for a terminal."""
-    from rich.console import Group
-    from rich.text import Text
+def rendered(found: Status, console: Console, height: int | None = None) -> RenderableType:
+    """Format the status for a terminal: first the state and what is wrong, then the figures.
 
-    from coherer.cli.common import table
-
-    parts: list[RenderableType] = []
+    Args:
+        found: the status.
+        console: the console, for its width.
+        height: the number of lines that fit; None for any number.
+    """
     node = found.node
-    if node is not None:
-        parts += [_head(node), Text()]
     figures = {
         "topics": cell_text(found.topics),
         "groups": cell_text(found.groups),
         "lag": cell_text(found.lag),
         **({} if node is None else _figures(node)),
     }
-    parts.append(_pairs(figures))
     brokers = [
         (one.name, one.address, one.version, one.running, _rate(one.in_per_s), _rate(one.out_per_s))
         for one in found.brokers
     ]
-    if brokers:
-        columns = ("broker", "address", "version", "running", "in/s", "out/s")
-        parts += [Text(), table(columns, brokers)]
+    parts = [
+        Part("state", (), [] if node is None else _state(node)),
+        Part("figures", (), _pairs(figures)),
+        Part("brokers", ("broker", "address", "version", "running", "in/s", "out/s"), brokers),
+    ]
     if node is not None:
-        parts += [Text(), table(("limit", "in use", "of", ""), map(_limit, node.limits))]
-        for warning in node.warnings:
-            parts.append(
-                Text.assemble(("! ", "bold red"), warning.text, (f" {warning.action}", "dim"))
-            )
-        if not node.warnings:
-            parts.append(Text("No warnings.", style="green"))
-    return Group(*parts)
+        ports = [(one.name, one.address) for one in node.listeners]
+        parts += [
+            Part("limits", ("limit", "in use", "of", ""), [*map(_limit, node.limits)]),
+            Part("ports", ("port", "address"), ports),
+        ]
+    return fitted(parts, console, height)
 
 
-def _head(node: NodeStatus) -> RenderableType:
+def _state(node: NodeStatus) -> list[RenderableType]:
+    """The state of a node, and its warnings."""
     from rich.text import Text
 
     state = ("ready", "bold green") if node.ready else ("not ready", "bold red")
-    text = Text.assemble(f"coherer {node.version}, process {node.pid}: ", state)
-    text.append(f" for {duration(node.running_s)}\n")
-    text.append(f"files in {node.directory}")
-    for one in node.listeners:
-        text.append(f"\n  {one.address:24}{one.name}")
-    return text
+    head = Text.assemble(f"coherer {node.version}, process {node.pid}: ", state)
+    head.append(f" for {duration(node.running_s)}")
+    warnings = [
+        Text.assemble(("! ", "bold red"), one.text, (f" {one.action}", "dim"))
+        for one in node.warnings
+    ]
+    return [head, *(warnings or [Text("No warnings.", style="green")])]
 
 
 def _figures(node: NodeStatus) -> dict[str, str]:
@@ -224,6 +233,7 @@ def _figures(node: NodeStatus) -> dict[str, str]:
     }
     if node.disk is not None:
         figures |= _disk(node.disk)
+    figures["files"] = node.directory
     figures["memory"] = size(node.memory_bytes)
     late = UNKNOWN if node.loop_lag_ms is None else f"{node.loop_lag_ms:g} ms"
     figures["event loop"] = f"at most {late} late (99 %)"
@@ -245,14 +255,11 @@ def _limit(one: LimitStatus) -> tuple[str, str, str, str]:
     return one.name, show(one.used), show(one.limit), f"{one.used / one.limit:.0%}"
 
 
-def _pairs(pairs: dict[str, str]) -> RenderableType:
-    from rich.table import Table
+def _pairs(pairs: dict[str, str]) -> list[RenderableType]:
     from rich.text import Text
 
-    grid = Table.grid(padding=(0, 2))
-    for name, value in pairs.items():
-        grid.add_row(Text(name, style="dim"), Text(value))
-    return grid
+    width = max(map(len, pairs))
+    return [Text.assemble((f"{name:{width}}  ", "dim"), value) for name, value in pairs.items()]
 
 
 def _amount(name: str, value: float) -> str:

@@ -30,10 +30,11 @@ from coherer.cli.common import (
     User,
     print_json,
 )
+from coherer.cli.fitting import Part, lines_of
 from coherer.errors import CohererError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
     from coherer._client.rocketmq.admin_records import GroupState as RocketGroup
     from coherer._client.rocketmq.admin_records import PartitionState as RocketPartition
@@ -48,8 +49,8 @@ AnyGroup: TypeAlias = "RocketGroup | TubeGroup"
 _AT_ONCE: Final = 16
 """The number of concurrent requests."""
 
-_SCREEN_LINES: Final = 9
-"""The lines of a screen that are not rows of a table."""
+_SCREEN_LINES: Final = 7
+"""The least number of lines of a screen that are not rows of a table."""
 
 
 class Sort(StrEnum):
@@ -316,13 +317,13 @@ async def _run(
             if as_json:
                 print_json(found)
             else:
-                console.print(rendered(found, sort, None))
+                console.print(rendered(found, sort, console))
             if once:
                 return
     with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         found, quits = rates(before, before, sort), False
         while not quits:
-            live.update(rendered(found, sort, console.height - _SCREEN_LINES), refresh=True)
+            live.update(rendered(found, sort, console, console.height), refresh=True)
             try:
                 key = await asyncio.wait_for(pressed.get(), interval_s)
             except TimeoutError:
@@ -333,37 +334,45 @@ async def _run(
             found = ordered(found, sort)
 
 
-def rendered(found: Rates, sort: Sort, rows: int | None) -> RenderableType:
+def rendered(
+    found: Rates, sort: Sort, console: Console, height: int | None = None
+) -> RenderableType:
     """Format the rates as tables for a terminal.
 
     Args:
         found: the rates.
         sort: the order.
-        rows: how many rows fit; None for all.
+        console: the console, for its width.
+        height: how many lines fit; None for any number, and no keys.
     """
+    if height is None:
+        return _view(found, sort, None)
+    views = (_view(found, sort, rows) for rows in range(height - _SCREEN_LINES, 0, -1))
+    fitting = (view for view in views if lines_of(view, console) <= height)
+    return next(fitting, _view(found, sort, 2))
+
+
+def _view(found: Rates, sort: Sort, rows: int | None) -> RenderableType:
+    """The two tables with at most so many rows; None for all."""
     from rich.console import Group
     from rich.text import Text
-
-    from coherer.cli.common import table
 
     topics = [(one.topic, _number(one.in_per_s), one.messages) for one in found.topics]
     groups = [
         (one.group, one.topic, one.members, _number(one.out_per_s), one.lag) for one in found.groups
     ]
-    if rows is not None:
-        room = max(rows // 2, 3)
-        topics = topics[: max(room, rows - len(groups))]
-        groups = groups[: max(room, rows - len(topics))]
-    hidden = len(found.topics) + len(found.groups) - len(topics) - len(groups)
-    head = f"{len(found.topics)} topics, {len(found.groups)} groups of topics, sorted by {sort}"
-    head += f"; {hidden} more" * bool(hidden)
+    of_topics, of_groups = len(topics), len(groups)
+    if rows is not None:  # half of them for each, and what the other one does not need
+        of_topics = min(len(topics), max(rows // 2, rows - len(groups), 1))
+        of_groups = min(len(groups), max(rows - of_topics, 1))
+    head = f"{len(topics)} topics, {len(groups)} groups of topics, sorted by {sort}"
     keys = "r: rate  l: lag  n: name  q: quit" if rows is not None else ""
     return Group(
         Text.assemble((head, "bold"), f"   {keys}"),
         Text(),
-        table(("topic", "in/s", "messages"), topics),
+        Part("groups", ("group", "topic", "members", "out/s", "lag"), groups).shown(of_groups),
         Text(),
-        table(("group", "topic", "members", "out/s", "lag"), groups),
+        Part("topics", ("topic", "in/s", "messages"), topics).shown(of_topics),
     )
 
 

@@ -1,0 +1,93 @@
+"""Fits the parts of a view into the height of a terminal.
+
+* The parts are in the order of their importance. A part that fits is shown whole.
+* A table that does not fit loses rows at its end, and a line says how many.
+* A part of which nothing fits is left out, and the last line names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A part of a view.
+
+    Args:
+        name: its name, for the line that says that it is not shown.
+        columns: the names of a table's columns; empty for lines.
+        rows: the rows of the table, or the lines.
+    """
+
+    name: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]] | Sequence[RenderableType]
+
+    def shown(self, count: int) -> RenderableType:
+        """The part with its first rows."""
+        from rich.console import Group
+        from rich.text import Text
+
+        from coherer.cli.common import table
+
+        some = [*self.rows[:count]]
+        hidden = len(self.rows) - count
+        more = [Text(f"… {hidden} more", style="dim")] if hidden else []
+        if not self.columns:
+            return Group(*some, *more)
+        return Group(table(self.columns, some), *more)
+
+
+def fitted(parts: Sequence[Part], console: Console, height: int | None) -> RenderableType:
+    """Return the parts below each other, with an empty line between them.
+
+    Args:
+        parts: the parts, the most important one first; those without rows are left out.
+        console: the console, for its width.
+        height: the number of lines that fit; None for any number.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    left = height
+    shown: list[RenderableType] = []
+    hidden: list[str] = []
+    wanted = [part for part in parts if part.rows]
+    for number, part in enumerate(wanted):
+        gap = int(bool(shown))
+        # A line is kept for the names of the parts that are not shown.
+        kept = int(number + 1 < len(wanted) or bool(hidden))
+        room = None if left is None else left - gap - kept
+        count = _count(part, console, room)
+        if not count:
+            hidden.append(part.name)
+            continue
+        one = part.shown(count)
+        shown += [*([Text()] * gap), one]
+        if left is not None:
+            left -= gap + lines_of(one, console)
+    if hidden:
+        shown.append(Text(f"Not shown: {', '.join(hidden)}.", style="dim"))
+    return Group(*shown)
+
+
+def _count(part: Part, console: Console, room: int | None) -> int:
+    """How many rows of a part fit; 0 if none does."""
+    if room is None or lines_of(part.shown(len(part.rows)), console) <= room:
+        return len(part.rows)
+    most = min(len(part.rows) - 1, room)
+    return next(
+        (n for n in range(most, 0, -1) if lines_of(part.shown(n), console) <= room),
+        0,
+    )
+
+
+def lines_of(one: RenderableType, console: Console) -> int:
+    """How many lines a text or a table takes on a console."""
+    return len(console.render_lines(one, pad=False))
