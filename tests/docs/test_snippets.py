@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import cast
 
@@ -73,9 +73,13 @@ def test_the_worker(node: EmbeddedNode, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_testing(coherer_rocketmq_url: str, coherer_topic: str, node: EmbeddedNode) -> None:
-    (block,) = blocks("how-to/testing.md")
-    test = run("how-to/testing.md", block, node)["test_an_order_arrives"]
+    order, fault = blocks("how-to/testing.md")
+    test = run("how-to/testing.md", order, node)["test_an_order_arrives"]
     cast("Callable[[str, str], None]", test)(coherer_rocketmq_url, coherer_topic)
+    name = "test_a_send_fails_while_the_cluster_is_away"
+    failing = run("how-to/testing.md", fault, node)[name]
+    urls = cast("Callable[[str, str], Coroutine[None, None, None]]", failing)
+    asyncio.run(urls(coherer_rocketmq_url, coherer_topic))
 
 
 def test_the_web_application(node: EmbeddedNode) -> None:

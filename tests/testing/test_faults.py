@@ -3,78 +3,123 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 
 import pytest
 
 import coherer
-from coherer._server.node.node import Node
-from coherer.errors import CohererError, UnavailableError
+from coherer.errors import CohererError, UnavailableError, UsageError
 from coherer.testing import FaultProxy, async_embedded_node
+from coherer.testing.rewriting import find_addresses
 
-
-class Between:
-    """A node that is reached through two proxies only."""
-
-    def __init__(self, node: Node, to_master: FaultProxy, to_broker: FaultProxy) -> None:
-        self.node = node
-        self.to_master = to_master
-        self.to_broker = to_broker
-        self.url = f"tubemq://{to_master.address}"
+BODY = os.urandom(10_000)  # incompressible
+PROTOCOLS = pytest.mark.parametrize("proxy", ["tubemq", "rocketmq"], indirect=True)
 
 
 @pytest.fixture
-async def between() -> AsyncIterator[Between]:
-    async with (
-        FaultProxy("127.0.0.1", 1) as to_master,
-        FaultProxy("127.0.0.1", 1) as to_broker,
-        async_embedded_node(advertised_broker_port=to_broker.port) as node,
-    ):
-        to_master.target = ("127.0.0.1", node.master_port)
-        to_broker.target = ("127.0.0.1", node.broker_port)
+async def proxy(request: pytest.FixtureRequest) -> AsyncIterator[FaultProxy]:
+    async with async_embedded_node() as node:
         node.create_topic("t", 1)
-        yield Between(node, to_master, to_broker)
+        url = node.url if request.param == "tubemq" else node.rocketmq_url
+        async with FaultProxy.before(url) as proxy:
+            yield proxy
 
 
-async def test_all_traffic_goes_through(between: Between) -> None:
-    async with coherer.connect(between.url) as client, client.producer("t") as producer:
-        await producer.send(coherer.Message("t", b"x" * 10_000))
-        assert between.to_broker.requests.passed_bytes > 10_000
-        assert between.to_master.answers.passed_bytes > 0
+@PROTOCOLS
+async def test_all_traffic_goes_through(proxy: FaultProxy) -> None:
+    async with coherer.connect(proxy.url) as client, client.producer("t") as producer:
+        await producer.send(coherer.Message("t", BODY))
+        assert proxy.requests.passed_bytes > 10_000
+        async with client.consumer("g", "t", start="earliest") as consumer:
+            batch = await consumer.receive(timeout_ms=10_000)
+            assert batch is not None
+            assert batch.bodies() == [BODY]
+            await consumer.commit(batch)
+        assert proxy.answers.passed_bytes > 10_000
 
 
-async def test_a_cut_before_the_receipt_is_said_and_healed(between: Between) -> None:
-    async with coherer.connect(between.url) as client, client.producer("t") as producer:
-        await producer.send(coherer.Message("t", b"first"))
-        between.to_broker.answers.black_hole = True
-        lost = producer.submit(coherer.Message("t", b"lost receipt"))
-        await between.to_broker.until(lambda: between.to_broker.answers.lost_bytes)
-        between.to_broker.cut()
+@PROTOCOLS
+async def test_a_cut_before_the_receipt_is_said_and_healed(proxy: FaultProxy) -> None:
+    async with coherer.connect(proxy.url) as client, client.producer("t") as producer:
+        first = await producer.send(coherer.Message("t", b"first"))
+        passed = proxy.requests.passed_bytes
+        proxy.answers.black_hole = True
+        lost = producer.submit(coherer.Message("t", b"lost receipt" * 100))
+        await proxy.until(lambda: proxy.requests.passed_bytes > passed + 1_200)
+        await proxy.until(lambda: proxy.answers.lost_bytes)
+        proxy.cut()
         with pytest.raises(UnavailableError):
             await lost
-        await between.to_broker.heal()
+        await proxy.heal()
         async with asyncio.timeout(10):
-            receipt = await producer.send(coherer.Message("t", b"again"))
-        assert receipt.offset == 2, "the second was stored; only its receipt was lost"
+            again = await producer.send(coherer.Message("t", b"again"))
+        assert again.offset == first.offset + 2, "the second was stored; its receipt was lost"
 
 
-async def test_a_consumer_comes_back_after_the_broker_was_away(between: Between) -> None:
-    async with coherer.connect(between.url) as client, client.producer("t") as producer:
+@PROTOCOLS
+async def test_sends_end_while_the_cluster_is_away(proxy: FaultProxy) -> None:
+    async with (
+        coherer.connect(proxy.url, timeout_ms=500) as client,
+        client.producer("t") as producer,
+    ):
+        first = await producer.send(coherer.Message("t", b"first"))
+        await proxy.refuse()
+        with pytest.raises(CohererError):
+            await producer.send(coherer.Message("t", b"away"))
+        await proxy.heal()
+        again = coherer.Message("t", b"again")
+        async with asyncio.timeout(20):
+            assert await sent(producer, again) == first.offset + 1
+
+
+@PROTOCOLS
+async def test_a_consumer_comes_back_after_the_cluster_was_away(proxy: FaultProxy) -> None:
+    async with coherer.connect(proxy.url) as client, client.producer("t") as producer:
         await producer.send(coherer.Message("t", b"before"))
         async with client.consumer("g", "t", start="earliest") as consumer:
-            package = await consumer.receive(timeout_ms=10_000)
-            assert package is not None
-            await consumer.commit(package)
-            await between.to_broker.refuse()
-            await between.to_broker.heal()
-            after = coherer.Message("t", b"after")
+            batch = await consumer.receive(timeout_ms=10_000)
+            assert batch is not None
+            await consumer.commit(batch)
+            await proxy.refuse()
+            await proxy.heal()
             async with asyncio.timeout(20):
-                while True:
-                    try:
-                        await producer.send(after)
-                    except CohererError:
-                        continue
-                    break
-                package = await consumer.receive()
-            assert package is not None
-            assert package.bodies() == [b"after"]
+                await sent(producer, coherer.Message("t", b"after"))
+                batch = await consumer.receive()
+            assert batch is not None
+            assert batch.bodies() == [b"after"]
+
+
+async def sent(producer: coherer.Producer, message: coherer.Message) -> int:
+    """Send a message until the cluster takes it."""
+    while True:
+        try:
+            receipt = await producer.send(message)
+        except CohererError:
+            continue
+        assert receipt.offset is not None
+        return receipt.offset
+
+
+@pytest.mark.parametrize(
+    "url", ["tubemq://127.0.0.1:1,127.0.0.1:2", "rocketmqs://127.0.0.1:1", "http://127.0.0.1:1"]
+)
+def test_urls_that_it_cannot_stand_before(url: str) -> None:
+    with pytest.raises(UsageError):
+        FaultProxy.before(url)
+
+
+def test_a_proxy_before_a_port_has_no_url() -> None:
+    with pytest.raises(UsageError, match=r"FaultProxy\.before"):
+        _ = FaultProxy("127.0.0.1", 1).url
+
+
+@pytest.mark.parametrize("following", [b"2\n\x08", b"8\x01", b"", b"#t:0"])
+def test_a_port_ends_where_the_text_ends(following: bytes) -> None:
+    """The byte behind a text of protobuf may look like a digit."""
+    text = b"1:127.0.0.1:8123"
+    data = b"*" + bytes([len(text)]) + text + following
+    if following.startswith(b"#"):
+        data = b"*" + bytes([len(text) + 4]) + text + following
+    (place,) = find_addresses(data)
+    assert data[slice(*place)] == b"127.0.0.1:8123"

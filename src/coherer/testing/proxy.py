@@ -3,20 +3,30 @@
 The proxy opens a connection to the target for each connection that it accepts. Each direction has a
 queue: the bytes of a socket read leave in order at their due time, unless a fault applies. The end
 of a connection is queued like its bytes, so it arrives after them.
+
+`FaultProxy.before` stands before a whole cluster: it has a port for the master or name server, and
+one for each broker that this server names (`rewriting`). `FaultProxy(host, port)` stands before one
+port and forwards the bytes unchanged.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 import msgspec
 
 from coherer import _net as net
-from coherer.errors import CohererError, DisconnectedError
+from coherer._client.engine.options import parse_url
+from coherer.errors import CohererError, DisconnectedError, UsageError
+from coherer.testing.rewriting import Addresses, Translator
+
+_log = logging.getLogger(__name__)
 
 
 class Faults(msgspec.Struct):
@@ -47,6 +57,10 @@ class Faults(msgspec.Struct):
 class FaultProxy:
     """A proxy between a client and a server that injects faults on demand.
 
+    A client gets the addresses of brokers from the server in its URL, and connects to them
+    directly. `before` makes a proxy that catches this traffic, too; a proxy made with `host` and
+    `port` catches only what is sent to that port.
+
     Args:
         host: the server.
         port: its port.
@@ -61,8 +75,8 @@ class FaultProxy:
         accepted: how many connections have been accepted.
 
     ```python
-    async with FaultProxy("127.0.0.1", node.master_port) as proxy:
-        client = coherer.connect(f"tubemq://{proxy.address}")
+    async with FaultProxy.before(node.url) as proxy:
+        client = coherer.connect(proxy.url)
         proxy.answers.delay_ms = 200
         proxy.cut()
         await proxy.refuse()
@@ -77,9 +91,35 @@ class FaultProxy:
         self.requests = Faults()
         self.answers = Faults()
         self.accepted = 0
-        self._listener: net.Listener | None = None
+        self._scheme = ""
+        self._addresses = Addresses(self._stand_in)
+        self._brokers: dict[tuple[str, int], tuple[str, int]] = {}  # by address for clients
+        self._listeners: list[net.Listener] = []
         self._pairs: set[_Pair] = set()
         self._changed = asyncio.Event()
+
+    @classmethod
+    def before(cls, url: str) -> Self:
+        """Return a proxy before the cluster of a URL, its brokers included.
+
+        All connections share the faults. The brokers must have addresses of this machine.
+
+        Args:
+            url: the URL of one master or name server, without TLS.
+
+        Raises:
+            UsageError: the URL is invalid, names several servers, or needs TLS.
+        """
+        address = parse_url(url)
+        server, *others = address.servers
+        if address.secure or others:
+            raise UsageError(
+                "A FaultProxy stands before one master or name server, without TLS.",
+                hint="Give it a URL such as tubemq://127.0.0.1:8715.",
+            )
+        proxy = cls(*server)
+        proxy._scheme = address.scheme
+        return proxy
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -99,22 +139,40 @@ class FaultProxy:
         return f"{self.host}:{self.port}"
 
     @property
+    def url(self) -> str:
+        """The URL for clients.
+
+        Raises:
+            UsageError: the proxy was not made by `before`.
+        """
+        if not self._scheme:
+            raise UsageError(
+                "This FaultProxy stands before a port, not before a cluster.",
+                hint="Make it with FaultProxy.before(url).",
+            )
+        return f"{self._scheme}://{self.address}"
+
+    @property
     def connections(self) -> int:
         """How many connections are open."""
         return len(self._pairs)
 
     async def start(self) -> None:
-        """Open the port for clients; `async with` does this."""
-        if self._listener is None:
-            self._listener = await net.listen(self.host, self.port, self._accept)
-            self.port = self._listener.port
+        """Open the ports for clients; `async with` does this."""
+        if self._listeners:
+            return
+        await self._listen(self.host, self.port, self._accept)
+        self.port = self._listeners[0].port
+        for (host, port), broker in self._brokers.items():
+            await self._listen(host, port, partial(self._accept_for, broker))
 
     async def close(self) -> None:
-        """Close the port and break all connections."""
+        """Close the ports and break all connections."""
         self.cut()
-        if self._listener is not None:
-            listener, self._listener = self._listener, None
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
             await listener.close()
+        self.cut()  # those that came meanwhile
         await self.wait_connections(0)
 
     def cut(self) -> int:
@@ -149,9 +207,30 @@ class FaultProxy:
             self._changed.clear()
             await self._changed.wait()
 
+    async def _listen(
+        self, host: str, port: int, accept: Callable[[net.Connection], net.Receiver]
+    ) -> int:
+        listener = await net.listen(host, port, accept)
+        self._listeners.append(listener)
+        return listener.port
+
+    async def _stand_in(self, host: str, port: int, listen_port: int) -> int:
+        """Open a port for a broker."""
+        if not self._listeners:
+            raise UsageError("The proxy was closed while it read a broker's address.")
+        opened = await self._listen(host, listen_port, partial(self._accept_for, (host, port)))
+        self._brokers[host, opened] = (host, port)
+        return opened
+
     def _accept(self, connection: net.Connection) -> net.Receiver:
+        translated = (self._scheme, self._addresses) if self._scheme else None
+        return self._add(_Pair(self, connection, self.target, translated))
+
+    def _accept_for(self, broker: tuple[str, int], connection: net.Connection) -> net.Receiver:
+        return self._add(_Pair(self, connection, broker))
+
+    def _add(self, pair: _Pair) -> _Side:
         self.accepted += 1
-        pair = _Pair(self, connection)
         self._pairs.add(pair)
         self._changed.set()
         return pair.client
@@ -167,19 +246,36 @@ class FaultProxy:
 
 
 class _Pair:
-    """A connection from a client and its connection to the server."""
+    """A connection from a client and its connection to the server.
 
-    def __init__(self, proxy: FaultProxy, connection: net.Connection) -> None:
+    Args:
+        proxy: the proxy.
+        connection: the connection from the client.
+        target: the server's host and port.
+        translated: the protocol, and the addresses to replace in its frames; None for none.
+    """
+
+    def __init__(
+        self,
+        proxy: FaultProxy,
+        connection: net.Connection,
+        target: tuple[str, int],
+        translated: tuple[str, Addresses] | None = None,
+    ) -> None:
         self.proxy = proxy
+        self._target = target
+        self._translated = translated
         self._cut = False
         self.client = _Side(self, connection, proxy.requests)
+        if translated is not None:
+            self.client.translate(translated[0], translated[1].restore)
         self.server: _Side | None = None
         self._dialling: asyncio.Task[None] | None = asyncio.create_task(self._dial())
 
     async def _dial(self) -> None:
         # Never cancelled: a connection made while its task is cancelled would leak.
         try:
-            server = await net.dial(*self.proxy.target, self._receive_answers)
+            server = await net.dial(*self._target, self._receive_answers)
         except CohererError:
             self.client.connection.abort()
         else:
@@ -191,7 +287,10 @@ class _Pair:
         self.settle()
 
     def _receive_answers(self, connection: net.Connection) -> _Side:
-        return _Side(self, connection, self.proxy.answers)
+        side = _Side(self, connection, self.proxy.answers)
+        if self._translated is not None:
+            side.translate(self._translated[0], self._translated[1].hide)
+        return side
 
     def cut(self) -> None:
         self._cut = True
@@ -218,7 +317,16 @@ class _Side:
         self._queue: deque[tuple[float, bytes | None]] = deque()  # None: the end of this side
         self._timer: asyncio.TimerHandle | None = None
         self._draining: asyncio.Task[None] | None = None
+        self._forward: Callable[[bytes | None], None] = self._put
         self.over = False
+
+    def translate(self, scheme: str, change: Callable[[bytes], Awaitable[bytes]]) -> None:
+        """Replace addresses in the frames of a protocol."""
+        self._forward = Translator(scheme, change, self._put, self._fail).received
+
+    def _fail(self, error: CohererError) -> None:
+        _log.error("The proxy cannot replace the addresses of brokers: %s", error)
+        self._pair.cut()
 
     def cut(self) -> None:
         self._queue.clear()
@@ -231,11 +339,11 @@ class _Side:
             faults.lost_bytes += len(data)
             self._pair.proxy.happened()
         else:
-            self._put(data)
+            self._forward(data)
 
     def closed(self, error: Exception | None) -> None:
         del error
-        self._put(None)
+        self._forward(None)
         if self._draining is not None:
             self._draining.cancel()
         self.over = True
