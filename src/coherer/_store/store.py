@@ -508,10 +508,12 @@ class Store:
         """Delete the oldest log files by the retention options; return how many.
 
         The file that is being written stays. Queue entries in memory are written and synced first,
-        because nothing could rebuild them. If this thread must not wait for the disk, call
-        `flush_queues` in the other thread before.
+        because nothing could rebuild them. If that is impossible (the disk is full), the file is
+        kept: recovery would number the queues wrongly without it. If this thread must not wait for
+        the disk, call `flush_queues` in the other thread before.
 
         Raises:
+            StoreFullError: a file was kept because queue entries could not be written.
             StoreError: a file could not be deleted; the next call tries again.
         """
         deleted = 0
@@ -519,8 +521,7 @@ class Store:
             try:
                 while first_file_is_expired(self._log, self.options, self._last_ms, now_ms):
                     if self._log.segments[1].begin > (self._checkpointer.checkpoint.offset or 0):
-                        with suppress(StoreFullError):  # deleting frees the space
-                            self.flush_queues()
+                        self._flush_before_deletion()
                     self._log.drop_first()
                     deleted += 1
             finally:
@@ -530,6 +531,16 @@ class Store:
                     if self._index is not None:
                         self._index.trim(self._log.begin)
         return deleted
+
+    def _flush_before_deletion(self) -> None:
+        try:
+            self.flush_queues()
+        except StoreFullError as error:
+            raise StoreFullError(
+                "Old log files are kept, because the positions of their messages cannot be "
+                f"written: {error.text}",
+                hint="Free space on the disk; the files are then deleted by themselves.",
+            ) from error
 
     def delete_topic(self, topic: str) -> None:
         """Delete the queues of a topic. Its records are deleted with the log files later.
