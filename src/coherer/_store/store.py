@@ -14,6 +14,9 @@ Invariants:
   `end_offset`.
 * Queues, index and checkpoint are synced at a longer interval (`flush_queues`), because the log
   can rebuild them. With many queues the interval grows: this takes a twentieth of the time at most.
+* No file refers to an offset of the log or of a queue that a power cut could take back: `flush`
+  runs before a file of `config/` is written, whatever it holds, and before the checkpoint. So a
+  content that was taken before `save_config` was called refers to durable messages only.
 * The file `abort` exists while the store is open. If it exists at open, recovery runs.
 
 Store times never decrease: if the time of day is set back, the store time stays the same until the
@@ -571,9 +574,13 @@ class Store:
     def save_config(self, name: str, data: bytes) -> None:
         """Replace `config/<name>` atomically and durably; keep the old one as `.bak`. Any thread.
 
+        The log is flushed first, so that `data` may refer to any message that was stored before.
+
         Raises:
             StoreFullError: the disk is full; the old content stays.
+            StoreError: the disk failed.
         """
+        self.flush()
         self._config.save(name, data)
 
     def close(self) -> None:
