@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.server
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,11 @@ def node() -> Iterator[EmbeddedNode]:
 
 def url_of(node: EmbeddedNode, protocol: str) -> str:
     return node.url if protocol == "tubemq" else node.rocketmq_url
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - other threads make it true
+        await asyncio.sleep(0.01)
 
 
 BOTH = pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
@@ -245,3 +251,47 @@ def test_showing_a_report_is_not_looking_at_its_failures() -> None:
     with pytest.raises(SendManyError, match="3 messages"):
         unseen.check()
     unseen.check()  # said once
+
+
+@BOTH
+@pytest.mark.parametrize("kind", ["coroutine", "function"])
+async def test_the_value_that_a_handler_returns_is_ignored_and_said_once(
+    node: EmbeddedNode, protocol: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic, group = f"returns-{protocol}-{kind}", f"returns-{protocol}-{kind}"
+    seen: list[bytes] = []
+
+    def function(batch: Any) -> Any:
+        seen.extend(batch.bodies())
+        return len(batch)
+
+    async def coroutine(batch: Any) -> Any:
+        return function(batch)
+
+    handler: Any = coroutine if kind == "coroutine" else function
+    async with coherer.connect(url_of(node, protocol)) as client:
+        async with client.producer(topic) as producer:
+            await producer.send(Message(topic, b"a"))
+            async with client.consumer(group, topic, start="earliest") as consumer:
+                running = asyncio.create_task(consumer.run(handler))
+                await until(lambda: len(seen) == 1)
+                await producer.send(Message(topic, b"b"))
+                await until(lambda: len(seen) == 2)
+                await consumer.close()
+                await running
+        async with client.consumer(group, topic, start="earliest") as consumer:
+            await consumer.wait_assigned(10_000)
+            assert await consumer.receive(300) is None, "both were acknowledged"
+    said = [one for one in caplog.records if "The handler returned 1" in one.getMessage()]
+    assert len(said) <= 1, "the log folds the same line of other consumers"
+
+
+async def test_a_consumer_whose_topic_is_created_for_it_is_warned(
+    node: EmbeddedNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with coherer.connect(node.url) as client:
+        for _ in range(2):
+            async with client.consumer("readers", "misspelt-topic"):
+                pass
+    [line] = [one.getMessage() for one in caplog.records if "misspelt-topic" in one.getMessage()]
+    assert "did not exist" in line

@@ -9,6 +9,7 @@ CohererError
 ├── SendManyError           messages of `send_many` failed, and the report was not checked
 ├── ProtocolError           the peer sent bytes that break the protocol
 ├── RefusedError            a server answered with an error code
+│   └── AuthorizationError  it does not accept the account, or the account lacks a permission
 ├── UnavailableError        no server could be reached, or it did not answer in time
 │   ├── ConnectError        a connection could not be made
 │   │   └── WrongProtocolError  the server at that address speaks another protocol
@@ -19,8 +20,7 @@ CohererError
     └── DamagedStoreError   a file does not hold what was written
 ```
 
-The `code` of a `RefusedError` is the error code of the protocol: `except RefusedError as error` and
-`if error.code == 17`.
+`RefusedError` has a subclass for each error code of the protocols.
 
 The class says who has to act, the fields say where the error happened, and `hint` says what to do.
 """
@@ -113,6 +113,13 @@ class ProtocolError(CohererError):
 
 class RefusedError(CohererError):
     """A server answered with an error; `code` is its error code."""
+
+
+class AuthorizationError(RefusedError):
+    """A server does not accept the account, or the account lacks a permission.
+
+    Trying again does not help: user, password or permissions have to change.
+    """
 
 
 class UnavailableError(CohererError):

@@ -1014,8 +1014,9 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
 
         Args:
             handler: called with a batch; a plain function runs in a thread. When it returns, the
-                batch is acknowledged. When it raises, the exception is logged, and the messages
-                that it has not acknowledged are delivered again.
+                batch is acknowledged; the value that it returns has no meaning. When it raises, the
+                exception is logged, and the messages that it has not acknowledged are delivered
+                again.
             workers: how many batches are handled at a time.
 
         Raises:
@@ -1152,6 +1153,7 @@ class PullConsumer(ManagedFacade[aio.PullConsumer]):
 
         Raises:
             UsageError: the consumer shares topics with its group.
+            RefusedError: a broker does not accept the SQL92 expression.
         """
         self._portal.call(lambda: self._inner.assign(queues, selection))
 

@@ -616,8 +616,9 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
 
         Args:
             handler: called with a batch; a plain function runs in a thread. When it returns, the
-                batch is acknowledged. When it raises, the exception is logged, and the messages
-                that it has not acknowledged are delivered again.
+                batch is acknowledged; the value that it returns has no meaning. When it raises, the
+                exception is logged, and the messages that it has not acknowledged are delivered
+                again.
             workers: how many batches are handled at a time.
 
         Raises:

@@ -296,6 +296,7 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
         self._prefetch = PrefetchBuffer[B](prefetch_bytes, count_in_hand=count_in_hand)
         self._assignments = Assignments[K, F](self._prefetch)
         self._current_loop: BatchIterator[B] | MessageIterator[M] | None = None
+        self._said_returned = False
         self._state = "new"
 
     # -- the assignment
@@ -409,8 +410,9 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
 
         Args:
             handler: called with a batch; a plain function runs in a thread. When it returns, the
-                batch is acknowledged. When it raises, the exception is logged, and the messages
-                that it has not acknowledged are delivered again.
+                batch is acknowledged; the value that it returns has no meaning. When it raises, the
+                exception is logged, and the messages that it has not acknowledged are delivered
+                again.
             workers: how many batches are handled at a time.
             stop: ends it from outside; used by the blocking API, which handles SIGTERM itself.
 
@@ -492,7 +494,7 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
             delivery = batch.delivery
             assert delivery is not None  # noqa: S101 - it has just been received
             try:
-                await _handle(handler, batch)
+                returned = await _handle(handler, batch)
             except Exception as error:  # noqa: BLE001 - raised by the application
                 _log.exception(
                     "The handler failed; the messages will be delivered again", about=repr(error)
@@ -503,12 +505,23 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
                 raise
             else:
                 delivery.acknowledge()
+                if returned is not None:
+                    self._returned(returned)
+
+    def _returned(self, value: object) -> None:
+        """Say once that the value that a handler returned is ignored."""
+        if not self._said_returned:
+            self._said_returned = True
+            _log.warning(
+                "The handler returned %.100r. The value is ignored, and the batch is acknowledged: "
+                "to have messages delivered again, raise an exception or call `batch.retry()`",
+                value,
+            )
 
 
-async def _handle(handler: Callable[[B], Awaitable[None] | None], batch: B) -> None:
+async def _handle(handler: Callable[[B], Awaitable[None] | None], batch: B) -> object:
+    """Call the handler; returns what it returned, which has no meaning."""
     if inspect.iscoroutinefunction(handler):
-        await handler(batch)
-        return
-    answer = await asyncio.to_thread(handler, batch)
-    if answer is not None:
-        await answer
+        return await handler(batch)
+    answer: object = await asyncio.to_thread(handler, batch)
+    return await answer if inspect.isawaitable(answer) else answer

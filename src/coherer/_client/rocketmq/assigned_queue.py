@@ -58,6 +58,9 @@ AGAIN_MS: Final = 5_000
 UNKNOWN_MS: Final = 50
 """The pause after the first refusal by a broker that has not got the heartbeat yet."""
 
+UNKNOWN_WARNED: Final = 5
+"""After so many of these refusals in a row, a heartbeat did not help: the log says it."""
+
 UNKNOWN_CODES: Final = frozenset(
     {
         ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -233,6 +236,7 @@ class AssignedQueue:
         self._asked_ms = 0
         self._statistics = statistics
         self._error: CohererError | None = None  # of the last pull
+        self._unknown = 0  # refusals by UNKNOWN_CODES in a row
         self._timers: set[asyncio.TimerHandle] = set()
         self._loop = asyncio.get_running_loop()
         self._fetching = self._new_fetch_loop()
@@ -448,12 +452,14 @@ class AssignedQueue:
         self._store.pull_failed(self.queue, lost=lost)
         if not lost:
             self.heard_ms = now_ms()
-        if error.code in UNKNOWN_CODES:
+        unknown = error.code in UNKNOWN_CODES
+        self._unknown = self._unknown + 1 if unknown else 0
+        if unknown:
             self._context.unknown()
-        elif first:
+        if self._unknown == UNKNOWN_WARNED or (first and not unknown):
             _log.warning("Pulling from %s failed: %s", self.queue, error, about=self.queue)
         self._error = error
-        return UNKNOWN_MS if first and error.code in UNKNOWN_CODES else PAUSE_MS
+        return UNKNOWN_MS if first and unknown else PAUSE_MS
 
     def _new_fetch_loop(self) -> FetchLoop:
         context, options = self._context, self._options
@@ -476,6 +482,7 @@ class AssignedQueue:
 
     def _answered(self, answer: PullResponse) -> None:
         self._error = None
+        self._unknown = 0
         self.heard_ms = self.state.fetched_ms = now_ms()
         self.min_offset, self.max_offset = answer.min_offset, answer.max_offset
         self._store.pull_answered(self.queue)

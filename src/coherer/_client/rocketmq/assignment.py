@@ -198,6 +198,7 @@ class AssignmentManager:
         flags: of pulls.
         make_batch: makes batches.
         assignments: the assigned queues, shared with the consumer.
+        members_are: called in each rebalance with a topic and the group's members.
 
     Attributes:
         queues: the assigned queues.
@@ -218,6 +219,7 @@ class AssignmentManager:
         flags: int,
         make_batch: Callable[..., ReceivedBatch],
         assignments: Assignments[Queue, AssignedQueue],
+        members_are: Callable[[str, Collection[str]], None],
     ) -> None:
         self.rpc = rpc
         self.store = store
@@ -229,6 +231,7 @@ class AssignmentManager:
         self._group = group
         self._options = options
         self._assignments = assignments
+        self._members_are = members_are
         self._starts = StartPositions(options.start)
         self._subscriptions = subscriptions
         self._round = asyncio.Lock()
@@ -308,6 +311,7 @@ class AssignmentManager:
         members = await self.rpc.members(self._group, topic)
         if members is None:
             return None
+        self._members_are(topic, members)
         own_id = self.rpc.instance.client_id
         return allocate(self._options.strategy, own_id, route.readable, members)
 

@@ -23,12 +23,14 @@ from coherer._wire.rocketmq.bodies import (
     ConsumerIds,
     LockBatch,
     LockedBatch,
+    RunningInfo,
     SubscriptionData,
     SubscriptionGroups,
 )
 from coherer._wire.rocketmq.bodies.admin import RETRY_TIMES_DEFAULT, ZERO_FIELD, offset_in
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
+from coherer._wire.rocketmq.headers import RunningInfoHeader
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import CohererError, ConnectError, ProtocolError, RefusedError, UnavailableError
 
@@ -201,6 +203,27 @@ class BrokerRpc:
             return ConsumerIds.decode(answer.body).consumer_id_list
         except RefusedError:
             return None
+
+    async def subscriptions_of(
+        self, group: str, client_id: str, topic: str
+    ) -> list[SubscriptionData]:
+        """The subscriptions of another member of a group, as it reports them itself (307).
+
+        Raises:
+            UnavailableError, RefusedError: no broker of the topic could ask it.
+        """
+        fields = RunningInfoHeader(group, client_id).fields()
+        route = await self.instance.routes.route(topic)
+        failure: CohererError = UnavailableError("The topic has no brokers.", topic=topic)
+        for broker in route.brokers:
+            try:
+                link, _ = await self.link_for_reading(broker, MASTER, topic)
+                code = RequestCode.GET_CONSUMER_RUNNING_INFO
+                answer = await link.ask(code, fields, timeout_ms=self._timeout_ms)
+                return RunningInfo.decode(answer.body).subscription_set
+            except CohererError as error:
+                failure = error
+        raise failure
 
     async def check_subscription(self, group: str, subscription: SubscriptionData) -> None:
         """Let a broker of the topic validate a subscription (46).

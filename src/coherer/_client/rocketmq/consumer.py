@@ -43,7 +43,7 @@ from coherer._common.logs import Log
 from coherer._wire.rocketmq.bodies import CONSUME_ACTIVELY, CONSUME_PASSIVELY
 from coherer._wire.rocketmq.names import Queue, with_namespace
 from coherer._wire.rocketmq.pulling import LITE, SUBSCRIPTION, SUSPEND
-from coherer._wire.rocketmq.subscription import Subscription
+from coherer._wire.rocketmq.subscription import SQL92, Subscription
 from coherer.errors import CohererError, UsageError
 
 _log = Log(logging.getLogger(__name__))
@@ -418,6 +418,7 @@ class PullConsumer(Lifecycle):
 
         Raises:
             UsageError: the consumer shares topics with its group.
+            RefusedError: a broker does not accept the SQL92 expression.
         """
         self.check()
         if self._shares:
@@ -426,10 +427,15 @@ class PullConsumer(Lifecycle):
         for queue in queues:
             by_topic[queue.topic].append(queue)
         membership = self._membership
-        for topic in by_topic.keys() - membership.subscriptions.keys():
-            selector = selector_of(selection)
-            subscription = Subscription.of(topic, selector, version_ms=now_ms())
-            membership.subscriptions[topic] = subscription
+        selector = selector_of(selection)
+        new = [
+            Subscription.of(topic, selector, version_ms=now_ms())
+            for topic in by_topic.keys() - membership.subscriptions.keys()
+        ]
+        for subscription in new:
+            if subscription.kind == SQL92:
+                await membership.check_topic(subscription)
+        membership.subscriptions.update((one.topic, one) for one in new)
         membership.manager.manual = by_topic
         if not await membership.manager.rebalance():
             membership.rebalance_soon()

@@ -34,7 +34,13 @@ from coherer._wire.rocketmq.bodies import HeartbeatData, ProducerData
 from coherer._wire.rocketmq.codes import V5_0_0, RequestCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.names import FEATURE_TIMERS, FEATURES, INNER_PRODUCER_GROUP
-from coherer.errors import ClosedError, CohererError, RefusedError, UsageError
+from coherer.errors import (
+    AuthorizationError,
+    ClosedError,
+    CohererError,
+    RefusedError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from coherer._client.rocketmq.membership import GroupMembership
@@ -91,6 +97,7 @@ class Instance:
         self._starting: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._rounds = 0
+        self._accepted = False  # whether a broker accepted a heartbeat of the last round
         self._closed = False
 
     def __repr__(self) -> str:
@@ -214,9 +221,21 @@ class Instance:
         for gone in self.refusals.keys() - {address for _, address in targets}:
             del self.refusals[gone]
         done = await asyncio.gather(*(self._heartbeat(*target) for target in targets))
+        self._accepted = any(done)
         if all(done) and self._rounds % LOG_EVERY == 0:
             _log.plain.info("Heartbeat %d: %d brokers", self._rounds, len(done))
         self._rounds += 1
+
+    def check_account(self) -> None:
+        """Check that the last heartbeats were not all refused because of the account.
+
+        Raises:
+            AuthorizationError: no broker accepts the account or its permissions.
+        """
+        if not self._accepted:
+            for refusal in self.refusals.values():
+                if isinstance(refusal, AuthorizationError):
+                    raise refusal
 
     async def close(self) -> None:
         """Unregister, and close all connections. Calling it again does nothing."""
@@ -273,7 +292,9 @@ class Instance:
         except ClosedError:
             return False
         except CohererError as error:
-            _log.warning("Heartbeat to %s failed: %s", broker, error, about=broker)
+            # A broker that left the cluster does not concern anybody.
+            level = logging.WARNING if self.routes.names_address(address) else logging.INFO
+            _log.log(level, "Heartbeat to %s failed: %s", broker, error, about=(broker, level))
             if isinstance(error, RefusedError):
                 self.refusals[address] = error
             return False

@@ -26,9 +26,11 @@ from coherer._client.rocketmq.options import ConsumerOptions, Topics, selectors_
 from coherer._client.rocketmq.received import ReceivedBatch
 from coherer._client.rocketmq.routing import Route
 from coherer._client.rocketmq.start_position import StartPositions
+from coherer._client.rocketmq.subscription_check import SubscriptionCheck
 from coherer._common.clock import now_ms
 from coherer._common.logs import Log
 from coherer._wire.rocketmq.bodies import ConsumerData, SubscriptionData
+from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.names import (
     RETRY_PREFIX,
     Queue,
@@ -38,7 +40,7 @@ from coherer._wire.rocketmq.names import (
     with_namespace,
 )
 from coherer._wire.rocketmq.subscription import SQL92, Subscription
-from coherer.errors import CohererError, RequestTimeoutError
+from coherer.errors import AuthorizationError, CohererError, RefusedError, RequestTimeoutError
 
 _log = Log(logging.getLogger(__name__))
 
@@ -96,6 +98,7 @@ class GroupMembership:
         self._starts = StartPositions(options.start)
         self._assignments = assignments
         self._flags = flags
+        self._check: SubscriptionCheck | None = None
         self._joined = False
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -117,9 +120,11 @@ class GroupMembership:
 
     @property
     def errors(self) -> list[CohererError]:
-        """What keeps the member from receiving at the moment: heartbeats and pulls."""
-        pulls = [one.error for one in self.progress.values() if one.error is not None]
-        return [*self.instance.refusals.values(), *pulls]
+        """What keeps the member from receiving at the moment: heartbeats, other members, pulls."""
+        found: list[CohererError] = [*self.instance.refusals.values()]
+        if self._check is not None and self._check.error is not None:
+            found.append(self._check.error)
+        return [*found, *(one.error for one in self.progress.values() if one.error is not None)]
 
     def describe(self, kind: str, state: str) -> str:
         """The `repr` of the consumer."""
@@ -144,6 +149,7 @@ class GroupMembership:
         Raises:
             UnavailableError: no name server could be reached.
             RefusedError: a broker does not accept an SQL92 expression.
+            AuthorizationError: the servers do not accept the account, or its permissions.
         """
         instance = self.instance
         await instance.start()
@@ -157,6 +163,7 @@ class GroupMembership:
         make_batch = self.make_batch
         if self._namespace:
             make_batch = partial(make_batch, namespace=self._namespace)
+        self._check = SubscriptionCheck(rpc, self.group, self.subscription_data)
         self.manager = AssignmentManager(
             rpc,
             self.group,
@@ -166,13 +173,15 @@ class GroupMembership:
             self._flags,
             make_batch,
             self._assignments,
+            self._check.members_are,
         )
         for subscription in self.subscriptions.values():
-            await self._check_topic(rpc, subscription)
+            await self.check_topic(subscription)
         await self.manager.read_ends()
         instance.register_consumer(self)
         instance.routes.watch(self._route_changed)
         await instance.heartbeat_now()
+        instance.check_account()
         self._joined = True
         work: dict[str, Coroutine[None, None, None]] = {
             "rebalance": self._rebalance(),
@@ -193,6 +202,8 @@ class GroupMembership:
         self.instance.routes.unwatch(self._route_changed)
         try:
             await cancel(*self._tasks)
+            if self._check is not None:
+                await self._check.close()
             if joined:
                 self.manager.buffer.wake()
                 before()
@@ -258,7 +269,48 @@ class GroupMembership:
         """The assigned queues (307)."""
         return list(self._assignments)
 
+    async def check_topic(self, subscription: Subscription) -> None:
+        """Look up a topic, and let a broker validate its SQL92 filter.
+
+        Raises:
+            UnavailableError: no name server could be reached.
+            RefusedError: a broker does not accept the SQL92 expression.
+            AuthorizationError: a server does not accept the account, or its permissions.
+        """
+        topic = subscription.topic
+        try:
+            await self.instance.routes.route(topic)
+        except RefusedError as error:
+            missing = error.code == ResponseCode.TOPIC_NOT_EXIST
+            if subscription.kind == SQL92 or isinstance(error, AuthorizationError):
+                raise
+            expected = missing and topic.startswith(RETRY_PREFIX)
+            what = "does not exist yet" if missing else "cannot be looked up yet"
+            level = logging.INFO if expected else logging.WARNING
+            _log.log(level, "Topic %s %s: %s", topic, what, error, about=(topic, error.code))
+            return
+        if subscription.kind == SQL92:
+            await self.manager.rpc.check_subscription(self.group, _subscription_data(subscription))
+            self._warn_of_ignored_text(subscription)
+
     # -- helpers
+
+    def _warn_of_ignored_text(self, subscription: Subscription) -> None:
+        from coherer._wire.rocketmq.selector import SelectorError, ignored_rest
+
+        try:
+            rest = ignored_rest(subscription.text)
+        except SelectorError:  # the broker accepted it: it knows a later version of the language
+            return
+        if rest:
+            _log.warning(
+                "RocketMQ 4 ignores the end of the SQL92 filter of %s, because the expression is "
+                "complete before it: %r",
+                subscription.topic,
+                rest,
+                topic=subscription.topic,
+                group=self.group,
+            )
 
     def _subscribe_to_retry_topic(self) -> None:
         topic = retry_topic(self.group)
@@ -273,19 +325,6 @@ class GroupMembership:
         name = f"{host}@{options.instance or 'DEFAULT'}"
         directory = self.options.offsets or LocalOffsets.default_directory(name, self.group)
         return LocalOffsets(directory)
-
-    async def _check_topic(self, rpc: BrokerRpc, subscription: Subscription) -> None:
-        """Look up a topic, and let a broker validate its SQL92 filter."""
-        try:
-            await self.instance.routes.route(subscription.topic)
-            if subscription.kind == SQL92:
-                await rpc.check_subscription(self.group, _subscription_data(subscription))
-        except CohererError as error:
-            if subscription.kind == SQL92 or error.code is None:
-                raise
-            expected = subscription.topic.startswith(RETRY_PREFIX)
-            level = logging.INFO if expected else logging.WARNING
-            _log.log(level, "Topic %s does not exist yet: %s", subscription.topic, error)
 
     def _route_changed(self, route: Route) -> None:
         if route.topic in self.subscriptions:

@@ -335,18 +335,25 @@ class RouteTable:
         """Drop the addresses of brokers that no route contains."""
         if not self._routes:
             return
-        live = {
-            address
-            for route in (*self._routes.values(), *self._templates.values())
-            for addresses in route.brokers.values()
-            for address in addresses.values()
-        }
+        live = self._live_addresses()
         for broker, addresses in list(self._brokers.items()):
             left = {number: address for number, address in addresses.items() if address in live}
             if left:
                 self._brokers[broker] = left
             else:
                 del self._brokers[broker]
+
+    def names_address(self, address: str) -> bool:
+        """Whether the route of a topic in use contains a broker's address."""
+        return address in self._live_addresses()
+
+    def _live_addresses(self) -> set[str]:
+        return {
+            address
+            for route in (*self._routes.values(), *self._templates.values())
+            for addresses in route.brokers.values()
+            for address in addresses.values()
+        }
 
     async def close(self) -> None:
         """Cancel the look-ups."""

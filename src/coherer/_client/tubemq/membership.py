@@ -400,6 +400,14 @@ class Membership:
             self._registered = before
             raise
         checked(answer, server=masters.server)
+        for topic in answer.createdTopics:
+            _log.warning(
+                "Topic %s did not exist: the master created it for this consumer. Is its name "
+                "spelled as the producers spell it?",
+                topic,
+                topic=topic,
+                group=self._subscription.group,
+            )
         self.assignment.registered()
         self._update(answer)
 

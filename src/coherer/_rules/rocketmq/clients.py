@@ -32,6 +32,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 import msgspec
 
 from coherer._common.logs import Log
+from coherer._record.system_topics import RETRY_PREFIX
 
 _log = Log(logging.getLogger(__name__))
 
@@ -77,6 +78,7 @@ class ClientInfo(msgspec.Struct, Generic[C]):
         language: its language, from its requests; None for an unknown one.
         version: its version number.
         updated_ms: the time of its last heartbeat.
+        topics: its topics and filters as text, without the group's retry topic.
     """
 
     channel: C
@@ -84,6 +86,7 @@ class ClientInfo(msgspec.Struct, Generic[C]):
     language: str | None
     version: int
     updated_ms: int
+    topics: str = ""
 
 
 class GroupSettings(msgspec.Struct, frozen=True):
@@ -185,6 +188,32 @@ class ConsumerGroup(Generic[C]):
             self.members[info.channel] = info
         return False
 
+    def compare(self, channel: C, subscriptions: Iterable[GroupSubscription]) -> None:
+        """Record a member's topics and filters; warn if another member has different ones.
+
+        Members divide all queues among all members. A member leaves the queues of other topics
+        unread.
+        """
+        member = self.members[channel]
+        topics = _described(subscriptions)
+        if topics == member.topics or self.settings.message_model == BROADCASTING:
+            return
+        member.topics = topics
+        other = next((one for one in self.members.values() if one.topics not in ("", topics)), None)
+        if other is not None:
+            _log.warning(
+                "Group %s: its members subscribe to different topics or filters: %s to %.300s; "
+                "%s to %.300s. Some queues are not read: give all members the same topics, or each "
+                "set of topics its own group",
+                self.name,
+                member.client_id,
+                topics,
+                other.client_id,
+                other.topics,
+                about=self.name,
+                group=self.name,
+            )
+
     def subscribe(self, subscriptions: Iterable[GroupSubscription]) -> bool:
         """Replace the subscriptions of the group.
 
@@ -221,6 +250,15 @@ class ConsumerGroup(Generic[C]):
                 topic=topic,
             )
         return changed
+
+
+def _described(subscriptions: Iterable[GroupSubscription]) -> str:
+    found: list[str] = []
+    for one in subscriptions:
+        if not one.topic.startswith(RETRY_PREFIX):
+            words = " || ".join(sorted(one.tags)) or one.expression
+            found.append(one.topic if words == ALL else f"{one.topic} ({words})")
+    return ", ".join(sorted(found)) or "no topic"
 
 
 class ConsumerManager(Generic[C]):
@@ -287,6 +325,7 @@ class ConsumerManager(Generic[C]):
             found = self._groups[group] = ConsumerGroup(group, settings)
         joined = found.see(info, settings)
         self._of_channel.setdefault(info.channel, set()).add(group)
+        found.compare(info.channel, subscriptions)
         changed = found.subscribe(subscriptions) or joined
         events: list[Event[C]] = []
         if changed and notify:

@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Final
 
 from coherer._common.error_codes import CodedError, error_classes, refused_error
-from coherer.errors import RefusedError
+from coherer.errors import AuthorizationError, RefusedError
 
 FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 """Java appends this to some remarks."""
@@ -388,10 +388,14 @@ def refused(
         partition: the queue concerned.
     """
     text = "" if remark is None or remark == NOT_SET else remark.removesuffix(FAQ).rstrip()
-    error = refused_error(ERRORS, code, text, server=server, topic=topic, partition=partition)
-    if "AclException" in error.text:  # access control has no code of its own
-        error.hint = "Check user and password, and the permissions of the account on the broker."
-    return error
+    if "AclException" in text:  # access control has no code of its own
+        return AuthorizationError(
+            text, code=code, server=server, topic=topic, partition=partition, hint=_ACCESS_ADVICE
+        )
+    return refused_error(ERRORS, code, text, server=server, topic=topic, partition=partition)
+
+
+_ACCESS_ADVICE: Final = "Check user and password, and the permissions of the account on the broker."
 
 
 LANGUAGES: Final = (

@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Final
 
 from coherer._common.error_codes import CodedError, error_classes, refused_error
-from coherer.errors import RefusedError
+from coherer.errors import AuthorizationError, RefusedError
 
 
 class ResultCode(IntEnum):
@@ -137,7 +137,7 @@ class DuplicatePartitionError(_CodedError):
     meaning = "The partition has been assigned to another consumer."
 
 
-class CertificateError(_CodedError):
+class CertificateError(_CodedError, AuthorizationError):
     """415: The server does not accept the credentials."""
 
     result = ResultCode.CERTIFICATE_FAILURE
@@ -217,7 +217,7 @@ class TopicNotDeployedError(_CodedError):
     advice = "Create it first."
 
 
-class GroupForbiddenError(_CodedError):
+class GroupForbiddenError(_CodedError, AuthorizationError):
     """450: The group may not read a topic."""
 
     result = ResultCode.CONSUME_GROUP_FORBIDDEN
@@ -233,7 +233,7 @@ class SpeedLimitError(_CodedError):
     advice = "Read again after the time that it requires."
 
 
-class ContentForbiddenError(_CodedError):
+class ContentForbiddenError(_CodedError, AuthorizationError):
     """455: The group may not use these filters."""
 
     result = ResultCode.CONSUME_CONTENT_FORBIDDEN

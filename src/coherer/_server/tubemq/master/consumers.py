@@ -59,7 +59,10 @@ class ConsumerHandler:
         if identity is None:
             self._admission.defer(request, (group_name, client_id), join, now_ms)
         else:
+            topics = self._state.catalog.topics
+            missing = [topic for topic in request.topicList if topic not in topics]
             answer.notAllocated = not join(now_ms).allocated
+            answer.createdTopics.extend(topic for topic in missing if topic in topics)
         if request.HasField("defFlowCheckId") or request.HasField("groupFlowCheckId"):
             self._add_rules(answer, group_name, request.defFlowCheckId, request.groupFlowCheckId)
         return answer

@@ -14,7 +14,19 @@ defines the nodes and how values compare.
 
 from __future__ import annotations
 
-from coherer._wire.rocketmq.selector.compiler import CACHED, CompiledSelector, compile_selector
+from coherer._wire.rocketmq.selector.compiler import (
+    CACHED,
+    CompiledSelector,
+    compile_selector,
+    ignored_rest,
+)
 from coherer._wire.rocketmq.selector.evaluation import SelectorError, UnmatchableError
 
-__all__ = ["CACHED", "CompiledSelector", "SelectorError", "UnmatchableError", "compile_selector"]
+__all__ = [
+    "CACHED",
+    "CompiledSelector",
+    "SelectorError",
+    "UnmatchableError",
+    "compile_selector",
+    "ignored_rest",
+]

@@ -62,6 +62,15 @@ def parse(text: str) -> Tree[Token]:
     >>> parse("a = 1 then more").children[0].data
     'equal'
     """
+    return _read(text)[0]
+
+
+def _read(text: str) -> tuple[Tree[Token], Token | None]:
+    """Parse a selector; returns the tree, and the first token that is ignored.
+
+    Raises:
+        SelectorError: the text is not valid.
+    """
     from lark import Token, UnexpectedCharacters, UnexpectedToken
 
     parser = _parser()
@@ -83,7 +92,20 @@ def parse(text: str) -> Tree[Token]:
         raise SelectorError(_lexical(text, error.pos_in_stream), LEXER_ERROR) from None
     except UnexpectedToken:
         raise SelectorError(_encountered(unfit, text), PARSE_EXCEPTION) from None
-    return tree
+    return tree, unfit
+
+
+def ignored_rest(text: str) -> str:
+    """The text behind a complete expression, which Java ignores; empty if there is none.
+
+    Raises:
+        SelectorError: the selector is not valid.
+
+    >>> ignored_rest("a = 1 then more"), ignored_rest("a = 1")
+    ('then more', '')
+    """
+    unfit = _read(text)[1]
+    return "" if unfit is None else text[unfit.start_pos or 0 :]
 
 
 def _without_line_comments(text: str) -> str:
