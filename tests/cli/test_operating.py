@@ -122,8 +122,9 @@ def test_brokers_over_both_protocols(coherer_node: EmbeddedNode) -> None:
     assert broker["disk_bytes"] > broker["disk_free_bytes"] > 0
     assert "dispatchBehindBytes" in rocket("brokers", "broker-a").stdout
     [broker] = tube.json("brokers")
-    assert (broker["role"], broker["status"], broker["in_per_s"]) == ("broker", "running", None)
-    assert tube("brokers").stdout.splitlines()[2].split()[-1] == "?"
+    assert (broker["role"], broker["status"]) == ("broker", "running")
+    assert broker["in_per_s"] is not None, "a node reports its own rates"
+    assert tube("brokers").stdout.splitlines()[2].split()[-1] != "?"
     words = ["brokers", "--json", "--admin", coherer_node.admin_url]
     lone = CliRunner().invoke(app, words, catch_exceptions=False)
     assert json.loads(lone.stdout) == [broker]

@@ -119,7 +119,7 @@ async def test_topics_are_created_changed_and_deleted(visitor: Visitor, cluster:
     assert "readQueueNums 5" in text
     assert "perm 4" in text
     again = await visitor.post("/topics", {"name": "news", "partitions": "3"})
-    assert again.status_code == 502
+    assert again.status_code == 409
     assert "exists already" in again.text
     for partitions in ("", "0", "many"):
         bad = await visitor.post("/topics", {"name": "more", "partitions": partitions})

@@ -4,8 +4,8 @@ import pytest
 
 from coherer._administration.access import opened
 from coherer.console.facts import Facts
-from coherer.testing import EmbeddedNode
-from tests.console.visitor import Visitor, visiting
+from coherer.testing import EmbeddedNode, embedded_node
+from tests.console.visitor import Visitor, visiting, words
 
 SHARED = {
     "/topics": ("orders", "payments"),
@@ -53,17 +53,17 @@ TUBE = {
 @pytest.mark.parametrize("path", [*SHARED, *ROCKET])
 async def test_pages_show_a_cluster_over_rocketmq(visitor: Visitor, path: str) -> None:
     text = await visitor.page(path)
-    for words in {**SHARED, **ROCKET}[path]:
-        if words != "Filters":
-            assert words in text, text
+    for expected in {**SHARED, **ROCKET}[path]:
+        if expected != "Filters":
+            assert expected in text, text
 
 
 @pytest.mark.parametrize("path", [*SHARED, *TUBE])
 async def test_pages_show_a_cluster_over_tubemq(tube_visitor: Visitor, path: str) -> None:
     text = await tube_visitor.page(path)
-    for words in {**SHARED, **TUBE}[path]:
-        if words != "Filters":
-            assert words in text, text
+    for expected in {**SHARED, **TUBE}[path]:
+        if expected != "Filters":
+            assert expected in text, text
 
 
 async def test_the_first_page_is_the_one_that_needs_attention(
@@ -116,14 +116,14 @@ async def test_a_dead_letter_shows_its_reason_and_original_topic(visitor: Visito
     page = (await visitor.get("/dead-letters/billing?order=oldest")).text
     link = page.partition("/dead-letters/billing/letters/")[2].partition('"')[0]
     text = await visitor.page(f"/dead-letters/billing/letters/{link}")
-    for words in (
+    for expected in (
         "Original topic orders",
         "Given up by billing",
         "Attempts 1",
         '"customer": "Ann"',
         "shop web",
     ):
-        assert words in text, text
+        assert expected in text, text
     assert "gave no reason" in text or "the card was declined" in text
 
 
@@ -145,7 +145,7 @@ async def test_a_message_is_shown_with_its_history(visitor: Visitor) -> None:
     page = (await visitor.get("/messages?topic=orders&contains=%22order%22%3A+0")).text
     link = page.partition('href="/messages/view?')[2].partition('"')[0].replace("&amp;", "&")
     text = await visitor.page(f"/messages/view?{link}")
-    for words in (
+    for expected in (
         "order-0",
         "History",
         "sent by the producer",
@@ -153,7 +153,7 @@ async def test_a_message_is_shown_with_its_history(visitor: Visitor) -> None:
         "billing",
         '"order": 0',
     ):
-        assert words in text, text
+        assert expected in text, text
     assert "consumed" in text or "not yet" in text or "dead letter" in text
     body = await visitor.get(f"/messages/body?{link}")
     assert body.content.startswith(b'{"order": 0')
@@ -172,6 +172,29 @@ async def test_a_search_by_id_finds_the_message(visitor: Visitor) -> None:
     text = await visitor.page("/messages?by=place&topic=orders&partition=0&offset=1")
     assert "1 message" in text
     assert "Nothing was found" in await visitor.page("/messages?by=id&topic=orders&id=" + "0" * 32)
+
+
+@pytest.mark.parametrize("given", ["C0A80", "no id at all", "7F00000100002A9F0000000000FFFFFF"])
+async def test_a_mistyped_id_is_an_error_beside_the_field(visitor: Visitor, given: str) -> None:
+    answer = await visitor.get(f"/messages/view?id={given}")
+    assert answer.status_code == 404
+    assert f'name="id" value="{given}" required aria-invalid="true"' in answer.text
+    assert "name the topic as well" in words(answer.text)
+    searched = await visitor.get(f"/messages?by=id&id={given}")
+    assert searched.status_code == 200
+    assert 'aria-describedby="id-problem"' in searched.text
+
+
+async def test_what_the_cluster_refuses_is_no_fault_of_a_gateway(visitor: Visitor) -> None:
+    answer = await visitor.get("/topics/nothing/settings")
+    assert answer.status_code == 404
+    assert "nothing" in words(answer.text)
+
+
+async def test_a_mistyped_id_over_tubemq_asks_for_the_topic(tube_visitor: Visitor) -> None:
+    answer = await tube_visitor.get("/messages/view?id=x")
+    assert answer.status_code == 400
+    assert "Name the topic" in words(answer.text)
 
 
 async def test_names_are_escaped(visitor: Visitor) -> None:
@@ -214,3 +237,25 @@ async def test_an_unreachable_cluster_is_explained() -> None:
         answer = await visitor.get("/topics")
         assert answer.status_code == 502
         assert "127.0.0.1:1" in answer.text
+
+
+async def test_accounts_in_the_options_of_brokers_are_not_denied() -> None:
+    with embedded_node(users={"operator": "s3cret-of-one"}) as node:
+        signed = {"user": "operator", "password": "s3cret-of-one"}
+        for url in (node.rocketmq_url, node.url):
+            async with visiting(url, **signed) as visitor:
+                text = await visitor.page("/accounts")
+                assert "signs in as operator" in text
+                assert "no accounts." not in text.replace("files have no accounts.", "")
+
+
+async def test_the_state_of_a_nodes_own_broker_is_known() -> None:
+    with embedded_node(admin_port=0) as node:
+        async with visiting(node.url) as visitor:
+            listed = (await visitor.page("/brokers")).partition("Version")[2]
+            assert "running" in listed
+            assert "unknown" not in listed
+            assert "unknown" not in (await visitor.page("/brokers/1")).partition("Started")[2]
+        async with visiting(node.rocketmq_url) as visitor:
+            text = await visitor.page("/brokers/broker-a")
+            assert "Accepts messages yes Can be read yes" in text

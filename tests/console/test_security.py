@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -260,3 +262,66 @@ def test_accounts_are_checked_by_their_hash(tmp_path: Path) -> None:
     admin = found.check("admin", "x")
     assert admin is not None
     assert admin.rights == "change"
+
+
+async def test_a_form_after_the_end_of_the_session_comes_back_with_its_text(
+    node: EmbeddedNode,
+) -> None:
+    async with visiting(node.rocketmq_url, console_password=PASSWORD, allow_changes=True) as one:
+        await one.log_in()
+        token = await one.token()
+        await one.client.post("/logout", data={"csrf": token})
+        body = "\nan order\nof & <two> lines"
+        given = {"csrf": token, "topic": "orders", "body": body, "keys": "k1 k2"}
+        login = await one.client.post("/send", data=given)
+        assert login.status_code == 401
+        assert "Your session has ended" in login.text
+        data = {**hidden_fields(login.text), "name": "admin", "password": "wrong"}
+        again = await one.client.post("/login", data=data)
+        assert again.status_code == 401, "a wrong password keeps the text, too"
+        data = {**hidden_fields(again.text), "name": "admin", "password": PASSWORD}
+        page = await one.client.post("/login", data=data)
+        assert page.status_code == 200
+        assert "Nothing was done yet" in page.text
+        assert 'action="/send"' in page.text
+        assert "\n\nan order\nof &amp; &lt;two&gt; lines</textarea>" in page.text
+        assert 'value="k1 k2"' in page.text
+        sent = {**given, "csrf": hidden_fields(page.text)["csrf"]}
+        assert "Sent to orders" in (await one.client.post("/send", data=sent)).text
+
+
+async def test_any_form_comes_back_after_the_login(node: EmbeddedNode) -> None:
+    async with visiting(node.rocketmq_url, console_password=PASSWORD, allow_changes=True) as one:
+        login = await one.client.post(
+            "/accounts", data={"name": "operator", "secret": "s3cret-s3cret", "admin": "1"}
+        )
+        data = {**hidden_fields(login.text), "name": "admin", "password": PASSWORD}
+        page = (await one.client.post("/login", data=data)).text
+        assert 'action="/accounts"' in page
+        assert 'value="operator"' in page
+        assert 'type="password" value="s3cret-s3cret"' in page
+        huge = await one.client.post("/login/kept", data={"body": "x"})
+        assert huge.status_code == 303, "nobody sends a form to that route"
+
+
+async def test_a_form_that_is_too_large_to_keep_is_refused_with_words(node: EmbeddedNode) -> None:
+    async with visiting(node.rocketmq_url, console_password=PASSWORD) as one:
+        login = await one.client.post("/send", data={"body": "x" * (3 << 20)})
+        assert login.status_code == 401
+        assert "too large to keep" in login.text
+        assert len(login.text) < 10_000
+
+
+async def test_a_refresh_after_the_session_leads_back_to_its_page(node: EmbeddedNode) -> None:
+    async with visiting(node.rocketmq_url, console_password=PASSWORD) as one:
+        headers = {"hx-request": "true", "hx-current-url": "http://127.0.0.1:8790/groups?q=b"}
+        answer = await one.get("/groups?q=b", **headers)
+        assert answer.headers["hx-redirect"] == "/login?next=/groups%3Fq%3Db"
+
+
+def hidden_fields(page: str) -> dict[str, str]:
+    """The hidden fields of the first form of a page."""
+    form = page.partition("<form")[2].partition("</form>")[0]
+    found = re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', form)
+    found += re.findall(r'<textarea name="([^"]+)" hidden>([^<]*)</textarea>', form)
+    return {name: unescape(value) for name, value in found}

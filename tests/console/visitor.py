@@ -90,4 +90,4 @@ def changing_routes(app: Starlette) -> list[str]:
         for route in app.routes
         if isinstance(route, Route) and route.methods is not None and "POST" in route.methods
     ]
-    return [path for path in found if path not in {"/login", "/logout"}]
+    return [path for path in found if path not in {"/login", "/login/kept", "/logout"}]

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
 
 from coherer._administration.access import Cluster, RocketCluster, TubeCluster
+from coherer._common.node_status import NodeStatus
 from coherer._record.system_topics import SYSTEM_GROUP_PREFIX
 from coherer.errors import CohererError, RefusedError
 from coherer.rocketmq import BrokerState as RocketBroker
@@ -26,6 +28,7 @@ PARALLEL: Final = 16
 """The number of concurrent requests."""
 
 _DISK: Final = re.compile(r"Total\s*:\s*([\d.]+)\s*(\w+),\s*Free\s*:\s*([\d.]+)\s*(\w+)")
+_BROKER_PORTS: Final = frozenset({"TubeMQ broker", "TubeMQ broker, TLS"})
 _UNITS: Final = {"B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50, "E": 2**60}
 
 
@@ -223,7 +226,42 @@ async def brokers(cluster: Cluster) -> list[Broker]:
     """
     if isinstance(cluster, RocketCluster):
         return [_rocket_broker(one) for one in await cluster.admin.brokers()]
-    return [_tube_broker(one) for one in await cluster.admin.brokers()]
+    found = [_tube_broker(one) for one in await cluster.admin.brokers()]
+    return _with_own(found, await node_status(cluster))
+
+
+async def node_status(cluster: Cluster) -> NodeStatus | None:
+    """The status of the node that answers; None if it is unknown, and for Apache's servers."""
+    if isinstance(cluster, RocketCluster):
+        return None
+    try:
+        return await cluster.admin.node_status()
+    except CohererError:
+        return None
+
+
+def _with_own(found: Sequence[Broker], node: NodeStatus | None) -> list[Broker]:
+    """Add what a node reports about its broker, which is known by its port."""
+    if node is None:
+        return list(found)
+    ports = {one.address.rpartition(":")[2] for one in node.listeners if one.name in _BROKER_PORTS}
+    own = [one for one in found if one.address.rpartition(":")[2] in ports]
+    if len(own) != 1:  # brokers on other machines may have the same port
+        return list(found)
+    rates = {one.name: one.last_10_s for one in node.rates}
+    disk = node.disk
+    free, total = (None, None) if disk is None else (disk.free_bytes, disk.disk_bytes)
+    known = msgspec.structs.replace(
+        own[0],
+        version=f"coherer {node.version}",
+        in_per_s=rates.get("messages in"),
+        out_per_s=rates.get("messages out"),
+        disk_used=None if free is None or not total else 1 - free / total,
+        disk_bytes=total,
+        disk_free_bytes=free,
+        started_ms=int((time.time() - node.running_s) * 1000),
+    )
+    return [known if one is own[0] else one for one in found]
 
 
 def _tube_broker(state: TubeBroker) -> Broker:

@@ -2,7 +2,8 @@
 
 * A request with an unknown host name is refused. So a page of another site whose name resolves to
   this machine's address (DNS rebinding) has no access.
-* Without a session, a page redirects to the login.
+* Without a session, a page redirects to the login. A form is not handled: it goes to the login page
+  (`KEPT`), which keeps its text in the browser and shows it again afterwards.
 * A request that changes something is refused unless changes are allowed, for the console and for
   the account, and unless its form has the session's token.
 """
@@ -13,7 +14,7 @@ import platform
 from collections.abc import Awaitable, Callable, Mapping
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
 from starlette.datastructures import FormData, MutableHeaders
 from starlette.requests import Request
@@ -43,8 +44,16 @@ FORM_BYTES_MAX: Final = 8 * 1024 * 1024
 
 FORM_FIELDS_MAX: Final = 10_000
 
+KEPT: Final = "/login/kept"
+"""The route of forms without a session; the scope has their path as `kept_path`."""
+
 _OPEN: Final = ("/login", "/static/", "/health")
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+EXPIRED: Final = (
+    "This form has expired: it belongs to an earlier session. Nothing was done. Check it, and send "
+    "it again."
+)
 
 Handler = Callable[[Request], Awaitable[Response]]
 Change = Callable[[Request, FormData], Awaitable[Response]]
@@ -84,7 +93,16 @@ class Guard:
         if refusal is not None:
             await refusal(scope, receive, with_headers)
             return
+        if request.method not in _SAFE and not self._may_pass(request):
+            path = request.url.path
+            scope = {**scope, "path": KEPT, "raw_path": KEPT.encode(), "kept_path": path}
         await self._app(scope, receive, with_headers)
+
+    def _may_pass(self, request: Request) -> bool:
+        """Whether a request has a session with an account, or needs none."""
+        session: Session | None = request.scope["session"]
+        known = session is not None and session.account is not None
+        return known or request.url.path.startswith(_OPEN)
 
     def _add_headers(self, scope: Scope, message: Message, new: list[Session]) -> None:
         headers = MutableHeaders(scope=message)
@@ -115,16 +133,15 @@ class Guard:
             if not request.url.path.startswith(("/static/", "/health")):
                 new.append(session)
         request.scope["session"] = session
-        known = session is not None and session.account is not None
-        if known or request.url.path.startswith(_OPEN):
+        if self._may_pass(request):
             return None
         if request.headers.get("hx-request") == "true":
             # htmx would insert the login into a part of the page.
-            return Response(status_code=401, headers={"HX-Redirect": "/login"})
+            shown = urlsplit(request.headers.get("hx-current-url", ""))
+            return Response(status_code=401, headers={"HX-Redirect": _login(shown)})
         if request.method not in _SAFE:
-            return PlainTextResponse("Log in first.\n", 401)
-        path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        return RedirectResponse(f"/login?next={quote(path)}", 303)
+            return None
+        return RedirectResponse(_login(urlsplit(str(request.url))), 303)
 
     def _is_mine(self, host: str) -> bool:
         """Whether a Host header names this console; every IP address is accepted."""
@@ -154,6 +171,12 @@ def _same_site(request: Request) -> bool:
     return origin is None or urlsplit(origin).netloc == request.headers.get("host")
 
 
+def _login(shown: SplitResult) -> str:
+    """The path of the login that leads to a page afterwards."""
+    path = shown.path + (f"?{shown.query}" if shown.query else "")
+    return f"/login?next={quote(path)}" if path else "/login"
+
+
 def safe_path(path: str) -> str:
     r"""Return a path of the console to redirect to; "/" for anything else.
 
@@ -175,9 +198,11 @@ def changing(console: Console, change: Change) -> Handler:
     async def handler(request: Request) -> Response:
         session: Session = request.scope["session"]
         form = await read_form(request)
-        if form is None or not is_token(session, form.get("csrf")):
-            text = "This form has expired. Go back, reload the page, and send it again."
+        if form is None:
+            text = "This form is too large or malformed. Nothing was done."
             return console.refusal(request, text, 403)
+        if not is_token(session, form.get("csrf")):
+            return await console.again(request, request.url.path, form, EXPIRED, 403)
         if not console.may_change(session):
             return console.refusal(request, console.why_not(session), 403)
         return await change(request, form)
@@ -193,7 +218,11 @@ async def read_form(request: Request) -> FormData | None:
     kind = request.headers.get("content-type", "").partition(";")[0]
     if kind != "application/x-www-form-urlencoded":
         return None
-    body = await request.body()
+    return parse_form(await request.body())
+
+
+def parse_form(body: bytes) -> FormData | None:
+    """Parse an encoded form; None if it is malformed."""
     try:
         pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FORM_FIELDS_MAX)
     except ValueError:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final, Generic, TypeVar, cast
+from typing import Final, Generic, TypeAlias, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from coherer import __version__
+from coherer._wire.rocketmq.codes import ResponseCode
 from coherer.console import formatting
 from coherer.console.charts import Chart, chart
 from coherer.console.facts import Facts
@@ -22,7 +24,7 @@ from coherer.console.jobs import Jobs
 from coherer.console.options import ConsoleOptions
 from coherer.console.passwords import Passwords
 from coherer.console.sessions import LoginLimit, Session, Sessions
-from coherer.errors import CohererError, UsageError
+from coherer.errors import CohererError, RefusedError, UsageError
 
 T = TypeVar("T")
 
@@ -60,6 +62,13 @@ NOTICES: Final = {
     "nothing-chosen": "Nothing was selected, so nothing was done.",
 }
 """The notices after a change, by the keyword in the URL: a link can only select one of them."""
+
+
+MISSING_CODES: Final = frozenset({ResponseCode.TOPIC_NOT_EXIST, 404})
+"""The codes of RocketMQ and TubeMQ for a topic that does not exist."""
+
+Form: TypeAlias = "Callable[[Request, FormData, str, int], Awaitable[Response]]"
+"""Shows a form again: with the request, its fields, why it was not handled, and the status."""
 
 
 class Part(msgspec.Struct, Generic[T], frozen=True):
@@ -120,6 +129,7 @@ class Console:
         self.history = History()
         self.jobs = Jobs()
         self.limit = LoginLimit()
+        self.forms: dict[str, Form] = {}
         self._templates = _environment()
 
     # -- changes
@@ -190,8 +200,15 @@ class Console:
 
     def failure(self, request: Request, error: CohererError) -> Response:
         """Render the page of an error of the cluster or of the request."""
-        status = 400 if isinstance(error, UsageError) else 502
-        return self.render(request, "refusal.html", status=status, text=str(error))
+        return self.render(request, "refusal.html", status=self.status_of(error), text=str(error))
+
+    def status_of(self, error: CohererError) -> int:
+        """The HTTP status of an error."""
+        if isinstance(error, UsageError):
+            return 400
+        if isinstance(error, RefusedError):  # the cluster answered: the request is at fault
+            return 404 if error.code in MISSING_CODES else 409
+        return 502
 
     def done(self, path: str, notice: str) -> Response:
         """Redirect to a page after a change, with a notice."""
@@ -205,6 +222,26 @@ class Console:
         query.pop(NOTICE, None)
         kept = {name: str(value) for name, value in query.items() if value is not None}
         return f"{request.url.path}?{urlencode(kept)}" if kept else request.url.path
+
+    async def again(
+        self, request: Request, path: str, form: FormData, problem: str, status: int
+    ) -> Response:
+        """Show a form again that was not handled, with its text and the token of the session.
+
+        Args:
+            request: the request.
+            path: the path of the form.
+            form: its fields.
+            problem: why it was not handled.
+            status: the HTTP status.
+        """
+        shown = self.forms.get(path)
+        if shown is not None:
+            return await shown(request, form, problem, status)
+        fields = [(name, str(value)) for name, value in form.multi_items() if name != "csrf"]
+        return self.render(
+            request, "again.html", status=status, action=path, fields=fields, problem=problem
+        )
 
     # -- charts
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Final
+from urllib.parse import urlencode
 
 import msgspec
 from starlette.datastructures import FormData
@@ -12,12 +14,17 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from coherer.console.charts import chart
-from coherer.console.guard import changing, read_form, safe_path
+from coherer.console.guard import KEPT, changing, parse_form, read_form, safe_path
 from coherer.console.pages.common import Console
 from coherer.console.sessions import Session, is_token
 
 _CHECKS_AT_ONCE = 2
 """The number of concurrent password checks; each takes 16 MiB."""
+
+KEPT_CHARS: Final = 2 * 1024 * 1024
+"""The largest form that the login page keeps; encoded once more it fits into a form."""
+
+_NOT_YET: Final = "You are logged in again. Nothing was done yet: check the form, and send it."
 
 
 class Entry:
@@ -37,6 +44,7 @@ class Entry:
             Route("/", self.first, methods=["GET"]),
             Route("/login", self.show_login, methods=["GET"]),
             Route("/login", self.login, methods=["POST"]),
+            Route(KEPT, self.keep, methods=["POST"]),
             Route("/logout", self.logout, methods=["POST"]),
             Route("/series", self.series, methods=["GET"]),
             Route("/jobs/{job}", self.job, methods=["GET"]),
@@ -61,12 +69,42 @@ class Entry:
             return RedirectResponse("/", 303)
         return self._login_page(request, None, 200)
 
-    def _login_page(self, request: Request, problem: str | None, status: int) -> Response:
+    async def keep(self, request: Request) -> Response:
+        """The login form after a form without a session, which it keeps.
+
+        The browser keeps the text, not the console: anybody can send forms without a session.
+        """
+        path = request.scope.get("kept_path")
+        if path is None:
+            return RedirectResponse("/login", 303)
+        form = await read_form(request)
+        pairs = [] if form is None else [one for one in form.multi_items() if one[0] != "csrf"]
+        kept = urlencode([(name, str(value)) for name, value in pairs])
+        if form is None or len(kept) > KEPT_CHARS:
+            text = "Your session has ended, and the form was too large to keep. Nothing was done."
+            return self._login_page(request, text, 401)
+        text = "Your session has ended. Log in to continue with the form; nothing was done yet."
+        return self._login_page(request, text, 401, kept=(path, kept))
+
+    def _login_page(
+        self,
+        request: Request,
+        problem: str | None,
+        status: int,
+        *,
+        kept: tuple[str, str] = ("", ""),
+    ) -> Response:
         session = self._console.sessions.new(None)
         request.scope["session"] = session
         next_path = safe_path(request.query_params.get("next", "/"))
         response = self._console.render(
-            request, "login.html", status=status, problem=problem, next_path=next_path
+            request,
+            "login.html",
+            status=status,
+            problem=problem,
+            next_path=next_path,
+            kept_path=kept[0],
+            kept=kept[1],
         )
         self._console.sessions.set(response, session)
         return response
@@ -78,21 +116,28 @@ class Entry:
         form = await read_form(request)
         if before is None or form is None or not is_token(before, form.get("csrf")):
             return self._login_page(request, "The form has expired. Try again.", 403)
+        kept_path, kept_text = str(form.get("kept_path", "")), str(form.get("kept", ""))
+        kept = (safe_path(kept_path), kept_text) if kept_path else ("", "")
         name, password = str(form.get("name", "")), str(form.get("password", ""))
         peer = request.client.host if request.client is not None else ""
         watched = (f"address {peer}", f"account {name[:100]}")
         wait_s = console.limit.wait_s(*watched)
         if wait_s:
             text = f"Too many wrong passwords. Wait {wait_s:.0f} seconds."
-            return self._login_page(request, text, 429)
+            return self._login_page(request, text, 429, kept=kept)
         async with self._checks:
             account = await asyncio.to_thread(console.passwords.check, name, password)
         if account is None:
             console.limit.failed(*watched)
-            return self._login_page(request, "The name or the password is wrong.", 401)
+            text = "The name or the password is wrong."
+            return self._login_page(request, text, 401, kept=kept)
         console.limit.succeeded(*watched)
-        response = RedirectResponse(safe_path(str(form.get("next", "/"))), 303)
-        console.sessions.set(response, console.sessions.new(account.name, account.rights))
+        session = request.scope["session"] = console.sessions.new(account.name, account.rights)
+        response: Response = RedirectResponse(safe_path(str(form.get("next", "/"))), 303)
+        fields = parse_form(kept_text.encode())
+        if kept_path and fields is not None:
+            response = await console.again(request, kept[0], fields, _NOT_YET, 200)
+        console.sessions.set(response, session)
         return response
 
     async def logout(self, request: Request) -> Response:

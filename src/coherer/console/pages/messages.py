@@ -17,7 +17,7 @@ from coherer._administration.trace import trace
 from coherer.console.guard import changing
 from coherer.console.pages.common import Console
 from coherer.console.pages.dead_letters import moment
-from coherer.errors import CohererError, UsageError
+from coherer.errors import CohererError, RefusedError, UsageError
 from coherer.message import Message
 
 LIMIT: Final = 50
@@ -40,6 +40,7 @@ class Messages:
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        console.forms["/send"] = self._again
 
     def routes(self) -> list[Route]:
         """The routes."""
@@ -53,20 +54,30 @@ class Messages:
 
     async def search(self, request: Request) -> Response:
         """The form, and the messages found."""
-        console = self._console
         given = dict(request.query_params)
-        by = given.get("by", "time")
         found: Search | None = None
         problem: str | None = None
         if given.get("topic") or given.get("id"):
             try:
-                found = await self._found(by, given)
+                found = await self._found(given.get("by", "time"), given)
             except CohererError as error:
                 problem = str(error)
-        return console.render(
+        return await self._search_page(request, given, found, problem, 200)
+
+    async def _search_page(
+        self,
+        request: Request,
+        given: dict[str, str],
+        found: Search | None,
+        problem: str | None,
+        status: int,
+    ) -> Response:
+        by = given.get("by", "time")
+        return self._console.render(
             request,
             "messages.html",
-            topics=await console.facts.topic_names(),
+            status=status,
+            topics=await self._console.facts.topic_names(),
             given={name: given.get(name, "") for name in _FIELDS},
             by=by if by in WAYS else "time",
             ways=WAYS,
@@ -127,8 +138,15 @@ class Messages:
         )
 
     async def view(self, request: Request) -> Response:
-        """One message."""
-        message = await self._message(request)
+        """One message, or the search form if the id in the URL is wrong."""
+        given = dict(request.query_params)
+        try:
+            message = await self._message(request)
+        except (UsageError, RefusedError) as error:
+            if given.get("offset"):
+                raise
+            status = 400 if isinstance(error, UsageError) else 404
+            return await self._search_page(request, {**given, "by": "id"}, None, str(error), status)
         if message is None:
             return self._gone(request)
         found = await trace(self._console.facts.cluster, message)
@@ -173,6 +191,10 @@ class Messages:
             problem=problem,
             receipt=receipt,
         )
+
+    async def _again(self, request: Request, form: FormData, problem: str, status: int) -> Response:
+        given = {name: str(form.get(name, "")) for name in _SENT}
+        return await self._send_page(request, given, problem=problem, status=status)
 
     async def send(self, request: Request, form: FormData) -> Response:
         """Send a message."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
+import msgspec
 from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from coherer._administration.access import RocketCluster
+from coherer._administration.cluster import Broker
 from coherer.console.guard import changing
 from coherer.console.history import series_name
 from coherer.console.pages.common import Console, matching, part_of
@@ -80,6 +83,7 @@ class Servers:
         if not found:
             return console.refusal(request, f"The broker {name} does not exist.", 404)
         settings = await console.facts.settings(name) if found[0].role == "master" else None
+        found = [_permitted(one, settings) for one in found]
         return console.render(
             request, "broker.html", name=name, brokers=found, settings=_shown(settings)
         )
@@ -88,7 +92,11 @@ class Servers:
         """The accounts of the cluster."""
         accounts = await self._console.facts.accounts()
         return self._console.render(
-            request, "accounts.html", accounts=accounts, permissions=PERMISSIONS
+            request,
+            "accounts.html",
+            accounts=accounts,
+            permissions=PERMISSIONS,
+            user=self._console.options.user,
         )
 
     async def save_account(self, request: Request, form: FormData) -> Response:
@@ -122,6 +130,15 @@ class Servers:
         if cluster is None:
             raise UsageError("The console cannot change the accounts of a TubeMQ cluster.")
         return cluster
+
+
+def _permitted(broker: Broker, settings: Mapping[str, str] | None) -> Broker:
+    """Add what a RocketMQ master may serve, from its settings."""
+    permission = (settings or {}).get("brokerPermission", "")
+    if broker.role != "master" or not permission.isdecimal():
+        return broker
+    bits = int(permission)
+    return msgspec.structs.replace(broker, readable=bool(bits & 4), writable=bool(bits & 2))
 
 
 _SECRET_WORDS: Final = ("secret", "password", "passwd", "token", "accesskey", "privatekey")
