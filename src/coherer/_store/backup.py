@@ -11,28 +11,46 @@ it as it recovers a crash. The order of the steps makes it consistent:
 5. Topics, groups, accounts and all other small files. So each message in the log has its topic.
 
 If a topic is deleted meanwhile, recovery could revive a part of it. So the steps are repeated until
-no topic was deleted between the second and the last one. They are also repeated if retention has
-deleted a file that was about to be copied. Repeating is cheap: what has not changed is not copied.
+no topic was deleted between the second and the last one (`history.removals_token`; for Java's
+broker, which has no such token, the inode numbers of the topics' directories). They are also
+repeated if retention has deleted a file that was about to be copied. Repeating is cheap: what has
+not changed is not copied.
 
-A second backup into the same directory copies only what is new (`backup_files`). A file is known to
-be unchanged by its size, modification time and inode number. Java's broker writes through mappings,
-which do not always change the time of a file. So in its directories the last file of each queue,
-and of the index, is always copied. The log is never compared by time: it only grows, and the end of
-the part that was copied before is compared with the original.
+A second backup into the same directory copies only what is new (`backup_files`), after comparisons
+(`backup_checks`). A file is known to be unchanged by its size, modification time and inode number.
+Java's broker writes through mappings, which do not always change the time of a file. So in its
+directories the last file of each queue, and of the index, is always copied. The log is never
+compared by time: it only grows, and what was copied before is compared with the original.
+
+Everything that was copied is read again and compared with its checksum. Only then the manifest is
+replaced. So until the new backup is complete and verified, the previous one is valid.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from coherer._common.version import __version__
+from coherer._store.backup_checks import Checked, check_held, check_history
+from coherer._store.backup_contents import (
+    ACCOUNTS,
+    CHECKPOINT,
+    LARGE,
+    SMALL,
+    VERSION_FILE,
+    kind_of,
+    piece_path,
+    refuse_links,
+    safe_mode,
+    stored_name,
+)
 from coherer._store.backup_files import (
     DATA,
     LOCK,
@@ -46,12 +64,16 @@ from coherer._store.backup_files import (
     blocks,
     checksum,
     is_backup,
+    is_inside_backup,
     load_manifest,
     log_folder,
     private_directory,
+    range_checksum,
     save_manifest,
+    stored_checksum,
 )
 from coherer._store.checkpoint import CHECKPOINT_BYTES, Checkpoint
+from coherer._store.config_files import PREVIOUS
 from coherer._store.files import (
     Files,
     OsFiles,
@@ -61,22 +83,17 @@ from coherer._store.files import (
     file_offsets,
     translate_os_errors,
 )
+from coherer._store.history import History, load_history, removals_token
 from coherer.errors import StoreError, UsageError
 
 OFFSETS: Final = ("config/consumerOffset.json", "config/delayOffset.json")
 """Files that refer to messages by offset; they are copied before the log."""
 
-SMALL: Final = ("config", "conf", "conf/acl")
-ACCOUNTS: Final = "conf"
-VERSION_FILE: Final = "version.json"
-"""The version of the directory (`_server/node/version.py`)."""
-
-CHECKPOINT: Final = "checkpoint"
-LARGE: Final = ("index", "consumequeue")
+INCOMPLETE: Final = "backup-incomplete"
+"""The file that marks a directory whose first backup has not finished: what it holds may go."""
 
 _IDENTITY: Final = "config/identity.json"
 _SETTLED_NS: Final = 2_000_000_000
-_COMPARED_BYTES: Final = 64 * 1024
 _ATTEMPTS: Final = 10
 _PIECES_MAX: Final = 64
 """The most pieces of one log file; after that the file is copied again as one piece."""
@@ -104,6 +121,8 @@ class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
         files: how many files and pieces of the log make up the backup.
         copied: how many of them were copied now.
         copied_bytes: how many bytes were copied now, without holes.
+        compared_bytes: how many bytes of the earlier backup were compared with their checksums.
+        repaired: files of the earlier backup that were missing or damaged, and were copied again.
     """
 
     directory: str
@@ -114,6 +133,8 @@ class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
     files: int
     copied: int
     copied_bytes: int
+    compared_bytes: int
+    repaired: list[str]
 
 
 def back_up(
@@ -121,6 +142,7 @@ def back_up(
     target: Path,
     *,
     accounts: bool = True,
+    everything: bool = False,
     progress: Progress = no_progress,
     files: Files = _FILES,
     wall_ns: Callable[[], int] = time.time_ns,
@@ -131,21 +153,24 @@ def back_up(
         source: the directory of the node, or of a Java broker.
         target: the directory of the backup; it is created, or holds an earlier one.
         accounts: copy `conf/`, which holds the secrets of accounts.
+        everything: compare all that the earlier backup holds, not only a part of it.
         progress: called while bytes are copied.
         files: the file access.
         wall_ns: the time of day in ns.
 
     Raises:
         UsageError: the source is not a node's directory, or the target holds something else.
+        DamagedStoreError: the log of the node is damaged, or the backup beyond repair.
         StoreError: another backup is running there, or a disk failed. The previous backup is valid.
     """
     _check_directories(source, target)
     with translate_os_errors(f"write {target}"):
-        private_directory(target)
+        private_directory(files, target)
+        refuse_links(target, [target / DATA, target / LOCK])
         with _locked(files, target):
             previous = load_manifest(target) if is_backup(target) else None
             run = _Backup(source, target, previous, files, progress, wall_ns)
-            return run.run(accounts=accounts)
+            return run.run(accounts=accounts, everything=everything)
 
 
 def _check_directories(source: Path, target: Path) -> None:
@@ -160,8 +185,23 @@ def _check_directories(source: Path, target: Path) -> None:
             f"A backup in {target} would lie inside the directory of the node, or around it.",
             hint="Name a directory elsewhere, preferably on another disk.",
         )
+    for path in (source, target):
+        backup = is_inside_backup(path)
+        if backup is not None:
+            raise UsageError(
+                f"{path} lies inside the backup {backup}, which may remove it.",
+                hint="Name a directory elsewhere.",
+            )
+    if target.exists() and not target.is_dir():
+        raise UsageError(f"{target} is a file.", hint="Name a directory.")
     if there.is_dir() and not is_backup(target):
-        others = {path.name for path in there.iterdir()} - {LOCK, DATA, f"{MANIFEST}.tmp"}
+        names = {path.name for path in there.iterdir()}
+        if DATA in names and INCOMPLETE not in names:
+            raise UsageError(
+                f"{target} holds the files of a backup, but its {MANIFEST} is missing.",
+                hint="Nothing was changed. Name a new directory, or put the file back.",
+            )
+        others = names - {LOCK, DATA, INCOMPLETE, f"{MANIFEST}.tmp"}
         if others:
             raise UsageError(
                 f"{target} holds other files, such as {min(others)}.",
@@ -204,44 +244,86 @@ class _Backup:
         self._known = {} if previous is None else {one.path: one for one in previous.files}
         self._by_time = True  # equal times mean equal content
         self._unsynced = UnsyncedFiles()
-        self._done = self._total = self._copied = 0
+        self._written: dict[str, tuple[int, int]] = {}  # size and checksum
+        self._repaired: set[str] = set()
+        self._done = self._total = self._compared = 0
 
-    def run(self, *, accounts: bool) -> BackupReport:
+    def run(self, *, accounts: bool, everything: bool) -> BackupReport:
+        if self._previous is None:
+            self._files.close(self._files.open(self._target / INCOMPLETE, create=True))
+        self._files.sync_directory(self._target)  # the manifest, before what it replaced is removed
         self._remove_unnamed(self._previous)
-        for _ in range(_ATTEMPTS):
-            try:
-                manifest = self._attempt(accounts=accounts)
-            except FileNotFoundError:  # retention or the removal of a topic deleted it
-                continue
-            if manifest is not None:
-                break
-        else:
-            raise StoreError(
-                f"Topics were deleted or files expired in {self._source} during each of "
-                f"{_ATTEMPTS} attempts to copy it.",
-                hint="Try again when no topics are being deleted.",
-            )
-        self._unsynced.sync(self._files, self._target)
+        try:
+            manifest = self._copy_everything(accounts=accounts, everything=everything)
+        except (OSError, StoreError, UsageError):
+            with suppress(OSError):  # a full disk gets its space back
+                self._remove_unnamed(self._previous)
+            raise
         save_manifest(self._files, self._target, manifest)
+        self._files.remove(self._target / INCOMPLETE)
         self._remove_unnamed(manifest)
-        log = manifest.log
+        log, names = manifest.log, manifest.names()
         return BackupReport(
             directory=str(self._target),
             source=str(self._source),
             created_ms=manifest.created_ms,
             log_begin=None if log is None else log.begin,
             log_end=None if log is None else log.end,
-            files=len(manifest.names()),
-            copied=self._copied,
+            files=len(names),
+            copied=len(names & self._written.keys()),
             copied_bytes=self._done,
+            compared_bytes=self._compared,
+            repaired=sorted(self._repaired),
         )
 
-    def _attempt(self, *, accounts: bool) -> Manifest | None:
+    def _copy_everything(self, *, accounts: bool, everything: bool) -> Manifest:
+        """Copy, sync and verify; the manifest is not replaced yet."""
+        missing = ""
+        for _ in range(_ATTEMPTS):
+            try:
+                manifest = self._attempt(accounts=accounts, everything=everything)
+            except FileNotFoundError as error:  # by retention or the removal of a topic
+                missing = f", the last time {error.filename}"
+                continue
+            if manifest is not None:
+                break
+        else:
+            raise StoreError(
+                f"Topics were deleted or files expired in {self._source} during each of "
+                f"{_ATTEMPTS} attempts to copy it{missing}.",
+                hint="Try again when no topics are being deleted. If a file of the log is missing "
+                "between others, `coherer verify` says so.",
+            )
+        self._unsynced.sync(self._files, self._target)
+        self._verify(manifest)
+        return manifest
+
+    def _verify(self, manifest: Manifest) -> None:
+        """Read what was copied, and compare it with its checksum.
+
+        Raises:
+            StoreError: the disk returns other bytes.
+        """
+        for name in manifest.names() & self._written.keys():
+            size, crc = self._written[name]
+            if stored_checksum(_SOURCE, self._target / DATA / name, size) != crc:
+                raise StoreError(
+                    f"{self._target / DATA / name} does not hold the bytes that were written to "
+                    "it.",
+                    hint="Check the disk of the backup. The previous backup is unchanged.",
+                )
+
+    def _attempt(self, *, accounts: bool, everything: bool) -> Manifest | None:
         """Copy everything once; None if a topic was deleted meanwhile."""
         source = self._source
-        owner = _text(source / _IDENTITY)
-        self._check_owner(owner)
-        stored = [self._copy(path, last=False) for path in OFFSETS if (source / path).is_file()]
+        history, owner = load_history(source), _text(source / _IDENTITY)
+        held = self._check(history, owner, everything=everything)
+        stored = [
+            self._copy(path, last=False)
+            for name in OFFSETS
+            for path in (name, name + PREVIOUS)
+            if self._original(path).is_file()
+        ]
         checkpoint = None
         topics = _topics(source)
         if (source / CHECKPOINT).is_file():
@@ -253,10 +335,9 @@ class _Backup:
             allocated(source / path) for path, last in large if not self._unchanged(path, last)
         )
         stored += [self._copy(path, last=last) for path, last in large]
-        log = self._copy_log(None if checkpoint is None else checkpoint.offset)
+        log = self._copy_log(None if checkpoint is None else checkpoint.offset, held)
         stored += [self._copy(path, last=False) for path in self._small(accounts=accounts)]
-        now = _topics(source)
-        if any(now.get(name) != number for name, number in topics.items()):
+        if _are_removed(topics, _topics(source)):
             return None
         return Manifest(
             coherer=__version__,
@@ -266,15 +347,28 @@ class _Backup:
             owner=owner,
             log=log,
             files=stored,
+            history="" if history is None else history.id,
+            ancestors=[] if history is None else history.ancestors,
+            checked=held.last,
         )
 
-    def _check_owner(self, owner: str) -> None:
-        before = "" if self._previous is None else self._previous.owner
-        if before and owner and before != owner:
-            raise UsageError(
-                f"{self._target} holds a backup of another node: {before}, not {owner}.",
-                hint="Use a directory for each node.",
-            )
+    def _check(self, history: History | None, owner: str, *, everything: bool) -> Checked:
+        """Compare the previous backup with its checksums and with the node."""
+        previous = self._previous
+        if previous is None:
+            return Checked([], frozenset(), 0, "")
+        unknown = check_history(previous, history, owner, self._source, self._target)
+        held = check_held(
+            previous, self._source, self._target,
+            unknown=unknown,
+            everything=everything or (unknown and history is not None),
+        )  # fmt: skip
+        self._compared = max(self._compared, held.bytes)
+        for path, one in list(self._known.items()):
+            if one.name in held.damaged:
+                del self._known[path]
+        self._repaired |= held.damaged
+        return held
 
     # -- files that are copied whole
 
@@ -285,10 +379,11 @@ class _Backup:
         """
         for top in LARGE:
             for folder, _, _ in os.walk(self._source / top):
-                ordered = _files_of(folder)
+                below = Path(folder).relative_to(self._source).as_posix()
+                names = _files_of(folder)
+                ordered = [name for name in names if kind_of(f"{below}/{name}") is not None]
                 for name in reversed(ordered):
-                    path = Path(folder, name).relative_to(self._source).as_posix()
-                    yield path, name == ordered[-1]
+                    yield f"{below}/{name}", name == ordered[-1]
 
     def _small(self, *, accounts: bool) -> Iterator[str]:
         if (self._source / VERSION_FILE).is_file():
@@ -296,18 +391,33 @@ class _Backup:
         for folder in SMALL:
             if not accounts and folder.partition("/")[0] == ACCOUNTS:
                 continue
-            for name in _SOURCE.names(self._source / folder):
+            names = set(_SOURCE.names(self._source / folder))
+            if folder == "config":  # a file may exist only as its previous version
+                names |= {name.removesuffix(PREVIOUS) for name in names}
+            for name in sorted(names):
                 path = f"{folder}/{name}"
-                if path in OFFSETS or name.endswith((".tmp", ".bak", ".lock")):
+                if path.removesuffix(PREVIOUS) in OFFSETS or name.endswith((".tmp", ".lock")):
                     continue
-                if (self._source / path).is_file():
+                if kind_of(path) is not None and self._original(path).is_file():
                     yield path
+
+    def _original(self, path: str) -> Path:
+        """The file whose content a start of the node would use for a path.
+
+        If a file of `config/` is missing or empty, that is its previous version. The previous
+        version is copied too: a start needs it if the file cannot be parsed.
+        """
+        found = self._source / path
+        previous = found.with_name(found.name + PREVIOUS)
+        if path.startswith("config/") and not _has_content(found) and _has_content(previous):
+            return previous
+        return found
 
     def _unchanged(self, path: str, last: bool) -> StoredFile | None:
         known = self._known.get(path)
         if known is None or not known.settled or (last and not self._by_time):
             return None
-        return known if _stamp(self._source / path) == known.stamp else None
+        return known if _stamp(self._original(path)) == known.stamp else None
 
     def _copy(self, path: str, *, last: bool = True) -> StoredFile:
         """Copy a file if it has changed.
@@ -320,12 +430,12 @@ class _Backup:
         if known is not None:
             return known
         began_ns = self._wall_ns()
-        name = f"{self._generation:08d}/{path}"
-        handle = _SOURCE.open(self._source / path)
+        name = stored_name(self._generation, path)
+        handle = _SOURCE.open(self._original(path))
         try:
             stamp = _stamp_of(os.fstat(handle))
-            mode = os.fstat(handle).st_mode & 0o777
-            crc = self._write(name, handle, 0, stamp[0])
+            mode = safe_mode(os.fstat(handle).st_mode)
+            crc = self._write(name, stamp[0], [(handle, 0, stamp[0])])
         finally:
             _SOURCE.close(handle)
         copied = StoredFile(
@@ -334,9 +444,15 @@ class _Backup:
         self._known[path] = copied
         return copied
 
-    def _write(self, name: str, source: int, begin: int, size: int) -> int:
-        """Write a range of an open file to a new file of the backup; return its checksum."""
-        path, files, crc = self._target / DATA / name, self._files, 0
+    def _write(self, name: str, size: int, parts: Iterable[tuple[int, int, int]]) -> int:
+        """Write ranges of open files, one after the other, to a new file; return its checksum.
+
+        Args:
+            name: the name of the new file.
+            size: its size.
+            parts: handles of files, where the ranges begin, and their sizes.
+        """
+        path, files = self._target / DATA / name, self._files
         if not path.parent.exists():
             files.make_directory(path.parent)
             for folder in (path.parent, *path.parent.parents):
@@ -348,18 +464,27 @@ class _Backup:
             if os.name == "posix":
                 path.chmod(0o600)  # nobody else reads the accounts in a backup
             files.resize(handle, 0)
-            for at, data in blocks(_SOURCE, source, begin, begin + size):
-                files.write(handle, data, at)
-                crc = checksum(crc, at, data)
-                self._done += len(data)
-                self._progress(self._done, max(self._total, self._done))
+            crc = self._write_parts(handle, parts)
             files.resize(handle, size)
         finally:
             files.close(handle)
         self._unsynced.files.add(path)
         self._unsynced.directories.add(path.parent)
-        self._copied += 1
+        self._written[name] = size, crc
         return crc
+
+    def _write_parts(self, target: int, parts: Iterable[tuple[int, int, int]]) -> int:
+        crc, place, count = 0, 0, 0
+        for source, begin, size in parts:
+            for at, data in blocks(_SOURCE, source, begin, begin + size):
+                self._files.write(target, data, place + at)
+                crc = checksum(crc, at, data)
+                self._done += len(data)
+                self._progress(self._done, max(self._total, self._done))
+            place += size
+            count += 1
+        # The checksum of several parts depends on how blocks divide the whole.
+        return crc if count == 1 else range_checksum(self._files, target, 0, place)
 
     def _checkpoint(self, stored: StoredFile) -> Checkpoint:
         handle = _SOURCE.open(self._target / DATA / stored.name)
@@ -370,94 +495,78 @@ class _Backup:
 
     # -- the log
 
-    def _copy_log(self, covered: int | None) -> LogPieces | None:
+    def _copy_log(self, covered: int | None, held: Checked) -> LogPieces | None:
         """Copy the log up to its last whole record.
 
         Args:
             covered: the offset of the checkpoint, where a record begins or the log ends.
+            held: the part that the backup holds.
         """
         folder = log_folder(self._source)
         begins = file_offsets(_SOURCE.names(folder))
         size = max([(folder / file_name(begin)).stat().st_size for begin in begins], default=0)
         if size == 0:
-            before = None if self._previous is None else self._previous.log
-            if before is not None and before.pieces:
-                raise self._is_another(before)
             return LogPieces(0, 0, 0, []) if folder.is_dir() else None
-        kept = self._kept(begins[0], size)
-        at = max(covered or 0, kept[-1].end if kept else begins[0])
-        if covered is None and not kept:
+        pieces = [self._repair(one, size) if one.name in held.damaged else one
+                  for one in held.kept if one.end > begins[0]]  # fmt: skip
+        at = max(covered or 0, pieces[-1].end if pieces else begins[0])
+        if covered is None and not pieces:
             at = self._last_written(begins)
         end = Walk(self._read, size).run(at)
-        at = kept[-1].end if kept else begins[0]
+        at = pieces[-1].end if pieces else begins[0]
         self._total = self._done + max(end - at, 0)
-        pieces = list(kept)
+        pieces = self._merge(pieces, size)
+        begin = pieces[0].begin if pieces else begins[0]
         while at < end:
             stop = min(at - at % size + size, end)
             pieces.append(self._copy_piece(at, stop, size))
             at = stop
-        return LogPieces(begins[0], end, size, pieces)
+        return LogPieces(begin, end, size, pieces)
 
     def _copy_piece(self, begin: int, end: int, segment_bytes: int) -> Piece:
         first = begin - begin % segment_bytes
         handle = _SOURCE.open(log_folder(self._source) / file_name(first))
-        name = f"{self._generation:08d}/commitlog/{file_name(begin)}-{file_name(end)}"
+        name = stored_name(self._generation, piece_path(begin, end))
         try:
-            crc = self._write(name, handle, begin - first, end - begin)
+            crc = self._write(name, end - begin, [(handle, begin - first, end - begin)])
         finally:
             _SOURCE.close(handle)
         return Piece(begin, end, crc, name)
 
-    def _kept(self, begin: int, segment_bytes: int) -> list[Piece]:
-        """The pieces of the previous backup that are part of this one.
+    def _repair(self, piece: Piece, segment_bytes: int) -> Piece:
+        """Copy a damaged piece again; the log was found to have the bytes of its checksum."""
+        copied = self._copy_piece(piece.begin, piece.end, segment_bytes)
+        if copied.crc != piece.crc:
+            raise StoreError(
+                f"The log in {self._source} returned other bytes for offset {piece.begin} to "
+                f"{piece.end} when they were read again.",
+                hint="Check the disk of the node. The previous backup is unchanged.",
+            )
+        return copied
 
-        Raises:
-            UsageError: the log is not the one that was backed up.
+    def _merge(self, pieces: list[Piece], segment_bytes: int) -> list[Piece]:
+        """Join the pieces of the last file of the log if there are many.
+
+        They are read from the backup, not from the log: what the backup holds, it keeps.
         """
-        log = None if self._previous is None else self._previous.log
-        if log is None or not log.pieces:
-            return []
-        pieces = [one for one in log.pieces if one.end > begin]
-        if not pieces and begin >= log.end:
-            return []  # retention has deleted everything that was copied
-        if segment_bytes == log.segment_bytes:
-            while pieces and not self._is_same(pieces[-1], segment_bytes):
-                pieces.pop()
-            if pieces:
-                last = pieces[-1].end - 1
-                first = last - last % segment_bytes
-                whole = [one for one in pieces if one.begin < first]
-                return whole if len(pieces) - len(whole) >= _PIECES_MAX else pieces
-        raise self._is_another(log)
-
-    def _is_another(self, log: LogPieces) -> UsageError:
-        return UsageError(
-            f"The log in {self._source} is not the one that was backed up to {self._target} until "
-            f"offset {log.end}.",
-            hint="The node may have been replaced, or it lost its last messages in a power cut. "
-            "The backup is unchanged; use another directory for the next one.",
-        )
-
-    def _is_same(self, piece: Piece, segment_bytes: int) -> bool:
-        """Whether the end of a piece is in the log as it was copied."""
-        size = min(piece.end - piece.begin, _COMPARED_BYTES)
-        stored = self._target / DATA / piece.name
-        if not stored.is_file() or stored.stat().st_size != piece.end - piece.begin:
-            return False
-        handle = _SOURCE.open(stored)
-        try:
-            kept = _SOURCE.read(handle, size, piece.end - piece.begin - size)
-        finally:
-            _SOURCE.close(handle)
-        first = piece.begin - piece.begin % segment_bytes
-        path = log_folder(self._source) / file_name(first)
-        if not path.is_file():
-            return False
-        handle = _SOURCE.open(path)
-        try:
-            return _SOURCE.read(handle, size, piece.end - size - first) == kept
-        finally:
-            _SOURCE.close(handle)
+        last = pieces[-1].begin - pieces[-1].begin % segment_bytes if pieces else 0
+        parts = [one for one in pieces if one.begin >= last]
+        if len(parts) < _PIECES_MAX:
+            return pieces
+        for one in parts:
+            stored = self._target / DATA / one.name
+            if stored_checksum(_SOURCE, stored, one.end - one.begin) != one.crc:
+                return pieces  # the next backup finds and repairs it
+        begin, end = parts[0].begin, parts[-1].end
+        name = stored_name(self._generation, piece_path(begin, end))
+        with ExitStack() as opened:
+            ranges: list[tuple[int, int, int]] = []
+            for one in parts:
+                handle = _SOURCE.open(self._target / DATA / one.name)
+                opened.callback(_SOURCE.close, handle)
+                ranges.append((handle, 0, one.end - one.begin))
+            crc = self._write(name, end - begin, ranges)
+        return [*pieces[: -len(parts)], Piece(begin, end, crc, name)]
 
     def _last_written(self, begins: list[int]) -> int:
         """Where the last file with content begins; Java's broker creates files ahead."""
@@ -487,8 +596,9 @@ class _Backup:
         """Remove files that no manifest names: remains of a killed backup, and replaced files."""
         named = set[str]() if manifest is None else manifest.names()
         data = self._target / DATA
-        for folder, _, names in os.walk(data, topdown=False):
-            for name in names:
+        for folder, folders, names in os.walk(data, topdown=False):
+            links = [name for name in folders if Path(folder, name).is_symlink()]
+            for name in (*names, *links):
                 path = Path(folder, name)
                 if path.relative_to(data).as_posix() not in named:
                     self._files.remove(path)
@@ -496,13 +606,26 @@ class _Backup:
                 Path(folder).rmdir()
 
 
-def _topics(source: Path) -> dict[str, int]:
-    """The inode number of each topic's directory; a topic that was created anew has another one."""
-    folder = source / "consumequeue"
-    if not folder.is_dir():
-        return {}
-    with os.scandir(folder) as found:
-        return {one.name: one.inode() for one in found if one.is_dir()}
+class _Topics(NamedTuple):
+    token: bytes
+    inodes: dict[str, int]
+
+
+def _topics(source: Path) -> _Topics:
+    """The token of removals, and the inode number of each topic's directory."""
+    folder, inodes = source / "consumequeue", dict[str, int]()
+    token = removals_token(source)
+    if folder.is_dir():
+        with os.scandir(folder) as found:
+            inodes = {one.name: one.inode() for one in found if one.is_dir()}
+    return _Topics(token, inodes)
+
+
+def _are_removed(before: _Topics, now: _Topics) -> bool:
+    """Whether a topic was removed meanwhile, and perhaps created again."""
+    return before.token != now.token or any(
+        now.inodes.get(name) != number for name, number in before.inodes.items()
+    )
 
 
 def _files_of(folder: str) -> list[str]:
@@ -519,6 +642,13 @@ def _files_of(folder: str) -> list[str]:
         if names == before:
             return names
         before = names
+
+
+def _has_content(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:

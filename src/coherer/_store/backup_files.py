@@ -7,7 +7,13 @@
 
 A backup writes only new files, in a new numbered directory. Then it replaces the manifest in one
 step, and removes the files that the manifest no longer names. So the manifest always names complete
-files, and the previous backup stays valid if a backup is killed.
+files, and the previous backup stays valid if a backup is killed. The manifest has a checksum of
+itself, and is compared with what a backup can contain (`backup_contents`) whenever it is read.
+
+| version | meaning |
+|---|---|
+| 1 | no checksum of itself, and no history: such a backup can be restored, and continued |
+| 2 | as described here |
 
 The log is stored in *pieces*: ranges of the log that never cross the end of a log file.
 All other files are stored whole. Both are sparse: blocks of zeros are neither stored nor part of
@@ -17,6 +23,7 @@ the checksum.
 from __future__ import annotations
 
 import os
+import stat
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,14 +41,18 @@ from coherer._record.layout import (
     RecordSummary,
     examine,
 )
-from coherer._store.files import Files, translate_os_errors
+from coherer._store.backup_contents import LOG, check_manifest, refuse_links
+from coherer._store.files import Files, make_durable_directory, translate_os_errors
+from coherer._store.history import Ancestor
 from coherer.errors import DamagedStoreError, UsageError
 
 MANIFEST: Final = "backup.json"
 DATA: Final = "data"
 LOCK: Final = "lock"
-VERSION: Final = 1
-"""The version of the layout above."""
+VERSION: Final = 2
+"""The version of the manifest; see the table above."""
+
+_MANIFEST_BYTES_MAX: Final = 1 << 30
 
 BLOCK: Final = 128 * 1024
 _CHUNK: Final = 1 << 20
@@ -115,6 +126,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         owner: the identity of the node (`config/identity.json`); "" if unknown.
         log: the log; None for a node without one (a master or name server alone).
         files: the other files.
+        history: the id of the history that the backup holds (`history`); "" if the directory had
+            none.
+        ancestors: the histories that this one continues, the latest first.
+        checked: the name of the stored file that was compared last (`backup_checks`).
+        crc: the checksum of the manifest with 0 in this field; 0 in version 1.
     """
 
     version: int = VERSION
@@ -125,6 +141,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     log: LogPieces | None
     files: list[StoredFile]
+    history: str = ""
+    ancestors: list[Ancestor] = []
+    checked: str = ""
+    crc: int = 0
+
+    @property
+    def log_end(self) -> int:
+        """The end of the log; 0 without a log."""
+        return 0 if self.log is None else self.log.end
 
     def names(self) -> set[str]:
         """The files below `data/` that make up the backup."""
@@ -156,7 +181,9 @@ def load_manifest(directory: Path) -> Manifest:
             hint="Name a directory that `coherer backup` has written.",
         )
     with translate_os_errors(f"read {path}"):
-        data = path.read_bytes()
+        refuse_links(directory, [path])
+        with path.open("rb") as file:
+            data = file.read(_MANIFEST_BYTES_MAX)
     try:
         version = decoder(_Versioned).decode(data).version
         if version > VERSION:
@@ -164,9 +191,22 @@ def load_manifest(directory: Path) -> Manifest:
                 f"The backup in {directory} has version {version}; this Coherer knows {VERSION}.",
                 hint="Use the version of Coherer that took the backup, or a newer one.",
             )
-        return decoder(Manifest).decode(data)
+        found = decoder(Manifest).decode(data)
     except msgspec.DecodeError as error:
-        raise DamagedStoreError(f"{path} cannot be read: {error}.") from error
+        raise DamagedStoreError(
+            f"{path} cannot be read: {error}.", hint="Use another copy of the backup."
+        ) from error
+    if version > 1 and _with_checksum(found).crc != found.crc:
+        raise DamagedStoreError(
+            f"{path} was changed: its checksum is wrong.", hint="Use another copy of the backup."
+        )
+    check_manifest(found, path)
+    return found
+
+
+def _with_checksum(manifest: Manifest) -> Manifest:
+    data = msgspec.json.encode(msgspec.structs.replace(manifest, crc=0))
+    return msgspec.structs.replace(manifest, crc=crc32(data))
 
 
 def save_manifest(files: Files, directory: Path, manifest: Manifest) -> None:
@@ -180,7 +220,7 @@ def save_manifest(files: Files, directory: Path, manifest: Manifest) -> None:
     handle = files.open(new, create=True)
     try:
         files.resize(handle, 0)
-        files.write(handle, msgspec.json.encode(manifest), 0)
+        files.write(handle, msgspec.json.encode(_with_checksum(manifest)), 0)
         files.sync(handle)
     finally:
         files.close(handle)
@@ -227,24 +267,49 @@ def checksum(crc: int, at: int, data: bytes) -> int:
     return crc32(data, crc32(_PLACE.pack(at), crc))
 
 
-def stored_checksum(files: Files, path: Path, size: int) -> int | None:
-    """The checksum of a stored file; None if it is shorter than it should be, or missing.
+def range_checksum(files: Files, handle: int, begin: int, end: int) -> int:
+    """The checksum of a range of an open file.
 
     Raises:
         OSError: the disk failed.
     """
-    if not files.exists(path):
+    crc = 0
+    for at, data in blocks(files, handle, begin, end):
+        crc = checksum(crc, at, data)
+    return crc
+
+
+def stored_checksum(files: Files, path: Path, size: int) -> int | None:
+    """The checksum of a stored file; None if it has another size, is missing, or is a link.
+
+    Raises:
+        OSError: the disk failed.
+    """
+    if not has_size(path, size):
         return None
     handle = files.open(path)
     try:
-        if files.size(handle) != size:
-            return None
-        crc = 0
-        for at, data in blocks(files, handle, 0, size):
-            crc = checksum(crc, at, data)
-        return crc
+        return range_checksum(files, handle, 0, size)
     finally:
         files.close(handle)
+
+
+def has_size(path: Path, size: int) -> bool:
+    """Whether a regular file of this size exists.
+
+    Raises:
+        OSError: the disk failed.
+    """
+    try:
+        found = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_size == size
+
+
+def is_inside_backup(path: Path) -> Path | None:
+    """The backup that a directory lies in; None if it lies in none."""
+    return next((one for one in path.resolve().parents if is_backup(one)), None)
 
 
 class Walk:
@@ -317,18 +382,17 @@ class Walk:
 
 def log_folder(directory: Path) -> Path:
     """The directory of the log."""
-    return directory / "commitlog"
+    return directory / LOG
 
 
-def private_directory(path: Path) -> None:
+def private_directory(files: Files, path: Path) -> None:
     """Create a directory that only its owner can read, since a backup holds secrets.
 
     Raises:
         OSError: it could not be created.
     """
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir(mode=0o700)
+    if not files.exists(path):
+        make_durable_directory(files, path.absolute())
         if os.name == "posix":
             path.chmod(0o700)
 

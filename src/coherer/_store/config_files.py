@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from coherer._common.logs import Log
+from coherer._common.paths import child
 from coherer._store.files import Files, translate_os_errors
-from coherer.errors import DamagedStoreError, UsageError
+from coherer.errors import DamagedStoreError
+
+PREVIOUS: Final = ".bak"
+"""Ends the name of the previous version of a file. It is used if the file is missing, empty or
+invalid."""
 
 T = TypeVar("T")
 
 _log = Log(logging.getLogger(__name__))
-
-_NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\Z")
 
 
 class ConfigProblem(NamedTuple):
@@ -159,12 +161,10 @@ class ConfigFiles:
                 raise
 
     def _path(self, name: str) -> Path:
-        if not _NAME.match(name):
-            raise UsageError(f"{name!r} is not a valid name of a configuration file.")
-        return self._directory / name
+        return child(self._directory, name, "configuration file")
 
     def _backup(self, path: Path) -> Path:
-        return path.with_name(path.name + ".bak")
+        return path.with_name(path.name + PREVIOUS)
 
     def _content(self, path: Path) -> bytes:
         if not self._files.exists(path):

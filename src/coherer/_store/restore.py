@@ -2,6 +2,12 @@
 
 A restored directory is what a crash would have left: the first start of the node recovers it. While
 files are being written, the directory has a file `restore-incomplete`; a node does not start in it.
+
+A backup may come from anywhere, and a restore may run as root. So nothing is written outside of the
+new directory: the manifest is compared with what a backup can contain (`backup_contents`) before
+anything is written, symbolic links are refused, and no file is written that exists already.
+
+The new directory has a history of its own, which continues that of the backup (`history`).
 """
 
 from __future__ import annotations
@@ -10,20 +16,37 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 import msgspec
 
 from coherer._store.backup import Progress, no_progress
+from coherer._store.backup_contents import (
+    ACCOUNTS,
+    CHECKPOINT,
+    LARGE,
+    LOG,
+    LOG_MODE,
+    SMALL,
+    VERSION_FILE,
+    Part,
+    kind_of,
+    refuse_links,
+    safe_mode,
+)
 from coherer._store.backup_files import (
     DATA,
     LOCK,
     LogPieces,
+    Manifest,
     Piece,
+    StoredFile,
     Walk,
     allocated,
     blocks,
     checksum,
+    is_backup,
+    is_inside_backup,
     load_manifest,
     log_folder,
     stored_checksum,
@@ -37,11 +60,18 @@ from coherer._store.files import (
     make_durable_directory,
     translate_os_errors,
 )
+from coherer._store.history import HISTORY_FILE, Ancestor, History, save_history
 from coherer._store.verify import Problem, VerifyReport
 from coherer.errors import DamagedStoreError, StoreError, UsageError
 
 INCOMPLETE: Final = "restore-incomplete"
 """The file that marks a directory into which a restore has not finished."""
+
+_WRITTEN: Final = {
+    *SMALL, *LARGE, ACCOUNTS, LOG, VERSION_FILE, CHECKPOINT, HISTORY_FILE, f"{HISTORY_FILE}.tmp",
+    "abort", INCOMPLETE,
+}  # fmt: skip
+"""The names that a restore writes into the new directory."""
 
 _SOURCE: Final = ReadOnlyFiles()
 _FILES: Final = OsFiles()
@@ -80,6 +110,7 @@ def verify_backup(directory: Path) -> VerifyReport:
     manifest = load_manifest(directory)
     problems: list[Problem] = []
     with translate_os_errors(f"read {directory}"), _locked(directory):
+        refuse_links(directory, [directory / DATA / name for name in manifest.names()])
         problems += [
             _damaged(_part(one.path), one.path)
             for one in manifest.files
@@ -105,15 +136,12 @@ def verify_backup(directory: Path) -> VerifyReport:
     )
 
 
-_Part: TypeAlias = Literal["log", "queue", "index", "config"]
-_PARTS: Final[dict[str, _Part]] = {"consumequeue": "queue", "index": "index"}
+def _part(path: str) -> Part:
+    kind = kind_of(path)
+    return "config" if kind is None else kind.part
 
 
-def _part(path: str) -> _Part:
-    return _PARTS.get(path.partition("/")[0], "config")
-
-
-def _damaged(part: _Part, where: str) -> Problem:
+def _damaged(part: Part, where: str) -> Problem:
     what = "it is missing, or its checksum is wrong; take another backup"
     return Problem(part=part, where=where, what=what, repairable=False)
 
@@ -155,16 +183,19 @@ def restore(
     """
     manifest = load_manifest(backup)
     with translate_os_errors(f"restore {target}"), _locked(backup):
+        refuse_links(backup, [backup / DATA / name for name in manifest.names()])
+        _check_target(backup, target)
         _prepare(target, files)
         run = _Restore(backup, target, files, progress)
         for one in manifest.files:
-            run.copy(one.name, target / one.path, 0, one.size, one.crc, one.mode)
+            run.copy_file(one)
         log = manifest.log
         for piece in [] if log is None else log.pieces:
             run.copy_piece(piece, 0 if log is None else log.segment_bytes)
         if log is not None:
             run.finish_log(log)
         run.unsynced.sync(files, target)
+        save_history(files, target, _history(manifest))
         files.remove(target / INCOMPLETE)
         files.sync_directory(target)
     return RestoreReport(
@@ -178,20 +209,46 @@ def restore(
     )
 
 
+def _history(manifest: Manifest) -> History:
+    """The history of a directory that is restored from a backup."""
+    if not manifest.history:
+        return History.new()
+    parent = Ancestor(manifest.history, manifest.log_end, manifest.created_ms)
+    return History.new([parent, *manifest.ancestors])
+
+
+def _check_target(backup: Path, target: Path) -> None:
+    here, there = backup.resolve(), target.resolve()
+    if here == there or there in here.parents or is_backup(there) or is_inside_backup(target):
+        raise UsageError(
+            f"{target} would lie inside a backup, or around the one to restore.",
+            hint="Name a directory elsewhere.",
+        )
+    if target.exists() and not target.is_dir():
+        raise UsageError(f"{target} is a file.", hint="Name a new directory.")
+
+
 def _prepare(target: Path, files: Files) -> None:
     names = files.names(target)
     if names and INCOMPLETE not in names:
         raise UsageError(
             f"{target} is not empty.", hint="Name a new directory; a restore never overwrites one."
         )
+    others = set(names) - _WRITTEN
+    if others:
+        raise UsageError(
+            f"{target} holds other files than an interrupted restore leaves, such as "
+            f"{min(others)}.",
+            hint="Name a new directory; a restore never removes what it did not write.",
+        )
     make_durable_directory(files, target.absolute())
     files.close(files.open(target / INCOMPLETE, create=True))
     files.sync_directory(target)
     for name in names:
+        path = target / name
         if name == INCOMPLETE:
             continue
-        path = target / name
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             files.remove_tree(path)
         else:
             files.remove(path)
@@ -207,6 +264,22 @@ class _Restore:
         pieces = (backup / DATA).rglob("*")
         self._total = sum(allocated(path) for path in pieces if path.is_file())
 
+    def copy_file(self, one: StoredFile) -> None:
+        """Write a file that is stored whole.
+
+        Raises:
+            DamagedStoreError: its path exists already, where `A` and `a` are one name.
+            OSError: a disk failed.
+        """
+        path = self._target / one.path
+        if path.exists() or path.is_symlink():
+            raise DamagedStoreError(
+                f"{path} exists already: the backup has two files that this file system takes "
+                "for one.",
+                hint="Restore to a file system that distinguishes upper and lower case.",
+            )
+        self.copy(one.name, path, 0, one.size, one.crc, safe_mode(one.mode))
+
     def copy(self, name: str, path: Path, begin: int, size: int, crc: int, mode: int) -> None:
         """Write a stored file at a position of a file.
 
@@ -219,7 +292,10 @@ class _Restore:
             raise _wrong(stored)
         if not path.parent.exists():
             files.make_directory(path.parent)
-            self.unsynced.directories |= {path.parent, path.parent.parent}
+            for folder in (path.parent, *path.parent.parents):
+                self.unsynced.directories.add(folder)
+                if folder == self._target:
+                    break
         created = not path.exists()
         source, handle = _SOURCE.open(stored), files.open(path, create=True)
         try:
@@ -246,7 +322,7 @@ class _Restore:
         first = piece.begin - piece.begin % segment_bytes
         path = log_folder(self._target) / file_name(first)
         size = piece.end - piece.begin
-        self.copy(piece.name, path, piece.begin - first, size, piece.crc, 0o644)
+        self.copy(piece.name, path, piece.begin - first, size, piece.crc, LOG_MODE)
 
     def finish_log(self, log: LogPieces) -> None:
         """Give the log files their full size, and mark the store as not closed."""

@@ -38,6 +38,7 @@ from coherer._store.config_files import ConfigFiles
 from coherer._store.consume_queue import QueueDirectory
 from coherer._store.encoder import Encoder
 from coherer._store.files import Files, OsFiles, make_durable_directory, translate_os_errors
+from coherer._store.history import ensure_history, note_removal
 from coherer._store.index import KeyIndex
 from coherer._store.inventory import Inventory
 from coherer._store.model import (
@@ -187,6 +188,9 @@ class Store:
             files.make_directory(directory / name)
         files.close(files.open(directory / "abort", create=True))
         files.sync_directory(directory)
+        ensure_history(files, directory)
+        with suppress(OSError):  # on a full disk; removals of topics report it
+            note_removal(files, directory)
         found = recover(
             directory, files, self._log, self._queue_files, self._index,
             self._checkpointer.checkpoint, self.options, self._now_ms(), clean=clean,
@@ -543,7 +547,9 @@ class Store:
         self._encoder.forget_queues()
         self._replica = None
         with translate_os_errors(f"delete topic {topic}"):
+            note_removal(self._files, self.directory)
             self._queue_files.remove(topic)
+            note_removal(self._files, self.directory)
 
     def load_config(self, name: str) -> bytes | None:
         """Return the content of `config/<name>`; None if it does not exist. For any thread."""

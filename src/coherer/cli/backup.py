@@ -38,12 +38,21 @@ def backup(
         bool,
         typer.Option(help="Copy conf/, which contains accounts and their secrets."),
     ] = True,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Compare all that the earlier backup holds, not only a part of it.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Copy the directory of a node, which may run, or add what is new to an earlier backup.
 
     The backup is the state at one point of the log: all messages before it, and the offsets, topics
-    and groups at that point. If it is interrupted, the previous backup stays valid.
+    and groups at that point. If it is interrupted, the previous backup stays valid. It also stays
+    if the directory has another history, or if the log of the node is damaged: then nothing is
+    changed, and the exit code is not 0. Missing or damaged files of the backup are copied again.
     `coherer verify DIR` checks a backup, `coherer restore DIR TO` restores it. Each broker of
     `serve --brokers` needs a backup of its own.
     """
@@ -53,11 +62,14 @@ def backup(
 
     check_version(directory)
     with bytes_copied("Copying", shown=not as_json) as progress:
-        report = back_up(directory, target, accounts=accounts, progress=progress)
+        report = back_up(directory, target, accounts=accounts, everything=verify, progress=progress)
+    for name in report.repaired:
+        _warn(f"{target}/data/{name} was missing or damaged. It was copied again.")
     for other in directories_in(directory):
-        typer.secho("warning: ", err=True, nl=False, fg="yellow", bold=True)
-        text = f"This backup does not contain {other}, the files of another broker of the node."
-        typer.echo(f"{text} Back them up to another directory: --directory {other}.", err=True)
+        _warn(
+            f"This backup does not contain {other}, the files of another broker of the node. "
+            f"Back them up to another directory: --directory {other}."
+        )
     if as_json:
         print_json(report)
         return
@@ -68,3 +80,8 @@ def backup(
         f"{target}: {log}{amount(report.files, 'file')}, {report.copied:,} of them copied now "
         f"({amount(report.copied_bytes, 'byte')})"
     )
+
+
+def _warn(text: str) -> None:
+    typer.secho("warning: ", err=True, nl=False, fg="yellow", bold=True)
+    typer.echo(text, err=True)

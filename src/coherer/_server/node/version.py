@@ -21,9 +21,10 @@ import msgspec
 from coherer._common.decoding import decoder
 from coherer._common.version import __version__
 from coherer._store import OsFiles
-from coherer._store.backup import VERSION_FILE
+from coherer._store.backup_contents import VERSION_FILE
 from coherer._store.backup_files import MANIFEST
 from coherer._store.files import Files, make_durable_directory, translate_os_errors
+from coherer._store.history import ensure_history
 from coherer._store.restore import INCOMPLETE
 from coherer.errors import DamagedStoreError, UsageError
 
@@ -96,6 +97,8 @@ def upgrade(
 ) -> None:
     """Write the version of a directory that this node has locked, if it is older or has none.
 
+    A directory without a store gets its history here (`_store/history.py`).
+
     Args:
         directory: the directory; `check_version` has accepted it.
         files: the file access.
@@ -105,12 +108,14 @@ def upgrade(
         StoreError: it could not be written.
     """
     before = check_version(directory)
+    with translate_os_errors(f"write {directory}"):
+        make_durable_directory(files, directory.absolute())
+        ensure_history(files, directory)
     if before.format == FORMAT:
         return
     path = directory / VERSION_FILE
     new = path.with_name(f"{VERSION_FILE}.tmp")
     with translate_os_errors(f"write {path}"):
-        make_durable_directory(files, directory.absolute())
         handle = files.open(new, create=True)
         try:
             files.resize(handle, 0)
