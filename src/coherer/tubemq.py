@@ -41,10 +41,12 @@ from coherer._client.tubemq.reader import Reader
 from coherer._client.tubemq.routing import QualityRules
 from coherer._common.node_status import (
     DiskStatus,
+    GroupLag,
     LimitStatus,
     ListenerStatus,
     NodeStatus,
     Rate,
+    SilentMember,
     StatusWarning,
 )
 from coherer._net import TlsOptions
@@ -66,6 +68,7 @@ __all__ = [
     "ConsumerKeywords",
     "ConsumerOptions",
     "DiskStatus",
+    "GroupLag",
     "GroupState",
     "LimitStatus",
     "Listener",
@@ -88,6 +91,7 @@ __all__ = [
     "ReceivedMessage",
     "RetryAfter",
     "SendReport",
+    "SilentMember",
     "Start",
     "StatusWarning",
     "TlsOptions",

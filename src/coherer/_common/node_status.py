@@ -81,6 +81,40 @@ class StatusWarning(msgspec.Struct, frozen=True):
     action: str
 
 
+class SilentMember(msgspec.Struct, frozen=True):
+    """A consumer that does not answer, or whose heartbeats are late.
+
+    Args:
+        group: its group.
+        protocol: `TubeMQ` or `RocketMQ`.
+        member: its client id.
+        address: where it is connected from.
+        silent_ms: for how long it has not answered or sent a heartbeat.
+    """
+
+    group: str
+    protocol: str
+    member: str
+    address: str
+    silent_ms: int
+
+
+class GroupLag(msgspec.Struct, frozen=True):
+    """What a consumer group has not acknowledged in a topic.
+
+    Args:
+        group: the group.
+        topic: the topic.
+        messages: the number of messages.
+        oldest_ms: the age of the oldest of them; 0 without messages, None if it is unknown.
+    """
+
+    group: str
+    topic: str
+    messages: int
+    oldest_ms: int | None
+
+
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The status of a node.
 
@@ -101,6 +135,9 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
         loop_lag_ms: 99 % of timers ran at most this late since the start; None before the first
             timer.
         warnings: what an operator should look at.
+        silent: consumers that do not answer, the longest silent ones first; at most 100.
+        lags: unread messages of the groups, those with the oldest first; at most 100. Topics and
+            groups that the system uses itself are not included.
     """
 
     version: str
@@ -118,3 +155,5 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int | None
     loop_lag_ms: float | None
     warnings: tuple[StatusWarning, ...]
+    silent: tuple[SilentMember, ...] = ()
+    lags: tuple[GroupLag, ...] = ()

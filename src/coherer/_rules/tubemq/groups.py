@@ -492,6 +492,18 @@ class ConsumerGroups:
         self._liveness.seen((name, member_id), now_ms)
         return group, member
 
+    def silent(self, now_ms: int) -> Iterator[tuple[str, Member, int]]:
+        """Yield members that are late: no heartbeat for half of the timeout.
+
+        Each is a group's name, the member, and for how many ms it has been silent.
+        """
+        after_ms = self._liveness.timeout_ms // 2
+        for (name, member_id), silent_ms in self._liveness.silent(now_ms, after_ms):
+            group = self._groups.get(name)
+            member = group.members.get(member_id) if group else None
+            if member is not None:
+                yield name, member, silent_ms
+
     def leave(self, name: str, member_id: str, now_ms: int) -> bool:
         """Remove a consumer from its group. Returns whether it was a member."""
         self._liveness.remove((name, member_id))

@@ -59,6 +59,13 @@ class LivenessTracker(Generic[K]):
         """Stop tracking the node."""
         self._seen.pop(node, None)
 
+    def silent(self, now_ms: int, after_ms: int) -> Iterator[tuple[K, int]]:
+        """Yield every node that has been silent for longer, and for how many ms; longest first."""
+        for node, seen_ms in list(self._seen.items()):
+            if now_ms - seen_ms <= after_ms:
+                return
+            yield node, now_ms - seen_ms
+
     def overdue(self, now_ms: int) -> Iterator[K]:
         """Remove and yield every node that has been silent for the timeout."""
         while self._seen:

@@ -20,7 +20,7 @@ import asyncio
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -30,17 +30,12 @@ from coherer._common.distribution import Distribution
 from coherer._common.node_status import NodeStatus
 from coherer._common.version import __version__
 from coherer._record import layout
-from coherer._record.system_topics import (
-    READER_GROUP_PREFIX,
-    RETRY_PREFIX,
-    SYSTEM_GROUP_PREFIX,
-    SYSTEM_GROUPS,
-    is_system_topic,
-)
+from coherer._record.system_topics import RETRY_PREFIX, is_system_topic
 from coherer._rules.rocketmq.stats import GROUP_GET_NUMS, GROUP_GET_SIZE
 from coherer._server.core.core import Core
+from coherer._server.node.counts import all_groups, all_topics, is_users_group, is_users_topic
 from coherer._server.node.group_lag import GroupLags, Lag
-from coherer._server.node.status import status_of
+from coherer._server.node.status import silent_members, status_of
 from coherer._server.tubemq.master.admin import online_counts, timeout_counts
 from coherer._wire.rocketmq.codes import version_name
 
@@ -108,8 +103,8 @@ FAMILIES: Final = (
     Family("gauge", "rocketmq_producer_connections", "Connected producers."),
     Family("gauge", "rocketmq_processor_watermark", "Requests that wait for the broker."),
     Family("gauge", "rocketmq_broker_permission", "Permission: 6 read and write, 4 read, 2 write."),
-    Family("gauge", "rocketmq_topic_number", "Topics."),
-    Family("gauge", "rocketmq_consumer_group_number", "Consumer groups."),
+    Family("gauge", "rocketmq_topic_number", "Topics of users."),
+    Family("gauge", "rocketmq_consumer_group_number", "Consumer groups of users."),
     Family("gauge", "rocketmq_storage_size", "Bytes of the commit log."),
     Family("gauge", "rocketmq_storage_flush_behind_bytes", "Bytes written but not synced."),
     Family(
@@ -158,6 +153,7 @@ FAMILIES: Final = (
     Family("gauge", "coherer_unsent_bytes_limit", "Limit of unsent bytes."),
     Family("gauge", "coherer_broker_up", "With --brokers: 1 if the broker is up, otherwise 0."),
     Family("counter", "coherer_broker_restarts_total", "With --brokers: restarts of the broker."),
+    Family("gauge", "coherer_silent_consumers", "Consumers that do not answer, by group."),
     Family("counter", "coherer_upkeep_failures_total", "Failures of each step of periodic work."),
     Family("gauge", "coherer_store_writable", "1 if messages can be stored, otherwise 0."),
 )  # fmt: skip
@@ -172,28 +168,49 @@ class Metrics:
 
     Attributes:
         loop_lag: how late timers of the node run, in seconds.
+        busy: which share of a core this process has used lately; None right after the start.
     """
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self.loop_lag = Distribution(LOOP_LAG_S)
+        self.busy: float | None = None
+        self._busy_at = time.monotonic(), time.process_time()
         self._started_s = time.time()
         self._lags: GroupLags | None = None
+        self._collecting = asyncio.Lock()
 
-    def status(self) -> NodeStatus:
+    def measure_busy(self) -> None:
+        """Measure `busy` since the last call; call it every ten seconds or so."""
+        before, now = self._busy_at, (time.monotonic(), time.process_time())
+        if now[0] > before[0]:
+            self.busy, self._busy_at = (now[1] - before[1]) / (now[0] - before[0]), now
+
+    async def status(self) -> NodeStatus:
         """The status of the node."""
-        return status_of(self._node, time.time() - self._started_s, self.loop_lag)
+        lags = await self.lags()
+        return status_of(self._node, time.time() - self._started_s, self.loop_lag, lags)
+
+    async def lags(self) -> list[Lag]:
+        """The lags of all groups, for metrics and status."""
+        core = self._node.core
+        if core is None:
+            return []
+        async with self._collecting:  # the collections share the places of messages
+            if self._lags is None:
+                self._lags = GroupLags(core)
+            found: list[Lag] = []
+            await _in_slices(map(found.append, self._lags.collect()))
+            return found
 
     async def text(self) -> bytes:
         """The text of all metrics."""
         options = self._node.options
         named = {"cluster": options.cluster, "node_type": "broker", "node_id": options.broker_name}
         page = Page(_text(named).removeprefix(","))
+        lags = await self.lags()
+        await _in_slices(self._collect(page, lags))
         slice_end_s = time.perf_counter() + SLICE_S
-        for step, _ in enumerate(self._collect(page)):
-            if step % _CHECKED_EVERY == 0 and time.perf_counter() > slice_end_s:
-                await asyncio.sleep(0)
-                slice_end_s = time.perf_counter() + SLICE_S
         pieces: list[bytes] = []
         for piece in page.pieces():
             pieces.append(piece)
@@ -202,20 +219,34 @@ class Metrics:
                 slice_end_s = time.perf_counter() + SLICE_S
         return b"".join(pieces)
 
-    def _collect(self, page: Page) -> Iterator[None]:
+    def _collect(self, page: Page, lags: Iterable[Lag]) -> Iterator[None]:
         """Fill the page in steps, between which other work may run."""
         node = self._node
         if node.core is not None:
             yield from _traffic(node.core, page)
-            if self._lags is None:
-                self._lags = GroupLags(node.core)
-            for lag in self._lags.collect():
+            for lag in lags:
                 page.add_lag(lag)
                 yield
             _storage(node.core, page)
+            for name, names, counts in (
+                ("rocketmq_topic_number", all_topics(node), is_users_topic),
+                ("rocketmq_consumer_group_number", all_groups(node), is_users_group),
+            ):
+                total = 0
+                for one in names:
+                    total += counts(one)
+                    yield
+                page.add(name, total)
         yield from _rocketmq(node, page)
         yield from _tubemq(node, page)
         _siblings(node, page)
+        silent: Counter[tuple[str, str]] = Counter()
+        for some in silent_members(node):
+            silent.update((one.group, one.protocol) for one in some)
+            yield
+        for (group, protocol), count in silent.items():
+            labels = _text({"consumer_group": group, "protocol": protocol.lower()})
+            page.add("coherer_silent_consumers", count, labels)
         self._process(page)
 
     def _process(self, page: Page) -> None:
@@ -238,6 +269,15 @@ class Metrics:
         for step, count in node.upkeep.failures.items():
             page.add("coherer_upkeep_failures_total", count, _text({"step": step}))
         page.add_histogram("coherer_event_loop_lag_seconds", self.loop_lag)
+
+
+async def _in_slices(steps: Iterable[None]) -> None:
+    """Run an iterator to its end, and let other work run in between."""
+    slice_end_s = time.perf_counter() + SLICE_S
+    for number, _ in enumerate(steps):
+        if number % _CHECKED_EVERY == 0 and time.perf_counter() > slice_end_s:
+            await asyncio.sleep(0)
+            slice_end_s = time.perf_counter() + SLICE_S
 
 
 def _siblings(node: Node, page: Page) -> None:
@@ -341,8 +381,6 @@ def _storage(core: Core, page: Page) -> None:
         page.add("rocketmq_storage_message_reserve_time", age_ms, _LOG)
     writable = not core.write_failed and core.appender.failure is None
     for name, value in {
-        "rocketmq_topic_number": len(core.topics),
-        "rocketmq_consumer_group_number": len(core.groups),
         "coherer_damaged_bytes": sum(one.end - one.begin for one in store.log.damage),
         "coherer_damaged_records": store.recovery.lost,
         "coherer_retention_limit_bytes": store.options.retention_bytes,
@@ -427,12 +465,8 @@ def _of_members(group: str, mode: str) -> str:
 
 
 def _system(topic: str, group: str) -> dict[str, str]:
-    is_group = (
-        group in SYSTEM_GROUPS
-        or group.upper().startswith(SYSTEM_GROUP_PREFIX)
-        or group.startswith(READER_GROUP_PREFIX)
-    )
-    return {"is_system": str(is_group or is_system_topic(topic)).lower()}
+    is_system = is_system_topic(topic) or (bool(group) and not is_users_group(group))
+    return {"is_system": str(is_system).lower()}
 
 
 @lru_cache(maxsize=_CACHED)

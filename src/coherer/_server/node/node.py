@@ -69,6 +69,7 @@ POSITIONS_EVERY_MS = 5_000
 CLEAN_EVERY_MS = 60_000
 LOGS_EVERY_MS = 5_000
 LAG_EVERY_S = 0.5
+LOAD_EVERY_MS = 10_000
 ACCOUNTS_EVERY_MS = 5_000
 
 CHANGEABLE = frozenset(
@@ -544,6 +545,7 @@ class Node:
             self.tubemq.upkeep,
             self.rocketmq.upkeep,
             Step("reloading accounts", self._accounts.reload, ACCOUNTS_EVERY_MS),
+            Step("measuring the load", self.metrics.measure_busy, LOAD_EVERY_MS),
             Step("counting repeated log lines", LOG_THROTTLE.flush, LOGS_EVERY_MS),
             now_ms=self._now_ms,
         )

@@ -48,7 +48,7 @@ def status_pages(node: Node) -> dict[str, Page]:
     """The status, by path."""
 
     async def status() -> _Reply:
-        found = msgspec.json.encode(node.metrics.status())
+        found = msgspec.json.encode(await node.metrics.status())
         return 200, [("Content-Type", "application/json")], found
 
     return {"/status": status}

@@ -11,18 +11,26 @@ from coherer import _net as net
 from coherer._common.distribution import Distribution
 from coherer._common.node_status import (
     DiskStatus,
+    GroupLag,
     LimitStatus,
     ListenerStatus,
     NodeStatus,
     Rate,
+    SilentMember,
     StatusWarning,
 )
 from coherer._common.version import __version__
 from coherer._record import layout
-from coherer._record.system_topics import HISTORY_TOPIC, REPLY_TOPIC_SUFFIX, is_system_topic
 from coherer._server.core.core import Core
 from coherer._server.core.counters import GOT, PUT, PUT_BYTES
+from coherer._server.node.counts import (
+    all_groups,
+    all_topics,
+    is_users_group,
+    is_users_topic,
+)
 from coherer._server.node.exposure import warnings
+from coherer._server.node.group_lag import Lag
 from coherer._server.node.siblings import SiblingState
 
 if TYPE_CHECKING:
@@ -36,6 +44,12 @@ FREE_DISK: Final = 0.1
 
 LATE_MS: Final = 250
 """A warning is given if timers are later than this."""
+
+LISTED_MAX: Final = 100
+"""The most silent consumers and lags in a status."""
+
+BUSY: Final = 0.8
+"""A process that uses more of a core than this is busy itself."""
 
 _LISTENERS: Final = {
     "master": "TubeMQ master",
@@ -54,13 +68,45 @@ _LISTENERS: Final = {
 _RATES: Final = {PUT: "messages in", PUT_BYTES: "bytes in", GOT: "messages out"}
 
 
-def status_of(node: Node, running_s: float, loop_lag: Distribution) -> NodeStatus:
+def silent_members(node: Node) -> Iterator[list[SilentMember]]:
+    """Find the consumers that do not answer, in steps between which other work may run."""
+    if node.rocketmq.broker is not None:
+        for group in node.rocketmq.broker.calls.silent():
+            yield [
+                SilentMember(name, "RocketMQ", one.client_id, one.channel.peer, silent_ms)
+                for name, one, silent_ms in group
+            ]
+    if node.master is not None:
+        yield [
+            SilentMember(name, "TubeMQ", one.id, one.address or one.host, silent_ms)
+            for name, one, silent_ms in node.master.state.groups.silent(node.now_ms())
+        ]
+
+
+def _longest_silent(node: Node) -> list[SilentMember]:
+    found = [one for some in silent_members(node) for one in some]
+    return sorted(found, key=lambda one: -one.silent_ms)[:LISTED_MAX]
+
+
+def _users_lags(lags: Iterable[Lag]) -> list[GroupLag]:
+    found = [
+        GroupLag(one.group, one.topic, one.messages, one.age_ms)
+        for one in lags
+        if one.messages and is_users_topic(one.topic) and is_users_group(one.group)
+    ]
+    return sorted(found, key=lambda one: -(one.oldest_ms or 0))
+
+
+def status_of(
+    node: Node, running_s: float, loop_lag: Distribution, lags: Iterable[Lag]
+) -> NodeStatus:
     """The status of a node.
 
     Args:
         node: the node.
         running_s: the time since its start.
         loop_lag: how late its timers run, in seconds.
+        lags: the lags of all groups.
     """
     core, reason, host = node.core, node.not_ready(), node.options.host
     rates: tuple[Rate, ...] = ()
@@ -78,24 +124,16 @@ def status_of(node: Node, running_s: float, loop_lag: Distribution) -> NodeStatu
         ready=reason is None,
         reason=reason or "",
         listeners=tuple(ListenerStatus(n, f"{host}:{port}") for n, port in ports if port >= 0),
-        topics=None if core is None else _users_topics(node, core),
-        groups=None if core is None else len(core.groups),
+        topics=None if core is None else sum(map(is_users_topic, all_topics(node))),
+        groups=None if core is None else sum(map(is_users_group, all_groups(node))),
         rates=rates,
         disk=disk,
         limits=limits,
         memory_bytes=net.memory_bytes(),
         loop_lag_ms=lag_ms,
         warnings=tuple(_warnings(node, disk, limits, lag_ms)),
-    )
-
-
-def _users_topics(node: Node, core: Core) -> int:
-    """How many topics are the users', as `coherer topics list` counts them."""
-    cluster = node.options.cluster
-    own = {HISTORY_TOPIC, cluster, f"{cluster}{REPLY_TOPIC_SUFFIX}", node.options.broker_name}
-    return sum(
-        not (one.name in own or one.name.startswith("%") or is_system_topic(one.name))
-        for one in core.topics
+        silent=tuple(_longest_silent(node)),
+        lags=tuple(_users_lags(lags)[:LISTED_MAX]),
     )
 
 
@@ -166,13 +204,29 @@ def _warnings(
                 "Lower `retention_hours`, set `retention_bytes`, or make the disk larger.",
             )
     if lag_ms is not None and lag_ms > LATE_MS:
-        yield StatusWarning(
-            f"Timers of the node run up to {lag_ms:,.0f} ms late.",
-            "Its processor core is busy; spread topics over more brokers.",
-        )
+        yield _late(lag_ms, node.metrics.busy)
     for text in warnings(node.options):
         what, _, action = text.partition(". ")
         yield StatusWarning(f"{what.removesuffix('.')}.", action)
+
+
+def _late(lag_ms: float, busy: float | None) -> StatusWarning:
+    """The warning about late timers; its advice depends on how busy this process is itself.
+
+    >>> _late(400, 0.98).action
+    'This process uses 98% of a core; spread topics over more brokers.'
+    >>> _late(400, 0.1).action
+    'This process uses only 10% of a core: other programs, or a slow disk, hold it up.'
+    """
+    text = f"Timers of the node run up to {lag_ms:,.0f} ms late."
+    if busy is not None and busy >= BUSY:
+        action = f"This process uses {busy:.0%} of a core; spread topics over more brokers."
+    elif busy is None:
+        action = "Look at the load of the machine."
+    else:
+        action = f"This process uses only {busy:.0%} of a core: other programs, or a slow disk, "
+        action += "hold it up."
+    return StatusWarning(text, action)
 
 
 def _restarted(siblings: Iterable[SiblingState]) -> Iterator[StatusWarning]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from typing import Final
 
 from coherer._common.logs import Log
@@ -46,6 +46,8 @@ CALL_MS: Final = 10_000
 """The timeout of 307, 309 and 326."""
 STATUS_MS: Final = 5_000
 """The timeout of 221."""
+LATE_MS: Final = 75_000
+"""A consumer without heartbeats for longer is silent; clients send one every 30 s."""
 LATEST: Final = -1
 """The timestamp in 222 that means the end of a queue."""
 
@@ -65,6 +67,34 @@ class ClientCalls:
         self._state = state
         self._call_ms = call_ms
         self._status_ms = status_ms
+        self._unanswered_ms: dict[Channel, int] = {}  # since when consumers do not answer
+
+    def silent(self) -> Iterator[list[tuple[str, ClientInfo[Channel], int]]]:
+        """Find consumers that do not answer, or whose heartbeats are late; one list for each group.
+
+        Each is a group's name, the member, and for how many ms it has been silent.
+        """
+        now_ms, asked = self._state.now_ms(), self._unanswered_ms
+        for channel in [one for one in asked if one.closed]:
+            del asked[channel]
+        for group in list(self._state.consumers.groups()):
+            yield [
+                (group.name, one, now_ms - min(one.updated_ms, asked.get(one.channel, now_ms)))
+                for one in group.members.values()
+                if now_ms - one.updated_ms > LATE_MS or one.channel in asked
+            ]
+
+    async def _call(
+        self, channel: Channel, code: int, fields: dict[str, str], body: bytes, timeout_ms: int
+    ) -> Command:
+        asked_ms = self._state.now_ms()
+        try:
+            answer = await channel.call(code, fields, body, timeout_ms)
+        except RequestTimeoutError:
+            self._unanswered_ms.setdefault(channel, asked_ms)
+            raise
+        self._unanswered_ms.pop(channel, None)
+        return answer
 
     # -- transactions, section 4.1
 
@@ -184,7 +214,7 @@ class ClientCalls:
     ) -> bodies.Offsets | None:
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
         try:
-            answer = await member.channel.call(code, fields, timeout_ms=self._status_ms)
+            answer = await self._call(member.channel, code, fields, b"", self._status_ms)
             if answer.code == ResponseCode.SUCCESS and answer.body:
                 return bodies.ConsumerStatus.decode(answer.body).message_queue_table
             _log.warning(
@@ -247,7 +277,9 @@ class ClientCalls:
                 "finish, please upgrade it to V3_1_8_SNAPSHOT",
             )
         try:
-            return await member.channel.call(request.code, request.fields, body, self._call_ms)
+            return await self._call(
+                member.channel, request.code, request.fields, body, self._call_ms
+            )
         except RequestTimeoutError as error:
             raise Refusal(
                 ResponseCode.CONSUME_MSG_TIMEOUT,
