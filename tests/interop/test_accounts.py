@@ -142,8 +142,6 @@ def tools(
 @pytest.mark.parametrize(
     ("line", "word"),
     [
-        ("topicList", TOPIC),
-        ("clusterList", "broker-a"),
         ("updateTopic -c DefaultCluster -t made_by_tools", "success"),
         ("updateKvConfig -s space -k key -v value", "success"),
         ("deleteKvConfig -s space -k key", "success"),
@@ -158,6 +156,16 @@ def test_javas_tools(node: Guarded, tools: Callable[..., str], line: str, word: 
     said = tools(line)
     assert word in said, said
     assert "AclException" not in said
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [("topicList", TOPIC), ("clusterList", "broker-a"), (f"topicRoute -t {TOPIC}", "broker-a")],
+)
+def test_java_asks_the_name_server_without_a_valid_signature(
+    node: Guarded, tools: Callable[..., str], line: str, word: str
+) -> None:
+    assert word in tools(line, signed=False)
 
 
 async def test_our_clients_beside_them(node: Guarded) -> None:

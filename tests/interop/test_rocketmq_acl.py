@@ -20,7 +20,7 @@ from coherer.cli.main import app
 from coherer.errors import RefusedError
 from tests.interop.peers.driver import DriverError
 from tests.interop.peers.mqadmin import COMMANDS, FAILED
-from tests.interop.peers.rocket_site import Client, Cluster, OurRocket, RocketSite
+from tests.interop.peers.rocket_site import OUR_QUICK, QUICK, Client, Cluster, OurRocket, RocketSite
 from tests.interop.peers.rocketmq import JavaRocketBroker, RocketDriver, home_of
 from tests.private import write_private
 
@@ -95,10 +95,11 @@ def guarded(rocket: RocketSite, tools: Run, kind: str, folder: Path) -> Iterator
     namesrv = rocket.names(kind)
     broker: OurRocket | JavaRocketBroker
     if kind == "java":
-        broker = JavaRocketBroker(rocket.java, folder, namesrv, settings={"aclEnable": "true"})
+        settings = {**QUICK, "aclEnable": "true"}
+        broker = JavaRocketBroker(rocket.java, folder, namesrv, settings=settings)
         conf = home_of(folder) / "conf"
     else:
-        broker = OurRocket(folder, namesrv=namesrv, rocketmq_access=True)
+        broker = OurRocket(folder, namesrv=namesrv, **OUR_QUICK, rocketmq_access=True)
         conf = folder / "data" / "conf"
         conf.mkdir(parents=True)
     write_private(conf / "plain_acl.yml", ACCOUNTS)
@@ -150,6 +151,35 @@ async def test_our_client_signs_as_java_does(rocket: RocketSite, cluster: Cluste
     async with coherer.connect(cluster.url) as client, client.producer() as producer:
         with pytest.raises(RefusedError, match="No accessKey is configured"):
             await producer.send(Message("open", b"x"))
+
+
+@pytest.mark.parametrize("orderly", [True, False], ids=["locks", "sends back"])
+def test_java_consumes_where_it_may(rocket: RocketSite, cluster: Cluster, orderly: bool) -> None:
+    """The rules of our broker are stricter than those of Java's, but not for such a consumer."""
+    word = uuid.uuid4().hex
+    producer = rocket.client(cluster, "producer", group="java-writers", **WRITER)
+    consumer = rocket.client(
+        cluster, "push", group="readers", topics={"open": word}, orderly=orderly, **WRITER
+    )
+    producer.send("open", word, tag=word, properties={} if orderly else {"FAIL_TIMES": "1"})
+    assert consumer.wait_for(1)[0]["tag"] == word
+    assert len(consumer.messages("failed")) == (not orderly)
+    consumer.close()
+    producer.close()
+
+
+def test_java_ends_transactions_where_it_may(rocket: RocketSite, cluster: Cluster) -> None:
+    word = uuid.uuid4().hex
+    consumer = rocket.client(cluster, "push", group="readers", topics={"open": word}, **WRITER)
+    producer = rocket.client(cluster, "transaction", group="java-payers", **WRITER)
+    producer.send("open", "at once", tag=word, properties={"LOCAL": "commit"})
+    producer.send("open", "asked", tag=word, properties={"LOCAL": "?", "CHECK": "commit"})
+    consumer.wait_for(2)
+    assert sorted(consumer.bodies()) == ["asked", "at once"]
+    assert len(producer.events) >= 1
+    assert {one["event"] for one in producer.events} == {"checked"}
+    producer.close()
+    consumer.close()
 
 
 def test_javas_tools_for_accounts(tools: Run, changed: Cluster) -> None:

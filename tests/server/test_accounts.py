@@ -207,10 +207,39 @@ async def test_a_name_server_is_changed_by_administrators_only(tmp_path: Path) -
             signed = acl.signer("ann", "secret")(fields, body)
             answer = await caller.ask(code, signed, body)
             assert "AclException" not in (answer.remark or ""), code
-        cluster = await caller.ask(Code.GET_BROKER_CLUSTER_INFO)
-        assert "AclException" in (cluster.remark or ""), "nobody sees where brokers are"
-        signed = acl.signer("reader-1", "reader-secret")({}, b"")
-        assert (await caller.ask(Code.GET_BROKER_CLUSTER_INFO, signed)).code == 0
+        for code in (Code.QUERY_DATA_VERSION, Code.GET_NAMESRV_CONFIG):
+            answer = await caller.ask(code)
+            assert "AclException" in (answer.remark or ""), code
+
+
+NAME_SERVER_QUERIES: dict[int, dict[str, str]] = {
+    Code.GET_ROUTEINFO_BY_TOPIC: {"topic": "TBW102"},
+    Code.GET_BROKER_CLUSTER_INFO: {},
+    Code.GET_KV_CONFIG: {"namespace": "ORDER_TOPIC_CONFIG", "key": "x"},
+    Code.GET_KVLIST_BY_NAMESPACE: {"namespace": "ORDER_TOPIC_CONFIG"},
+    Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: {},
+    Code.GET_TOPICS_BY_CLUSTER: {"cluster": "DefaultCluster"},
+    Code.GET_SYSTEM_TOPIC_LIST_FROM_NS: {},
+    Code.GET_UNIT_TOPIC_LIST: {},
+    Code.GET_HAS_UNIT_SUB_TOPIC_LIST: {},
+    Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: {},
+}
+
+
+@pytest.mark.parametrize("strict", [False, True])
+async def test_queries_to_a_name_server_need_a_signature_only_if_wanted(
+    tmp_path: Path, strict: bool
+) -> None:
+    (tmp_path / "conf").mkdir()
+    write_private(tmp_path / "conf" / "plain_acl.yml", FILE)
+    async with guarded(tmp_path, namesrv_signed_queries=strict) as node:
+        caller = await Caller.dial(node.namesrv_port)
+        sign = acl.signer("reader-1", "reader-secret")
+        for code, fields in NAME_SERVER_QUERIES.items():
+            unsigned = await caller.ask(code, fields)
+            assert ("AclException" in (unsigned.remark or "")) == strict, code
+            signed = await caller.ask(code, sign(fields, b""))
+            assert "AclException" not in (signed.remark or ""), code
 
 
 async def test_java_brokers_may_be_let_in_to_the_name_server(tmp_path: Path) -> None:

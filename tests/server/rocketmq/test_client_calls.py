@@ -82,7 +82,7 @@ def reset(time_ms: int, *, force: bool = False, topic: str = TOPIC) -> dict[str,
 
 
 async def test_a_producer_is_asked_for_the_state_of_its_transaction(harness: Harness) -> None:
-    question = Question("payers", 5, 4096, "0A01", b"record")
+    question = Question("payers", "demo", 5, 4096, "0A01", b"record")
     assert not harness.calls.check_transaction(question)
     producers = [await harness.dial() for _ in range(2)]
     for number, producer in enumerate(producers):

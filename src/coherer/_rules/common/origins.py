@@ -19,7 +19,8 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from coherer._record.properties import REAL_QUEUE, REAL_TOPIC
+from coherer._record.layout import Record
+from coherer._record.properties import REAL_QUEUE, REAL_TOPIC, decode
 from coherer._record.system_topics import (
     CHECK_MAX_TIME_TOPIC,
     HALF_TOPIC,
@@ -58,9 +59,7 @@ _OWN: Final[Mapping[Origin, frozenset[str]]] = {
 WAITING_TOPICS: Final = frozenset((SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC))
 """The topics in which messages wait before they reach their destination."""
 
-RESERVED_TOPICS: Final = frozenset().union(
-    *_OWN.values(), WAITING_TOPICS, (SELF_TEST_TOPIC, HISTORY_TOPIC)
-)
+RESERVED_TOPICS: Final = WAITING_TOPICS.union(*_OWN.values(), (SELF_TEST_TOPIC, HISTORY_TOPIC))
 """Topics to which no client can send. Java's brokers refuse the same (`TopicValidator`), except the
 topics that they do not have: the timer's, and TubeMQ's history of offsets.
 """
@@ -110,6 +109,18 @@ def _destination(message: Draft | DraftBatch) -> str:
     return (isinstance(message, Draft) and message.destination) or message.topic
 
 
+def topic_of(record: Record) -> str:
+    """Return the topic that decides who may read a record.
+
+    A message that waits in a system topic belongs to the topic that it is meant for. The same
+    property means nothing in any other topic: there a client may have set it.
+    """
+    if record.topic not in _HOLDING_TOPICS:
+        return record.topic
+    return decode(record.properties).get(REAL_TOPIC, record.topic)
+
+
+_HOLDING_TOPICS: Final = WAITING_TOPICS | {CHECK_MAX_TIME_TOPIC}
 _QUEUE_DIGITS_MAX: Final = 10
 
 

@@ -6,21 +6,21 @@ An account has permissions by topic and by group (under the names of the groups'
 defaults for topics and groups that it does not list. An administrator without lists is a superuser.
 Accounts that are not administrators may not change the broker.
 
-Two rules are stricter than in Java. Only administrators may read and change accounts (Java's broker
-shows all secrets to every account), and change a name server (Java's name server checks nothing,
-although its clients sign these requests, too).
+One rule is stricter than in Java: the default permission for topics does not cover the topics in
+which messages of other topics wait. They are for administrators, and for accounts that list them.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
 
 from coherer._common.masking import MASK, masked
-from coherer._record.system_topics import RETRY_PREFIX
+from coherer._record.system_topics import CHECK_MAX_TIME_TOPIC, RETRY_PREFIX
+from coherer._rules.common.origins import WAITING_TOPICS
 from coherer.errors import UsageError
 
 DENY, ANY, PUB, SUB = 1, 2, 4, 8
@@ -29,9 +29,8 @@ DENY, ANY, PUB, SUB = 1, 2, 4, 8
 KEY_CHARS_MIN: Final = 7
 """Names and secrets of accounts have more than six characters."""
 
-_NAME_SERVER_CHANGES: Final = (100, 102, 103, 104, 205, 216, 318, 327)
-ADMIN_CODES: Final = frozenset((17, 25, 200, 207, 215, 50, 51, 53, 54, *_NAME_SERVER_CHANGES))
-"""Codes that need an administrator. Java requires one only for 17, 25, 200, 207 and 215."""
+_OTHERS_TOPICS: Final = WAITING_TOPICS | {CHECK_MAX_TIME_TOPIC}
+"""Topics that hold messages of other topics."""
 
 _PERMISSIONS: Final = {
     "PUB": PUB,
@@ -152,13 +151,15 @@ class Request(msgspec.Struct, frozen=True):
         code: the request code.
         access_key: the account; None for none.
         resources: the permissions needed, by topic, and by retry topic for groups.
+        needs_admin: whether it needs an administrator.
         signed_with: whether the request is signed with a secret.
     """
 
     address: str
     code: int
     access_key: str | None
-    resources: Mapping[str, int]
+    resources: Sequence[tuple[str, int]]
+    needs_admin: bool
     signed_with: Callable[[str], bool]
 
 
@@ -183,7 +184,7 @@ class AccessRules:
 
     >>> rules = AccessRules([], [Account(access_key="reader1", secret_key="1234567",
     ...                                  default_topic_perm="SUB")])
-    >>> wish = Request("10.0.0.1", 310, "reader1", {"flights": PUB}, lambda secret: True)
+    >>> wish = Request("10.0.0.1", 310, "reader1", [("flights", PUB)], False, lambda secret: True)
     >>> rules.fault(wish)
     'No default permission for topic:flights'
     """
@@ -220,22 +221,41 @@ class AccessRules:
             return None
         if not request.signed_with(known.account.secret_key):
             return f"Check signature failed for accessKey={request.access_key}"
-        return _lacking(known, request)
+        if request.needs_admin and not known.account.admin:
+            return (
+                f"Need admin permission for request code={request.code}, "
+                f"but accessKey={request.access_key} is not"
+            )
+        return _lacking(known, request.resources)
+
+    def lacking(
+        self, address: str, access_key: str | None, resources: Sequence[tuple[str, int]]
+    ) -> str | None:
+        """Which permission a client lacks that has signed before, in Java's words; None if none.
+
+        Args:
+            address: its address.
+            access_key: its account; None for none.
+            resources: as in a `Request`.
+        """
+        if self.trusts(address):
+            return None
+        known = None if access_key is None else self._accounts.get(access_key)
+        if known is None:
+            return f"No acl config for {access_key}"
+        return None if known.trusted(address) else _lacking(known, resources)
 
 
-def _lacking(known: _Known, request: Request) -> str | None:
+def _lacking(known: _Known, resources: Sequence[tuple[str, int]]) -> str | None:
     """The missing permission, in Java's words; None if nothing is missing."""
     account = known.account
-    if request.code in ADMIN_CODES and not account.admin:
-        return (
-            f"Need admin permission for request code={request.code}, "
-            f"but accessKey={account.access_key} is not"
-        )
     if known.listed is None and account.admin:
         return None
-    for name, needed in request.resources.items():
+    for name, needed in resources:
         is_group = name.startswith(RETRY_PREFIX)
         default = account.default_group_perm if is_group else account.default_topic_perm
+        if name in _OTHERS_TOPICS:
+            default = None
         owned = (known.listed or {}).get(name, permission(default))
         if not allows(needed, owned):
             kind = "group" if is_group else "topic"

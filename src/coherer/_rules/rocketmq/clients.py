@@ -470,6 +470,7 @@ class ProducerManager(Generic[C]):
         group: str,
         alive: Callable[[C], bool],
         writable: Callable[[C], bool] = lambda _: True,
+        permitted: Callable[[C], bool] = lambda _: True,
     ) -> C | None:
         """Choose a connected producer of a group, round robin.
 
@@ -477,11 +478,12 @@ class ProducerManager(Generic[C]):
             group: the group.
             alive: whether a channel is connected.
             writable: whether a channel accepts more data at the moment.
+            permitted: whether a channel may be chosen at all.
 
         Returns:
             A channel that is alive and writable if a few tries find one, else one that is alive.
         """
-        channels = list(self._groups.get(group, ()))
+        channels = [one for one in self._groups.get(group, ()) if permitted(one)]
         if not channels:
             return None
         self._turn = self._turn + 1 & 0x7FFFFFFF

@@ -204,6 +204,7 @@ class Question(msgspec.Struct, frozen=True):
 
     Args:
         group: the producer's group.
+        topic: the topic for which the message is meant.
         half_offset: queue offset of the half message's newest copy.
         physical_offset: log offset of that copy.
         unique_key: the client's id of the message; "" if it has none.
@@ -211,6 +212,7 @@ class Question(msgspec.Struct, frozen=True):
     """
 
     group: str
+    topic: str
     half_offset: int
     physical_offset: int
     unique_key: str
@@ -228,8 +230,9 @@ def question(record: Record, draft: Draft, queue_offset: int, physical_offset: i
     """
     properties = decode(draft.properties)
     queue = properties.get(REAL_QUEUE, "")
+    topic = properties.get(REAL_TOPIC) or draft.topic
     body = encode_record(
-        properties.get(REAL_TOPIC) or draft.topic,
+        topic,
         draft.body,
         encode({**properties, WAIT: "false"}),  # as Java's broker says it
         queue_id=int(queue) if queue.isdecimal() else draft.queue_id,
@@ -245,6 +248,7 @@ def question(record: Record, draft: Draft, queue_offset: int, physical_offset: i
     )
     return Question(
         properties.get(PRODUCER_GROUP, ""),
+        topic,
         queue_offset,
         physical_offset,
         properties.get(UNIQUE_KEY, ""),

@@ -47,7 +47,12 @@ class NodeAccounts:
             return
         from coherer._server.rocketmq.acl import Access  # loads slowly, and few nodes need it
 
-        self.access = Access(options.accounts_home, now_ms(), options.accounts)
+        self.access = Access(
+            options.accounts_home,
+            now_ms(),
+            options.accounts,
+            signed_queries=options.namesrv_signed_queries,
+        )
         self.operators = Operators(options.accounts_home)
 
     def reload(self) -> None:

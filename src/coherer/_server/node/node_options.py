@@ -219,6 +219,12 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         "is for Java's brokers, which do not sign; admin opens queries over HTTP.",
         panel=SECURITY,
     )] = frozenset()
+    namesrv_signed_queries: Annotated[bool, Setting(
+        "With accounts: refuse queries to the name server that no account has signed. By default "
+        "anyone may ask for topics and the addresses of brokers, as with Java's, because some "
+        "clients do not sign these queries.",
+        panel=SECURITY,
+    )] = False
     broker_user: Annotated[str, Setting(
         "Account with which brokers authenticate at the master.",
         panel=SECURITY, default="with accounts, the first --user",

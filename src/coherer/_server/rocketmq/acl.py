@@ -1,4 +1,4 @@
-"""Access control of a RocketMQ broker: its files, and the permissions that requests need.
+"""Access control of a RocketMQ broker: its files, and the check of each request.
 
 See docs/protocol/rocketmq.md, section 10.
 
@@ -33,14 +33,13 @@ from coherer._common.decoding import convert
 from coherer._common.logs import Log
 from coherer._common.masking import masked
 from coherer._rules.common.java_json import DataVersion
-from coherer._rules.rocketmq.acl import PUB, SUB, AccessRules, Account, Request, check_listed
+from coherer._rules.rocketmq.acl import AccessRules, Account, Request, check_listed
 from coherer._server.core.secret_files import changing, check_private, replace_private
-from coherer._server.rocketmq.remoting import Channel
+from coherer._server.rocketmq.permissions import Level, Resources, needed
+from coherer._server.rocketmq.remoting import Channel, Refusal
 from coherer._wire.rocketmq import acl as signatures
-from coherer._wire.rocketmq.bodies import HeartbeatData
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
-from coherer._wire.rocketmq.names import retry_topic
 from coherer.errors import ProtocolError, StoreError, UsageError
 
 _log = Log(logging.getLogger(__name__))
@@ -56,32 +55,7 @@ RELOAD_MS: Final = 5_000
 NODE_ACCOUNT: Final = "%COHERER_NODE%"
 _ADDRESSES_MAX: Final = 1_000
 
-TOPIC, GROUP = "topic", "group"
 _EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException"
-
-NEEDED: Final[dict[int, tuple[tuple[str, str, int], ...]]] = {
-    RequestCode.SEND_MESSAGE: ((TOPIC, "topic", PUB),),
-    RequestCode.SEND_MESSAGE_V2: ((TOPIC, "b", PUB),),
-    # Java does not check batches, so that every account may send them to all topics.
-    RequestCode.SEND_BATCH_MESSAGE: ((TOPIC, "b", PUB),),
-    RequestCode.CONSUMER_SEND_MSG_BACK: ((TOPIC, "originTopic", PUB), (GROUP, "group", SUB)),
-    RequestCode.PULL_MESSAGE: ((TOPIC, "topic", SUB), (GROUP, "consumerGroup", SUB)),
-    RequestCode.LITE_PULL_MESSAGE: ((TOPIC, "topic", SUB), (GROUP, "consumerGroup", SUB)),
-    RequestCode.QUERY_MESSAGE: ((TOPIC, "topic", SUB),),
-    RequestCode.UNREGISTER_CLIENT: ((GROUP, "consumerGroup", SUB),),
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: ((GROUP, "consumerGroup", SUB),),
-    RequestCode.UPDATE_CONSUMER_OFFSET: ((GROUP, "consumerGroup", SUB), (TOPIC, "topic", SUB)),
-    # Java checks only the signature of these, so that each account may read all messages one by
-    # one, and read or move the offsets of every group.
-    RequestCode.QUERY_CONSUME_QUEUE: ((TOPIC, "topic", SUB),),
-    RequestCode.CONSUME_MESSAGE_DIRECTLY: ((GROUP, "consumerGroup", SUB),),
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: ((GROUP, "group", SUB), (TOPIC, "topic", SUB)),
-    RequestCode.CLONE_GROUP_OFFSET: ((GROUP, "srcGroup", SUB), (GROUP, "destGroup", SUB)),
-}
-"""The permissions that requests need: kind and name of the field, and the permission. Of other
-codes only the signature is checked. Codes 33 and 37 name no topic: `Access.forbid` checks them
-later.
-"""
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -104,6 +78,7 @@ class Access:
         home: the directory that contains `conf`.
         now_ms: the time, ms since 1970.
         own: secrets by name of the superusers in the node's options.
+        signed_queries: whether queries to the name server need a signature.
 
     Attributes:
         passwords: the current superusers' passwords by name.
@@ -113,12 +88,20 @@ class Access:
         UsageError: a file is invalid.
     """
 
-    def __init__(self, home: Path, now_ms: int, own: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        now_ms: int,
+        own: Mapping[str, str] | None = None,
+        *,
+        signed_queries: bool = False,
+    ) -> None:
         self.node_account = (NODE_ACCOUNT, secrets.token_hex(16))
         self._own = [
             Account(access_key=name, secret_key=secret, admin=True, short=True)
             for name, secret in [*(own or {}).items(), self.node_account]
         ]
+        self._signed_queries = signed_queries
         self._conf = home / "conf"
         self._default = self._conf / DEFAULT_FILE
         self._files: dict[Path, _File] = {}
@@ -135,22 +118,48 @@ class Access:
     def check(self, channel: Channel, request: Command) -> Command | None:
         """Return the response that refuses a request, or None."""
         try:
-            fault = self._fault(_address(channel), request, resources(request))
+            level, resources = needed(request)
+            if level is Level.OPEN and not self._signed_queries:
+                return None
+            fault = self._fault(
+                _address(channel), request, resources, is_admin=level is Level.ADMIN
+            )
         except ProtocolError as error:
             fault = error.text
-        return None if fault is None else _refusal(fault)
+        if fault is not None:
+            return Command(ResponseCode.SYSTEM_ERROR, remark=_remark(fault))
+        if request.code == RequestCode.HEART_BEAT:
+            channel.account = request.fields.get(signatures.ACCESS_KEY)
+        return None
 
-    def forbid(self, channel: Channel, request: Command, topic: str, bits: int) -> Command | None:
-        """Return the response that refuses access to a topic, or None.
+    def forbid(self, channel: Channel, request: Command, topic: str, bits: int) -> None:
+        """Check access to a topic that a handler has found out.
 
         Args:
             channel: the connection.
             request: has passed `check`.
+            topic: the topic, or the retry topic of a group.
+            bits: the permission needed.
+
+        Raises:
+            Refusal: the sender has not got it.
+        """
+        name = request.fields.get(signatures.ACCESS_KEY)
+        fault = self._rules.lacking(_address(channel), name, ((topic, bits),))
+        if fault is not None:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, _remark(fault))
+
+    def permits(self, channel: Channel, topic: str, bits: int) -> bool:
+        """Whether a client may be given messages of a topic that it did not ask for.
+
+        The account is the one that signed the client's last heartbeat.
+
+        Args:
+            channel: the client's connection.
             topic: the topic.
             bits: the permission needed.
         """
-        fault = self._fault(_address(channel), request, {topic: bits})
-        return None if fault is None else _refusal(fault)
+        return self._rules.lacking(_address(channel), channel.account, ((topic, bits),)) is None
 
     def knows(self, address: str) -> bool:
         """Whether the log may be replicated to an address.
@@ -161,14 +170,17 @@ class Access:
         """
         return self._rules.trusts(address) or address in self._authenticated
 
-    def _fault(self, address: str, request: Command, needed: Mapping[str, int]) -> str | None:
+    def _fault(
+        self, address: str, request: Command, resources: Resources, *, is_admin: bool = False
+    ) -> str | None:
         name = request.fields.get(signatures.ACCESS_KEY)
         fault = self._rules.fault(
             Request(
                 address,
                 request.code,
                 name,
-                needed,
+                resources,
+                is_admin,
                 lambda secret: signatures.verify(request.fields, request.body, secret),
             )
         )
@@ -360,8 +372,8 @@ class _Passwords(Mapping[str, str]):
         return f"<passwords of {', '.join(self)}>"
 
 
-def _refusal(fault: str) -> Command:
-    return Command(ResponseCode.SYSTEM_ERROR, remark=f"{_EXCEPTION}: {fault}")
+def _remark(fault: str) -> str:
+    return f"{_EXCEPTION}: {fault}"
 
 
 def _yaml_error(error: Exception) -> str:
@@ -409,35 +421,6 @@ def tools_signer(home: Path) -> signatures.Signer | None:
 
 def _address(channel: Channel) -> str:
     return channel.peer.rpartition(":")[0].strip("[]")
-
-
-def resources(request: Command) -> dict[str, int]:
-    """The permissions that a request needs, by topic, and by retry topic for groups.
-
-    Raises:
-        ProtocolError: its body is invalid.
-
-    >>> resources(Command(310, fields={"b": "flights"}))
-    {'flights': 4}
-    >>> resources(Command(35, fields={"consumerGroup": "g"})), resources(Command(35))
-    ({'%RETRY%g': 8}, {})
-    """
-    if request.code == RequestCode.HEART_BEAT:
-        return _of_heartbeat(request)
-    needed: dict[str, int] = {}
-    for kind, field, bits in NEEDED.get(request.code, ()):
-        name = request.fields.get(field)
-        if name is not None:
-            needed[retry_topic(name) if kind == GROUP else name] = bits
-    return needed
-
-
-def _of_heartbeat(request: Command) -> dict[str, int]:
-    needed: dict[str, int] = {}
-    for consumer in HeartbeatData.decode(request.body).consumer_data_set:
-        needed[retry_topic(consumer.group_name)] = SUB
-        needed.update((each.topic, SUB) for each in consumer.subscription_data_set)
-    return needed
 
 
 def _read(path: Path, data: bytes, digest: str) -> _File:

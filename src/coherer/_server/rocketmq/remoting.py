@@ -54,6 +54,7 @@ class Channel:
         host_port: the client's address and port as stored in records (section 5.1): 8 bytes, or 20
             with IPv6.
         active_ms: the time of the last traffic.
+        account: with accounts, the one that signed the client's last heartbeat.
         closed: whether it is closed or closing.
     """
 
@@ -62,6 +63,7 @@ class Channel:
         self.peer = connection.peer
         self.host_port = _host_port(connection.peer)
         self.active_ms = remoting.now_ms()
+        self.account: str | None = None
         self._remoting = remoting
         self._session = Session()
         self._calls: dict[int, asyncio.Future[Command]] = {}

@@ -35,6 +35,7 @@ from coherer._server.rocketmq.broker.sending import SEND_CODES, SendHandler
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.broker.timers import TimerService
 from coherer._server.rocketmq.broker.transactions import TransactionService
+from coherer._server.rocketmq.permissions import check_complete
 from coherer._server.rocketmq.remoting import Answer, Channel, Handler, RemotingServer
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command
@@ -64,6 +65,8 @@ class RocketBroker:
         self.core = core
         self.access = access
         self.state = RocketState(options, core)
+        if access is not None:
+            self.state.forbid, self.state.permits = access.forbid, access.permits
         self.clients = ClientHandler(self.state)
         self.timers = TimerService(core)
         self.sends = SendHandler(self.state, self.timers)
@@ -75,7 +78,7 @@ class RocketBroker:
             **message_requests(
                 self.pulls,
                 SendBackHandler(self.state),
-                MessageQueryHandler(self.state, access),
+                MessageQueryHandler(self.state),
                 OffsetHandler(self.state),
                 self.delays,
                 self.transactions,
@@ -87,6 +90,7 @@ class RocketBroker:
         self.remoting = self._serve({**requests, **fast})
         self.fast_remoting = self._serve(fast)
         self._codes = frozenset((*requests, *map(int, SEND_CODES)))
+        check_complete(self._codes)
         self.upkeep = self._steps()
 
     def _steps(self) -> Upkeep:
@@ -111,7 +115,7 @@ class RocketBroker:
         return upkeep
 
     def _open_transactions(self, options: RocketOptions) -> TransactionService:
-        access = self.access
+        state = self.state
         return TransactionService(
             self.core,
             self.calls.check_transaction,
@@ -121,9 +125,7 @@ class RocketBroker:
                 interval_ms=options.transaction_interval_ms,
             ),
             is_slave=lambda: self.state.is_slave,
-            forbid=None
-            if access is None
-            else lambda channel, request, topic: access.forbid(channel, request, topic, PUB),
+            forbid=lambda channel, request, topic: state.forbid(channel, request, topic, PUB),
             schedule=self.timers.schedule,
         )
 

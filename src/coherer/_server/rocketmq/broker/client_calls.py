@@ -14,6 +14,9 @@ from typing import Final
 
 from coherer._common.logs import Log
 from coherer._record.ids import decode_offset_id, encode_offset_id
+from coherer._record.layout import decode
+from coherer._rules.common.origins import topic_of
+from coherer._rules.rocketmq.acl import PUB, SUB
 from coherer._rules.rocketmq.clients import ClientInfo
 from coherer._rules.rocketmq.transactions import Question
 from coherer._server.rocketmq.broker.state import RocketState
@@ -102,9 +105,13 @@ class ClientCalls:
         """CHECK_TRANSACTION_STATE (39): ask a producer of the group.
 
         Returns:
-            Whether a producer was asked.
+            Whether a producer was asked. With accounts, it is one that may write to the topic:
+            anyone may join a group of producers.
         """
-        channel = self._state.producers.available(question.group, _is_open, _takes_more)
+        permits = self._state.permits
+        channel = self._state.producers.available(
+            question.group, _is_open, _takes_more, lambda one: permits(one, question.topic, PUB)
+        )
         if channel is None:
             return False
         host = self._state.options.store_host
@@ -240,17 +247,19 @@ class ClientCalls:
         header = parse(RunningInfoHeader, request.fields)
         return self._relay(request, header.consumer_group, header.client_id, bytes(request.body))
 
-    def consume_directly(self, _: Channel, request: Command) -> Awaitable[Command]:
+    def consume_directly(self, channel: Channel, request: Command) -> Awaitable[Command]:
         """CONSUME_MESSAGE_DIRECTLY (309): make a consumer consume one message now.
 
         Raises:
-            Refusal: there is no such message, or the consumer is offline, too old, or does not
-            respond.
+            Refusal: there is no such message, or sender or consumer may not read it, or the
+            consumer is offline, too old, or does not respond.
         """
         header = parse(ConsumeDirectlyHeader, request.fields)
         request.fields = {**request.fields, "brokerName": self._state.options.broker}
         record = self._record(header.msg_id)
-        return self._relay(request, header.consumer_group, header.client_id, record)
+        topic = topic_of(decode(record, check_crc=False))
+        self._state.forbid(channel, request, topic, SUB)
+        return self._relay(request, header.consumer_group, header.client_id, record, topic)
 
     def _record(self, message_id: str | None) -> bytes:
         try:
@@ -264,11 +273,19 @@ class ClientCalls:
         return bytes(record)
 
     async def _relay(
-        self, request: Command, group: str, client_id: str | None, body: bytes
+        self,
+        request: Command,
+        group: str,
+        client_id: str | None,
+        body: bytes,
+        topic: str | None = None,
     ) -> Command:
         member = self._state.consumers.find(group, client_id) if client_id else None
         if member is None:
             remark = f"The Consumer <{group}> <{_text(client_id)}> not online"
+            raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
+        if topic is not None and not self._state.permits(member.channel, topic, SUB):
+            remark = f"The Consumer <{group}> <{client_id}> may not read topic {topic}"
             raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
         if member.version < V3_1_8_SNAPSHOT:
             raise Refusal(

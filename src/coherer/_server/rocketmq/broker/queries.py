@@ -6,10 +6,8 @@ Codes 14, 15, 29, 30, 31, 32 and 43 (docs/protocol/rocketmq.md, section 2.7), 12
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from coherer._record import properties
 from coherer._record.layout import decode, store_ms_of
+from coherer._rules.common.origins import topic_of
 from coherer._rules.rocketmq.acl import SUB
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.remoting import Channel, Refusal
@@ -29,9 +27,6 @@ from coherer._wire.rocketmq.headers import (
     negative_count,
     parse,
 )
-
-if TYPE_CHECKING:
-    from coherer._server.rocketmq.acl import Access
 
 _NEW_GROUP = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 _NEW_GROUP_EXACT = "Not found, do not set to zero, maybe this group boot first"
@@ -137,15 +132,16 @@ class MessageQueryHandler:
 
     Args:
         state: shared state of the broker.
-        access: the accounts; None without access control.
     """
 
-    def __init__(self, state: RocketState, access: Access | None = None) -> None:
+    def __init__(self, state: RocketState) -> None:
         self._state = state
-        self._access = access
 
     def by_key(self, channel: Channel, request: Command) -> None:
         """QUERY_MESSAGE (12). As in Java, clients drop messages whose keys only have the same hash.
+
+        The broker drops those of other topics: anyone can find a key with the hash of another
+        topic's key, and would get its messages.
 
         Raises:
             Refusal: with 22 if no message has the key.
@@ -162,6 +158,7 @@ class MessageQueryHandler:
             begin_ms=header.begin_ms,
             end_ms=header.end_ms,
         )
+        found = [one for one in found if decode(one, check_crc=False).topic == header.topic]
         if not found:
             raise Refusal(
                 ResponseCode.QUERY_NOT_FOUND,
@@ -188,12 +185,6 @@ class MessageQueryHandler:
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}"
             )
-        if self._access is not None:
-            found = decode(record, check_crc=False)
-            # A message that waits in a system topic has its real topic in a property.
-            own = properties.decode(found.properties).get(properties.REAL_TOPIC)
-            topic = own or found.topic
-            refusal = self._access.forbid(channel, request, topic, SUB)
-            if refusal is not None:
-                raise Refusal(refusal.code, refusal.remark or "")
+        topic = topic_of(decode(record, check_crc=False))
+        self._state.forbid(channel, request, topic, SUB)
         channel.respond_pieces(request, None, [record])

@@ -18,7 +18,9 @@ from typing import Final
 from coherer._common.logs import Log
 from coherer._record.layout import HOSTS_V6
 from coherer._record.properties import TAGS, decode, encode, index_keys, tag_code
+from coherer._record.system_topics import REPLY_TOPIC_SUFFIX
 from coherer._rules.common.origins import Origin
+from coherer._rules.rocketmq.acl import PUB
 from coherer._server.rocketmq.broker.client_calls import CALL_MS
 from coherer._server.rocketmq.broker.sending import SendHandler
 from coherer._server.rocketmq.broker.state import RocketState
@@ -58,6 +60,9 @@ class ReplyHandler:
         common = self._sends.replies.fields
         try:
             header = read_send(request.code, request.fields)
+            # Java's clients send replies to this topic, without a permission for it.
+            if header.topic != f"{self._state.options.cluster}{REPLY_TOPIC_SUFFIX}":
+                self._state.forbid(channel, request, header.topic, PUB)
             topic = self._sends.check(channel, header, self._state.now_ms())
         except Refusal as refusal:
             raise Refusal(refusal.code, refusal.remark, common) from refusal

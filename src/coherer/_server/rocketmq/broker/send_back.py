@@ -23,8 +23,9 @@ from coherer._record.properties import (
 )
 from coherer._record.properties import decode as decode_properties
 from coherer._record.system_topics import DLQ_PREFIX, RETRY_PREFIX
-from coherer._rules.common.origins import Origin
+from coherer._rules.common.origins import Origin, topic_of
 from coherer._rules.common.topics import UNIT_SUB, WRITE
+from coherer._rules.rocketmq.acl import SUB
 from coherer._rules.rocketmq.delays import delayed
 from coherer._rules.rocketmq.groups import Group
 from coherer._server.rocketmq.broker.state import RocketState
@@ -67,7 +68,7 @@ class SendBackHandler:
             channel.respond(request)  # dropped, as in Java
             return
         before = state.topics.version
-        draft = self._draft(header, group, request.version)
+        draft = self._draft(channel, request, header, group)
         if state.is_slave or state.core.write_failed:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "SERVICE_NOT_AVAILABLE")
 
@@ -99,8 +100,14 @@ class SendBackHandler:
             [draft], stored, origin=Origin.ROCKETMQ_CLIENT, wait_durable=False
         )
 
-    def _draft(self, header: SendBackHeader, group: Group, version: int) -> Draft:
+    def _draft(
+        self, channel: Channel, request: Command, header: SendBackHeader, group: Group
+    ) -> Draft:
         state = self._state
+        record = self._record(header.offset)
+        topic_read = topic_of(record)
+        if topic_read != RETRY_PREFIX + header.group:
+            state.forbid(channel, request, topic_read, SUB)
         topic = state.topics.ensure_topic(
             RETRY_PREFIX + header.group,
             group.retry_queue_nums,
@@ -110,9 +117,8 @@ class SendBackHandler:
         if not topic.perm & WRITE:
             remark = f"the topic[{topic.name}] sending message is forbidden"
             raise Refusal(ResponseCode.NO_PERMISSION, remark)
-        record = self._record(header.offset)
         tries = group.retry_max_times
-        if version >= _V3_4_9 and header.max_reconsume_times is not None:
+        if request.version >= _V3_4_9 and header.max_reconsume_times is not None:
             tries = header.max_reconsume_times
         if record.reconsume_times >= tries or header.delay_level < 0:
             name, queue_id, level = f"{DLQ_PREFIX}{header.group}", 0, 0

@@ -21,6 +21,7 @@ from coherer._server.core.core import Core
 from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._server.rocketmq.remoting import Channel
 from coherer._wire.rocketmq.codes import ResponseCode
+from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.names import Queue
 from coherer._wire.rocketmq.subscription import BloomFilter
 from coherer.errors import CohererError, UsageError
@@ -103,6 +104,10 @@ class RocketState:
         memory_bytes: the machine's memory.
         replicated_to: waits until a slave has the log up to an offset, with a timeout in ms, and
             returns 0, 11 or 12 (section 6.12); None unless the broker is a SYNC_MASTER.
+        forbid: with accounts, raises the `Refusal` of a request whose sender lacks a permission on
+            a topic. It is for topics that the request does not name.
+        permits: with accounts, whether a client has a permission on a topic. It is for messages
+            that the broker sends to a client by itself.
         announced: returns an awaitable that waits until remote name servers know the current
             topics; None without remote name servers.
     """
@@ -125,6 +130,8 @@ class RocketState:
         self.counters.cluster = options.cluster
         self.memory_bytes = _memory_bytes()
         self.replicated_to: Callable[[int, int], Awaitable[int]] | None = None
+        self.forbid: Callable[[Channel, Command, str, int], None] = _forbid_nothing
+        self.permits: Callable[[Channel, str, int], bool] = _permit_all
         self.announced: Callable[[], Awaitable[None]] | None = None
         core.store.store_host = options.store_host
         self._add_internal_topics()
@@ -233,6 +240,14 @@ class RocketState:
 
     def _grow(self) -> None:
         self.version += 1
+
+
+def _forbid_nothing(channel: Channel, request: Command, topic: str, bits: int) -> None:
+    """A broker without accounts serves everybody."""
+
+
+def _permit_all(channel: Channel, topic: str, bits: int) -> bool:  # noqa: ARG001 - as `_forbid_nothing`
+    return True
 
 
 def _memory_bytes() -> int:

@@ -24,7 +24,7 @@ from coherer._record.layout import COMMITTED, ROLLED_BACK, Record, decode
 from coherer._record.properties import REAL_TOPIC
 from coherer._record.properties import decode as decode_properties
 from coherer._record.system_topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
-from coherer._rules.common.origins import RESERVED_TOPICS, Origin
+from coherer._rules.common.origins import RESERVED_TOPICS, Origin, topic_of
 from coherer._rules.rocketmq.transaction_checks import CheckOptions, Plan, TransactionLedger
 from coherer._rules.rocketmq.transactions import (
     GROUP,
@@ -69,7 +69,8 @@ class TransactionService:
         ask: asks a producer.
         options: when to check.
         is_slave: whether this broker follows a master; it ends no transactions then.
-        forbid: with accounts, refuses a request whose sender may not write to a topic.
+        forbid: with accounts, raises the `Refusal` of a request whose sender may not write to a
+            topic.
         schedule: returns the draft to store for a committed message, which may be timed.
     """
 
@@ -80,7 +81,7 @@ class TransactionService:
         options: CheckOptions | None = None,
         *,
         is_slave: Callable[[], bool] = lambda: False,
-        forbid: Callable[[Channel, Command, str], Command | None] | None = None,
+        forbid: Callable[[Channel, Command, str], None] | None = None,
         schedule: Callable[[Draft], Draft] = lambda draft: draft,
     ) -> None:
         self._core = core
@@ -125,11 +126,8 @@ class TransactionService:
         wrong = mismatch(record, end)
         if wrong:
             raise Refusal(ResponseCode.SYSTEM_ERROR, wrong)
-        real = None if self._forbid is None else committed(record)
-        if self._forbid is not None and real is not None:
-            refusal = self._forbid(channel, request, real.topic)
-            if refusal is not None:
-                return refusal
+        if self._forbid is not None:
+            self._forbid(channel, request, topic_of(record))
         self._store_end(channel, request, record, end)
         return None
 

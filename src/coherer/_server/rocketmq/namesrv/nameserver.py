@@ -28,6 +28,7 @@ from coherer._rules.rocketmq.routes import (
 )
 from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.rocketmq.namesrv.settings import ORDER_TOPICS, ConfigHandler, NameServerOptions
+from coherer._server.rocketmq.permissions import check_complete
 from coherer._server.rocketmq.remoting import (
     Channel,
     Handler,
@@ -325,6 +326,7 @@ class NameServer:
             Code.REGISTER_BROKER: registry.register,
             **{code: without_channel(handler) for code, handler in anyone.items()},
         }
+        check_complete(self.handlers)
         self._remoting = RemotingServer(
             self.handlers,
             closed=self._closed,
