@@ -52,9 +52,12 @@ class BrokerHarness:
     ) -> None:
         self.clock = clock
         self.store = Store.open(
-            directory, store_options, now_ms=clock.wall_ms, monotonic_ms=clock.now_ms
+            directory,
+            msgspec.structs.replace(store_options, flush="sync" if sync_flush else "async"),
+            now_ms=clock.wall_ms,
+            monotonic_ms=clock.now_ms,
         )
-        self.core = Core(self.store, clock.now_ms, wall_ms=clock.wall_ms, sync_flush=sync_flush)
+        self.core = Core(self.store, clock.now_ms, wall_ms=clock.wall_ms)
         self.broker = RocketBroker(RocketOptions(**options), self.core, access=access)
         self.state = self.broker.state
         self.port = self.fast_port = -1

@@ -161,7 +161,7 @@ async def test_what_a_node_with_sync_flush_acknowledged_survives(
     chance = random.Random(seed)
     files = power_files()
     files.adopt(harness.directory)
-    core = Core(harness.open(files=files), lambda: harness.clock.ms, sync_flush=True)
+    core = Core(harness.open(files=files, flush="sync"), lambda: harness.clock.ms)
     acknowledged: list[str] = []
     kept: list[str] = []
     left = chance.randint(1, 120)

@@ -16,16 +16,20 @@ of 1 GiB. It is at a position that Java neither reads nor writes, and it repeats
 if they differ, a Java broker has used the directory since, and Coherer's part is ignored.
 
 `Checkpointer` moves the checkpoint. The writer publishes what it wrote (`commit`); another thread
-may flush at any time (`flush`). The checkpoint covers an offset only when log, queues and index up
-to it are synced. So a flush goes in this order: note the offset, write the queue entries and keys
-that are only in memory, sync everything, write the checkpoint.
+may flush at any time (`flush`, or `flush_log` for the log alone). The checkpoint covers an offset
+only when log, queues and index up to it are synced. So a flush goes in this order: note the offset,
+write the queue entries and keys that are only in memory, sync everything, write the checkpoint.
+
+With sync flush readers see a batch only after a flush. A reader may store the offset of what it
+read, and after a power cut that offset must not belong to another message.
 """
 
 from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 from zlib import crc32
@@ -157,6 +161,7 @@ class Checkpointer:
         index: the key index, if there is one.
         pending: queue entries that are only in memory.
         now_ms: the time of day; a new index file is named after it.
+        show_durable: whether readers see durable messages only.
 
     Attributes:
         checkpoint: the last one that was written.
@@ -170,6 +175,8 @@ class Checkpointer:
         index: KeyIndex | None,
         pending: PendingEntries,
         now_ms: Callable[[], int],
+        *,
+        show_durable: bool = False,
     ) -> None:
         self._files = files
         self._file = CheckpointFile(files, path)
@@ -180,6 +187,9 @@ class Checkpointer:
         self._pending = pending
         self._guard = pending.guard
         self._published = (0, 0)  # end and store time of the last record with a queue entry
+        self._show = not show_durable
+        # By batch: its end, and the ends of its queues.
+        self._hidden: deque[tuple[int, list[tuple[ConsumeQueue, int]]]] = deque()
         self._flush_guard = threading.Lock()
         self._failed = ""
         self.checkpoint = self._file.load()
@@ -197,10 +207,10 @@ class Checkpointer:
         self,
         end: int,
         store_ms: int,
-        queues: Iterable[ConsumeQueue],
+        queues: Collection[ConsumeQueue],
         keys: IndexKeys | None = None,
     ) -> None:
-        """Make what was written up to `end` part of the log, and visible.
+        """Make what was written up to `end` part of the log; show it now or when it is durable.
 
         Args:
             end: the offset after the last record.
@@ -209,11 +219,36 @@ class Checkpointer:
             keys: new keys, unless the index has them already.
         """
         with self._guard:
-            publish(queues, self._pending)
+            publish(queues, self._pending, show=self._show)
             self._published = (end, store_ms)
             if keys is not None and self._index is not None:
                 self._index.add(keys)
-            self._log.commit(end, store_ms)
+            self._log.commit(end, store_ms, show=self._show)
+            if not self._show:
+                self._hidden.append((end, [(queue, queue.next) for queue in queues]))
+
+    def flush_log(self) -> int:
+        """Sync the log, and show what has become durable. For any thread.
+
+        Returns:
+            The offset up to which the log is durable.
+
+        Raises:
+            StoreError: see `CommitLog.flush`.
+        """
+        durable = self._log.flush()
+        if not self._show:
+            self._show_durable(durable)
+        return durable
+
+    def _show_durable(self, durable: int) -> None:
+        hidden = self._hidden
+        with self._guard:
+            while hidden and hidden[0][0] <= durable:
+                end, queues = hidden.popleft()
+                for queue, count in queues:
+                    queue.max = min(count, queue.next)
+                self._log.show(end)
 
     def flush(self) -> None:
         """Sync log, queues and index and write the checkpoint. For any thread.
@@ -232,7 +267,7 @@ class Checkpointer:
             (offset, queues_ms), indexed = self._write()
             unsynced = self._pending.take_unsynced()
             try:
-                self._log.flush()
+                self.flush_log()
                 self._sync(unsynced)
             except StoreFullError:
                 self._pending.restore_unsynced(unsynced)

@@ -4,8 +4,9 @@ Invariants:
 
 * A file is named by the offset of its first byte and has its full size from the start, sparse. So
   the mapping that reads are served from is made once and never reaches past the end of the file.
-* Bytes before `end` are never written again; readers only look there. `end` moves (`commit`) when
-  a whole batch is written, in the queues too. Bytes that a failed write left after it are cut off.
+* Bytes before `end` are never written again. `end` moves (`commit`) when a whole batch is written,
+  in the queues too. Bytes that a failed write left after it are cut off.
+* Readers only look before `shown`, which is `end`, or with sync flush what is durable (`show`).
 * `durable` is the offset up to which the log has certainly reached the disk. `flush` moves it, from
   any thread, while the writer continues. `_guard` is held while a handle is closed or synced.
 * After a failed sync the content of the disk is unknown: the log accepts no more writes until it is
@@ -98,7 +99,7 @@ class CommitLog:
         for begin in begins:
             self._add(begin)
         self.begin = begins[0] if begins else 0
-        self.end = self.begin
+        self.end = self.shown = self.begin
         self._tail = (self.begin, 0)  # end and store time of the last record; replaced atomically
         self.durable = self.begin
         self.durable_ms = 0
@@ -164,7 +165,7 @@ class CommitLog:
     def record_at(self, offset: int) -> memoryview | None:
         """Return the record at an offset; None if there is no valid one. It is verified."""
         segment = self.segment_at(offset)
-        if segment is None or not self.begin <= offset < self.end:
+        if segment is None or not self.begin <= offset < self.shown:
             return None
         view, here = self.view_of(segment), offset - segment.begin
         if flaw(view, here) or HEAD.unpack_from(view, here)[6] != offset:
@@ -234,15 +235,27 @@ class CommitLog:
     def read_raw(self, offset: int, size: int) -> memoryview:
         """Return up to `size` bytes of the log, not past the end of their file."""
         segment = self.segment_at(offset)
-        if segment is None or not self.begin <= offset < self.end:
+        if segment is None or not self.begin <= offset < self.shown:
             return memoryview(b"")
-        stop = min(offset + size, segment.end, self.end)
+        stop = min(offset + size, segment.end, self.shown)
         return self.view_of(segment)[offset - segment.begin : stop - segment.begin]
 
-    def commit(self, end: int, store_ms: int) -> None:
-        """Make the bytes up to `end` part of the log; `store_ms` is the time of the last record."""
+    def commit(self, end: int, store_ms: int, *, show: bool = True) -> None:
+        """Make the bytes up to `end` part of the log.
+
+        Args:
+            end: the offset after the last record.
+            store_ms: the time of the last record.
+            show: whether readers see it at once; otherwise `show` is called later.
+        """
         self._tail = (end, store_ms)
         self.end = end
+        if show:
+            self.shown = end
+
+    def show(self, end: int) -> None:
+        """Let readers see the log up to `end`."""
+        self.shown = end
 
     def withdraw(self, end: int) -> None:
         """Undo what was written after `end`, now or before the next write."""
@@ -257,6 +270,7 @@ class CommitLog:
             StoreError: a file could not be cut.
         """
         self.end = end
+        self.shown = min(self.shown, end)
         self._tail = (end, self._tail[1])
         for segment in self.segments:
             if segment.begin >= end and segment.begin > self.begin:

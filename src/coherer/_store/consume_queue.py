@@ -13,7 +13,8 @@ recovery rebuilds them from the log.
 
 Invariants:
 
-* `max` moves when whole entries are published, so a reader never sees half an entry.
+* `next` moves when whole entries are published. Readers see entries before `max`, which is `next`,
+  or with sync flush the entries of durable records.
 * `guard` is held while entries are added to a queue, while written ones are removed from it, and
   while a batch becomes visible. No file of a queue is touched under it.
 * `writing` is held while entries are written, files of queues are changed, or `unsynced` is taken.
@@ -137,10 +138,15 @@ class PendingEntries:
             self.unsynced.merge(unsynced)
 
 
-def publish(queues: Iterable[ConsumeQueue], pending: PendingEntries) -> None:
-    """Append the `new_entries` of queues to their tails, visible to readers.
+def publish(queues: Iterable[ConsumeQueue], pending: PendingEntries, *, show: bool = True) -> None:
+    """Append the `new_entries` of queues to their tails.
 
     The caller holds `PendingEntries.guard`.
+
+    Args:
+        queues: the queues.
+        pending: counts the entries.
+        show: whether readers see the entries at once; otherwise `max` is moved later.
     """
     append, added = pending.queues.append, 0
     for queue in queues:
@@ -150,7 +156,9 @@ def publish(queues: Iterable[ConsumeQueue], pending: PendingEntries) -> None:
             append(queue)
         count = len(entries)
         tail += entries[0] if count == 1 else b"".join(entries)
-        queue.max += count
+        queue.next += count
+        if show:
+            queue.max = queue.next
         added += count
         entries.clear()
     pending.count += added
@@ -174,7 +182,8 @@ class ConsumeQueue:
         fixed: the size of a record of this queue without body and properties, with IPv4 hosts.
         key_hashes: hashes keys of this topic.
         min: the number of the first entry.
-        max: the number of the next entry.
+        max: the number after the last entry that readers see.
+        next: the number of the next entry to be written.
         first_file: the byte offset at which the first file begins.
         kept: whether the entries that were in the files at load are still there.
         delay_ms: the delay of a queue of the schedule topic, None for other queues. Entries of the
@@ -186,7 +195,7 @@ class ConsumeQueue:
     __slots__ = (
         "_active", "_directory", "_files", "_floor", "_handles", "_pending",
         "delay_ms", "file_bytes", "first_file", "fixed", "kept", "key_hashes", "max", "min",
-        "new_entries", "queue_id", "tail", "topic", "topic_head",
+        "new_entries", "next", "queue_id", "tail", "topic", "topic_head",
     )  # fmt: skip
 
     def __init__(
@@ -214,7 +223,7 @@ class ConsumeQueue:
         self.topic_head = bytes((len(topic),)) + topic.encode()
         self.fixed = FIXED_BYTES + len(topic)
         self.key_hashes = key_hasher(topic)
-        self.min = self.max = self.first_file = 0
+        self.min = self.max = self.next = self.first_file = 0
         self._floor = -1  # the first entry whose message is in the log, if entries are hidden
         self.kept = False
         self.delay_ms: int | None = None
@@ -249,6 +258,7 @@ class ConsumeQueue:
             self.max = begin // ENTRY_BYTES + count
             if count:
                 break
+        self.next = self.max
         self.tail = (self.max, bytearray())
         while self.min < self.max:
             entries = self.read(self.min, _RUN_ENTRIES)
@@ -333,7 +343,7 @@ class ConsumeQueue:
                 if not kept and self in pending.queues:
                     pending.queues.remove(self)
                 self.tail = (min(first, count), kept)
-                self.max = count
+                self.max = self.next = count
                 self.min = min(self.min, count)
             if count < first:
                 self._cut_files(count * ENTRY_BYTES)
@@ -359,7 +369,7 @@ class ConsumeQueue:
         self.first_file = first * ENTRY_BYTES
         with self._pending.guard:
             self.tail = (first, bytearray())
-            self.max = first
+            self.max = self.next = first
             if index > first:
                 self.new_entries[:] = [BLANK_ENTRY] * (index - first)
                 publish((self,), self._pending)
@@ -484,7 +494,7 @@ class ConsumeQueue:
             OSError: a file could not be deleted.
         """
         self.remove()
-        self.min = self.max = self.first_file = 0
+        self.min = self.max = self.next = self.first_file = 0
         self._floor = -1
         self.kept = False
 

@@ -188,7 +188,7 @@ class Encoder:
                 if position + size > limit:
                     position = builder.start_file()
                     limit, parts = builder.limit, builder.parts
-            offset = queue.max + len(pending)
+            offset = queue.next + len(pending)
             if plain and not sys_flag & ~1:
                 parts += (
                     HEAD_V4.pack(
@@ -233,7 +233,7 @@ class Encoder:
         end = positions.pop()
         if not queue.new_entries:
             builder.queues.append(queue)
-        offset = queue.max + len(queue.new_entries)
+        offset = queue.next + len(queue.new_entries)
         queue.new_entries.extend(map(ENTRY.pack, positions, sizes, drafts.tag_codes))
         shared = HEAD_SHARED.pack(
             drafts.sys_flag, drafts.born_ms, drafts.born_host, builder.store_ms, builder.store_host,

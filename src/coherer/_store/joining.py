@@ -66,7 +66,7 @@ def read_joined(
     if behind[-1] > max_bytes:
         count = max(1, int(np.searchsorted(behind, max_bytes, "right")))
         places, sizes, ends, behind = places[:count], sizes[:count], ends[:count], behind[:count]
-    view, backlog, count = log.view_of(segment), log.end - int(ends[-1]), len(places)
+    view, backlog, count = log.view_of(segment), log.shown - int(ends[-1]), len(places)
     places = places - segment.begin
     breaks = np.flatnonzero(places[1:] != ends[:-1] - segment.begin) + 1
     if (len(breaks) + 1) * FEWEST_PER_STRETCH <= count:

@@ -129,7 +129,7 @@ def read_queue(
         if tags is None:
             break
     status = ReadStatus.FOUND if collector.records else ReadStatus.NO_MATCH
-    backlog = log.end - collector.physical if collector.physical else 0
+    backlog = log.shown - collector.physical if collector.physical else 0
     return ReadResult(
         status,
         collector.records,
@@ -172,7 +172,7 @@ def _read_slices(
         offset + count,
         queue.min,
         queue.max,
-        log.end - physical[-1] - sizes[-1],
+        log.shown - physical[-1] - sizes[-1],
     )
 
 
@@ -207,7 +207,7 @@ def read_stretches(
         for first, last in zip([0, *breaks], [*breaks, count], strict=True)
     ]
     return ReadResult(
-        ReadStatus.FOUND, stretches, [], offset + count, queue.min, queue.max, log.end - ends[-1]
+        ReadStatus.FOUND, stretches, [], offset + count, queue.min, queue.max, log.shown - ends[-1]
     )
 
 
@@ -319,7 +319,7 @@ def _time_of(log: CommitLog, queue: ConsumeQueue, index: int) -> int | None:
 
 def _store_ms(log: CommitLog, offset: int, size: int) -> int | None:
     segment = log.segment_at(offset)
-    if segment is None or not log.begin <= offset < log.end or log.is_damaged(offset):
+    if segment is None or not log.begin <= offset < log.shown or log.is_damaged(offset):
         return None
     here = offset - segment.begin
     try:

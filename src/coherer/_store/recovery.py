@@ -153,7 +153,7 @@ class Replayer:
         queue = self.queue_of(record)
         if queue is None or record.sys_flag & ROLLED_BACK in (PREPARED, ROLLED_BACK):
             return
-        expected = queue.max + len(queue.new_entries)
+        expected = queue.next + len(queue.new_entries)
         if 0 < record.queue_offset < expected or self._prepare_queue(queue, record.queue_offset):
             return
         self._touched[queue] = None
@@ -194,7 +194,7 @@ class Replayer:
 
     def _prepare_queue(self, queue: ConsumeQueue, queue_offset: int) -> str:
         """Make `queue_offset` the next entry of a queue; return why that is impossible, or ""."""
-        expected = queue.max + len(queue.new_entries)
+        expected = queue.next + len(queue.new_entries)
         gap = queue_offset - expected
         if gap == 0:
             return ""

@@ -6,12 +6,14 @@ Invariants:
   `flush_queues`, `tick` and the configuration files may be used by one other thread meanwhile.
 * A batch is written to the log first; then the whole batch becomes visible, in the queues too. If
   it cannot be written, all of it is taken back, and the next batch finds the store unchanged.
+* With sync flush a batch becomes visible when it is durable: no reader of any kind, the services of
+  the node included, finds a message that a power cut could take back (`end_offset`, `queue_range`).
 * New queue entries and keys are in memory first, where readers find them. Their number is limited.
   The other thread writes them to files (`consume_queue`, `index`). A crash loses the ones in
   memory, and recovery rebuilds them from the log.
-* `end_offset` is the end of what is written: it survives the death of the process.
+* `written_offset` is the end of what is written: it survives the death of the process.
   `durable_offset` is the end of what is synced: it survives a power cut. `flush` moves it to
-  `end_offset`.
+  `written_offset`. `end_offset`, the end for readers, is one of the two.
 * Queues, index and checkpoint are synced at a longer interval (`flush_queues`), because the log
   can rebuild them. With many queues the interval grows: this takes a twentieth of the time at most.
 * The file `abort` exists while the store is open. If it exists at open, recovery runs.
@@ -121,8 +123,9 @@ class Store:
         self._config = ConfigFiles(files, directory / "config")
         self._encoder = Encoder(log.segment_bytes, self._queue_files.get)
         self._checkpointer = Checkpointer(
-            files, directory / "checkpoint", log, self._index, self._queue_files.pending, now_ms
-        )
+            files, directory / "checkpoint", log, self._index, self._queue_files.pending, now_ms,
+            show_durable=options.flush == "sync",
+        )  # fmt: skip
         self._replica: Replica | None = None
         self._inventory: Inventory | None = None
         self._lock_handle, self._closed, self._last_ms = -1, False, 0
@@ -203,6 +206,7 @@ class Store:
         self._log.damage = found.report.damage
         if found.has_changes:
             try:
+                self.flush()  # readers see everything that was found
                 self.flush_queues()
             except StoreFullError as error:
                 found.notes.append(str(error))
@@ -215,6 +219,11 @@ class Store:
 
     @property
     def end_offset(self) -> int:
+        """The offset after the last record that readers see."""
+        return self._log.shown
+
+    @property
+    def written_offset(self) -> int:
         """The offset after the last record of the log."""
         return self._log.end
 
@@ -248,7 +257,9 @@ class Store:
             raise ClosedError("The store is closed.")
 
     def append(self, drafts: Sequence[Draft | DraftBatch]) -> list[AppendResult]:
-        """Store a batch of messages, all of it or nothing. On return it can be read.
+        """Store a batch of messages, all of it or nothing.
+
+        On return it can be read; with sync flush after the next `flush`.
 
         Raises:
             UsageError: a message cannot be stored.
@@ -337,7 +348,7 @@ class Store:
         Raises:
             StoreError: the disk failed. The store accepts no more messages until it is reopened.
         """
-        return self._log.flush()
+        return self._checkpointer.flush_log()
 
     def flush_queues(self) -> None:
         """Sync log, queues and index and write the checkpoint. For any thread.

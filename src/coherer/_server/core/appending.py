@@ -14,8 +14,9 @@ whether others send, too.
 Every submission says who submits it, and `coherer._rules.common.origins` says which topics that
 origin may write to. This is the only way in which records of clients and of the node enter the log.
 
-With sync flush, callbacks run after `fsync`. `Flusher` runs it in a thread, one at a time, for all
-submissions that wait when it starts.
+With sync flush, callbacks run after `fsync`, and consumers are woken after it: the store shows them
+nothing earlier. `Flusher` runs it in a thread, one at a time, for all submissions that wait when it
+starts.
 """
 
 from __future__ import annotations
@@ -59,26 +60,25 @@ class Appender:
     Args:
         store: the store.
         flusher: makes the store durable.
-        arrived: called with every stored batch.
-        sync_flush: the default of `wait_durable`.
+        arrived: called with every stored batch, once readers can see it.
 
     Attributes:
         failure: why the last batch could not be stored; None if it was stored.
     """
 
-    def __init__(
-        self, store: Store, flusher: Flusher, arrived: Arrived, *, sync_flush: bool
-    ) -> None:
+    def __init__(self, store: Store, flusher: Flusher, arrived: Arrived) -> None:
         self.failure: CohererError | None = None
         self._store = store
         self._flusher = flusher
         self._arrived = arrived
-        self._sync_flush = sync_flush
+        self._sync_flush = store.options.flush == "sync"
         self._drafts: list[Draft | DraftBatch] = []
         self._batches: list[_Batch] = []
         self._alone = 0  # submissions still to be stored immediately
         self._unsynced: deque[tuple[int, Durable]] = deque()
         self._syncing: asyncio.Task[None] | None = None
+        # Batches whose sync failed: they are shown with the next one that succeeds.
+        self._late: list[tuple[Sequence[Draft | DraftBatch], Sequence[AppendResult]]] = []
 
     def submit(
         self,
@@ -171,7 +171,7 @@ class Appender:
             _refuse(batches, StoreError(f"{type(error).__name__} in the store."))
             return
         self.failure = None
-        begin, end_offset = 0, self._store.end_offset
+        begin, end_offset = 0, self._store.written_offset
         for done, count, wait in batches:
             results = appended[begin : begin + count]
             begin += count
@@ -181,7 +181,49 @@ class Appender:
                 self.when_durable(end_offset, partial(_durable, done, results, end_offset))
             else:
                 _report(done, results, end_offset)
-        self._arrived(drafts, appended)
+        self.announce(drafts, appended)
+
+    def announce(
+        self,
+        drafts: Sequence[Draft | DraftBatch],
+        appended: Sequence[AppendResult],
+        shown: Callable[[], None] | None = None,
+    ) -> None:
+        """Report messages that were just stored to `arrived`, once readers can see them.
+
+        Args:
+            drafts: the messages.
+            appended: where they are.
+            shown: called afterwards, unless the disk has failed.
+        """
+        if self._sync_flush:
+            callback = partial(self._shown, drafts, appended, shown)
+            self.when_durable(self._store.written_offset, callback)
+            return
+        if drafts:
+            self._arrived(drafts, appended)
+        if shown is not None:
+            shown()
+
+    def _shown(
+        self,
+        drafts: Sequence[Draft | DraftBatch],
+        appended: Sequence[AppendResult],
+        shown: Callable[[], None] | None,
+        error: CohererError | None,
+    ) -> None:
+        if drafts:
+            self._late.append((drafts, appended))
+        if error is not None:
+            return
+        late, self._late = self._late, []
+        try:
+            for one in late:
+                self._arrived(*one)
+            if shown is not None:
+                shown()
+        except Exception:  # noqa: BLE001 - the other callbacks must run nevertheless
+            _log.exception("Unhandled error while consumers of a stored batch were woken")
 
     def _append_each(self, drafts: Sequence[Draft | DraftBatch], batches: Sequence[_Batch]) -> None:
         """Store each batch separately, after one of them was refused."""

@@ -43,10 +43,11 @@ class Core:
         store: the message store; the caller opens and closes it.
         now_ms: a monotonic clock, ms since 1970: for leases, timeouts and "last seen".
         wall_ms: the time of day, for timestamps in messages; `now_ms` if not given.
-        sync_flush: whether a send is acknowledged after fsync instead of after the write.
         group_idle_ms: offsets of a group that has not read for this long are deleted.
 
     Attributes:
+        sync_flush: whether messages are acknowledged and shown after fsync instead of after the
+            write.
         topics: the topic table.
         groups: the known consumer groups.
         offsets: the committed offsets of all groups.
@@ -67,14 +68,13 @@ class Core:
         now_ms: Callable[[], int],
         *,
         wall_ms: Callable[[], int] | None = None,
-        sync_flush: bool = False,
         group_idle_ms: int = GROUP_IDLE_MS,
     ) -> None:
         self.store = store
         self.files = DeferredSaver(self._write_file)
         self.now_ms = now_ms
         self.wall_ms = wall_ms or now_ms
-        self.sync_flush = sync_flush
+        self.sync_flush = store.options.flush == "sync"
         self.write_failed = self.leaving = self.draining = False
         self.send_refused_ms = 0
         self.topics = self._load(TOPICS_FILE, _read_topics, TopicTable)
@@ -83,7 +83,7 @@ class Core:
         self.topics.watch(self._topics_changed)
         self.groups.watch(self._groups_changed)
         self.flusher = Flusher(store, self._disk_failed)
-        self.appender = Appender(store, self.flusher, self._arrived, sync_flush=sync_flush)
+        self.appender = Appender(store, self.flusher, self._arrived)
         self._group_idle_ms = group_idle_ms
         self.files.mark_saved(OFFSETS_FILE, self.offsets.dump())
         self.counters = Counters(self.now_ms(), self.wall_ms)
@@ -160,8 +160,13 @@ class Core:
         self.draining = True
         self.changed()
 
-    def append_raw(self, offset: int, data: bytes) -> None:
+    def append_raw(self, offset: int, data: bytes, shown: Callable[[], None] | None = None) -> None:
         """Store a piece of a master's log and wake consumers that wait for its messages.
+
+        Args:
+            offset: where it starts in the log.
+            data: whole records and blanks.
+            shown: called when readers can see the messages: with sync flush, when they are durable.
 
         Raises:
             UsageError: it does not start where the local log ends.
@@ -169,8 +174,7 @@ class Core:
             StoreError: the disk failed or is full; nothing was stored.
         """
         drafts, appended = self.store.append_raw(offset, data)
-        if drafts:
-            self._arrived(drafts, appended)
+        self.appender.announce(drafts, appended, shown)
 
     def remove_topic(self, name: str) -> None:
         """Delete a topic's messages and offsets, but not its entry in the table.

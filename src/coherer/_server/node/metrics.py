@@ -372,7 +372,7 @@ def _traffic(core: Core, page: Page) -> Iterator[None]:
 def _storage(core: Core, page: Page) -> None:
     store = core.store
     page.add("rocketmq_storage_size", store.end_offset - store.min_offset, _LOG)
-    behind_bytes = store.end_offset - store.durable_offset
+    behind_bytes = store.written_offset - store.durable_offset
     page.add("rocketmq_storage_flush_behind_bytes", behind_bytes, _LOG)
     page.add("rocketmq_storage_dispatch_behind_bytes", 0, _LOG)  # a batch becomes visible at once
     oldest = store.record_at(store.min_offset)

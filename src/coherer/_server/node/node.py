@@ -460,8 +460,7 @@ class Node:
         for trouble in problems:
             _log.plain.warning("Store in %s: %s", options.directory, trouble)
         claim(owner, options, lambda data: store.save_config(IDENTITY_FILE, data))
-        sync = options.flush == "sync"
-        core = Core(store, self._now_ms, wall_ms=self._wall_ms, sync_flush=sync)
+        core = Core(store, self._now_ms, wall_ms=self._wall_ms)
         core.hide_expired(options.topic_limits)
         return core
 

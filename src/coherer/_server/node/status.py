@@ -147,7 +147,7 @@ def _disk(core: Core) -> DiskStatus:
     return DiskStatus(
         log_bytes=store.end_offset - store.min_offset,
         log_limit_bytes=store.options.retention_bytes,
-        not_synced_bytes=store.end_offset - store.durable_offset,
+        not_synced_bytes=store.written_offset - store.durable_offset,
         oldest_ms=None if oldest is None else max(0, core.wall_ms() - layout.store_ms_of(oldest)),
         damaged_bytes=sum(one.end - one.begin for one in store.log.damage),
         free_bytes=None if disk is None else disk.free,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -20,8 +21,13 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def store(tmp_path: Path, clock: ManualClock) -> Iterable[Store]:
-    options = StoreOptions(segment_bytes=1 << 24, index_enabled=False)
+def flush() -> Literal["async", "sync"]:
+    return "async"
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: ManualClock, flush: Literal["async", "sync"]) -> Iterable[Store]:
+    options = StoreOptions(segment_bytes=1 << 24, index_enabled=False, flush=flush)
     with Store.open(tmp_path, options, now_ms=clock.wall_ms, monotonic_ms=clock.now_ms) as store:
         yield store
 

@@ -250,9 +250,7 @@ class TransactionService:
             elif ledger is self._ledger:
                 self._plan_stored(ledger, plan, outcome)
 
-        self._core.appender.submit(
-            [], done, origin=Origin.TRANSACTIONS, own=plan.drafts, wait_durable=False
-        )
+        self._core.appender.submit([], done, origin=Origin.TRANSACTIONS, own=plan.drafts)
 
     def _plan_stored(
         self, ledger: TransactionLedger, plan: Plan, appended: Sequence[AppendResult]

@@ -5,7 +5,8 @@ See docs/protocol/rocketmq.md, section 6.12.
 * The slave asks for the log from its own end on; an empty log starts where the master decides.
 * Pieces must follow each other without a gap; otherwise the slave disconnects and reconnects after
   five seconds.
-* The slave reports the end of its log whenever it has grown, and every 5 s.
+* The slave reports the end of its log whenever it has grown, and every 5 s. With sync flush it
+  reports what is durable: the master may then acknowledge it.
 * Records are stored whole: an incomplete record waits in memory for the rest.
 
 `MetadataSync` asks the master for topics, groups and offsets every ten seconds. Topics and groups
@@ -102,6 +103,7 @@ class HaSlave:
         """
         await self._known.wait()
         try:
+            await self.core.flusher.flush()  # the first report is the end of the whole log
             host, port = host_and_port(self.address)
             self.link = await net.dial(host, port, self._make, tls=self._tls)
             await self.link.ended.wait()
@@ -135,7 +137,7 @@ class MasterLink:
         self.trouble = "The master has closed the connection."
         self._core = core
         self._pieces = Pieces()
-        self._begin = core.store.end_offset  # of what waits in memory
+        self._begin = core.store.written_offset  # of what waits in memory
         self._waiting = bytearray()
         self.read_ms = core.now_ms()
         self._written_ms = 0
@@ -148,7 +150,6 @@ class MasterLink:
             ProtocolError: the master sent invalid data.
         """
         self.read_ms = self._core.now_ms()
-        before = self._core.store.end_offset
         try:
             for piece in self._pieces.feed(data):
                 self._take(piece)
@@ -156,9 +157,6 @@ class MasterLink:
         except CohererError as error:
             self.trouble = str(error)
             self.connection.close()
-            return
-        if self._core.store.end_offset != before:
-            self._report()
 
     def closed(self, error: Exception | None) -> None:
         """The connection has ended."""
@@ -188,13 +186,15 @@ class MasterLink:
         size = whole_bytes(self._waiting)
         if size:
             data = bytes(self._waiting[:size])
-            self._core.append_raw(self._begin, data)
+            self._core.append_raw(self._begin, data, self._report)
             del self._waiting[:size]
             self._begin += size
         if len(self._waiting) > _RECORD_BYTES_MAX:
             raise ProtocolError("The master sent a record that is too large.")
 
     def _report(self) -> None:
+        if self.connection.closed:
+            return
         self._written_ms = self._core.now_ms()
         self.connection.write(REPORT.pack(self._core.store.end_offset))
 

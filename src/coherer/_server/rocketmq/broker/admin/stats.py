@@ -199,7 +199,7 @@ class StatsAdmin:
             "commitLogMinOffset": str(store.min_offset),
             "commitLogMaxOffset": str(store.end_offset),
             "earliestMessageTimeStamp": str(-1 if first is None else store_ms_of(first)),
-            "remainHowManyDataToFlush": f"{store.end_offset - store.durable_offset} B",
+            "remainHowManyDataToFlush": f"{store.written_offset - store.durable_offset} B",
         }
 
 
