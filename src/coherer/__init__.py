@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         connect,
     )
     from coherer._client.engine.metrics import ClientMetrics
-    from coherer._client.engine.sender import SendReport
+    from coherer._client.engine.sender import Outcome, SendReport
     from coherer._net import TlsOptions
     from coherer._views import AnyMessage, GroupState, PartitionState, TopicState
     from coherer.errors import CohererError
@@ -33,6 +33,7 @@ __all__ = [
     "Consumer",
     "GroupState",
     "Message",
+    "Outcome",
     "PartitionState",
     "Producer",
     "Receipt",
@@ -57,6 +58,7 @@ _MODULE_OF = {
     "CohererError": "errors",
     "GroupState": "_views",
     "Message": "message",
+    "Outcome": "_client.engine.sender",
     "PartitionState": "_views",
     "Receipt": "message",
     "ReceivedMessage": "message",

@@ -20,7 +20,8 @@ CohererError
     └── DamagedStoreError   a file does not hold what was written
 ```
 
-`RefusedError` has a subclass for each error code of the protocols.
+The `code` of a `RefusedError` is the error code of the protocol: `except RefusedError as error` and
+`if error.code == 17`.
 
 The class says who has to act, the fields say where the error happened, and `hint` says what to do.
 """

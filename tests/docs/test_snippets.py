@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import urllib.request
@@ -62,6 +63,16 @@ def test_transactions(node: EmbeddedNode, capsys: pytest.CaptureFixture[str]) ->
     one, many = blocks("how-to/transactions.md")
     run("how-to/transactions.md", f"{one}\n{many}", node)
     assert capsys.readouterr().out == "COMMIT\n100 COMMIT []\n"
+
+
+def test_a_payment_that_fails_leaves_no_message(node: EmbeddedNode) -> None:
+    one, _ = blocks("how-to/transactions.md")
+    program = one.replace("[sale.id, 100]", "[sale.id, -100]").replace("asyncio.run(main())", "")
+    names = run("how-to/transactions.md", program, node)
+    with pytest.raises(sqlite3.IntegrityError):
+        asyncio.run(cast("Callable[[], Coroutine[None, None, None]]", names["main"])())
+    (half,) = cast("sqlite3.Connection", names["books"]).execute("SELECT COUNT(*) FROM paid")
+    assert half == (0,), "the check finds no row, and answers ROLLBACK"
 
 
 def test_the_worker(node: EmbeddedNode, capsys: pytest.CaptureFixture[str]) -> None:

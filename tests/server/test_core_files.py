@@ -13,7 +13,7 @@ import pytest
 from coherer._rules.common.topics import Topic
 from coherer._rules.rocketmq.groups import Group
 from coherer._server.core.core import Core
-from coherer._store import Store, StoreOptions
+from coherer._store import Draft, Store, StoreOptions
 from coherer.errors import DamagedStoreError, StoreFullError
 from coherer.testing import ManualClock
 
@@ -136,6 +136,7 @@ def test_java_forms_are_read(store: Store) -> None:
     store.save_config("topics.json", b'{topicConfigTable:{"t":{"perm":4,"topicName":"t"}}}')
     store.save_config("subscriptionGroup.json", b'{subscriptionGroupTable:{"g":{groupName:"g"}}}')
     store.save_config("consumerOffset.json", b'{"offsetTable":{"t@g":{0:10,1:7\n\t\t}\n\t}}')
+    store.append([Draft("t", queue, b"", b"") for queue in [0] * 10 + [1] * 7])
     core = core_of(store)
     assert core.topics["t"] == Topic(name="t", perm=4)
     assert "g" in core.groups

@@ -131,23 +131,6 @@ async def test_a_serialization_error_does_not_affect_other_files() -> None:
         await saver.close()
 
 
-async def test_the_before_function_runs_first() -> None:
-    disk, order = Disk(), []
-    saver = DeferredSaver(lambda name, content: order.append(name))
-    saver.save("a", lambda: b"a", lambda: order.append("flush"))
-    await saver.flush()
-    assert order == ["flush", "a"]
-
-    def fail() -> None:
-        raise StoreError("The disk failed.")
-
-    saver.save("a", lambda: b"new", fail)
-    with pytest.raises(StoreError, match="The disk failed"):
-        await saver.close()
-    assert order == ["flush", "a"]
-    assert disk.writes == []
-
-
 async def test_after_the_end_files_are_written_at_once() -> None:
     disk = Disk()
     saver = DeferredSaver(disk.write)

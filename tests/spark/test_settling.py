@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import os
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Self, cast
 
 import pytest
 from pyarrow import fs
@@ -19,7 +21,7 @@ from coherer.errors import (
     UsageError,
 )
 from coherer.rocketmq import HalfMessages, Queue, Verdict
-from coherer.spark import settling
+from coherer.spark import decisions, settling
 from coherer.spark.decisions import (
     ArrowFolder,
     Decision,
@@ -28,12 +30,16 @@ from coherer.spark.decisions import (
     LocalFolder,
     open_folder,
 )
-from coherer.spark.settling import PATIENCE_S, Coordinator
+from coherer.spark.planning import DataLossError
+from coherer.spark.settling import PATIENCE_S, Coordinator, RocketHalfQueue
+
+if TYPE_CHECKING:
+    from coherer.blocking.rocketmq import Client as RocketClient
 
 QUEUES = (Queue("t", "a", 0), Queue("t", "a", 1), Queue("t", "b", 0))
 
 
-def nothing(what: str) -> None:
+def nothing(what: object) -> None:
     """No error."""
 
 
@@ -98,9 +104,9 @@ class Cluster:
                 raise
         return failed
 
-    def committed(self, queue: Queue, start: int) -> set[int]:
+    def committed(self, queue: Queue, start: int, end: int) -> set[int]:
         self.step("look")
-        return set(self.stored[queue][start:])
+        return set(self.stored[queue][start:end])
 
     def seen(self) -> Counter[int]:
         return Counter(offset for stored in self.stored.values() for offset in stored[2:])
@@ -122,6 +128,7 @@ class Steps:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settling, "COMMITS_AT_ONCE", 3)
+    monkeypatch.setattr(os, "fsync", nothing)  # no power is cut
 
 
 def arrow(folder: Path) -> ArrowFolder:
@@ -244,6 +251,116 @@ def test_a_broker_that_stays_away(tmp_path: Path, error: CohererError) -> None:
     cluster.step = nothing
     assert coordinator(cluster, decisions).finish("0")
     check_whole(cluster.seen())
+
+
+def test_a_queue_that_became_shorter_is_an_error(tmp_path: Path) -> None:
+    """A broker without sync flush was cut off from power after the decision."""
+    cluster, decisions = Cluster(), Decisions(LocalFolder(tmp_path))
+
+    def cut(what: str) -> None:
+        if what == "before":
+            cluster.stored[QUEUES[1]].clear()
+            raise DisconnectedError("It is gone.")
+
+    cluster.step = cut
+    with pytest.raises(DataLossError, match=r"ends at 0, and ended at 2 when micro-batch 7"):
+        coordinator(cluster, decisions).commit("7", cluster.prepare(10))
+
+
+class ShortReader:
+    """A reader whose broker returns less than the range."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.left_out = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def read(self) -> None:
+        return None
+
+
+def test_a_read_that_ends_early_is_an_error() -> None:
+    asked: list[tuple[object, ...]] = []
+
+    class Client:
+        def reader(self, *place: object, **options: object) -> ShortReader:
+            asked.append((*place, options))
+            return ShortReader(8)
+
+    queue = RocketHalfQueue(cast("RocketClient", Client()))
+    with pytest.raises(UnavailableError, match="up to offset 8, and the queue ends at 9"):
+        queue.committed(QUEUES[0], 5, 9)
+    assert queue.committed(QUEUES[0], 5, 8) == set()
+    assert asked[0] == (QUEUES[0], 5, {"end": 9, "masters_only": True})
+
+
+def test_a_folder_belongs_to_one_query(folder: Folder) -> None:
+    assert Decisions(folder).query() is None
+    Decisions(folder).belong_to("first")
+    Decisions(folder).belong_to("first")
+    with pytest.raises(UsageError, match=r"in s3://d are those of query first, .* query second"):
+        Decisions(folder, "s3://d").belong_to("second")
+    assert Decisions(folder).latest() == -1
+
+
+def test_a_decision_is_about_one_plan(folder: Folder) -> None:
+    decisions = Decisions(folder, "s3://d")
+    decisions.check_plan(5, "p")
+    decisions.record("5", Decision("me", HalfMessages("g"), (), "p"))
+    for batch, plan in ((5, "p"), (5, ""), (6, "q")):
+        decisions.check_plan(batch, plan)
+    with pytest.raises(UsageError, match=r"already sent other rows as micro-batch 5, .* s3://d"):
+        decisions.check_plan(5, "q")
+    with pytest.raises(UsageError, match=r"runs micro-batch 4, .* already sent micro-batch 5"):
+        decisions.check_plan(4, "p")
+
+
+def test_all_parents_of_the_folder_are_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parents are synced before the first file is there, also after a death in between."""
+    synced: list[Path] = []
+    (tmp_path / "checkpoint").mkdir()
+    place = tmp_path / "checkpoint" / "a" / "b"
+
+    def die(_: Path) -> None:
+        raise DeathError
+
+    monkeypatch.setattr(decisions, "sync_folder", die)
+    with pytest.raises(DeathError):
+        LocalFolder(place).create("x", b"1")
+    assert place.is_dir()
+    monkeypatch.setattr(decisions, "sync_folder", synced.append)
+    assert LocalFolder(place).create("x", b"1")
+    assert synced == [*place.parents, place]
+    assert LocalFolder(place).create("y", b"1")
+    assert LocalFolder(place).read_durable("y") == b"1"
+    assert synced[-2:] == [place, place]
+    assert LocalFolder(place).read_durable("z") is None
+
+
+def test_an_owner_never_outlives_its_decision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would own a later decision about the same micro-batch."""
+    found = Decisions(LocalFolder(tmp_path))
+    found.record("9", Decision("me", HalfMessages("g"), ()))
+    found.claim("9", "you")
+    unlink = Path.unlink
+
+    def die(path: Path, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok=missing_ok)
+        raise DeathError
+
+    monkeypatch.setattr(Path, "unlink", die)
+    with pytest.raises(DeathError):
+        found.forget("9")
+    assert [path.name for path in tmp_path.iterdir()] == ["9.decision"]
 
 
 def test_decisions_are_forgotten(folder: Folder) -> None:

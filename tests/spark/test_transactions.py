@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from coherer.errors import UsageError
@@ -108,28 +109,76 @@ def test_a_micro_batch_that_spark_runs_again_is_not_sent_again(
     spark: SparkSession, coherer_node: EmbeddedNode, topic: str, tmp_path: Path
 ) -> None:
     """As if the driver had died after the last commit, and before Spark's own."""
-    url, source = coherer_node.rocketmq_url, tmp_path / "in"
-    checkpoint = tmp_path / "checkpoint"
-    source.mkdir()
-    for first in (0, 500):
-        text = "\n".join(map(str, range(first, first + 500)))
-        (source / f"{first}.txt").write_text(text)
+    copy, checkpoint = Copy(spark, coherer_node.rocketmq_url, topic, tmp_path), tmp_path / "c"
+    copy.run(checkpoint)
+    assert copy.seen() == Counter(range(1_000))
+    turn_back(checkpoint, "commits", 1)
+    copy.run(checkpoint)
+    assert copy.seen() == Counter(range(1_000))
+    assert [path.name for path in (checkpoint / FOLDER).glob("*.decision")] == ["1.decision"]
 
-    def copy() -> None:
-        rows = spark.readStream.option("maxFilesPerTrigger", "1").text(str(source))
-        writer = rows.writeStream.format("rocketmq").option("url", url)
-        writer = writer.option("topic", topic).option("transactional", "true")
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("begin", "says"), [(0, "sent micro-batch 1"), (1, "sent other rows")])
+def test_a_checkpoint_that_was_turned_back(
+    spark: SparkSession,
+    coherer_node: EmbeddedNode,
+    topic: str,
+    tmp_path: Path,
+    begin: int,
+    says: str,
+) -> None:
+    """Spark plans micro-batches again whose numbers have decisions: none is taken as sent."""
+    copy, checkpoint = Copy(spark, coherer_node.rocketmq_url, topic, tmp_path), tmp_path / "c"
+    copy.run(checkpoint)
+    turn_back(checkpoint, "commits", begin)
+    turn_back(checkpoint, "offsets", begin)
+    turn_back(checkpoint, "sources/0", begin)
+    with pytest.raises(
+        StreamingQueryException, match=f"turned back: .*micro-batch {begin}.*{says}"
+    ):
+        copy.run(checkpoint)
+    assert copy.seen() == Counter(range(1_000))
+
+
+@pytest.mark.spark
+def test_two_queries_need_two_folders(
+    spark: SparkSession, coherer_node: EmbeddedNode, topic: str, tmp_path: Path
+) -> None:
+    copy = Copy(spark, coherer_node.rocketmq_url, topic, tmp_path)
+    copy.run(tmp_path / "c", transactionLocation=str(tmp_path / "decisions"))
+    with pytest.raises(StreamingQueryException, match=r"are those of query .*transactionLocation"):
+        copy.run(tmp_path / "d", transactionLocation=str(tmp_path / "decisions"))
+    assert copy.seen() == Counter(range(1_000))
+
+
+class Copy:
+    """A query that copies two files of 500 lines into a topic, each in a micro-batch."""
+
+    def __init__(self, spark: SparkSession, url: str, topic: str, home: Path) -> None:
+        self.spark, self.url, self.topic = spark, url, topic
+        self.source = home / "in"
+        self.source.mkdir()
+        for first in (0, 500):
+            text = "\n".join(map(str, range(first, first + 500)))
+            (self.source / f"{first}.txt").write_text(text)
+
+    def run(self, checkpoint: Path, **options: str) -> None:
+        rows = self.spark.readStream.option("maxFilesPerTrigger", "1").text(str(self.source))
+        writer = rows.writeStream.format("rocketmq").options(**options).option("url", self.url)
+        writer = writer.option("topic", self.topic).option("transactional", "true")
         writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
         run(writer.start, lambda query: query.awaitTermination(WAIT_S))
 
-    copy()
-    assert seen(url, topic) == Counter(range(1_000))
-    last = max(int(path.name) for path in (checkpoint / "commits").glob("[0-9]*"))
-    for path in (checkpoint / "commits").glob(f"*{last}*"):
-        path.unlink()
-    copy()
-    assert seen(url, topic) == Counter(range(1_000))
-    assert [path.name for path in (checkpoint / FOLDER).glob("*.decision")] == [f"{last}.decision"]
+    def seen(self) -> Counter[int]:
+        return seen(self.url, self.topic)
+
+
+def turn_back(checkpoint: Path, log: str, begin: int) -> None:
+    """Deletes what Spark has written about micro-batches from a number on, with checksums."""
+    for path in (checkpoint / log).iterdir():
+        if int(path.name.removeprefix(".").partition(".")[0]) >= begin:
+            path.unlink()
 
 
 @pytest.mark.spark

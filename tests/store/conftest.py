@@ -172,10 +172,18 @@ class PowerFiles(OsFiles):
     def replace(self, source: Path, target: Path) -> None:
         self.before()
         super().replace(source, target)
+        if self._names[source] is self._names.get(target):
+            return  # two names of one file: nothing happens
         inode = self._names.pop(source)
         self._names[target] = inode
         self._pending_names.append((target, inode, True))
         self._pending_names.append((source, inode, False))
+
+    def link(self, source: Path, target: Path) -> None:
+        self.before()
+        super().link(source, target)
+        self._names[target] = self._names[source]
+        self._pending_names.append((target, self._names[source], True))
 
     def remove(self, path: Path) -> None:
         self.before()

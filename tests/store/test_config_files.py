@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -41,38 +42,72 @@ def test_names_cannot_leave_the_directory(harness: Any, name: str) -> None:
         store.load_config(name)
 
 
+class Watching(OsFiles):
+    """Notes what a reader of one file finds after each change."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.seen: list[bytes | None] | None = None
+
+    def _look(self) -> None:
+        if self.seen is not None:
+            self.seen.append(self.path.read_bytes() if self.path.exists() else None)
+
+    def write(self, handle: int, data: bytes, offset: int) -> None:
+        super().write(handle, data, offset)
+        self._look()
+
+    def replace(self, source: Path, target: Path) -> None:
+        super().replace(source, target)
+        self._look()
+
+    def remove(self, path: Path) -> None:
+        super().remove(path)
+        self._look()
+
+    def link(self, source: Path, target: Path) -> None:
+        super().link(source, target)
+        self._look()
+
+
 def test_a_reader_never_sees_a_partial_file(harness: Any) -> None:
-    """At every step of a save the old or the new content is there."""
-    seen: list[bytes | None] = []
-
-    class Watching(OsFiles):
-        watch = False
-
-        def _look(self) -> None:
-            if self.watch:
-                config = harness.directory / "config"
-                for name in ("topics.json", "topics.json.bak"):
-                    if (config / name).exists() and (config / name).stat().st_size:
-                        seen.append((config / name).read_bytes())
-                        break
-                else:
-                    seen.append(None)
-
-        def write(self, handle: int, data: bytes, offset: int) -> None:
-            self._look()
-            super().write(handle, data, offset)
-            self._look()
-
-        def replace(self, source: Path, target: Path) -> None:
-            super().replace(source, target)
-            self._look()
-
-    files = Watching()
+    """After every step of a save the file is there, with its old or its new content."""
+    config = harness.directory / "config"
+    files = Watching(config / "topics.json")
     store = harness.open(files=files)
     store.save_config("topics.json", b"1")
-    files.watch = True
-    store.save_config("topics.json", b"22")
-    assert seen == [b"1", b"1", b"1", b"22"]
+    for before, after in ((b"1", b"22"), (b"22", b"333")):
+        files.seen = []
+        store.save_config("topics.json", after)
+        assert set(files.seen) == {before, after}
+        assert files.seen == sorted(files.seen)
+        assert (config / "topics.json.bak").read_bytes() == before
+        assert sorted(path.name for path in config.iterdir()) == ["topics.json", "topics.json.bak"]
+
+
+def test_a_save_that_a_crash_interrupted_leaves_nothing_behind(harness: Any) -> None:
+    """Both names belong to one file, and a name of a moment is left."""
+    store = harness.open()
+    config = harness.directory / "config"
+    store.save_config("topics.json", b"1")
+    (config / "topics.json.bak").hardlink_to(config / "topics.json")
+    (config / "topics.json.bak.tmp").write_bytes(b"")
+    store.save_config("topics.json", b"2")
+    assert store.load_config("topics.json") == b"2"
+    assert (config / "topics.json.bak").read_bytes() == b"1"
+    assert sorted(path.name for path in config.iterdir()) == ["topics.json", "topics.json.bak"]
+
+
+def test_a_file_system_without_second_names_gets_a_copy(harness: Any, monkeypatch: Any) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    store = harness.open()
+    store.save_config("topics.json", b"1")
+    store.save_config("topics.json", b"2")
+    assert store.load_config("topics.json") == b"2"
+    assert (harness.directory / "config" / "topics.json.bak").read_bytes() == b"1"
 
 
 def test_os_errors_are_translated(harness: Any) -> None:

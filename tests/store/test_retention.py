@@ -2,7 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from coherer._store import ReadStatus
+from coherer.errors import StoreFullError
 
 HOUR = 3_600_000
 
@@ -112,8 +115,6 @@ def test_index_files_of_deleted_messages_are_deleted(harness: Any, clock: Any) -
 
 
 def test_a_failed_deletion_is_retried(harness: Any, clock: Any, monkeypatch: Any) -> None:
-    import pytest
-
     from coherer._store import OsFiles
     from coherer.errors import StoreError
 
@@ -159,8 +160,6 @@ def test_a_replica_keeps_the_size_limit(harness: Any, tmp_path: Any) -> None:
 
 
 def test_the_size_limit_determines_the_file_size() -> None:
-    import pytest
-
     from coherer._store.model import check_retention, segment_bytes_for
     from coherer.errors import UsageError
 
@@ -193,17 +192,55 @@ def test_offsets_of_deleted_messages_are_not_reused(harness: Any, clock: Any) ->
 
 
 def test_old_files_are_deleted_from_a_full_disk(harness: Any, clock: Any, full_files: Any) -> None:
-    """Pending entries cannot be written first, because only the deletion frees space."""
-    store = harness.open(files=full_files)
-    fill(harness, store, 100)
+    """The queues are past them, so that the deletion needs no space."""
+    store = filled(harness, 100, files=full_files, retention_bytes=40_000)
     expected = harness.everything(store)
+    full_files.free_sectors = 0
+    assert store.delete_expired(clock.ms) > 0
+    for key, found in harness.everything(store).items():
+        first, last = store.queue_range(*key)
+        assert found == {at: expected[key][at] for at in range(first, last)}
+    assert store.end_offset - store.min_offset <= 40_000
+
+
+def test_a_file_is_kept_while_the_queues_are_not_past_it(
+    harness: Any, clock: Any, full_files: Any
+) -> None:
+    """A crash after the deletion would leave queues that know nothing of its messages."""
+    store = harness.open(files=full_files)
+    store.append([harness.draft(n, "quiet") for n in range(3)])
+    fill(harness, store, 100)
     full_files.free_sectors = 0
     store.close()
     again = harness.open(files=full_files, retention_bytes=40_000)
-    assert again.delete_expired(clock.ms) > 0
+    expected = harness.everything(again)
+    with pytest.raises(StoreFullError, match="Old log files are kept"):
+        again.delete_expired(clock.ms)
     full_files.free_sectors = None
-    again.flush_queues()
-    for key, found in harness.everything(again).items():
-        first, last = again.queue_range(*key)
+    crashed = harness.open(harness.crash())
+    assert not crashed.recovery.damage
+    assert harness.everything(crashed) == expected
+    assert again.delete_expired(clock.ms) > 0
+    expected = harness.everything(again)
+    crashed = harness.open(harness.crash("again"))
+    assert not crashed.recovery.damage
+    assert harness.everything(crashed) == expected
+    assert crashed.queue_range("quiet", 0) == (3, 3)
+
+
+def test_a_file_that_is_missing_since_the_checkpoint_damages_no_other(harness: Any) -> None:
+    """An earlier version deleted it before the queues were past it, on a full disk."""
+    store = harness.open()
+    store.append([harness.draft(0, "t")])
+    store.flush_queues()
+    fill(harness, store, 100)
+    expected = harness.everything(store)
+    image = harness.crash()
+    (image / "commitlog" / f"{0:020}").unlink()
+    crashed = harness.open(image)
+    assert not crashed.recovery.damage
+    for key, found in harness.everything(crashed).items():
+        first, last = crashed.queue_range(*key)
+        assert first > 0
         assert found == {at: expected[key][at] for at in range(first, last)}
-    assert again.end_offset - again.min_offset <= 40_000
+        assert last == max(expected[key]) + 1

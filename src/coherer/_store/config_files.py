@@ -1,4 +1,11 @@
-"""The files under `config/`: small, replaced as a whole, with the previous version as `.bak`."""
+"""The files under `config/`: small, replaced as a whole, with the previous version as `.bak`.
+
+Invariants:
+
+* One rename replaces a file. So a file that was saved once is there at every moment, with its old
+  or its new content, also for a backup that is taken meanwhile and after a power cut.
+* `.bak` is a second name of the previous content, and of the current one between two renames.
+"""
 
 from __future__ import annotations
 
@@ -152,13 +159,20 @@ class ConfigFiles:
             try:
                 self._write(new, data)
                 if name not in self._damaged and self._files.exists(path):
-                    self._files.replace(path, self._backup(path))
+                    self._keep_previous(path)
                 self._files.replace(new, path)
                 self._files.sync_directory(self._directory)
                 self._damaged.discard(name)
             except OSError:
                 self._files.remove(new)
                 raise
+
+    def _keep_previous(self, path: Path) -> None:
+        second = path.with_name(path.name + ".bak.tmp")
+        self._files.remove(second)
+        self._files.link(path, second)
+        self._files.replace(second, self._backup(path))
+        self._files.remove(second)  # if both were names of one file, nothing was renamed
 
     def _path(self, name: str) -> Path:
         return child(self._directory, name, "configuration file")

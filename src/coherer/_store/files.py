@@ -124,6 +124,13 @@ class Files(Protocol):
         """Rename a file; replace `target` if it exists."""
         ...
 
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name; `target` does not exist.
+
+        File systems without such names get a copy.
+        """
+        ...
+
     def remove(self, path: Path) -> None:
         """Remove a file if it exists."""
         ...
@@ -252,6 +259,13 @@ class OsFiles:
     def replace(self, source: Path, target: Path) -> None:
         """See `Files.replace`."""
         source.replace(target)
+
+    def link(self, source: Path, target: Path) -> None:
+        """See `Files.link`."""
+        try:
+            target.hardlink_to(source)
+        except OSError:
+            shutil.copy2(source, target)
 
     def remove(self, path: Path) -> None:
         """See `Files.remove`."""

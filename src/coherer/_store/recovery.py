@@ -362,6 +362,8 @@ class Recovery:
             for queue in self._queues.values():
                 self._cut_queue(queue, replay_from)
         self._rebuild(replayer, replay_from, reindex=reindex)
+        # Files that are missing after X held this many bytes of messages.
+        replayer.lost_bytes = max(log.begin - (self._checkpoint.offset or log.begin), 0)
         has_offset = self._clean or self._checkpoint.offset is not None
         trusted = replay_from if has_offset else log.begin
         scanner = Scanner(log, log.begin, trusted, strict=self._replica)

@@ -16,6 +16,9 @@ Invariants:
   `written_offset`. `end_offset`, the end for readers, is one of the two.
 * Queues, index and checkpoint are synced at a longer interval (`flush_queues`), because the log
   can rebuild them. With many queues the interval grows: this takes a twentieth of the time at most.
+* No file refers to an offset of the log or of a queue that a power cut could take back: `flush`
+  runs before a file of `config/` is written, whatever it holds, and before the checkpoint. So a
+  content that was taken before `save_config` was called refers to durable messages only.
 * The file `abort` exists while the store is open. If it exists at open, recovery runs.
 
 Store times never decrease: if the time of day is set back, the store time stays the same until the
@@ -523,10 +526,12 @@ class Store:
         """Delete the oldest log files by the retention options; return how many.
 
         The file that is being written stays. Queue entries in memory are written and synced first,
-        because nothing could rebuild them. If this thread must not wait for the disk, call
-        `flush_queues` in the other thread before.
+        because nothing could rebuild them. If that is impossible (the disk is full), the file is
+        kept: recovery would number the queues wrongly without it. If this thread must not wait for
+        the disk, call `flush_queues` in the other thread before.
 
         Raises:
+            StoreFullError: a file was kept because queue entries could not be written.
             StoreError: a file could not be deleted; the next call tries again.
         """
         deleted = 0
@@ -534,8 +539,7 @@ class Store:
             try:
                 while first_file_is_expired(self._log, self.options, self._last_ms, now_ms):
                     if self._log.segments[1].begin > (self._checkpointer.checkpoint.offset or 0):
-                        with suppress(StoreFullError):  # deleting frees the space
-                            self.flush_queues()
+                        self._flush_before_deletion()
                     self._log.drop_first()
                     deleted += 1
             finally:
@@ -545,6 +549,16 @@ class Store:
                     if self._index is not None:
                         self._index.trim(self._log.begin)
         return deleted
+
+    def _flush_before_deletion(self) -> None:
+        try:
+            self.flush_queues()
+        except StoreFullError as error:
+            raise StoreFullError(
+                "Old log files are kept, because the positions of their messages cannot be "
+                f"written: {error.text}",
+                hint="Free space on the disk; the files are then deleted by themselves.",
+            ) from error
 
     def delete_topic(self, topic: str) -> None:
         """Delete the queues of a topic. Its records are deleted with the log files later.
@@ -577,9 +591,13 @@ class Store:
     def save_config(self, name: str, data: bytes) -> None:
         """Replace `config/<name>` atomically and durably; keep the old one as `.bak`. Any thread.
 
+        The log is flushed first, so that `data` may refer to any message that was stored before.
+
         Raises:
             StoreFullError: the disk is full; the old content stays.
+            StoreError: the disk failed.
         """
+        self.flush()
         self._config.save(name, data)
 
     def close(self) -> None:

@@ -5,8 +5,18 @@ it. The files are in a folder beside the checkpoint of the query:
 
 | file | |
 |---|---|
-| `12.decision` | the half messages of micro-batch 12, and where its queues ended before |
+| `query` | the id of the query that the folder belongs to; Spark keeps this id in the checkpoint |
+| `12.decision` | the half messages of micro-batch 12, its plan, and where its queues ended before |
 | `12.owner` | the process that finishes it; without the file it is the one that decided |
+
+Invariants:
+
+1. A folder belongs to one query. Another query gets an error (`check_query`).
+2. A decision is about one plan of one micro-batch: what Spark has written to `offsets/12` of the
+   checkpoint. If somebody turns the checkpoint back, Spark plans micro-batch 12 again, and gets an
+   error (`Decisions.check_plan`). So nobody takes old decisions for those of new rows.
+3. What a decision refers to is durable first: the plan in the checkpoint, which Spark does not sync
+   (`Folder.read_durable`), and every parent of the folder.
 
 A folder on a local disk, or on one that is mounted on every driver (NFS), is written with `fsync`
 and hard links: of two processes that decide about one micro-batch, one succeeds. Other URIs
@@ -36,6 +46,7 @@ FOLDER: Final = "coherer-transactions"
 
 _DECISION: Final = ".decision"
 _OWNER: Final = ".owner"
+_QUERY: Final = "query"
 _RENAMED: Final = {"s3a": "s3", "s3n": "s3"}
 """Schemes that Hadoop and Arrow call differently."""
 
@@ -47,11 +58,13 @@ class Decision(msgspec.Struct, frozen=True):
         owner: a random word of the process that decided.
         halves: the half messages.
         starts: for each queue of `halves`, its end before the first commit.
+        plan: the plan of the micro-batch; empty if Python cannot read the checkpoint.
     """
 
     owner: str
     halves: HalfMessages
     starts: tuple[int, ...]
+    plan: str = ""
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -64,19 +77,29 @@ class _File(msgspec.Struct, frozen=True):
     queue: bytes
     half_offsets: bytes
     log_offsets: bytes
+    plan: str = ""
 
 
 def encode(decision: Decision) -> bytes:
     """The contents of a file."""
     halves = decision.halves
-    columns = [
+    queue, half_offsets, log_offsets = (
         array(kind, values).tobytes()
         for kind, values in zip(
             "Hqq", (halves.queue, halves.half_offsets, halves.log_offsets), strict=True
         )
-    ]
+    )
     queues = [(queue.topic, queue.broker, queue.id) for queue in halves.queues]
-    file = _File(decision.owner, halves.group, queues, decision.starts, *columns)
+    file = _File(
+        decision.owner,
+        halves.group,
+        queues,
+        decision.starts,
+        queue,
+        half_offsets,
+        log_offsets,
+        decision.plan,
+    )
     return msgspec.msgpack.encode(file)
 
 
@@ -97,7 +120,7 @@ def decode(data: bytes) -> Decision:
         array("q", file.half_offsets),
         array("q", file.log_offsets),
     )
-    return Decision(file.owner, halves, file.starts)
+    return Decision(file.owner, halves, file.starts, file.plan)
 
 
 class Folder(Protocol):
@@ -111,6 +134,10 @@ class Folder(Protocol):
         """The contents of a file, or None if it does not exist."""
         ...
 
+    def read_durable(self, name: str) -> bytes | None:
+        """`read`; what it returns survives a power cut."""
+        ...
+
     def create(self, name: str, data: bytes) -> bool:
         """Write a new file; returns False if there is one already."""
         ...
@@ -119,8 +146,8 @@ class Folder(Protocol):
         """Write a file, new or not."""
         ...
 
-    def remove(self, name: str) -> None:
-        """Delete a file."""
+    def remove(self, *names: str) -> None:
+        """Delete files, in this order."""
         ...
 
 
@@ -145,6 +172,18 @@ class LocalFolder:
         except FileNotFoundError:
             return None
 
+    def read_durable(self, name: str) -> bytes | None:
+        """`read`; what it returns survives a power cut."""
+        try:
+            with (self._path / name).open("rb") as file:
+                if os.name != "nt":  # Windows syncs only what is open for writing
+                    os.fsync(file.fileno())
+                data = file.read()
+        except FileNotFoundError:
+            return None
+        sync_folder(self._path)
+        return data
+
     def create(self, name: str, data: bytes) -> bool:
         """Write a new file; returns False if there is one already."""
         written = self._written(name, data)
@@ -154,21 +193,29 @@ class LocalFolder:
             return False
         finally:
             written.unlink()
-        self._sync()
+        sync_folder(self._path)
         return True
 
     def replace(self, name: str, data: bytes) -> None:
         """Write a file, new or not."""
         self._written(name, data).replace(self._path / name)
-        self._sync()
+        sync_folder(self._path)
 
-    def remove(self, name: str) -> None:
-        """Delete a file, and what processes that died while they wrote it have left."""
-        for path in (self._path / name, *self._path.glob(f".{name}.*")):
-            path.unlink(missing_ok=True)
+    def remove(self, *names: str) -> None:
+        """Delete files in this order, and what processes that died while writing have left."""
+        for name in names:
+            for path in (self._path / name, *self._path.glob(f".{name}.*")):
+                path.unlink(missing_ok=True)
+        if self._path.is_dir():
+            sync_folder(self._path)
 
     def _written(self, name: str, data: bytes) -> Path:
-        self._path.mkdir(parents=True, exist_ok=True)
+        if not any(self._path.glob("[!.]*")):
+            self._path.mkdir(parents=True, exist_ok=True)
+            # Before its first file, and not only if it is new: a process may have died in between.
+            # Parents may be as new: Spark makes the checkpoint a moment earlier.
+            for parent in self._path.absolute().parents:
+                sync_folder(parent)
         path = self._path / f".{name}.{os.getpid()}.{os.urandom(4).hex()}"
         with path.open("xb") as file:
             file.write(data)
@@ -176,14 +223,16 @@ class LocalFolder:
             os.fsync(file.fileno())
         return path
 
-    def _sync(self) -> None:
-        # Windows cannot open folders, and needs no flush of them.
-        with suppress(PermissionError):
-            descriptor = os.open(self._path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+
+def sync_folder(path: Path) -> None:
+    """Sync a folder: the names of its files survive a power cut."""
+    # Windows cannot open folders, and needs no sync of them.
+    with suppress(PermissionError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 class ArrowFolder:
@@ -211,6 +260,10 @@ class ArrowFolder:
         except FileNotFoundError:
             return None
 
+    def read_durable(self, name: str) -> bytes | None:
+        """`read`: object stores and HDFS show only what survives a power cut."""
+        return self.read(name)
+
     def create(self, name: str, data: bytes) -> bool:
         """Write a new file; returns False if there is one already."""
         if self.read(name) is not None:
@@ -229,10 +282,11 @@ class ArrowFolder:
         if not stored:
             self._files.move(path, f"{self._path}/{name}")
 
-    def remove(self, name: str) -> None:
-        """Delete a file."""
-        with suppress(FileNotFoundError):
-            self._files.delete_file(f"{self._path}/{name}")
+    def remove(self, *names: str) -> None:
+        """Delete files, in this order."""
+        for name in names:
+            with suppress(FileNotFoundError):
+                self._files.delete_file(f"{self._path}/{name}")
 
 
 def open_folder(location: str) -> Folder:
@@ -262,11 +316,55 @@ def open_folder(location: str) -> Folder:
         ) from error
 
 
+def check_query(location: str, owner: str | None, query: str) -> None:
+    """Check that a query may use a folder.
+
+    Args:
+        location: of the folder.
+        owner: what `Decisions.query` has returned.
+        query: the id of the query.
+
+    Raises:
+        UsageError: the folder belongs to another query.
+    """
+    if owner not in (None, query):
+        raise UsageError(
+            f"The decisions in {location} are those of query {owner}, and this is query {query}.",
+            hint="Each query needs a transactionLocation of its own. If the checkpoint of the "
+            "other query was deleted, delete this folder too.",
+        )
+
+
+def check_order(location: str, latest: int, batch: int) -> None:
+    """Check that Spark does not run a micro-batch before the last decision.
+
+    Args:
+        location: of the folder.
+        latest: what `Decisions.latest` has returned.
+        batch: the number of the micro-batch that Spark runs.
+
+    Raises:
+        UsageError: it does.
+    """
+    if batch < latest:
+        raise _turned_back(location, batch, f"sent micro-batch {latest}")
+
+
+def _turned_back(location: str, batch: int, reason: str) -> UsageError:
+    return UsageError(
+        f"The checkpoint was turned back: Spark runs micro-batch {batch}, but the query has "
+        f"already {reason}, according to {location}.",
+        hint="Bring back the newer checkpoint. Or delete the folder: then all rows since "
+        f"micro-batch {batch} are sent again, also those that the topic has.",
+    )
+
+
 class Decisions:
     """The decisions of a query.
 
     Args:
         folder: has the files.
+        location: of the folder, for errors.
 
     >>> from tempfile import mkdtemp
     >>> decisions = Decisions(LocalFolder(Path(mkdtemp())))
@@ -277,8 +375,39 @@ class Decisions:
     (12, 'me')
     """
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Folder, location: str = "the folder") -> None:
+        self.location = location
         self._folder = folder
+
+    def query(self) -> str | None:
+        """The id of the query that the folder belongs to; None if it is new."""
+        found = self._folder.read(_QUERY)
+        return None if found is None else found.decode()
+
+    def belong_to(self, query: str) -> None:
+        """Make the folder that of a query.
+
+        Raises:
+            UsageError: it belongs to another query.
+        """
+        if self.query() is None:
+            self._folder.create(_QUERY, query.encode())
+        check_query(self.location, self.query(), query)
+
+    def check_plan(self, batch: int, plan: str) -> None:
+        """Check that a decision about a micro-batch is about the plan that Spark runs.
+
+        Args:
+            batch: the number of the micro-batch.
+            plan: its plan; empty if it is unknown.
+
+        Raises:
+            UsageError: it is about another plan.
+        """
+        check_order(self.location, self.latest(), batch)
+        decision = self.find(str(batch))
+        if decision is not None and plan and decision.plan and plan != decision.plan:
+            raise _turned_back(self.location, batch, f"sent other rows as micro-batch {batch}")
 
     def names(self) -> Iterator[str]:
         """The names of all decisions, sorted."""
@@ -310,5 +439,5 @@ class Decisions:
 
     def forget(self, name: str) -> None:
         """Delete a decision that is carried out, and that Spark will never ask for again."""
-        self._folder.remove(name + _DECISION)
-        self._folder.remove(name + _OWNER)
+        # In this order: an owner without a decision would be that of a later decision.
+        self._folder.remove(name + _OWNER, name + _DECISION)

@@ -7,7 +7,9 @@ none was carried out before:
 1. Nobody has sent one: the decision is new, and this process wrote it.
 2. Otherwise it looks. A committed message contains the log offset of its half message, and is
    behind the end that its queue had at the decision. The coordinator reads the queues from there,
-   and commits what is missing.
+   and commits what is missing. Only masters answer, since slaves may be behind; and the
+   coordinator asks for the end of a queue first and reads up to it. A read that ends earlier is an
+   error, and never means that nothing is committed.
 
 Before it looks, nobody may be sending commits any more, and none may be on the way. So it first
 becomes the owner of the decision, and then waits `QUIET_S`. An owner checks that it still is one
@@ -84,8 +86,12 @@ class HalfQueue(Protocol):
         """Commits or rolls back; see `Producer.end_many`."""
         ...
 
-    def committed(self, queue: Queue, start: int) -> set[int]:
-        """The log offsets of half messages whose messages are in a queue, from an offset on."""
+    def committed(self, queue: Queue, start: int, end: int) -> set[int]:
+        """The log offsets of half messages whose messages are in a range of a queue.
+
+        Raises:
+            UnavailableError: the range cannot be read to its end now.
+        """
         ...
 
 
@@ -128,7 +134,7 @@ class RocketHalfQueue:
             _log.info("Half messages are left to the broker: %s", failed[0][1])
 
     def ends(self, queues: Sequence[Queue]) -> list[int]:
-        """The end of each queue; 0 if its topic is so new that it has no route."""
+        """The end of each queue, by its master; 0 if its topic is so new that it has no route."""
         found: dict[Queue, int] = {}
         for topic in {queue.topic for queue in queues}:
             try:
@@ -145,16 +151,24 @@ class RocketHalfQueue:
         producer = self._producer(halves.group)
         return producer.end_many(halves, verdict, window=COMMITS_AT_ONCE)
 
-    def committed(self, queue: Queue, start: int) -> set[int]:
-        """The log offsets of half messages whose messages are in a queue, from an offset on.
+    def committed(self, queue: Queue, start: int, end: int) -> set[int]:
+        """The log offsets of half messages whose messages are in a range of a queue.
 
         Raises:
-            DataLossError: the broker has deleted a part of the queue.
+            DataLossError: the broker has deleted a part of the range.
+            UnavailableError: the master cannot be asked, or does not return the whole range.
         """
         found: set[int] = set()
-        with self._client.reader(queue, start) as reader:
+        with self._client.reader(queue, start, end=end, masters_only=True) as reader:
             while (batch := reader.read()) is not None:
                 found.update(batch.prepared_offsets())
+            if reader.position < end:
+                raise UnavailableError(
+                    f"The broker returned messages up to offset {reader.position}, and the queue "
+                    f"ends at {end}.",
+                    topic=queue.topic,
+                    partition=queue.id,
+                )
             if reader.left_out:
                 raise DataLossError(
                     f"{reader.left_out} messages behind offset {start} are gone, so nobody knows "
@@ -214,10 +228,15 @@ class Coordinator:
         self._sleep = sleep
         self._me = os.urandom(8).hex()
 
-    def commit(self, name: str, halves: HalfMessages) -> None:
+    def commit(self, name: str, halves: HalfMessages, plan: str = "") -> None:
         """Decide that a micro-batch consists of these half messages, and commit them.
 
         Without half messages it decides nothing.
+
+        Args:
+            name: of the micro-batch.
+            halves: its half messages.
+            plan: see `Decision`.
 
         Raises:
             UsageError: another process has decided.
@@ -226,7 +245,7 @@ class Coordinator:
         if not len(halves):
             return
         starts = tuple(self._queue.ends(halves.queues))
-        decision = Decision(self._me, halves, starts)
+        decision = Decision(self._me, halves, starts, plan)
         if not self._decisions.record(name, decision):
             raise UsageError(
                 f"Another process has committed micro-batch {name}.",
@@ -273,8 +292,11 @@ class Coordinator:
             self._decisions.claim(name, self._me)
         self._sleep(QUIET_S)
         done: set[tuple[str, int]] = set()
-        for queue, start in zip(left.queues, decision.starts, strict=True):
-            found = self._queue.committed(queue, start)
+        ends = self._queue.ends(left.queues)
+        for queue, start, end in zip(left.queues, decision.starts, ends, strict=True):
+            if end < start:
+                raise _shortened(name, queue, start, end)
+            found = self._queue.committed(queue, start, end)
             done.update((queue.broker, offset) for offset in found)
         brokers = [queue.broker for queue in left.queues]
         rows = enumerate(zip(left.queue, left.log_offsets, strict=True))
@@ -299,3 +321,15 @@ class Coordinator:
                 numbers = [begin + number for number, _ in failed]
                 return left.pick([*numbers, *rest]), failed[0][1]
         return left.pick(()), None
+
+
+def _shortened(name: str, queue: Queue, start: int, end: int) -> DataLossError:
+    return DataLossError(
+        f"Broker {queue.broker} has lost messages: its queue ends at {end}, and ended at {start} "
+        f"when micro-batch {name} was decided. So nobody knows which messages of the micro-batch "
+        "were committed.",
+        topic=queue.topic,
+        partition=queue.id,
+        hint="Was the broker's machine cut off from power, or its topic created anew? Compare the "
+        "topic with the micro-batch, and delete the folder of decisions when it is complete.",
+    )

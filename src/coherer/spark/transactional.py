@@ -18,6 +18,9 @@ Invariants:
    finishes the decision. It does not matter whether the rows are the same the second time. The
    tasks read their rows nevertheless, because the state of an aggregation is saved at the end of
    its rows.
+6. Nothing else keeps a task from sending its rows. A decision of another query, a later decision,
+   and one about another plan of the same micro-batch are errors (`coherer.spark.decisions`): the
+   folder is used by two queries, or somebody has turned the checkpoint back.
 
 Who dies, and when:
 
@@ -43,7 +46,9 @@ decision first.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
 from typing import Final, cast
 
 import pyarrow as pa
@@ -51,14 +56,24 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from coherer._common.logs import Log
 from coherer.errors import UsageError
 from coherer.rocketmq import HalfMessages
-from coherer.spark.decisions import FOLDER, Decisions, LocalFolder, open_folder
+from coherer.spark.decisions import (
+    FOLDER,
+    Decisions,
+    LocalFolder,
+    check_order,
+    check_query,
+    open_folder,
+)
 from coherer.spark.options import WriteOptions
 from coherer.spark.queue import shared_queue
 from coherer.spark.rocketmq import RocketMQQueue
 from coherer.spark.settling import Coordinator, note_settled
 from coherer.spark.sink import BatchSink, StreamSink, outgoing
+
+_log = Log(logging.getLogger(__name__))
 
 GROUP_PREFIX: Final = "spark-"
 COLUMNS: Final = frozenset({"value", "topic", "tag", "timestamp", "properties", "key"})
@@ -66,10 +81,16 @@ COLUMNS: Final = frozenset({"value", "topic", "tag", "timestamp", "properties", 
 
 
 class PreparedTask(WriterCommitMessage):
-    """The result of a task: its half messages."""
+    """The result of a task.
 
-    def __init__(self, halves: HalfMessages) -> None:
+    Args:
+        halves: its half messages.
+        query: the id of its query.
+    """
+
+    def __init__(self, halves: HalfMessages, query: str) -> None:
         self.halves = halves
+        self.query = query
 
 
 def decisions_of(options: WriteOptions) -> Decisions:
@@ -78,14 +99,31 @@ def decisions_of(options: WriteOptions) -> Decisions:
     Raises:
         UsageError: there is no place, or Python cannot use it.
     """
-    if options.transaction_location is not None:
-        return Decisions(open_folder(options.transaction_location))
-    if options.checkpoint is None:
+    location = options.transaction_location
+    if location is None and options.checkpoint is None:
         raise UsageError(
             "A transactional sink has no place for its decisions.",
             hint="Give option checkpointLocation: a folder that outlives the driver.",
         )
-    return Decisions(open_folder(f"{options.checkpoint.rstrip('/')}/{FOLDER}"))
+    location = location or f"{(options.checkpoint or '').rstrip('/')}/{FOLDER}"
+    return Decisions(open_folder(location), location)
+
+
+def plan_of(options: WriteOptions, batch: int) -> str:
+    """The identity of a micro-batch's plan: a digest of what Spark has written about it.
+
+    Spark writes the offsets of each source and the time of planning, before it runs the
+    micro-batch, and never changes them. It is empty if Python cannot read the checkpoint.
+    """
+    if options.checkpoint is None:
+        return ""
+    try:
+        folder = open_folder(f"{options.checkpoint.rstrip('/')}/offsets")
+        written = folder.read_durable(str(batch))
+    except (UsageError, OSError) as error:
+        _log.info("The plan of micro-batch %d cannot be read: %s", batch, error)
+        return ""
+    return "" if written is None else sha256(written).hexdigest()
 
 
 def check(schema: StructType, options: WriteOptions) -> None:
@@ -114,7 +152,8 @@ def prepared(
     """Sends the rows of a task as half messages."""
     with shared_queue(options.access) as queue:
         halves = cast("RocketMQQueue", queue).halves
-        return PreparedTask(halves.prepare(group, outgoing(rows, options, query), options.window))
+        messages = outgoing(rows, options, query)
+        return PreparedTask(halves.prepare(group, messages, options.window), query)
 
 
 def halves_of(messages: Iterable[WriterCommitMessage | None]) -> HalfMessages:
@@ -133,7 +172,10 @@ class TransactionalStreamSink(StreamSink):
         super().__init__(options, schema, overwrite)
         check(schema, options)
         self._check_checkpoint(options)
-        self._decided = decisions_of(options).latest()
+        decisions = decisions_of(options)
+        self._location = decisions.location
+        self._decided = decisions.latest()
+        self._owner = decisions.query()
 
     # Spark's own Arrow writers narrow the argument in the same way.
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
@@ -143,26 +185,33 @@ class TransactionalStreamSink(StreamSink):
         batch = int(context.getLocalProperty("streaming.sql.batchId") or 0)
         query = context.getLocalProperty("sql.streaming.queryId") or ""
         group = self._options.producer_group or GROUP_PREFIX + query
+        check_query(self._location, self._owner, query)
+        check_order(self._location, self._decided, batch)
         note_settled(group, batch - 1)
-        if batch <= self._decided:
+        if batch == self._decided:
             for _ in iterator:
                 pass
-            return PreparedTask(HalfMessages(group))
-        return prepared(iterator, self._options, "", group)
+            return PreparedTask(HalfMessages(group), query)
+        return prepared(iterator, self._options, query, group)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Decides and commits, or finishes what an earlier run has decided."""
         halves, name = halves_of(messages), str(batchId)
-        decisions = decisions_of(self._options)
+        decisions, plan = decisions_of(self._options), plan_of(self._options, batchId)
+        for query in {one.query for one in messages if isinstance(one, PreparedTask) and one.query}:
+            decisions.belong_to(query)
+        decisions.check_plan(batchId, plan)
         with shared_queue(self._options.access) as queue:
             half_queue = cast("RocketMQQueue", queue).halves
             coordinator = Coordinator(half_queue, decisions)
             if coordinator.finish(name):
                 half_queue.roll_back(halves)
             else:
-                coordinator.commit(name, halves)
+                coordinator.commit(name, halves, plan)
         note_settled(halves.group, batchId)
-        for old in [one for one in decisions.names() if one.isdecimal() and int(one) < batchId]:
+        # The last one stays: it shows whether somebody turns the checkpoint back.
+        latest = decisions.latest()
+        for old in [one for one in decisions.names() if one.isdecimal() and int(one) < latest]:
             decisions.forget(old)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

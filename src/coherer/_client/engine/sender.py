@@ -135,6 +135,7 @@ class Window:
 
 
 Outcome = Receipt | CohererError
+"""What the callback of `submit` gets: the receipt, or why there is none."""
 
 
 class Stored(Protocol):

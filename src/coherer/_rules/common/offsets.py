@@ -11,7 +11,7 @@ keys of Java's writer, and strict JSON.
 from __future__ import annotations
 
 import enum
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 
 import msgspec
 
@@ -197,6 +197,31 @@ class OffsetTable:
         for (topic, group), positions in others._positions.items():
             for partition, position in positions.items():
                 self.open(group, topic, partition).offset = position.offset
+
+    def correct(self, end_of: Callable[[str, int], int]) -> int:
+        """Move offsets that are behind the end of their partition back to it.
+
+        Otherwise the group would skip the next messages.
+
+        Args:
+            end_of: returns the next offset of a topic and partition.
+
+        Returns:
+            The number of offsets that were moved.
+
+        >>> table = OffsetTable()
+        >>> table.open("readers", "flights", 0).offset = 20
+        >>> table.correct(lambda topic, partition: 10), table.dump()
+        (1, b'{"offsetTable":{"flights@readers":{0:10}}}')
+        """
+        moved = 0
+        for (topic, _), positions in self._positions.items():
+            for partition, position in positions.items():
+                end = end_of(topic, partition)
+                if position.offset > end:
+                    position.move_to(end)
+                    moved += 1
+        return moved
 
     def forget_idle(self, now_ms: int, idle_ms: int, in_use: set[tuple[str, str]]) -> None:
         """Remove the offsets of groups that have not read a topic for `idle_ms`.

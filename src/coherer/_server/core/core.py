@@ -85,7 +85,7 @@ class Core:
         self.flusher = Flusher(store, self._disk_failed)
         self.appender = Appender(store, self.flusher, self._arrived)
         self._group_idle_ms = group_idle_ms
-        self.files.mark_saved(OFFSETS_FILE, self.offsets.dump())
+        self._correct_offsets()
         self.counters = Counters(self.now_ms(), self.wall_ms)
         self._arrivals: list[Arrived] = [self.counters.stored]
         self._changes: list[Callable[[], None]] = []
@@ -93,6 +93,26 @@ class Core:
         self._offset_removals: list[Callable[[str, Container[str] | None], None]] = []
         self._readers: list[Callable[[], Iterable[tuple[str, str]]]] = []
         self._named: set[str] = set()  # groups to add to the table once their offsets last
+
+    def corrected(self, name: str, loaded: bytes, content: bytes) -> None:
+        """Write a file that was loaded, if its content had to be corrected, before messages arrive.
+
+        The old content would be wrong again once the queues have grown.
+
+        Args:
+            name: the file.
+            loaded: what it contains.
+            content: what it should contain.
+        """
+        self.files.mark_saved(name, loaded)
+        if content == loaded:
+            return
+        try:
+            self.store.save_config(name, content)
+        except StoreFullError as error:
+            _log.warning("The corrected %s will be written later: %s", name, error, about=name)
+        else:
+            self.files.mark_saved(name, content)
 
     # -- callbacks
 
@@ -280,6 +300,21 @@ class Core:
 
     def _groups_changed(self) -> None:
         self.files.save(GROUPS_FILE, self.groups.dump)
+
+    def _correct_offsets(self) -> None:
+        """Move offsets back that are behind the end of their queue.
+
+        A directory can hold such offsets if it was copied while a node used it, if an earlier
+        version or a Java broker lost power, or if the deletion of a topic was interrupted.
+        """
+        loaded = self.offsets.dump()
+        moved = self.offsets.correct(lambda topic, queue: self.store.queue_range(topic, queue)[1])
+        if moved:
+            _log.warning(
+                "%d positions of groups were behind the end of their queues and were moved there",
+                moved,
+            )
+        self.corrected(OFFSETS_FILE, loaded, self.offsets.dump())
 
     def _write_file(self, name: str, content: bytes) -> None:
         self.store.save_config(name, content)

@@ -4,6 +4,7 @@ Invariants:
 
 * The content of a file is taken in the event loop, immediately before it is written, and never
   while another write is in progress. So a file never goes back in time.
+* `write` makes durable what the content refers to before it writes (`Store.save_config`).
 * Changes that come during a write are combined into the next one. Serializing thousands of topics
   takes a while, so the next write is delayed such that serializing uses at most a fifth of the
   loop's time.
@@ -33,11 +34,10 @@ Take = Callable[[], bytes]
 class _File:
     """State of one file."""
 
-    __slots__ = ("before", "error", "take", "written")
+    __slots__ = ("error", "take", "written")
 
     def __init__(self) -> None:
         self.take: Take = bytes
-        self.before: Callable[[], object] | None = None
         self.written: bytes | None = None
         self.error: StoreError | None = None
 
@@ -62,16 +62,14 @@ class DeferredSaver:
         self._closed = False
         self.changes = 0
 
-    def save(self, name: str, take: Take, before: Callable[[], object] | None = None) -> None:
+    def save(self, name: str, take: Take) -> None:
         """Schedule a file to be written.
 
         Args:
             name: its name.
             take: returns the content; called right before the write.
-            before: called first, in the thread; if it raises, the file is not written.
         """
-        file = self._files.setdefault(name, _File())
-        file.take, file.before = take, before
+        self._files.setdefault(name, _File()).take = take
         self._mark(name)
 
     def mark_saved(self, name: str, content: bytes) -> None:
@@ -165,12 +163,10 @@ class DeferredSaver:
     def _written(
         self, work: list[tuple[str, _File, bytes]]
     ) -> list[tuple[str, _File, bytes, Exception | None]]:
-        return [(*one, self._failure(*one)) for one in work]
+        return [(*one, self._failure(one[0], one[2])) for one in work]
 
-    def _failure(self, name: str, file: _File, content: bytes) -> Exception | None:
+    def _failure(self, name: str, content: bytes) -> Exception | None:
         try:
-            if file.before is not None:
-                file.before()
             self._write(name, content)
         except Exception as error:  # noqa: BLE001 - the other files are written nevertheless
             return error

@@ -9,8 +9,8 @@ the event loop. A delivery that failed is retried by the next tick.
 
 Setting the machine's clock does not make messages early or late (`_rules.rocketmq.delays.due_ms`).
 
-The offsets are written every few seconds, after the delivered messages that they cover have been
-made durable: a power failure can repeat deliveries, but loses none.
+The offsets are written every few seconds. The store makes the delivered messages that they cover
+durable first (`Store.save_config`): a power cut can repeat deliveries, but loses none.
 """
 
 from __future__ import annotations
@@ -74,9 +74,10 @@ class DelayService:
         """
         found = self._core.store.read_config(DELAY_FILE, DelayPositions.load)
         self.positions = DelayPositions() if found is None else found
+        loaded = self.positions.dump()
         self.positions.correct(self._range_of, len(self._levels_ms))
+        self._core.corrected(DELAY_FILE, loaded, self.positions.dump())
         self._next_ms.clear()
-        self._core.files.mark_saved(DELAY_FILE, self.positions.dump())
 
     def follow(self, data: bytes) -> None:
         """Take the offsets from a master's response to GET_ALL_DELAY_OFFSET (45).
@@ -101,11 +102,8 @@ class DelayService:
                 self._deliver(level, delay_ms, now_ms)
 
     def save(self) -> None:
-        """Write the offsets if they have changed; call it every few seconds, and at the end.
-
-        The delivered messages that they cover are made durable first.
-        """
-        self._core.files.save(DELAY_FILE, self.positions.dump, self._core.store.flush)
+        """Write the offsets if they have changed; call it every few seconds, and at the end."""
+        self._core.files.save(DELAY_FILE, self.positions.dump)
 
     def stop(self) -> None:
         """Stop delivering; a delivery in progress is completed."""
