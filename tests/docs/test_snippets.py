@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import signal
@@ -24,6 +25,7 @@ from coherer.testing import EmbeddedNode, embedded_node
 from tests.waiting import until
 
 DOCS = Path(__file__).parents[2] / "docs"
+LOGGERS = ["coherer", "coherer._net"]
 PAGES = ["tutorial.md", "how-to/transactions.md", "how-to/worker.md"]
 
 
@@ -71,8 +73,8 @@ def test_a_payment_that_fails_leaves_no_message(node: EmbeddedNode) -> None:
     names = run("how-to/transactions.md", program, node)
     with pytest.raises(sqlite3.IntegrityError):
         asyncio.run(cast("Callable[[], Coroutine[None, None, None]]", names["main"])())
-    (half,) = cast("sqlite3.Connection", names["books"]).execute("SELECT COUNT(*) FROM paid")
-    assert half == (0,), "the check finds no row, and answers ROLLBACK"
+    (row,) = cast("sqlite3.Connection", names["books"]).execute("SELECT COUNT(*) FROM paid")
+    assert row == (0,), "the check finds no row, and answers ROLLBACK"
 
 
 def test_the_worker(node: EmbeddedNode, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,6 +83,38 @@ def test_the_worker(node: EmbeddedNode, capsys: pytest.CaptureFixture[str]) -> N
     printed = capsys.readouterr().out
     assert "charging b'42 EUR'" in printed
     assert "charging b'no such card'" in printed
+
+
+@pytest.mark.parametrize(
+    ("page", "printed"),
+    [
+        ("processes.md", r"\w+\n\w+\n\w+\n"),
+        ("idempotent.md", "order-1 True\norder-1 False\n"),
+        ("speed.md", "<SendReport: 1000 sent, 0 failed>\n2000 received\n"),
+        ("filters.md", "a tag: (UA|AA)\nan expression: DL 45\nan item: AA\n"),
+        ("request-reply.md", "a pizza costs 42 EUR\n"),
+        ("tracing.md", "cooking b'one pizza'\n"),
+    ],
+)
+def test_guides_for_services(
+    page: str, printed: str, node: EmbeddedNode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for block in blocks(f"how-to/{page}"):
+        run(f"how-to/{page}", block, node)
+    assert re.fullmatch(printed, capsys.readouterr().out)
+
+
+def test_the_page_about_logs() -> None:
+    """A line that repeats is written once, and names what it is about."""
+    (block,) = blocks("how-to/logging.md")
+    names = {logging.getLogger(name): logging.getLogger(name).level for name in LOGGERS}
+    try:
+        exec(compile(block, "how-to/logging.md", "exec"), {})
+        assert logging.getLogger("coherer._client.x").isEnabledFor(logging.INFO)
+        assert logging.getLogger("coherer._net.x").isEnabledFor(logging.DEBUG)
+    finally:
+        for logger, level in names.items():
+            logger.setLevel(level)
 
 
 def test_testing(coherer_rocketmq_url: str, coherer_topic: str, node: EmbeddedNode) -> None:
