@@ -19,6 +19,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+import coherer.blocking
 from coherer.cli import main
 from coherer.cli.serve.command import Ready
 from coherer.testing import EmbeddedNode, embedded_node
@@ -100,7 +101,11 @@ def test_guides_for_services(
     page: str, printed: str, node: EmbeddedNode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for block in blocks(f"how-to/{page}"):
-        run(f"how-to/{page}", block, node)
+        names = run(f"how-to/{page}", block, node)
+        if "producer_of" in names:  # its process ends long before this one
+            producer_of = cast("Callable[[int], coherer.blocking.Producer]", names["producer_of"])
+            producer_of(os.getpid()).close()
+    coherer.blocking.forget(node.rocketmq_url)
     assert re.fullmatch(printed, capsys.readouterr().out)
 
 

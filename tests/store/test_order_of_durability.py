@@ -37,6 +37,8 @@ WRITTEN_OTHERWISE = {
     "administration.json": "accounts",
     "plain_acl.yml": "accounts",
     "tools.yml": "accounts of tools",
+    "history.json": "where backups ended; written by a restore, after the log is synced",
+    "removals": "a random token",
     "inventory": "written at the end, after everything was flushed; compared with the checkpoint",
     "backup.json": "a backup's manifest: not in the directory of the node",
     "metadata in ZooKeeper": "not a file",
