@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 import pyarrow as pa
+from pyspark.sql.types import MapType, StringType, StructType
 
 from coherer._record.bad_record import BadRecord
 from coherer._record.batches import PackedMessages, decode_batch
@@ -22,6 +23,21 @@ from coherer.message import Message, Receipt
 from coherer.spark.offsets import Offsets
 from coherer.spark.planning import Range
 from coherer.spark.sending import SingleRow
+from coherer.spark.source import QueueDataSource
+
+KINDS = {"int": "integer", "bigint": "long"}
+
+
+def schema_of(data: QueueDataSource) -> StructType:
+    """The schema that Spark makes of the columns of a data source."""
+    schema = StructType()
+    for column in data.schema().split(", "):
+        name, kind = column.split(" ")
+        if kind.startswith("map"):
+            schema.add(name, MapType(StringType(), StringType()))
+            continue
+        schema.add(name, KINDS.get(kind, kind))
+    return schema
 
 
 class Endpoint(NamedTuple):

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from coherer.spark.progress import StreamMetrics, source_metrics
+from coherer.spark import progress
+from coherer.spark.gaps import Report, Seen
+from coherer.spark.progress import SourceMetrics, StreamMetrics, source_metrics
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import QueryProgressEvent
@@ -24,22 +26,49 @@ def source(start: object, end: object, newest: object, rows: int) -> dict[str, o
     }
 
 
-def test_the_first_batch_holds_its_start() -> None:
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[Seen]:
+    """What readers have reported about batch 3 of the run."""
+    found: list[Seen] = []
+
+    def reports(run: str, batch: int) -> list[Report]:
+        return [Report(0, found)] if (run, batch) == ("run", 3) else []
+
+    monkeypatch.setattr(progress, "reports_of", reports)
+    return found
+
+
+def metrics(*sources: dict[str, object]) -> SourceMetrics:
+    (found,) = source_metrics({"runId": "run", "batchId": 3, "sources": list(sources)})
+    return found
+
+
+def test_the_first_batch_holds_its_start(seen: list[Seen]) -> None:
+    seen.append(Seen("t", "1:0", 4, 9, 2))
     end = {":start": {"t:1:0": 4}, "t": {"1:0": 9}}
-    (found,) = source_metrics({"sources": [source(None, end, {"t": {"1:0": 9}}, 3)]})
+    found = metrics(source(None, end, {"t": {"1:0": 9}}, 3))
     assert (found.topics, found.missing, found.behind_max) == (("t",), 2, 0)
+    assert metrics(source(end, end, end["t"], 0)).missing == 0, "a batch without data"
 
 
-def test_a_new_partition_hides_what_is_missing() -> None:
+def test_a_new_partition_hides_what_is_missing(seen: list[Seen]) -> None:
+    seen += [Seen("t", "1:0", 4, 9, 0), Seen("t", "1:1", 0, 3, 0)]
     end = {"t": {"1:0": 9, "1:1": 3}}
-    (found,) = source_metrics({"sources": [source({"t": {"1:0": 4}}, end, end, 3)]})
-    assert found.missing is None
+    assert metrics(source({"t": {"1:0": 4}}, end, end, 3)).missing is None
 
 
-def test_index_offsets_do_not_count_rows() -> None:
+@pytest.mark.parametrize("rows", [0, 1, 5, 10])
+def test_the_number_of_rows_does_not_matter(seen: list[Seen], rows: int) -> None:
+    """`foreachBatch` may read nothing or twice, and `limit` stops early."""
+    seen.append(Seen("t", "1:0", 4, 9, 1))
+    assert metrics(source({"t": {"1:0": 4}}, {"t": {"1:0": 9}}, None, rows)).missing == 1
+
+
+def test_index_offsets_do_not_count_rows(seen: list[Seen]) -> None:
+    seen += [Seen("t", "1:0", 0, 2800, 2800), Seen("t", "1:1", 0, 2800, 0)]
     start, end = {"t": {"1:0": 0, "1:1": 0}}, {"t": {"1:0": 2800, "1:1": 2800}}
     newest = {"t": {"1:0": 5600, "1:1": 2800}}
-    (found,) = source_metrics({"sources": [source(start, end, newest, 100)]})
+    found = metrics(source(start, end, newest, 100))
     assert (found.missing, found.behind_max) == (None, 2800)
 
 
@@ -52,7 +81,8 @@ def test_other_sources_are_left_out_and_rates_are_numbers() -> None:
     assert found.bytes is None
 
 
-def test_opentelemetry_gets_the_metrics() -> None:
+def test_opentelemetry_gets_the_metrics(seen: list[Seen]) -> None:
+    seen.append(Seen("t", "1:0", 0, 30, 1))
     export = pytest.importorskip("opentelemetry.sdk.metrics.export")
     from opentelemetry.sdk.metrics import MeterProvider
 
@@ -64,11 +94,13 @@ def test_opentelemetry_gets_the_metrics() -> None:
         name = "landing"
         id = "7"
 
-    progress = Progress(
+    told = Progress(
+        runId="run",
+        batchId=3,
         sources=[source(start, end, newest, 29)],
         observedMetrics={"coherer": {"rows": 29, "bytes": 2900, "bad": 2}},
     )
-    event = SimpleNamespace(progress=progress)
+    event = SimpleNamespace(progress=told)
     for _ in range(2):
         listener.onQueryProgress(cast("QueryProgressEvent", event))
     (found,) = listener.latest("landing")

@@ -11,7 +11,7 @@ import pytest
 from pyspark.cloudpickle import dumps
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from pyspark.sql.types import MapType, StringType, StructType
+from pyspark.sql.types import StructType
 
 from coherer.errors import UnavailableError, UsageError
 from coherer.spark import queue, source
@@ -24,13 +24,12 @@ from coherer.spark.source import (
     StreamReader,
     TubeMQDataSource,
 )
+from tests.spark.queues import schema_of
 
 if TYPE_CHECKING:
     from coherer.spark.offsets import Offsets
     from tests.conftest import Forked
     from tests.spark.queues import ListQueue
-
-KINDS = {"int": "integer", "bigint": "long"}
 
 
 @pytest.fixture(autouse=True)
@@ -50,14 +49,7 @@ def made(**options: str) -> tuple[QueueDataSource, StructType]:
     kind = RocketMQDataSource if rocket else TubeMQDataSource
     named = {} if "topicsPattern" in options else {"path": "t"}
     data = kind({"url": "tubemq://h:1", **named, **options})
-    schema = StructType()
-    for column in data.schema().split(", "):
-        name, kind = column.split(" ")
-        if kind.startswith("map"):
-            schema.add(name, MapType(StringType(), StringType()))
-            continue
-        schema.add(name, KINDS.get(kind, kind))
-    return data, schema
+    return data, schema_of(data)
 
 
 def batch(**options: str) -> BatchReader:

@@ -1,8 +1,9 @@
 """Metrics of the sources of streams: lag, rows and bytes a second, bad and missing records.
 
 Spark shows no metrics of a Python source (docs/protocol/spark.md, section 1), but its progress has
-the offsets of each micro-batch and the number of its rows. `source_metrics` computes the rest from
-them; `StreamMetrics` does so for every micro-batch of a session, and passes it to OpenTelemetry.
+the offsets of each micro-batch and the number of its rows. `source_metrics` computes the lag from
+them, and adds the gaps that readers found (`coherer.spark.gaps`). `StreamMetrics` does so for every
+micro-batch of a session, and passes it to OpenTelemetry.
 
 Bytes and bad records are known to rows only. `measured(rows)` adds them to the progress.
 """
@@ -10,7 +11,7 @@ Bytes and bad records are known to rows only. `measured(rows)` adds them to the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
@@ -20,6 +21,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from coherer import __version__
 from coherer.errors import UsageError
+from coherer.spark.gaps import Report, missing_of, reports_of
 from coherer.spark.offsets import Offsets, flatten, reported
 
 if TYPE_CHECKING:
@@ -46,14 +48,16 @@ class SourceMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         topics: that it reads.
-        rows: of the micro-batch.
+        rows: of the micro-batch, as Spark counts them: those that the query took, twice if it reads
+            the micro-batch twice.
         rows_per_second: while it was processed.
         behind_min: the rows that its most advanced partition has not read yet.
         behind_max: the same for the last partition.
         behind_mean: the mean of all partitions.
         behind: the same by topic and partition.
-        missing: offsets of the micro-batch without a row: gone, or bad and dropped; None where
-            offsets do not count rows, and for a first micro-batch without its start.
+        missing: offsets of the micro-batch without a row: gone, or bad and dropped. None if it is
+            unknown: the query did not read the whole micro-batch, its tasks ran on machines whose
+            reports this one does not see, or offsets do not count rows.
         bytes: of the values; None without `measured`, and with several sources.
         bytes_per_second: the same.
         bad: rows with an `error`; the same.
@@ -101,19 +105,25 @@ def source_metrics(progress: Mapping[str, object]) -> list[SourceMetrics]:
     ...           "latestOffset": '{"t": {"1:0": 100, "1:1": 5}}'}
     >>> (found,) = source_metrics({"sources": [source]})
     >>> found.rows, found.missing, found.behind_max, found.behind_mean
-    (29, 1, 60, 30.0)
+    (29, None, 60, 30.0)
     """
+    run, batch = progress.get("runId"), progress.get("batchId")
+    reports = reports_of(str(run), batch) if isinstance(batch, int) and run else []
     sources = cast("list[Mapping[str, object]]", progress["sources"])
     ours = [one for one in sources if reported(one.get("endOffset"))[0]]
     seen: Mapping[str, int] = {}
     if len(sources) == len(ours) == 1:
         seen = _observed(progress)
-    return [_metrics(one, seen) for one in ours]
+    return [_metrics(one, seen, reports) for one in ours]
 
 
-def _metrics(source: Mapping[str, object], seen: Mapping[str, int]) -> SourceMetrics:
+def _metrics(
+    source: Mapping[str, object], seen: Mapping[str, int], reports: Sequence[Report]
+) -> SourceMetrics:
     end, begun = reported(source.get("endOffset"))
     start = begun if begun is not None else reported(source.get("startOffset"))[0]
+    if source.get("startOffset") == source.get("endOffset"):
+        start = end  # nothing was planned; the end may still hold the start of batch 0
     newest = reported(source.get("latestOffset"))[0] or end
     rows = cast("int", source.get("numInputRows", 0))
     rate = _number(source.get("processedRowsPerSecond"))
@@ -131,23 +141,25 @@ def _metrics(source: Mapping[str, object], seen: Mapping[str, int]) -> SourceMet
         behind_max=max(waiting),
         behind_mean=sum(waiting) / len(waiting),
         behind=behind,
-        missing=_missing(start, end, newest, rows),
+        missing=_missing(start, end, newest, reports),
         bytes=size,
-        bytes_per_second=None if size is None else (size / rows * rate if rows else 0.0),
+        bytes_per_second=None if size is None else size / max(seen["rows"], 1) * rate,
         bad=seen.get("bad"),
     )
 
 
-def _missing(start: Offsets, end: Offsets, newest: Offsets, rows: int) -> int | None:
-    span = 0
+def _missing(
+    start: Offsets, end: Offsets, newest: Offsets, reports: Sequence[Report]
+) -> int | None:
+    spans: dict[tuple[str, str], tuple[int, int]] = {}
     for topic, key, offset in flatten(end):
         if key not in start.get(topic, {}):
-            return None
-        span += max(0, offset - start[topic][key])
+            return None  # a new partition, which was read from its beginning
+        spans[topic, key] = start[topic][key], offset
+    found = missing_of(spans, reports)
+    # Java's positions in an index are no number of messages, also where no reader could say so.
     is_index = all(offset % INDEX_STEP == 0 for _, _, offset in flatten(newest))
-    if is_index and span and rows * INDEX_STEP <= span + INDEX_STEP:
-        return None
-    return max(0, span - rows)
+    return None if found and is_index else found
 
 
 def _observed(progress: Mapping[str, object]) -> Mapping[str, int]:

@@ -70,6 +70,10 @@ class BadRecordError(DataLossError):
         return error
 
 
+def _ignore(one: Range, exact: bool) -> None:
+    """Do nothing at the end of a range."""
+
+
 class ReadSettings(msgspec.Struct, frozen=True):
     """The settings of a task, the same for all of its ranges.
 
@@ -79,6 +83,7 @@ class ReadSettings(msgspec.Struct, frozen=True):
         mode: what to do with bad records.
         on_loss: called with ranges that were skipped.
         on_bad: called with ranges of bad records that were skipped, and the reason of the first.
+        on_end: called when a range was read to its end, and whether its offsets count messages.
     """
 
     columns: tuple[str, ...]
@@ -86,6 +91,7 @@ class ReadSettings(msgspec.Struct, frozen=True):
     mode: str
     on_loss: Callable[[Range], None]
     on_bad: Callable[[Range, str], None]
+    on_end: Callable[[Range, bool], None] = _ignore
 
 
 def settings_of(options: ReadOptions) -> ReadSettings:
@@ -117,6 +123,7 @@ def rows(queue: Queue, ranges: Sequence[Range], settings: ReadSettings) -> Itera
             with queue.readers(some, columns) as readers:
                 for one, reader in zip(some, readers, strict=True):
                     yield from RangeRows(queue, one, settings).read(reader)
+                    settings.on_end(one, reader.exact)
 
     yield from joined(pieces())
 

@@ -38,6 +38,7 @@ from coherer._common.logs import Log
 from coherer.errors import CohererError, UsageError
 from coherer.spark.columns import spark_schema
 from coherer.spark.cursor import Cursor, batch_ends
+from coherer.spark.gaps import Reporter, source_of
 from coherer.spark.offsets import LATEST, Bounds, Offsets, split_start, with_start
 from coherer.spark.options import ReadOptions, read_options, write_options
 from coherer.spark.pickling import SentToWorkers
@@ -75,11 +76,12 @@ STREAM_ONLY: Final = {
 
 
 class Share(InputPartition):
-    """The ranges that one task reads."""
+    """The ranges that one task reads, and those that it only reports as lost."""
 
-    def __init__(self, ranges: tuple[Range, ...]) -> None:
+    def __init__(self, ranges: tuple[Range, ...], lost: tuple[Range, ...] = ()) -> None:
         super().__init__(ranges)
         self.ranges = ranges
+        self.lost = lost
 
 
 class QueueDataSource(SentToWorkers, DataSource):
@@ -215,14 +217,21 @@ def _planned(
         max_shares=options.max_partitions,
         max_rows=options.max_records_per_partition,
     )
+    if lost:
+        return [Share(shares[0] if shares else (), tuple(lost)), *map(Share, shares[1:])]
     return [Share(share) for share in shares]
 
 
-def _read(options: ReadOptions, share: InputPartition) -> Iterator[pa.RecordBatch]:
+def _read(
+    options: ReadOptions, share: InputPartition, reporter: Reporter | None = None
+) -> Iterator[pa.RecordBatch]:
     # Spark converts an empty list of partitions to one InputPartition(None).
-    if isinstance(share, Share):
+    if isinstance(share, Share) and share.ranges:
+        settings = settings_of(options)
+        if reporter is not None:
+            settings = reporter.watching(settings)
         with shared_queue(options.access) as queue:
-            yield from rows(queue, share.ranges, settings_of(options))
+            yield from rows(queue, share.ranges, settings)
 
 
 class BatchReader(SentToWorkers, DataSourceReader):
@@ -360,8 +369,13 @@ class StreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailab
         return _planned(self._options, begin, end, bounds)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yields Arrow batches of about a megabyte."""
-        return _read(self._options, partition)
+        """Yields Arrow batches of about a megabyte, and reports gaps in the end."""
+        lost = partition.lost if isinstance(partition, Share) else ()
+        reporter = Reporter(source_of(self._options), lost)
+        try:
+            yield from _read(self._options, partition, reporter)
+        finally:
+            reporter.write()
 
     def worker_fields(self) -> dict[str, object]:
         """The fields that a worker needs: not the cursor."""
