@@ -166,6 +166,24 @@ def decode(data: bytes | bytearray | memoryview) -> dict[str, str]:
     return found
 
 
+_DIGITS_MAX: Final = 18
+
+
+def number_in(text: str | None) -> int | None:
+    """Read a number from a property that another program may have written.
+
+    Returns:
+        The number, at most 18 decimal digits without a sign, which fits into 64 bits everywhere;
+        None if the text is something else.
+
+    >>> number_in("17"), number_in("-1"), number_in("9" * 5_000), number_in(None)
+    (17, None, None, None)
+    """
+    if text is None or len(text) > _DIGITS_MAX or not text.isascii() or not text.isdecimal():
+        return None
+    return int(text)
+
+
 def aligned_values(texts: Sequence[bytes]) -> dict[bytes, list[bytes]] | None:
     r"""Decode the property texts of many messages at once, if all have the same names.
 

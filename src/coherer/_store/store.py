@@ -58,7 +58,7 @@ from coherer._store.model import (
 )
 from coherer._store.recovery import recover, verify
 from coherer._store.replica import Replica
-from coherer._store.retention import exceeds_limit, first_file_is_expired
+from coherer._store.retention import Holds, exceeds_limit, first_file_is_expired, next_to_go
 from coherer._store.topic_retention import TopicRetention
 from coherer.errors import ClosedError, StoreError, StoreFullError
 
@@ -79,6 +79,7 @@ class Store:
         directory: the directory of the store.
         log: the commit log, for reading.
         topic_retention: hides messages of topics with their own limits; only the writer calls it.
+        holds: who needs which records; their files are not deleted.
         options: the options; the retention may be replaced while the store is open.
         store_host: address and port that records carry as their store host.
         recovery: what `open` found and did.
@@ -117,6 +118,7 @@ class Store:
         )
         self._queues = self._queue_files.queues
         self.topic_retention = TopicRetention(log, self._queue_files)
+        self.holds = Holds(log)
         self._index: KeyIndex | None = None
         if options.index_enabled:
             self._index = KeyIndex(
@@ -525,10 +527,12 @@ class Store:
     def delete_expired(self, now_ms: int) -> int:
         """Delete the oldest log files by the retention options; return how many.
 
-        The file that is being written stays. Queue entries in memory are written and synced first,
-        because nothing could rebuild them. If that is impossible (the disk is full), the file is
-        kept: recovery would number the queues wrongly without it. If this thread must not wait for
-        the disk, call `flush_queues` in the other thread before.
+        The file that is being written stays, and so do files with records that are still needed
+        (`holds`). The log is synced first, because it may hold copies of records that are deleted.
+        Queue entries in memory are written and synced, because nothing could rebuild them. If that
+        is impossible (the disk is full), the file is kept: recovery would number the queues wrongly
+        without it. If this thread must not wait for the disk, call `flush_queues` in the other
+        thread before.
 
         Raises:
             StoreFullError: a file was kept because queue entries could not be written.
@@ -537,7 +541,8 @@ class Store:
         deleted = 0
         with translate_os_errors("delete old files"):
             try:
-                while first_file_is_expired(self._log, self.options, self._last_ms, now_ms):
+                while self.can_delete(now_ms):
+                    self.flush()
                     if self._log.segments[1].begin > (self._checkpointer.checkpoint.offset or 0):
                         self._flush_before_deletion()
                     self._log.drop_first()
@@ -559,6 +564,32 @@ class Store:
                 f"written: {error.text}",
                 hint="Free space on the disk; the files are then deleted by themselves.",
             ) from error
+
+    def can_delete(self, now_ms: int) -> bool:
+        """Whether the oldest log file has expired, and nobody needs a record of it.
+
+        Args:
+            now_ms: the time as for `delete_expired`.
+        """
+        log, holds = self._log, self.holds
+        holds.held_bytes, holds.held_by = 0, ""
+        if not first_file_is_expired(log, self.options, self._last_ms, now_ms):
+            return False
+        holds.held_by = holds.holder_before(log.segments[1].begin)
+        if holds.held_by:
+            to = next_to_go(log, self.options, self._last_ms, now_ms)
+            holds.held_bytes = to - log.begin
+        return not holds.held_by
+
+    def next_to_go(self, now_ms: int) -> int:
+        """Return the log offset before which all files will be deleted soon.
+
+        A holder that needs a record before this offset must store it again now.
+
+        Args:
+            now_ms: the time as for `delete_expired`.
+        """
+        return next_to_go(self._log, self.options, self._last_ms, now_ms)
 
     def delete_topic(self, topic: str) -> None:
         """Delete the queues of a topic. Its records are deleted with the log files later.

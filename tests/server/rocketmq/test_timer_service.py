@@ -15,6 +15,7 @@ from coherer import limits
 from coherer._record import layout
 from coherer._record.properties import decode, encode
 from coherer._record.system_topics import TIMER_TOPIC
+from coherer._rules.common.origins import Origin
 from coherer._rules.rocketmq.timers import MARKS, SLOT_MS, SLOTS, is_timed
 from coherer._server.core.core import Core
 from coherer._server.rocketmq.broker import timers
@@ -42,10 +43,15 @@ class Node:
         self.core = Core(self.store, clock.now_ms)
         self.service = TimerService(self.core)
 
-    def send(self, body: str, topic: str = "t", queue_id: int = 0, **properties: object) -> None:
+    async def send(
+        self, body: str, topic: str = "t", queue_id: int = 0, **properties: object
+    ) -> None:
         texts = {name: str(value) for name, value in properties.items()}
         draft = Draft(topic, queue_id, body.encode(), encode({"TAGS": "red", **texts}), 112_785)
-        self.store.append([self.service.schedule(draft)])
+        self.core.appender.submit(
+            [self.service.schedule(draft)], None, origin=Origin.ROCKETMQ_CLIENT
+        )
+        await self.core.appender.close()  # stores what is pending
 
     async def tick(self) -> None:
         """Tick until nothing more is stored; a tick passes a limited number of empty slots."""
@@ -102,12 +108,12 @@ async def node(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Node]:
 
 async def test_each_form_of_a_time(node: Node) -> None:
     now_ms = node.clock.now_ms()
-    node.send("seconds", TIMER_DELAY_SEC=2)
-    node.send("milliseconds", TIMER_DELAY_MS=700)
-    node.send("time", TIMER_DELIVER_MS=now_ms + 1_300)
-    node.send("seconds count first", TIMER_DELAY_SEC=3, TIMER_DELAY_MS=1, TIMER_DELIVER_MS=1)
-    node.send("past", TIMER_DELIVER_MS=now_ms - 1)
-    node.send("now", TIMER_DELAY_SEC=0)
+    await node.send("seconds", TIMER_DELAY_SEC=2)
+    await node.send("milliseconds", TIMER_DELAY_MS=700)
+    await node.send("time", TIMER_DELIVER_MS=now_ms + 1_300)
+    await node.send("seconds count first", TIMER_DELAY_SEC=3, TIMER_DELAY_MS=1, TIMER_DELIVER_MS=1)
+    await node.send("past", TIMER_DELIVER_MS=now_ms - 1)
+    await node.send("now", TIMER_DELAY_SEC=0)
     assert node.delivered() == ["past", "now"]
     seen: dict[str, int] = {}
     for _ in range(31):
@@ -123,7 +129,7 @@ async def test_each_form_of_a_time(node: Node) -> None:
 
 async def test_delivered_properties(node: Node) -> None:
     begin_ms = node.clock.now_ms()
-    node.send("m", "orders", 3, TIMER_DELAY_MS=250, UNIQ_KEY="0A", KEYS="k")
+    await node.send("m", "orders", 3, TIMER_DELAY_MS=250, UNIQ_KEY="0A", KEYS="k")
     await node.until(300)
     (found,) = node.records("orders", 3)
     properties = decode(found.properties)
@@ -145,7 +151,7 @@ async def test_delivered_properties(node: Node) -> None:
 
 async def test_order_is_that_of_time_and_then_of_arrival(node: Node) -> None:
     for number in range(300):
-        node.send(str(number), TIMER_DELAY_MS=10 * SLOT_MS - 1_000 * (number // 3))
+        await node.send(str(number), TIMER_DELAY_MS=10 * SLOT_MS - 1_000 * (number // 3))
     await node.until(10 * SLOT_MS, 10_000)
     order = sorted(range(300), key=lambda number: (-(number // 3), number))
     assert node.delivered() == [str(number) for number in order]
@@ -165,12 +171,12 @@ async def test_order_is_that_of_time_and_then_of_arrival(node: Node) -> None:
 )
 async def test_invalid_times_are_refused(node: Node, properties: dict[str, object]) -> None:
     with pytest.raises(Refusal, match="timer message illegal") as refused:
-        node.send("m", **properties)
+        await node.send("m", **properties)
     assert refused.value.code == 13
 
 
 async def test_three_days_to_the_millisecond(node: Node) -> None:
-    node.send("m", TIMER_DELAY_SEC=3 * 24 * 3600)
+    await node.send("m", TIMER_DELAY_SEC=3 * 24 * 3600)
     node.clock.advance(3 * DAY_MS - 1)
     await node.tick()
     assert node.delivered() == []
@@ -181,8 +187,8 @@ async def test_three_days_to_the_millisecond(node: Node) -> None:
 
 async def test_a_message_due_before_the_next_tick_is_exact(node: Node) -> None:
     arrived = asyncio.Event()
+    await node.send("m", TIMER_DELAY_MS=20)
     node.core.on_arrival(lambda *_: arrived.set())
-    node.send("m", TIMER_DELAY_MS=20)
     node.clock.advance(20)
     async with asyncio.timeout(5):
         await arrived.wait()
@@ -191,7 +197,7 @@ async def test_a_message_due_before_the_next_tick_is_exact(node: Node) -> None:
 
 async def test_a_kill_repeats_and_loses_nothing(node: Node) -> None:
     for number in range(50):
-        node.send(str(number), TIMER_DELAY_MS=1_000 + number * 100)
+        await node.send(str(number), TIMER_DELAY_MS=1_000 + number * 100)
     await node.until(3_000)
     before = node.delivered()
     assert before == [str(number) for number in range(21)]
@@ -203,7 +209,7 @@ async def test_a_kill_repeats_and_loses_nothing(node: Node) -> None:
 
 async def test_a_stop_of_days_is_made_up_for(node: Node) -> None:
     for hour in range(72):
-        node.send(str(hour), TIMER_DELAY_MS=hour * HOUR_MS + 1)
+        await node.send(str(hour), TIMER_DELAY_MS=hour * HOUR_MS + 1)
     other = node.killed("later")
     other.clock.advance(40 * DAY_MS)
     await other.tick()
@@ -214,13 +220,13 @@ async def test_a_stop_of_days_is_made_up_for(node: Node) -> None:
 async def test_the_slots_of_one_queue_do_not_mix(node: Node) -> None:
     # The second is due one whole round of the queues after the first.
     due_ms = node.clock.now_ms() + 2 * DAY_MS
-    node.send("first", TIMER_DELIVER_MS=due_ms)
+    await node.send("first", TIMER_DELIVER_MS=due_ms)
     node.clock.advance(DAY_MS)
-    node.send("second", TIMER_DELIVER_MS=due_ms + SLOTS * SLOT_MS - 2 * DAY_MS)
+    await node.send("second", TIMER_DELIVER_MS=due_ms + SLOTS * SLOT_MS - 2 * DAY_MS)
     node.clock.set(due_ms)
     await node.tick()
     assert "first" in node.delivered()
-    node.send("third", TIMER_DELIVER_MS=due_ms + DAY_MS)
+    await node.send("third", TIMER_DELIVER_MS=due_ms + DAY_MS)
     other = node.killed("killed")
     await other.tick()
     await other.until(SLOTS * SLOT_MS, SLOT_MS)
@@ -231,15 +237,15 @@ async def test_the_slots_of_one_queue_do_not_mix(node: Node) -> None:
 @pytest.mark.parametrize("restart", [False, True])
 async def test_the_clock_is_set_back(node: Node, *, restart: bool) -> None:
     clock, begin_ms = node.clock, node.clock.now_ms()
-    node.send("one", TIMER_DELIVER_MS=begin_ms + 2 * HOUR_MS)
-    node.send("late", TIMER_DELIVER_MS=begin_ms + 5 * HOUR_MS)
+    await node.send("one", TIMER_DELIVER_MS=begin_ms + 2 * HOUR_MS)
+    await node.send("late", TIMER_DELIVER_MS=begin_ms + 5 * HOUR_MS)
     clock.advance(3 * HOUR_MS)
     await node.tick()
     assert node.delivered() == ["one"]
     clock.set(begin_ms)
     # The time of this one was passed once already.
-    node.send("two", TIMER_DELIVER_MS=begin_ms + HOUR_MS)
-    node.send("three", TIMER_DELIVER_MS=begin_ms + 2 * HOUR_MS)
+    await node.send("two", TIMER_DELIVER_MS=begin_ms + HOUR_MS)
+    await node.send("three", TIMER_DELIVER_MS=begin_ms + 2 * HOUR_MS)
     here = node.killed("killed") if restart else node
     await here.until(30 * 60_000, 60_000)
     assert here.delivered() == ["one"]
@@ -254,12 +260,12 @@ async def test_the_clock_is_set_back(node: Node, *, restart: bool) -> None:
 
 
 async def test_the_clock_is_set_forward(node: Node) -> None:
-    node.send("one", TIMER_DELAY_SEC=3600)
+    await node.send("one", TIMER_DELAY_SEC=3600)
     node.clock.advance(365 * DAY_MS)
     await node.tick()
     assert node.delivered() == ["one"]
     node.clock.set(node.clock.now_ms() - 365 * DAY_MS)
-    node.send("two", TIMER_DELAY_SEC=1)
+    await node.send("two", TIMER_DELAY_SEC=1)
     await node.until(2_000)
     assert node.delivered() == ["one", "two"]
 
@@ -282,7 +288,7 @@ async def test_each_message_is_delivered_once_and_never_early(
             for number in range(chance.randrange(8)):
                 body = f"{step}-{number}"
                 due[body] = clock.now_ms() + chance.randrange(1, delay_ms)
-                node.send(body, TIMER_DELIVER_MS=due[body])
+                await node.send(body, TIMER_DELIVER_MS=due[body])
         elif kind < 0.9:
             clock.advance(chance.choice([10, 1_000, SLOT_MS, 4 * HOUR_MS]))
         elif kind < 0.95:
@@ -306,8 +312,8 @@ async def test_each_message_is_delivered_once_and_never_early(
 
 
 async def test_queues_that_are_rebuilt_from_the_log(node: Node) -> None:
-    node.send("one", TIMER_DELAY_SEC=1)
-    node.send("two", TIMER_DELAY_SEC=3600)
+    await node.send("one", TIMER_DELAY_SEC=1)
+    await node.send("two", TIMER_DELAY_SEC=3600)
     await node.until(1_000)
     copy = node.copy("without")
     shutil.rmtree(copy / "consumequeue")
@@ -318,8 +324,8 @@ async def test_queues_that_are_rebuilt_from_the_log(node: Node) -> None:
 
 
 async def test_a_slave_knows_the_deliveries_of_its_master(node: Node, tmp_path: Path) -> None:
-    node.send("one", TIMER_DELAY_SEC=1)
-    node.send("two", TIMER_DELAY_SEC=3600)
+    await node.send("one", TIMER_DELAY_SEC=1)
+    await node.send("two", TIMER_DELAY_SEC=3600)
     await node.until(1_000)
     slave = Store.open(tmp_path / "slave", OPTIONS, now_ms=node.clock.now_ms)
     slave.append_raw(0, bytes(node.store.read_raw(0, 1 << 20)))
@@ -355,10 +361,11 @@ async def test_messages_wait_longer_than_the_log_keeps(
     )
     node = Node(tmp_path / "store", clock, options)
     for number in range(20):
-        node.send(str(number), TIMER_DELAY_MS=3 * DAY_MS - number)
+        await node.send(str(number), TIMER_DELAY_MS=3 * DAY_MS - number)
     for _ in range(3 * 24 * 4 - 1):
         clock.advance(HOUR_MS // 4)
         node.store.append([Draft("other", 0, bytes(900), b"") for _ in range(5)])
+        node.store.flush()
         await node.tick()
         node.core.clean()
     assert node.store.min_offset > 100_000  # the files of the beginning are gone
@@ -376,11 +383,11 @@ async def test_no_more_than_a_slot_can_hold(node: Node, monkeypatch: pytest.Monk
     monkeypatch.setattr(limits, "TIMER_SLOT_MESSAGES_MAX", 3)
     due_ms = (node.clock.now_ms() // SLOT_MS + 5) * SLOT_MS
     for _ in range(3):
-        node.send("m", TIMER_DELIVER_MS=due_ms)
+        await node.send("m", TIMER_DELIVER_MS=due_ms)
     with pytest.raises(Refusal, match="flow control") as refused:
-        node.send("m", TIMER_DELIVER_MS=due_ms + SLOT_MS - 1)
+        await node.send("m", TIMER_DELIVER_MS=due_ms + SLOT_MS - 1)
     assert refused.value.code == 1
-    node.send("m", TIMER_DELIVER_MS=due_ms + SLOT_MS)
+    await node.send("m", TIMER_DELIVER_MS=due_ms + SLOT_MS)
     node.clock.set(due_ms + SLOT_MS)
     await node.tick()
     assert len(node.delivered()) == 4
@@ -389,7 +396,7 @@ async def test_no_more_than_a_slot_can_hold(node: Node, monkeypatch: pytest.Monk
 async def test_a_full_disk_delays_and_loses_nothing(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node.send("m", TIMER_DELAY_SEC=1)
+    await node.send("m", TIMER_DELAY_SEC=1)
     node.clock.advance(1_000)
     with monkeypatch.context() as full:
 
@@ -409,8 +416,8 @@ async def test_a_message_without_a_valid_destination_is_skipped(node: Node) -> N
     for text in ({}, {"REAL_TOPIC": "../x", "REAL_QID": "0"}, {"REAL_TOPIC": "t"}):
         properties = encode({"TIMER_OUT_MS": str(due_ms), **text})
         node.store.append([Draft(TIMER_TOPIC, queue, b"bad", properties, due_ms)])
-    node.send("half", topic="RMQ_SYS_TRANS_HALF_TOPIC", TIMER_DELAY_SEC=1)
-    node.send("good", TIMER_DELAY_SEC=1)
+    await node.send("half", topic="RMQ_SYS_TRANS_HALF_TOPIC", TIMER_DELAY_SEC=1)
+    await node.send("good", TIMER_DELAY_SEC=1)
     node.store.append([Draft(TIMER_TOPIC, MARKS, b"no mark", b"")])
     await node.until(1_000)
     assert node.delivered() == ["good"]
@@ -419,7 +426,7 @@ async def test_a_message_without_a_valid_destination_is_skipped(node: Node) -> N
 
 async def test_properties_without_room_for_more(node: Node) -> None:
     text = "x" * (limits.PROPERTIES_BYTES_MAX - 120)
-    node.send("m", TIMER_DELAY_SEC=1, p=text)
-    node.send("n", TIMER_DELAY_SEC=1)
+    await node.send("m", TIMER_DELAY_SEC=1, p=text)
+    await node.send("n", TIMER_DELAY_SEC=1)
     await node.until(1_000)
     assert node.delivered() == ["m", "n"]

@@ -49,7 +49,7 @@ class Origin(enum.Enum):
 _OWN: Final[Mapping[Origin, frozenset[str]]] = {
     Origin.ROCKETMQ_CLIENT: frozenset(),
     Origin.TUBEMQ_CLIENT: frozenset(),
-    Origin.DELAYS: frozenset(),
+    Origin.DELAYS: frozenset((TIMER_TOPIC,)),
     Origin.TIMERS: frozenset((TIMER_TOPIC,)),
     Origin.TRANSACTIONS: frozenset((HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC)),
     Origin.PULLS: frozenset((OFFSET_MOVED_TOPIC,)),

@@ -9,6 +9,10 @@ arrival, so each level needs only one offset: the next entry to deliver.
 `delayOffset.json` holds these offsets. After a burst Java 4.9.3 writes wrong ones (the offset where
 it began to read, plus one), so that a restart delivers messages twice. Here the offset always
 points behind the last delivered message.
+
+The file is written every few seconds. So that a crash repeats no delivery, the offsets are also in
+the log: a *mark* is a message in queue `MARKS` of the timer topic, stored atomically with the
+messages whose delivery it records. Java's brokers do not know this queue and use the file.
 """
 
 from __future__ import annotations
@@ -30,14 +34,18 @@ from coherer._record.properties import (
     index_keys,
     tag_code,
 )
-from coherer._record.system_topics import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from coherer._record.system_topics import DELAY_LEVELS_MS, SCHEDULE_TOPIC, TIMER_TOPIC
 from coherer._rules.common.java_json import quote_keys
 from coherer._rules.common.origins import destination
+from coherer._rules.rocketmq import timers
 from coherer._store.clock_history import ClockHistory
 from coherer._store.model import Draft, QueueEntry
 from coherer.errors import DamagedStoreError, UsageError
 
 _MARK: Final = b"DELAY\x01"
+
+MARKS: Final = timers.MARKS + 1
+"""The queue of the marks, in the timer topic."""
 
 
 def delay_level(properties: bytes) -> int:
@@ -194,6 +202,28 @@ class DelayPositions:
             offset = min(max(self[level], first), end)
             if offset != self[level]:
                 self._offsets[level] = offset
+
+    def copy(self) -> DelayPositions:
+        """A copy, which changes on its own."""
+        return DelayPositions(self._offsets)
+
+    def advance(self, others: DelayPositions) -> None:
+        """Move to other offsets where those are further."""
+        for level, offset in others._offsets.items():
+            self._offsets[level] = max(offset, self[level])
+
+    def mark(self, host: bytes, now_ms: int) -> Draft:
+        """The message that records these offsets in the log.
+
+        Args:
+            host: this broker's address as in records.
+            now_ms: the time.
+
+        >>> made = DelayPositions({3: 8}).mark(bytes(8), 0)
+        >>> made.queue_id, made.body
+        (1001, b'{"offsetTable":{3:8}}')
+        """
+        return Draft(TIMER_TOPIC, MARKS, self.dump(), b"", born_ms=now_ms, born_host=host)
 
     def dump(self) -> bytes:
         """The file's content as Java writes it: the levels are unquoted keys."""

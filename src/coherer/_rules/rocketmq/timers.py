@@ -13,6 +13,7 @@ Deliveries are also recorded in the log, by *marks*: a mark is a message in queu
 timer topic, stored atomically with the messages whose delivery it records. The newest mark holds
 the whole `Progress`, so that a crash neither loses nor repeats a delivery. When retention has
 deleted the newest mark, it has also deleted the messages covered by it, because they lie before it.
+A message that still waits when its file is to be deleted is stored again first (`rolled`).
 
 Due times are wall time: if the clock jumps, messages become due earlier or later. No message is
 lost, because `Progress` records not only up to which time messages are delivered, but also for
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
@@ -44,6 +45,7 @@ from coherer._record.properties import (
     decode,
     encode,
     index_keys,
+    number_in,
     tag_code,
 )
 from coherer._record.system_topics import TIMER_TOPIC
@@ -177,11 +179,11 @@ def waiting(draft: Draft, due_ms: int) -> Draft:
 def rolled(record: Record) -> Draft | None:
     """Copy a waiting message for the end of the log; None if it is not a waiting message."""
     properties = decode(record.properties)
-    due_ms = _number(properties.get(TIMER_OUT_MS))
+    due_ms = number_in(properties.get(TIMER_OUT_MS))
     if due_ms is None:
         return None
     properties.setdefault(TIMER_ENQUEUE_MS, str(record.store_ms))
-    properties[TIMER_ROLLS] = str((_number(properties.get(TIMER_ROLLS)) or 0) + 1)
+    properties[TIMER_ROLLS] = str((number_in(properties.get(TIMER_ROLLS)) or 0) + 1)
     text = _text(properties) or record.properties
     return _copy(record, TIMER_TOPIC, slot_of(due_ms) % SLOTS, text, due_ms)
 
@@ -232,10 +234,6 @@ def _copy(record: Record, topic: str, queue_id: int, text: bytes, code: int) -> 
     )
 
 
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdecimal() else None
-
-
 class TimedEntry(msgspec.Struct, frozen=True, order=True):
     """A waiting message: when it is due, and its offset in the log."""
 
@@ -262,16 +260,19 @@ class TimedEntry(msgspec.Struct, frozen=True, order=True):
             return cls(entry.code, entry.physical_offset)
         if properties is None:
             return None
-        due_ms = _number(decode(properties).get(TIMER_OUT_MS))
+        due_ms = number_in(decode(properties).get(TIMER_OUT_MS))
         return None if due_ms is None else cls(due_ms, entry.physical_offset)
+
+
+_Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
 class _Step(msgspec.Struct, frozen=True, array_like=True):
     """Messages stored before `log_offset` are delivered up to (`due_ms`, `offset`)."""
 
-    due_ms: int
-    offset: int
-    log_offset: int
+    due_ms: _Number
+    offset: _Number
+    log_offset: _Number
 
 
 class Progress(msgspec.Struct, frozen=True, rename="camel"):
@@ -296,7 +297,7 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
     """
 
     steps: tuple[_Step, ...] = ()
-    rolled_to: int = 0
+    rolled_to: _Number = 0
 
     def has(self, entry: TimedEntry) -> bool:
         """Whether a message is delivered or stored again."""

@@ -20,6 +20,7 @@ from coherer._rules.rocketmq.groups import Group, GroupTable
 from coherer._server.core.appending import Appender, Arrived, Flusher
 from coherer._server.core.counters import Counters
 from coherer._server.core.deferred_saver import DeferredSaver
+from coherer._server.core.foreign import ForeignRecords
 from coherer._store import AppendResult, Draft, DraftBatch, Store
 from coherer._store.files import translate_os_errors
 from coherer._store.topic_retention import TopicLimit
@@ -59,6 +60,7 @@ class Core:
         flusher: the thread that waits for the disk.
         appender: stores messages.
         counters: counts messages that are stored and read.
+        foreign: reads records of system topics, which another program may have written.
         files: writes the files of `config/`; await `files.flush` before a change is acknowledged.
     """
 
@@ -71,6 +73,7 @@ class Core:
         group_idle_ms: int = GROUP_IDLE_MS,
     ) -> None:
         self.store = store
+        self.foreign = ForeignRecords(store)
         self.files = DeferredSaver(self._write_file)
         self.now_ms = now_ms
         self.wall_ms = wall_ms or now_ms
@@ -238,8 +241,9 @@ class Core:
             StoreError: the disk failed.
         """
         if self.store.exceeds_size_limit:
-            with suppress(StoreFullError):  # deleting frees the space
-                await self.flusher.run(self.store.flush_queues)  # so that deleting does not wait
+            if self.store.can_delete(self.retention_ms()):
+                with suppress(StoreFullError):  # deleting frees the space
+                    await self.flusher.run(self.store.flush_queues)  # so that deleting is fast
             self.delete_expired()
 
     def clean(self) -> None:
@@ -257,10 +261,27 @@ class Core:
         Raises:
             StoreError: the disk failed.
         """
-        # Setting the clock forward must not delete young messages.
-        deleted = self.store.delete_expired(min(self.now_ms(), self.wall_ms()))
+        holds = self.store.holds
+        deleted = self.store.delete_expired(self.retention_ms())
         if deleted:
             _log.info("Deleted %d expired files of the log", deleted)
+        if holds.held_bytes > self.store.segment_bytes:  # carrying forward does not keep up
+            _log.warning(
+                "%d bytes of old log files are not deleted, because they hold %s. The log grows "
+                "beyond its retention until these are delivered.",
+                holds.held_bytes,
+                holds.held_by,
+                about=holds.held_by,
+            )
+
+    def retention_ms(self) -> int:
+        """The time by which messages expire: setting the clock forward deletes no young ones."""
+        return min(self.now_ms(), self.wall_ms())
+
+    @property
+    def next_to_go(self) -> int:
+        """The log offset before which waiting messages must be stored again."""
+        return min(self.store.next_to_go(self.retention_ms()), self.store.durable_offset)
 
     def hide_expired(self, limits: Mapping[str, TopicLimit]) -> None:
         """Hide messages of topics that have their own limits; call it every few seconds.
@@ -270,9 +291,7 @@ class Core:
         """
         if limits:
             with translate_os_errors("read the consume queues"):
-                # As in `clean`: setting the clock forward must not hide young messages.
-                now_ms = min(self.now_ms(), self.wall_ms())
-                self.store.topic_retention.apply(limits, now_ms)
+                self.store.topic_retention.apply(limits, self.retention_ms())
 
     async def close(self) -> None:
         """Store and answer submitted messages, after the servers of both protocols have closed.

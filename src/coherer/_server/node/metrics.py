@@ -155,6 +155,14 @@ FAMILIES: Final = (
     Family("counter", "coherer_broker_restarts_total", "With --brokers: restarts of the broker."),
     Family("gauge", "coherer_silent_consumers", "Consumers that do not answer, by group."),
     Family("counter", "coherer_upkeep_failures_total", "Failures of each step of periodic work."),
+    Family(
+        "gauge", "coherer_retention_held_bytes",
+        "Bytes of expired log files that are kept because messages in them still wait.",
+    ),
+    Family(
+        "counter", "coherer_bad_system_records_total",
+        "Records of system topics that were passed over because they are lost or invalid.",
+    ),
     Family("gauge", "coherer_store_writable", "1 if messages can be stored, otherwise 0."),
 )  # fmt: skip
 """All metrics, in the order of the text."""
@@ -384,9 +392,12 @@ def _storage(core: Core, page: Page) -> None:
         "coherer_damaged_bytes": sum(one.end - one.begin for one in store.log.damage),
         "coherer_damaged_records": store.recovery.lost,
         "coherer_retention_limit_bytes": store.options.retention_bytes,
+        "coherer_retention_held_bytes": store.holds.held_bytes,
         "coherer_store_writable": int(writable),
     }.items():
         page.add(name, value)
+    for topic, count in core.foreign.bad.items():
+        page.add("coherer_bad_system_records_total", count, _text({"topic": topic}))
     with suppress(OSError):  # then the size is unknown
         disk = shutil.disk_usage(store.directory)
         page.add("coherer_disk_bytes", disk.total)

@@ -68,10 +68,10 @@ class RocketBroker:
         if access is not None:
             self.state.forbid, self.state.permits = access.forbid, access.permits
         self.clients = ClientHandler(self.state)
-        self.timers = TimerService(core)
+        self.timers = TimerService(core, is_slave=lambda: self.state.is_slave)
         self.sends = SendHandler(self.state, self.timers)
         self.pulls = PullHandler(self.state)
-        self.delays = DelayService(core, core.store.options.delay_levels_ms)
+        self.delays = DelayService(core, core.store.options.delay_levels_ms, self.timers)
         self.calls = ClientCalls(self.state)
         self.transactions = self._open_transactions(options)
         requests = {

@@ -3,14 +3,22 @@
 See docs/protocol/rocketmq.md, section 6.6.
 
 `tick`, called ten times a second, reads each level's next entries. Due messages are stored in their
-real queue, and the level's offset advances behind them. Each level has one delivery in progress at
-a time, so that its messages keep their order. A burst is delivered in pieces, one per iteration of
+real queue, and the level's offset advances behind them. One delivery is in progress at a time, so
+that the messages of a level keep their order. A burst is delivered in pieces, one per iteration of
 the event loop. A delivery that failed is retried by the next tick.
 
-Setting the machine's clock does not make messages early or late (`_rules.rocketmq.delays.due_ms`).
+Invariants:
 
-The offsets are written every few seconds. The store makes the delivered messages that they cover
-durable first (`Store.save_config`): a power cut can repeat deliveries, but loses none.
+* Messages are delivered once, also if the process is killed: each delivery is stored together with
+  a mark of the levels' offsets, in one append, and the newest mark counts at the start. (A power
+  cut can tear the last append. It can repeat this one delivery, and loses none.) The offsets are
+  also written to a file every few seconds, for Java's brokers; the store makes the delivered
+  messages that they cover durable first (`Store.save_config`).
+* Retention keeps the file of the first message that waits (`coherer._store.retention`). Messages in
+  files that are to be deleted soon are carried forward: they become timed messages that are due at
+  the same time.
+
+Setting the machine's clock does not make messages early or late (`_rules.rocketmq.delays.due_ms`).
 """
 
 from __future__ import annotations
@@ -18,25 +26,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from coherer import limits
 from coherer._common.logs import Log
-from coherer._record.layout import decode
-from coherer._record.system_topics import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from coherer._record.layout import Record
+from coherer._record.system_topics import DELAY_LEVELS_MS, SCHEDULE_TOPIC, TIMER_TOPIC
 from coherer._rules.common.origins import Origin
-from coherer._rules.rocketmq.delays import (
-    DelayPositions,
-    due_count,
-    due_ms,
-    released,
-)
+from coherer._rules.rocketmq.delays import MARKS, DelayPositions, due_count, due_ms, released
 from coherer._server.core.core import Core
+from coherer._server.core.foreign import deliverable
 from coherer._server.rocketmq.remoting import Channel
 from coherer._store import AppendResult, Draft, QueueEntry
-from coherer._store.consume_queue import BLANK_SIZE, is_valid_queue
+from coherer._store.consume_queue import BLANK_SIZE
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.command import Command
-from coherer.errors import CohererError
+from coherer.errors import CohererError, UsageError
+
+if TYPE_CHECKING:
+    from coherer._server.rocketmq.broker.timers import TimerService
 
 _log = Log(logging.getLogger(__name__))
 
@@ -46,38 +54,73 @@ BYTES_AT_ONCE: Final = 4 * 1024 * 1024
 """The size of one delivery, so that other work can run in between."""
 
 
+class _Delivery:
+    """The messages of one append.
+
+    Args:
+        positions: the levels' offsets before it.
+        at_once: the largest number of messages.
+    """
+
+    def __init__(self, positions: DelayPositions, at_once: int) -> None:
+        self.before = positions
+        self.positions = positions.copy()
+        self.drafts: list[Draft] = []
+        self.size = 0
+        self._at_once = at_once
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.drafts) >= self._at_once or self.size >= BYTES_AT_ONCE
+
+    def add(self, level: int, entry: QueueEntry, draft: Draft | None) -> None:
+        """Add the message of a level's next entry; None if it is bad and passed over."""
+        self.positions[level] = entry.offset + 1
+        if draft is not None:
+            self.drafts.append(draft)
+            self.size += entry.size_bytes
+
+
 class DelayService:
     """The delayed messages of a broker.
 
     Args:
         core: the core of the node.
         levels_ms: the delays of the levels; those of the store's options.
+        timers: takes messages whose files are to be deleted; None to keep the files.
 
     Attributes:
         positions: the next entry to deliver, by level.
     """
 
-    def __init__(self, core: Core, levels_ms: Sequence[int] = DELAY_LEVELS_MS) -> None:
+    def __init__(
+        self,
+        core: Core,
+        levels_ms: Sequence[int] = DELAY_LEVELS_MS,
+        timers: TimerService | None = None,
+    ) -> None:
         self._core = core
         self._levels_ms = levels_ms
-        self._busy: set[int] = set()
-        self._stopped = False
+        self._timers = timers
+        self._busy = self._stopped = False
+        self._at_once = ENTRIES_AT_ONCE
+        self._turn = 0  # the level that is looked at first
+        self._carried_to = 0  # nothing waits before this log offset
         self._next_ms: dict[int, int] = {}  # by level: when the entry at its position is due
         self.positions = DelayPositions()
         self.load()
+        core.store.holds.add("delayed messages", self._needed)
 
     def load(self) -> None:
-        """Read the offsets from their file.
+        """Read the offsets from their file and from the newest mark.
 
         Raises:
             StoreError: the file cannot be read.
         """
         found = self._core.store.read_config(DELAY_FILE, DelayPositions.load)
-        self.positions = DelayPositions() if found is None else found
-        loaded = self.positions.dump()
-        self.positions.correct(self._range_of, len(self._levels_ms))
+        loaded = (found or DelayPositions()).dump()
+        self.follow(loaded)
         self._core.corrected(DELAY_FILE, loaded, self.positions.dump())
-        self._next_ms.clear()
 
     def follow(self, data: bytes) -> None:
         """Take the offsets from a master's response to GET_ALL_DELAY_OFFSET (45).
@@ -86,20 +129,32 @@ class DelayService:
             DamagedStoreError: the response is invalid.
         """
         self.positions = DelayPositions.load(data)
+        self._read_mark()
+        self._next_ms.clear()
 
     def all_offsets(self, _: Channel, request: Command) -> Command:  # noqa: ARG002
         """GET_ALL_DELAY_OFFSET (45): the offsets of the delivered messages of each level."""
         return Command(ResponseCode.SUCCESS, body=self.positions.dump())
 
     def tick(self) -> None:
-        """Deliver what is due."""
+        """Deliver what is due, and carry forward what waits in files that will be deleted soon."""
+        if self._busy or self._stopped:
+            return
+        delivery = _Delivery(self.positions, self._at_once)
         now_ms = self._core.now_ms()
-        for level, delay_ms in enumerate(self._levels_ms, 1):
-            if level in self._busy:
-                continue
+        levels = range(1, len(self._levels_ms) + 1)
+        for level in (*levels[self._turn :], *levels[: self._turn]):
             next_ms = self._next_ms.get(level)
             if next_ms is None or now_ms >= next_ms:
-                self._deliver(level, delay_ms, now_ms)
+                self._gather(delivery, level, now_ms)
+            if delivery.is_full:
+                self._turn = level % len(levels)
+                break
+        if delivery.drafts:
+            self._submit(delivery)
+        else:
+            self.positions = delivery.positions
+            self._carry(now_ms)
 
     def save(self) -> None:
         """Write the offsets if they have changed; call it every few seconds, and at the end."""
@@ -111,74 +166,123 @@ class DelayService:
 
     # -- inside
 
-    def _range_of(self, level: int) -> tuple[int, int]:
-        return self._core.store.queue_range(SCHEDULE_TOPIC, level - 1)
-
-    def _deliver(self, level: int, delay_ms: int, now_ms: int) -> None:
-        first, end = self._range_of(level)
-        at = max(self.positions[level], first)
+    def _entries(self, level: int, position: int, count: int) -> list[QueueEntry]:
+        first, end = self._core.store.queue_range(SCHEDULE_TOPIC, level - 1)
+        at = max(position, first)
         if at >= end:
-            return
-        entries = self._core.store.entries(SCHEDULE_TOPIC, level - 1, at, ENTRIES_AT_ONCE)
-        times = self._core.store.clock_history
+            return []
+        return self._core.store.entries(SCHEDULE_TOPIC, level - 1, at, count)
+
+    def _gather(self, delivery: _Delivery, level: int, now_ms: int) -> None:
+        """Add a level's due messages to a delivery, as long as there is room."""
+        entries = self._entries(level, self.positions[level], self._at_once)
+        times, delay_ms = self._core.store.clock_history, self._levels_ms[level - 1]
         count, next_ms = due_count(entries, now_ms, lambda entry: due_ms(entry, times, delay_ms))
-        if next_ms is not None:
+        if count == 0 and next_ms is not None:
             self._next_ms[level] = next_ms
-        if count == 0:
             return
         self._next_ms.pop(level, None)
-        drafts, following = self._gather(entries[:count])
-        if not drafts:
-            self.positions[level] = following
-            return
-        self._busy.add(level)
+        for entry in entries[:count]:
+            if delivery.is_full:
+                break
+            delivery.add(level, entry, self._released(entry))
+
+    def _submit(self, delivery: _Delivery) -> None:
+        """Store messages, and the mark that records their delivery."""
+        core = self._core
+        core.topics.ensure_topic(TIMER_TOPIC, 1, core.now_ms())
+        mark = delivery.positions.mark(core.store.store_host, core.wall_ms())
+        self._busy = True
 
         def done(outcome: Sequence[AppendResult] | CohererError, _: int) -> None:
-            self._busy.discard(level)
-            if isinstance(outcome, CohererError):
-                _log.warning("Messages of delay level %d are late: %s", level, outcome, about=level)
+            self._busy = False
+            if isinstance(outcome, UsageError) and len(delivery.drafts) == 1:
+                _log.error("A delayed message could not be delivered: %s", outcome)
+                self.positions = delivery.positions
+            elif isinstance(outcome, CohererError):
+                _log.warning("Delayed messages are late: %s", outcome, about=type(outcome))
+                if isinstance(outcome, UsageError):
+                    self._at_once = 1  # to find the one that cannot be stored
+                return
             else:
-                self.positions[level] = following
-                if following < end:
-                    asyncio.get_running_loop().call_soon(self._go_on, level, delay_ms)
+                self.positions = delivery.positions
+                self._at_once = ENTRIES_AT_ONCE
+            asyncio.get_running_loop().call_soon(self.tick)
 
-        self._core.appender.submit(drafts, done, origin=Origin.DELAYS, wait_durable=False)
-
-    def _go_on(self, level: int, delay_ms: int) -> None:
-        """Deliver more after other work has run."""
-        if not self._stopped and level not in self._busy:
-            self._deliver(level, delay_ms, self._core.now_ms())
-
-    def _gather(self, entries: Sequence[QueueEntry]) -> tuple[list[Draft], int]:
-        """The drafts for the first of these entries, and the offset to continue from."""
-        drafts: list[Draft] = []
-        budget = BYTES_AT_ONCE
-        for entry in entries:
-            budget -= entry.size_bytes if entry.size_bytes != BLANK_SIZE else 0
-            if budget < 0 and drafts:
-                return drafts, entry.offset
-            draft = self._released(entry)
-            if draft is not None:
-                drafts.append(draft)
-        return drafts, entries[-1].offset + 1
+        core.appender.submit(
+            delivery.drafts, done, origin=Origin.DELAYS, own=[mark], wait_durable=False
+        )
 
     def _released(self, entry: QueueEntry) -> Draft | None:
         if entry.size_bytes == BLANK_SIZE:
             return None
-        record = self._core.store.record_at(entry.physical_offset)
-        if record is None:
-            _log.error(
-                "The delayed message at log offset %d is lost",
-                entry.physical_offset,
-                about=DELAY_FILE,
-            )
-            return None
-        draft = released(decode(record, check_crc=False))
-        if draft is None or not is_valid_queue(draft.topic, draft.queue_id):
-            _log.error(
-                "The delayed message at log offset %d has no valid destination",
-                entry.physical_offset,
-                about=DELAY_FILE,
-            )
-            return None
-        return draft
+        return self._core.foreign.at(
+            SCHEDULE_TOPIC, entry.physical_offset, lambda record: deliverable(released(record))
+        )
+
+    def _read_mark(self) -> None:
+        """Move to the offsets of the newest mark where those are further."""
+        store = self._core.store
+        found = self._core.foreign.newest(TIMER_TOPIC, MARKS, self._mark_of)
+        if found is not None:
+            self.positions.advance(found)
+        self.positions.correct(
+            lambda level: store.queue_range(SCHEDULE_TOPIC, level - 1), len(self._levels_ms)
+        )
+
+    def _mark_of(self, record: Record) -> DelayPositions | None:
+        """The offsets in a mark; it can only speak about messages that were stored before it."""
+        store, found = self._core.store, DelayPositions.load(bytes(record.body))
+        for level in range(1, len(self._levels_ms) + 1):
+            if found[level] > store.queue_range(SCHEDULE_TOPIC, level - 1)[1]:
+                return None
+            last = store.place_of(SCHEDULE_TOPIC, level - 1, found[level] - 1)
+            if last is not None and last >= record.physical_offset:
+                return None
+        return found
+
+    # -- keeping messages whose files would be deleted
+
+    def _needed(self) -> int | None:
+        """The log offset of the first message that waits."""
+        found: list[int] = []
+        for level in range(1, len(self._levels_ms) + 1):
+            entries = self._entries(level, self.positions[level], ENTRIES_AT_ONCE)
+            real = [entry.physical_offset for entry in entries if entry.size_bytes != BLANK_SIZE]
+            found += real[:1] or ([0] if entries else [])
+        return min(found, default=None)
+
+    def _carry(self, now_ms: int) -> None:
+        """Turn messages into timed ones that wait in files which will be deleted soon."""
+        timers, to = self._timers, self._core.next_to_go
+        if timers is None or to <= self._carried_to:
+            return
+        delivery = _Delivery(self.positions, self._at_once)
+        is_all = True
+        for level in range(1, len(self._levels_ms) + 1):
+            is_all = self._carry_level(delivery, timers, level, to, now_ms) and is_all
+        if not delivery.drafts:
+            self.positions = delivery.positions
+            self._carried_to = to if is_all else self._carried_to
+        elif self._core.store.holds.may_carry(delivery.size):
+            self._submit(delivery)
+
+    def _carry_level(
+        self, delivery: _Delivery, timers: TimerService, level: int, to: int, now_ms: int
+    ) -> bool:
+        """Add a level's messages before a log offset; returns whether none is left."""
+        times, delay_ms = self._core.store.clock_history, self._levels_ms[level - 1]
+        for entry in self._entries(level, delivery.positions[level], ENTRIES_AT_ONCE):
+            if entry.size_bytes != BLANK_SIZE and entry.physical_offset >= to:
+                return True
+            wait_ms = max(due_ms(entry, times, delay_ms) - now_ms, 0)
+            if delivery.is_full or wait_ms > limits.TIMER_DELAY_MS_MAX:
+                return False
+            draft = self._released(entry)
+            if draft is not None:
+                draft = timers.hold_back(draft, self._core.wall_ms() + wait_ms)
+                if draft is None:  # too many timed messages are due then
+                    return False
+            delivery.add(level, entry, draft)
+        following = self._entries(level, delivery.positions[level], 1)
+        return not following

@@ -7,9 +7,14 @@ A message that is due before the next tick gets a timer of the event loop, so th
 exact to a few milliseconds. After a long stop, the past slots are processed one after the other:
 memory never holds more than two slots, with `limits.TIMER_SLOT_MESSAGES_MAX` entries each.
 
-Retention deletes the oldest files of the log. Messages that still wait after half of the retention
-(in time or bytes) are stored again at the end of the log. So a message may wait for three days in a
-log that keeps less.
+Invariants:
+
+* A slot is passed only when all of its messages are delivered. A message that becomes visible in a
+  slot that was passed takes delivery back to that slot: `_arrived` looks at what was stored, not at
+  what is going to be stored.
+* Retention keeps the file of the first message that waits (`coherer._store.retention`). Messages in
+  files that are to be deleted soon are stored again at the end of the log, together with a mark. So
+  a message may wait for three days in a log that keeps less.
 """
 
 from __future__ import annotations
@@ -17,13 +22,12 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from coherer import limits
-from coherer._common.clock import IntervalTimer
 from coherer._common.logs import Log
-from coherer._record.layout import body_of, decode, properties_of, store_ms_of
+from coherer._record.layout import Record, properties_of
 from coherer._record.system_topics import TIMER_TOPIC
 from coherer._rules.common.origins import Origin
 from coherer._rules.rocketmq.timers import (
@@ -42,9 +46,10 @@ from coherer._rules.rocketmq.timers import (
     waiting,
 )
 from coherer._server.core.core import Core
+from coherer._server.core.foreign import deliverable
 from coherer._server.rocketmq.remoting import Refusal
-from coherer._store import AppendResult, Draft, Store
-from coherer._store.consume_queue import BLANK_SIZE, is_valid_queue
+from coherer._store import AppendResult, Draft, DraftBatch, Store
+from coherer._store.consume_queue import BLANK_SIZE
 from coherer._store.model import QueueEntry
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer.errors import CohererError, UsageError
@@ -61,10 +66,6 @@ SLOTS_AT_ONCE: Final = 100
 AHEAD_MS: Final = 60_000
 """How long before its start a slot is read."""
 TICK_MS: Final = 100
-ROLL_CHECK_MS: Final = 10_000
-ROLL_AGE_MS_MIN: Final = 60_000
-"""A message is stored again at most once a minute, however small the log is."""
-_HOUR_MS: Final = 3_600_000
 _OFFSET_BITS: Final = 63
 
 
@@ -80,7 +81,7 @@ class _Slot:
         self.number = number
         self.queue = number % SLOTS
         self.log_offset = 0  # all of the slot that was stored before it is in the heap
-        self._store = core.store
+        self._store, self._foreign = core.store, core.foreign
         self._begin_ms = number * SLOT_MS
         self._next = first_of(core, number)
         self._heap: list[int] = []  # (due - begin, offset) as one number: half the memory of pairs
@@ -95,7 +96,10 @@ class _Slot:
             entries = store.entries(TIMER_TOPIC, self.queue, self._next, ENTRIES_AT_ONCE)
             for entry in entries:
                 timed = _timed_entry(store, entry)
-                if timed is None or progress.has(timed):
+                if timed is None:
+                    self._pass_over(entry)
+                    continue
+                if progress.has(timed):
                     continue
                 if slot_of(timed.due_ms) == self.number:
                     key = (timed.due_ms - self._begin_ms) << _OFFSET_BITS | timed.offset
@@ -105,6 +109,10 @@ class _Slot:
             return False
         self.log_offset = log_offset
         return True
+
+    def _pass_over(self, entry: QueueEntry) -> None:
+        if entry.size_bytes != BLANK_SIZE:
+            self._foreign.pass_over(TIMER_TOPIC, entry.physical_offset, "It has no time.")
 
     @property
     def first(self) -> TimedEntry | None:
@@ -125,11 +133,13 @@ class TimerService:
 
     Args:
         core: the core of the node.
+        is_slave: whether this broker follows a master, which delivers the messages.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, *, is_slave: Callable[[], bool] = lambda: False) -> None:
         self._core = core
         self._store = core.store
+        self._is_slave = is_slave
         self._progress = self._last_mark()
         self._slots: dict[int, _Slot] = {}
         self._firsts: dict[int, int] = {}  # by slot: the offset of its first message
@@ -140,8 +150,10 @@ class TimerService:
         self._wake: asyncio.TimerHandle | None = None
         self._wake_ms = 0
         self._waits_from: dict[int, int] = {}  # by queue: what lies before it is done
-        self._roll_checks = IntervalTimer(ROLL_CHECK_MS, core.wall_ms())
-        self._log_end = self._store.end_offset  # at the last check
+        self._carried_to = 0  # nothing waits before this log offset
+        self._expected = False  # a message was scheduled that may not be stored yet
+        core.on_arrival(self._arrived)
+        core.store.holds.add("timed messages", self._needed)
 
     # -- scheduling
 
@@ -161,17 +173,30 @@ class TimerService:
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
         if due_ms is None:
             return draft
-        slot = slot_of(due_ms)
-        if self._count(slot) >= limits.TIMER_SLOT_MESSAGES_MAX:
+        waits = self.hold_back(draft, due_ms)
+        if waits is None:
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR,
                 "timer message is under flow control, max num limit is "
                 f"{limits.TIMER_SLOT_MESSAGES_MAX} in {SLOT_MS // 1000} s",
             )
+        return waits
+
+    def hold_back(self, draft: Draft, due_ms: int) -> Draft | None:
+        """Return the draft to store now for a message that is due later.
+
+        Args:
+            draft: the message, with its real topic and queue.
+            due_ms: when it is due, ms since 1970; at most `limits.TIMER_DELAY_MS_MAX` from now.
+
+        Returns:
+            The draft; None if too many messages are due at that time.
+        """
+        if self._count(slot_of(due_ms)) >= limits.TIMER_SLOT_MESSAGES_MAX:
+            return None
+        now_ms = self._core.wall_ms()
         self._core.topics.ensure_topic(TIMER_TOPIC, 1, now_ms)
-        if slot < self._first:  # the clock was set back
-            self._slots.clear()
-            self._first = slot
+        self._expected = True
         self._wake_at(due_ms, now_ms)
         return waiting(draft, due_ms)
 
@@ -197,18 +222,32 @@ class TimerService:
     # -- delivery
 
     def tick(self) -> None:
-        """Deliver due messages, and store again those that the log will soon drop."""
+        """Deliver due messages, and carry forward those in files that will be deleted soon."""
+        if not self._core.appender.waiting:
+            self._expected = False
         if self._busy or self._stopped:
             return
-        now_ms = self._core.wall_ms()
-        if not self._deliver(now_ms):
-            self._roll(now_ms)
+        if not self._deliver(self._core.wall_ms()):
+            self._carry()
 
     def stop(self) -> None:
         """Stop delivering; a delivery in progress is completed."""
         self._stopped = True
         if self._wake is not None:
             self._wake.cancel()
+
+    def _arrived(
+        self, drafts: Sequence[Draft | DraftBatch], _: Sequence[AppendResult] = ()
+    ) -> None:
+        """Go back to the slot of a message that was stored after its slot had been passed."""
+        if not self._expected:
+            return
+        for draft in drafts:
+            if draft.topic != TIMER_TOPIC or isinstance(draft, DraftBatch):
+                continue
+            if draft.queue_id < MARKS and slot_of(draft.tag_code) < self._first:
+                self._slots.clear()
+                self._first = slot_of(draft.tag_code)
 
     def _later(self) -> None:
         asyncio.get_running_loop().call_soon(self.tick)
@@ -305,53 +344,39 @@ class TimerService:
     def _released(self, timed: TimedEntry, now_ms: int) -> Draft | None:
         if timed.offset < self._progress.rolled_to:
             return None
-        record = self._store.record_at(timed.offset)
-        if record is None:
-            _log.error(
-                "The timed message at log offset %d, due at %d ms, is lost",
-                timed.offset,
-                timed.due_ms,
-            )
-            return None
-        draft = released(decode(record, check_crc=False), now_ms)
-        if draft is None or not is_valid_queue(draft.topic, draft.queue_id):
-            _log.error("The timed message at log offset %d has no valid destination", timed.offset)
-            return None
-        return draft
+        return self._core.foreign.at(
+            TIMER_TOPIC, timed.offset, lambda record: deliverable(released(record, now_ms))
+        )
 
-    # -- storing again what retention would delete
+    # -- keeping messages whose files would be deleted
 
-    def _roll(self, now_ms: int) -> None:
-        options, store = self._store.options, self._store
-        keep_bytes, keep_hours = options.retention_bytes, options.retention_hours
-        grown = store.end_offset - self._log_end
-        if not self._roll_checks.is_due(now_ms) and not (keep_bytes and grown > keep_bytes // 8):
+    def _needed(self) -> int | None:
+        """The log offset of the first message that waits."""
+        if self._is_slave():
+            self._progress = self._last_mark()
+        return next((entry.physical_offset for entry in self._oldest()), None)
+
+    def _carry(self) -> None:
+        """Store messages again that wait in files which will be deleted soon."""
+        to = self._core.next_to_go
+        if to <= max(self._carried_to, self._progress.rolled_to):
             return
-        self._roll_checks = IntervalTimer(ROLL_CHECK_MS, now_ms)
-        self._log_end = store.end_offset
-        before = 0 if keep_bytes is None else store.end_offset - keep_bytes // 2
-        until_ms = 0 if keep_hours is None else now_ms - int(keep_hours * _HOUR_MS / 2)
-        drafts: list[Draft] = []
-        budget, end = BYTES_AT_ONCE, self._progress.rolled_to
+        copies: list[Draft] = []
+        size, end = 0, to
         for entry in self._oldest():
-            record = store.record_at(entry.physical_offset)
-            if record is not None:
-                stored_ms = store_ms_of(record)
-                old = entry.physical_offset < before or stored_ms <= until_ms
-                if not old or stored_ms > now_ms - ROLL_AGE_MS_MIN:
-                    break
-                if budget <= 0 or len(drafts) >= self._at_once:
-                    self._roll_checks = IntervalTimer(0, now_ms)  # continue with the next tick
-                    break
-                copy = rolled(decode(record, check_crc=False))
-                if copy is not None:
-                    drafts.append(copy)
-                    budget -= len(copy.body) + len(copy.properties)
-            end = entry.physical_offset + 1
-        else:
-            end = max(end, min(before, store.end_offset))
-        if drafts:
-            self._submit((), self._progress.rolling(end), drafts)
+            if entry.physical_offset >= to:
+                break
+            if size >= BYTES_AT_ONCE or len(copies) >= self._at_once:
+                end = entry.physical_offset
+                break
+            copy = self._core.foreign.at(TIMER_TOPIC, entry.physical_offset, rolled)
+            if copy is not None:
+                copies.append(copy)
+                size += entry.size_bytes
+        if not copies:
+            self._carried_to = end
+        elif self._store.holds.may_carry(size):
+            self._submit((), self._progress.rolling(end), copies)
 
     def _oldest(self) -> Iterator[QueueEntry]:
         """The waiting entries of all slots, in log order."""
@@ -379,14 +404,7 @@ class TimerService:
 
     def _last_mark(self) -> Progress:
         """The progress of the newest mark."""
-        first, end = self._store.queue_range(TIMER_TOPIC, MARKS)
-        for offset in range(end - 1, first - 1, -1):
-            for entry in self._store.entries(TIMER_TOPIC, MARKS, offset, 1):
-                record = self._store.record_at(entry.physical_offset)
-                found = None if record is None else read_mark(body_of(record))
-                if found is not None:
-                    return found
-        return Progress()
+        return self._core.foreign.newest(TIMER_TOPIC, MARKS, _mark_of) or Progress()
 
     def _first_slot(self) -> int:
         """The first slot that may hold undelivered messages."""
@@ -421,6 +439,12 @@ def _timed_entry(store: Store, entry: QueueEntry) -> TimedEntry | None:
         return timed
     record = store.record_at(entry.physical_offset)
     return None if record is None else TimedEntry.of(entry, bytes(properties_of(record)))
+
+
+def _mark_of(record: Record) -> Progress | None:
+    """The progress in a mark; it can only speak about messages that were stored before it."""
+    found = read_mark(bytes(record.body))
+    return found if found is not None and found.known_to <= record.physical_offset else None
 
 
 def first_of(core: Core, slot: int) -> int:

@@ -1,0 +1,131 @@
+"""Reads the node's own records in system topics, without trusting them.
+
+Clients cannot write into these topics (`coherer._rules.common.origins`), but the log may have been
+written by another program: an older version, a Java broker, a master that this node copied, or an
+attacker with access to the directory. So every record that is read back is *foreign*. Invariant:
+a bad record never stops the part of the node that reads it. The record is passed over, counted by
+topic, and reported in one log line a minute.
+
+Parsers are given the record and return what it means, or None if it is invalid. Errors that invalid
+numbers and texts cause while parsing have the same meaning as None.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
+
+from coherer._common.logs import Log
+from coherer._record.layout import Buffer, Record, decode
+from coherer._store import Draft, Store
+from coherer._store.consume_queue import is_valid_queue
+from coherer.errors import CohererError, UsageError
+
+T = TypeVar("T")
+
+_log = Log(logging.getLogger(__name__))
+
+_INVALID: Final = (CohererError, ValueError, OverflowError, struct.error)
+
+
+def deliverable(draft: Draft | None) -> Draft:
+    """Check the destination of a message that has waited.
+
+    Args:
+        draft: the message; None if its destination is missing or forbidden.
+
+    Raises:
+        UsageError: it has no valid destination.
+    """
+    if draft is None or not is_valid_queue(draft.topic, draft.queue_id):
+        raise UsageError("It has no valid destination.")
+    return draft
+
+
+class ForeignRecords:
+    """Parses records of system topics.
+
+    Args:
+        store: the store that holds them.
+
+    Attributes:
+        bad: by topic, how many records were passed over.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.bad: Counter[str] = Counter()
+        self._store = store
+
+    def at(self, topic: str, offset: int, parse: Callable[[Record], T | None]) -> T | None:
+        """Parse the record at a log offset; None if it is bad.
+
+        Args:
+            topic: the system topic whose queue names the offset.
+            offset: the log offset.
+            parse: returns the meaning of a record; see the module.
+        """
+        view = self._store.record_at(offset)
+        if view is None:
+            self.pass_over(topic, offset, "It is missing or damaged.")
+            return None
+        return self._parse(topic, offset, view, parse)
+
+    def newest(self, topic: str, queue: int, parse: Callable[[Record], T | None]) -> T | None:
+        """Parse the last record of a queue that is not bad; None if there is none.
+
+        Args:
+            topic: the system topic.
+            queue: its queue.
+            parse: returns the meaning of a record; see the module.
+        """
+        first, end = self._store.queue_range(topic, queue)
+        for number in range(end - 1, first - 1, -1):
+            offset = self._store.place_of(topic, queue, number)
+            found = None if offset is None else self.at(topic, offset, parse)
+            if found is not None:
+                return found
+        return None
+
+    def each(
+        self, topic: str, views: Iterable[Buffer], parse: Callable[[Record], T | None]
+    ) -> list[T]:
+        """Parse records that were read from a queue of a system topic, without the bad ones.
+
+        Args:
+            topic: the system topic.
+            views: the records.
+            parse: returns the meaning of a record; see the module.
+        """
+        found = (self._parse(topic, -1, view, parse) for view in views)
+        return [one for one in found if one is not None]
+
+    def pass_over(self, topic: str, offset: int, why: str) -> None:
+        """Count and report a bad record.
+
+        Args:
+            topic: the system topic.
+            offset: the record's log offset.
+            why: a sentence.
+        """
+        self.bad[topic] += 1
+        _log.error(
+            "The record of %s at log offset %d is passed over: %s",
+            topic, offset, why[:200], about=topic, topic=topic,
+        )  # fmt: skip
+
+    def _parse(
+        self, topic: str, offset: int, view: Buffer, parse: Callable[[Record], T | None]
+    ) -> T | None:
+        try:
+            record = decode(view, check_crc=False)
+            offset = record.physical_offset
+            found = parse(record)
+        except _INVALID as error:
+            self.pass_over(topic, offset, str(error) or type(error).__name__)
+            return None
+        if found is None:
+            self.pass_over(topic, offset, "Its content is invalid.")
+        return found
