@@ -1,19 +1,22 @@
 from __future__ import annotations
 
+import asyncio
 import re
+import time
 from html import unescape
 from pathlib import Path
 
+import httpx2
 import pytest
 
+from coherer._common.guesses import ADDRESS
 from coherer.console.app import passwords_of
 from coherer.console.guard import HEADERS
 from coherer.console.options import ConsoleOptions
 from coherer.console.passwords import Account, hashed, line
-from coherer.console.sessions import FAILURES_MAX, WAIT_S, LoginLimit
 from coherer.errors import UsageError
 from coherer.testing import EmbeddedNode
-from tests.console.visitor import PASSWORD, Visitor, changing_routes, visiting
+from tests.console.visitor import BASE, PASSWORD, Visitor, changing_routes, visiting
 
 PATHS = (
     "/dead-letters", "/dead-letters/billing", "/topics", "/topics/orders", "/groups",
@@ -168,7 +171,7 @@ async def test_a_changed_cookie_is_no_session(node: EmbeddedNode) -> None:
 
 async def test_wrong_passwords_are_refused_and_slowed_down(node: EmbeddedNode) -> None:
     async with visiting(node.rocketmq_url, console_password=PASSWORD) as visitor:
-        for _ in range(FAILURES_MAX):
+        for _ in range(ADDRESS.at_once):
             answer = await visitor.log_in(password="wrong")
             assert answer.status_code == 401
             assert "The name or the password is wrong" in answer.text
@@ -177,20 +180,23 @@ async def test_wrong_passwords_are_refused_and_slowed_down(node: EmbeddedNode) -
         assert "Wait" in late.text
 
 
-def test_a_limit_ends_after_a_while() -> None:
-    now = 100.0
-    limit = LoginLimit(lambda: now)
-    for _ in range(FAILURES_MAX):
-        assert limit.wait_s("ann", "10.0.0.1") == 0
-        limit.failed("ann", "10.0.0.1")
-    assert limit.wait_s("ann") == WAIT_S
-    assert limit.wait_s("bob", "10.0.0.1") == WAIT_S
-    assert limit.wait_s("bob") == 0
-    now += WAIT_S
-    assert limit.wait_s("ann", "10.0.0.1") == 0
-    limit.succeeded("ann", "10.0.0.1")
-    limit.failed("ann")
-    assert limit.wait_s("ann") == 0
+async def test_guesses_at_the_same_time_count_as_many(node: EmbeddedNode) -> None:
+    async with visiting(node.rocketmq_url, console_password=PASSWORD) as visitor:
+        data = {"csrf": await visitor.token("/login"), "name": "admin", "password": "wrong"}
+        cookies = dict(visitor.client.cookies)
+
+        async def guess() -> int:
+            transport = httpx2.ASGITransport(app=visitor.app)
+            async with httpx2.AsyncClient(
+                transport=transport, base_url=BASE, cookies=cookies, timeout=60
+            ) as client:
+                return (await client.post("/login", data=data)).status_code
+
+        begun_s = time.monotonic()
+        codes = await asyncio.gather(*(guess() for _ in range(60)))
+        further = int((time.monotonic() - begun_s) / ADDRESS.pause_s)  # on a very slow machine
+    assert set(codes) == {401, 429}
+    assert ADDRESS.at_once <= codes.count(401) <= ADDRESS.at_once + further
 
 
 @pytest.mark.parametrize("path", ["//evil.example.org", "https://evil.example.org", "/\\evil"])

@@ -5,14 +5,24 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from coherer import _net as net
 from coherer import limits
-from coherer._server.node.admin import AdminApp, AdminService, Authorization, Guard, Method
+from coherer._common.guesses import ADDRESS
+from coherer._server.node.admin import (
+    AdminApp,
+    AdminService,
+    Authorization,
+    Guard,
+    Method,
+    Verdict,
+)
 from coherer._server.node.admin_params import Answer, ParamError, Params, found
+from coherer._server.node.operators import Operators
 from coherer._wire.tubemq.credentials import broker_token
 from coherer.errors import CohererError
 
@@ -100,8 +110,14 @@ def test_a_closed_table_says_why() -> None:
 # -- accounts
 
 NOW_MS = 1_700_000_000_000
-GUARDED = AdminApp(METHODS, Guard("token", {"ann": "pw"}, now_ms=lambda: NOW_MS))
-OPEN = AdminApp(METHODS, Guard(None, {"ann": "pw"}, queries=False, now_ms=lambda: NOW_MS))
+
+
+def guarded() -> AdminApp:
+    return AdminApp(METHODS, Guard("token", {"ann": "pw"}, now_ms=lambda: NOW_MS))
+
+
+def with_open_queries() -> AdminApp:
+    return AdminApp(METHODS, Guard(None, {"ann": "pw"}, queries=False, now_ms=lambda: NOW_MS))
 
 
 def basic(name: str, password: str) -> str:
@@ -132,20 +148,61 @@ def signed(name: str, password: str, ms: int = NOW_MS) -> str:
 def test_with_accounts_all_calls_need_one(authorization: str, allowed: bool) -> None:
     visit = Authorization(authorization)
     for method in METHODS:
-        assert GUARDED.handle(method, {}, visit)["result"] is allowed
-    assert OPEN.handle("admin_ask", {}, visit)["result"] is True, "queries are left open"
+        assert guarded().handle(method, {}, visit)["result"] is allowed
+    app = with_open_queries()
+    assert app.handle("admin_ask", {}, visit)["result"] is True, "queries are left open"
     with_account = allowed and not authorization.startswith("Bearer")
-    assert OPEN.handle("admin_change", {}, visit)["result"] is with_account
+    assert app.handle("admin_change", {}, visit)["result"] is with_account
 
 
 def test_with_accounts_a_token_works_only_where_one_was_chosen() -> None:
     for method in METHODS:
-        assert GUARDED.handle(method, {"authToken": "token"})["result"] is True
-        assert GUARDED.handle(method, {"authToken": "abc"})["errMsg"] == UNAUTHORIZED
-    assert OPEN.handle("admin_change", {"authToken": "abc"})["errMsg"] == UNAUTHORIZED
+        assert guarded().handle(method, {"authToken": "token"})["result"] is True
+        assert guarded().handle(method, {"authToken": "abc"})["errMsg"] == UNAUTHORIZED
+    assert (
+        with_open_queries().handle("admin_change", {"authToken": "abc"})["errMsg"] == UNAUTHORIZED
+    )
     # Our client sends the well-known token along with a signature; the signature decides.
     visit = Authorization(signed("ann", "pw"))
-    assert OPEN.handle("admin_change", {"authToken": "abc"}, visit)["result"] is True
+    assert with_open_queries().handle("admin_change", {"authToken": "abc"}, visit)["result"] is True
+
+
+@pytest.mark.parametrize("kind", ["password", "signature", "token", "operator"])
+def test_guesses_are_slowed_down_for_their_address_only(kind: str, tmp_path: Path) -> None:
+    operators = Operators(tmp_path)
+    operators.put("scraper", "scraper-pw", changes=False)
+    guard = Guard(
+        "token", {"ann": "pw"}, operators, now_ms=lambda: NOW_MS, monotonic_s=lambda: 100.0
+    )
+    right, wrong = {
+        "password": (basic("ann", "pw"), basic("ann", "guess")),
+        "signature": (signed("ann", "pw"), signed("ann", "guess")),
+        "token": ("Bearer token", "Bearer guess"),
+        "operator": (basic("scraper", "scraper-pw"), basic("scraper", "guess-pw")),
+    }[kind]
+
+    def ask(authorization: str, peer: str) -> Verdict:
+        return guard.verdict(None, Authorization(authorization, peer), changes=False)
+
+    assert ask(right, "10.0.0.1") is Verdict.ALLOWED
+    found = [ask(wrong, "10.0.0.9") for _ in range(60)]
+    assert found == [Verdict.REFUSED] * ADDRESS.at_once + [Verdict.SLOWED] * (60 - ADDRESS.at_once)
+    assert ask(right, "10.0.0.9") is Verdict.SLOWED, "not even looked at"
+    assert ask(right, "10.0.0.1") is Verdict.ALLOWED, "it has been used there"
+    assert ask(right, "10.0.0.2") is Verdict.ALLOWED
+    app = AdminApp(METHODS, guard)
+    answer = app.handle("admin_ask", {}, Authorization(wrong, "10.0.0.9"))
+    assert "too many wrong passwords" in answer["errMsg"]
+
+
+def test_an_account_that_only_reads_cannot_change(tmp_path: Path) -> None:
+    operators = Operators(tmp_path)
+    operators.put("scraper", "scraper-pw", changes=False)
+    guard = Guard(None, {}, operators)
+    visit = Authorization(basic("scraper", "scraper-pw"), "10.0.0.1")
+    for _ in range(2 * ADDRESS.at_once):
+        assert guard.verdict(None, visit, changes=False) is Verdict.ALLOWED
+        assert guard.verdict(None, visit, changes=True) is Verdict.REFUSED
 
 
 def test_repr_of_the_guard_shows_no_secret() -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hmac
 import secrets
 import time
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -24,13 +23,6 @@ from coherer.console.options import SESSION_S
 from coherer.console.passwords import Rights
 
 _SALT: Final = "coherer.console.session"
-
-FAILURES_MAX: Final = 5
-"""The number of wrong passwords from one address or for one account before it has to wait."""
-
-WAIT_S: Final = 30
-WATCHED_MAX: Final = 10_000
-"""The number of addresses and accounts that are counted; the oldest are forgotten."""
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -102,38 +94,3 @@ class Sessions:
 def is_token(session: Session, given: object) -> bool:
     """Whether a form has sent the token of its session."""
     return isinstance(given, str) and hmac.compare_digest(given.encode(), session.csrf.encode())
-
-
-class LoginLimit:
-    """Slows down attempts to guess passwords.
-
-    Args:
-        clock: monotonic, in s.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._failures: dict[str, tuple[int, float]] = {}
-
-    def wait_s(self, *watched: str) -> float:
-        """How long to wait before the next attempt, in s."""
-        now = self._clock()
-        waits = [
-            last + WAIT_S - now
-            for count, last in (self._failures.get(one, (0, 0.0)) for one in watched)
-            if count >= FAILURES_MAX
-        ]
-        return max(max(waits, default=0.0), 0.0)
-
-    def failed(self, *watched: str) -> None:
-        """Count a wrong password."""
-        for one in watched:
-            count, _ = self._failures.pop(one, (0, 0.0))
-            self._failures[one] = (count + 1, self._clock())
-        while len(self._failures) > WATCHED_MAX:
-            del self._failures[next(iter(self._failures))]
-
-    def succeeded(self, *watched: str) -> None:
-        """Reset the count of wrong passwords."""
-        for one in watched:
-            self._failures.pop(one, None)

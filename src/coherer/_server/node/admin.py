@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import enum
 import hmac
 import logging
 import time
@@ -37,6 +38,7 @@ import h11
 import msgspec
 
 from coherer import limits
+from coherer._common.guesses import ADDRESS, GuessLimit
 from coherer._common.logs import Log
 from coherer._common.other_protocols import not_a_frame
 from coherer._net import Connection, Receiver
@@ -44,6 +46,7 @@ from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.node.admin_params import Answer, ParamError, Params, refused
 from coherer._server.node.operators import Operators
 from coherer._wire.tubemq import credentials
+from coherer._wire.tubemq import messages as pb
 from coherer.errors import CohererError, StoreError
 
 _log = Log(logging.getLogger(__name__))
@@ -58,6 +61,12 @@ BROKER_HEADER: Final = "Coherer-Broker"
 """Response headers with the identity of the master and of the broker."""
 
 HEALTH: Final = "/health/"
+
+_ILLEGAL: Final = "Bad request from client, illegal access, unauthorized request!"
+_SLOWED: Final = (
+    "There were too many wrong passwords, signatures or tokens from this address or for this "
+    "account. Nothing was checked this time; wait before you try again."
+)
 
 NOT_ACTIVE: Final = 511
 """The errCode of a standby that does not know the active master."""
@@ -88,9 +97,11 @@ class Authorization(msgspec.Struct, frozen=True):
     Args:
         authorization: its value: `Basic` with name and password, `TubeMQ` with a signature in the
             protocol's text form (section 6.4), or `Bearer` with the token.
+        peer: the address of the client.
     """
 
     authorization: str = ""
+    peer: str = ""
 
     def __repr__(self) -> str:
         kind = self.authorization.partition(" ")[0]
@@ -100,8 +111,20 @@ class Authorization(msgspec.Struct, frozen=True):
 ANONYMOUS: Final = Authorization()
 
 
+class Verdict(enum.Enum):
+    """What a guard decides about a request."""
+
+    ALLOWED = enum.auto()
+    REFUSED = enum.auto()
+    SLOWED = enum.auto()
+    """There were too many wrong ones; this one was not checked."""
+
+
 class Guard(msgspec.Struct, frozen=True):
     """Decides who may use an administration.
+
+    Whatever a request shows is checked only if the address and the account have tries left
+    (`coherer._common.guesses`).
 
     Args:
         token: the `confModAuthToken` for changes; None if no token is accepted.
@@ -109,11 +132,12 @@ class Guard(msgspec.Struct, frozen=True):
         operators: with accounts, those for this administration alone.
         queries: with accounts, whether queries need an account or the token, too.
         now_ms: the clock, ms since 1970, for checking signatures.
+        monotonic_s: the clock, in s, for counting tries.
 
     >>> guard = Guard("secret", {"ann": "pw"})
     >>> basic = Authorization("Basic " + base64.b64encode(b"ann:pw").decode())
-    >>> guard.admits(None, basic), guard.admits("secret", ANONYMOUS), guard.admits("abc", ANONYMOUS)
-    (True, True, False)
+    >>> guard.verdict(None, basic, changes=True), guard.verdict("abc", ANONYMOUS, changes=True)
+    (<Verdict.ALLOWED: 1>, <Verdict.REFUSED: 2>)
     """
 
     token: str | None = None
@@ -121,12 +145,14 @@ class Guard(msgspec.Struct, frozen=True):
     operators: Operators | None = None
     queries: bool = True
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    monotonic_s: Callable[[], float] = time.monotonic
+    _limit: GuessLimit = msgspec.field(default_factory=GuessLimit)
 
     def __repr__(self) -> str:
         return f"Guard(accounts={self.accounts is not None}, queries={self.queries})"
 
-    def refuses(self, token: str | None, authorization: Authorization, *, changes: bool) -> bool:
-        """Whether a call is refused.
+    def verdict(self, token: str | None, authorization: Authorization, *, changes: bool) -> Verdict:
+        """Whether a request is served.
 
         Args:
             token: the token in the parameters, if any.
@@ -134,38 +160,79 @@ class Guard(msgspec.Struct, frozen=True):
             changes: whether the method changes something.
         """
         if self.token is None and self.accounts is None:
-            return False
-        needed = changes or (self.accounts is not None and self.queries)
+            return Verdict.ALLOWED
         # As in Java's master, a token must be valid even where none is needed.
-        return (needed or bool(token)) and not self.admits(token, authorization, changes=changes)
+        if not changes and not token and (self.accounts is None or not self.queries):
+            return Verdict.ALLOWED
+        if not token and not authorization.authorization:
+            return Verdict.REFUSED
+        given = _Given.of(token, authorization)
+        now_s = self.monotonic_s()
+        if self._limit.begin(given.name, authorization.peer, now_s):
+            _log.warning(
+                "Too many wrong passwords, signatures or tokens from %s; this one is not checked",
+                authorization.peer,
+                about=authorization.peer,
+                peer=authorization.peer,
+            )
+            return Verdict.SLOWED
+        if not self._is_right(given, authorization.peer, now_s):
+            return Verdict.REFUSED
+        self._limit.succeeded(given.name, authorization.peer, now_s)
+        if given.kind == "basic" and self.operators is not None and changes:
+            is_operator = given.name in self.operators.accounts
+            if is_operator and not self.operators.may_change(given.name):
+                return Verdict.REFUSED
+        return Verdict.ALLOWED
 
-    def admits(
-        self, token: str | None, authorization: Authorization, *, changes: bool = True
-    ) -> bool:
+    def _is_right(self, given: _Given, peer: str, now_s: float) -> bool:
         """Whether the token, the name and password, or the signature is valid."""
-        if token and self.token is not None and _same(token, self.token):
+        if given.token and self.token is not None and _same(given.token, self.token):
             return True
         if self.accounts is None:
             return False
-        kind, _, proof = authorization.authorization.partition(" ")
-        if kind.lower() == "bearer":
-            return self.token is not None and _same(proof, self.token)
-        if kind.lower() == "basic":
-            name, password = _basic(proof)
-            if self.operators is not None and name in self.operators.accounts:
-                now_ms = self.now_ms()
-                return self.operators.admits(name, password, changes=changes, now_ms=now_ms)
-            return bool(password) and _same(password, self.accounts.get(name, ""))
-        info = credentials.parse_broker_token(proof) if kind.lower() == "tubemq" else None
-        if info is None:
+        password = self.accounts.get(given.name, "")
+        if given.kind == "basic":
+            if self.operators is not None and given.name in self.operators.accounts:
+                is_known = self._limit.knows(given.name, peer)
+                return self.operators.verifies(
+                    given.name, given.password, is_known=is_known, now_ms=int(now_s * 1000)
+                )
+            return bool(given.password) and _same(given.password, password)
+        if given.signature is None:
             return False
-        password = self.accounts.get(info.userName, "")
-        return not credentials.verify(info, password, self.now_ms()) and bool(password)
+        return not credentials.verify(given.signature, password, self.now_ms()) and bool(password)
 
 
 def _same(one: str, other: str) -> bool:
     """Compare secrets in constant time."""
     return hmac.compare_digest(one.encode(), other.encode())
+
+
+class _Given(msgspec.Struct, frozen=True):
+    """What a request shows: a token, a name with a password, or a signature with a name."""
+
+    token: str = ""
+    kind: str = ""
+    name: str = ""
+    password: str = ""
+    signature: pb.AuthenticateInfo | None = None
+
+    def __repr__(self) -> str:
+        return f"_Given(kind={self.kind!r}, name={self.name!r})"  # without the secrets
+
+    @classmethod
+    def of(cls, token: str | None, authorization: Authorization) -> _Given:
+        kind, _, proof = authorization.authorization.partition(" ")
+        kind = kind.lower()
+        if kind == "bearer":
+            return cls(token or proof, kind)
+        if kind == "basic":
+            name, password = _basic(proof)
+            return cls(token or "", kind, name, password)
+        signature = credentials.parse_broker_token(proof) if kind == "tubemq" else None
+        name = "" if signature is None else signature.userName
+        return cls(token or "", kind, name, signature=signature)
 
 
 def _basic(proof: str) -> tuple[str, str]:
@@ -233,8 +300,10 @@ class AdminApp:
             return refused("Bad request from client, Please take with method parameter!")
         if row is None:
             return refused(f"Bad request from client, unsupported method {method[:100]}!")
-        if self._guard.refuses(given.get("confModAuthToken"), authorization, changes=row.changes):
-            return refused("Bad request from client, illegal access, unauthorized request!")
+        token = given.get("confModAuthToken")
+        verdict = self._guard.verdict(token, authorization, changes=row.changes)
+        if verdict is not Verdict.ALLOWED:
+            return refused(_SLOWED if verdict is Verdict.SLOWED else _ILLEGAL)
         reason = self._closed()
         if reason is not None:
             return refused(reason, NOT_ACTIVE)
@@ -295,7 +364,7 @@ class AdminService:
         """Create the receiver of a new connection."""
         return _HttpConnection(self, connection)
 
-    def page(self, target: str, headers: Mapping[str, str]) -> Page | None:
+    def page(self, target: str, headers: Mapping[str, str], peer: str = "") -> Page | None:
         """Return the page of a path, or a refusal; None if the administration owns the path."""
         path = urlsplit(target).path
         pages = self._pages
@@ -310,34 +379,46 @@ class AdminService:
         wrong = self._wrong_host(headers) or _wrong_origin(headers)
         if wrong:
             return _fixed(403, wrong.encode())
-        authorization = Authorization(headers.get("authorization", ""))
-        if pages.guard is not None and pages.guard.refuses(None, authorization, changes=False):
-            text = b"An account is required.\n"
-            if authorization.authorization:
-                text = b"The account or its password is wrong, or it may not use HTTP.\n"
-            return _fixed(401, text, ("WWW-Authenticate", "Basic"))
-        return pages.guarded[path]
+        authorization = Authorization(headers.get("authorization", ""), peer)
+        text = b"An account is required.\n"
+        if authorization.authorization:
+            text = b"The account or its password is wrong, or it may not use HTTP.\n"
+        return self._refusal(None, authorization, text, changes=False) or pages.guarded[path]
 
-    def action(self, target: str, form: str, headers: Mapping[str, str]) -> Page | None:
+    def _refusal(
+        self, token: str | None, authorization: Authorization, text: bytes, *, changes: bool
+    ) -> Page | None:
+        guard = self._pages.guard
+        verdict = guard.verdict(token, authorization, changes=changes) if guard else None
+        if verdict is Verdict.REFUSED:
+            return _fixed(401, text, ("WWW-Authenticate", "Basic"))
+        if verdict is Verdict.SLOWED:
+            return _fixed(429, _SLOWED.encode() + b"\n", ("Retry-After", str(ADDRESS.pause_s)))
+        return None
+
+    def action(
+        self, target: str, form: str, headers: Mapping[str, str], peer: str = ""
+    ) -> Page | None:
         """Return the handler of a POST, or a refusal; None if the path has no action."""
-        action, pages = self._pages.actions.get(urlsplit(target).path), self._pages
+        action = self._pages.actions.get(urlsplit(target).path)
         if action is None:
             return None
         wrong = self._wrong_host(headers) or _wrong_origin(headers)
         if wrong or (_is_browser(headers) and "origin" not in headers):
             return _fixed(403, (wrong or "A browser must send an Origin.").encode())
-        authorization = Authorization(headers.get("authorization", ""))
-        kind, _, token = authorization.authorization.partition(" ")
-        given = token if kind.lower() == "bearer" else None
-        if pages.guard is not None and pages.guard.refuses(given, authorization, changes=True):
-            text = b"A token (Authorization: Bearer) or an account is required.\n"
-            if authorization.authorization:
-                text = b"The account, password or token is wrong, or may not make changes.\n"
-            return _fixed(401, text, ("WWW-Authenticate", "Basic"))
+        authorization = Authorization(headers.get("authorization", ""), peer)
+        text = b"A token (Authorization: Bearer) or an account is required.\n"
+        if authorization.authorization:
+            text = b"The account, password or token is wrong, or may not make changes.\n"
+        refusal = self._refusal(None, authorization, text, changes=True)
+        if refusal is not None:
+            return refusal
         fields = dict(parse_qsl(form, max_num_fields=limits.ADMIN_FIELDS_MAX))
         return partial(action, fields)
 
-    def respond(self, target: str, form: str, headers: Mapping[str, str], *, post: bool) -> _Reply:
+    def respond(
+        self, target: str, form: str, headers: Mapping[str, str], *, post: bool, peer: str = ""
+    ) -> _Reply:
         """Status, headers and body of a response.
 
         Args:
@@ -345,6 +426,7 @@ class AdminService:
             form: the POSTed form; "" for none.
             headers: of the request, with names in lower case.
             post: whether it is a POST.
+            peer: the address of the client.
         """
         wrong = self._wrong_host(headers) or _wrong_origin(headers)
         if wrong:
@@ -369,7 +451,7 @@ class AdminService:
         method = params.pop("method", "").strip()
         if admin.changes(method) and _is_browser(headers) and not (post and "origin" in headers):
             return _forbidden("A browser must send a change as a POST with an Origin header.")
-        authorization = Authorization(headers.get("authorization", ""))
+        authorization = Authorization(headers.get("authorization", ""), peer)
         answer = msgspec.json.encode(admin.handle(method, params, authorization))
         callback = params.get("callback", "")
         if callback.isidentifier():
@@ -474,11 +556,12 @@ class _HttpConnection:
 
     def _page(self, request: h11.Request) -> Page | None:
         headers = {name.decode(): value.decode("latin-1") for name, value in request.headers}
+        peer = self._connection.peer_host
         try:
             if request.method != b"GET":
                 target = request.target.decode("ascii")
-                return self._service.action(target, self._form.decode(), headers)
-            return self._service.page(request.target.decode("ascii"), headers)
+                return self._service.action(target, self._form.decode(), headers, peer)
+            return self._service.page(request.target.decode("ascii"), headers, peer)
         except ValueError:  # an invalid URL
             return None
 
@@ -525,7 +608,8 @@ class _HttpConnection:
             post = request.method == b"POST"
             form = self._form.decode() if post else ""
             headers = {name.decode(): value.decode("latin-1") for name, value in request.headers}
-            return self._service.respond(request.target.decode("ascii"), form, headers, post=post)
+            target, peer = request.target.decode("ascii"), self._connection.peer_host
+            return self._service.respond(target, form, headers, post=post, peer=peer)
         except ValueError:  # not UTF-8, or an invalid URL
             return 400, [], b""
         except Exception:  # noqa: BLE001 - a bug in one answer must not end the connection

@@ -6,8 +6,10 @@ both protocols sign with the secret, and the node needs it to check the signatur
 `conf/plain_acl.yml` (`coherer._server.rocketmq.acl`).
 
 A check with scrypt takes about 50 ms and 16 MiB, on the event loop. So the node remembers passwords
-that were correct, as a keyed hash in memory. For half a second after a wrong password, it refuses
-every password that it does not remember without checking it.
+that were correct, as a keyed hash in memory. For half a second after a wrong password from an
+address that is new to the account, it checks no password from such an address that it does not
+remember: guessing from many addresses must not keep the event loop busy. How often an address may
+guess is decided before, by `coherer._common.guesses`.
 """
 
 from __future__ import annotations
@@ -146,13 +148,13 @@ class Operators:
         self._right.clear()
         return True
 
-    def admits(self, name: str, password: str, *, changes: bool, now_ms: int) -> bool:
-        """Whether an account may do what it asks for, and the password is correct.
+    def verifies(self, name: str, password: str, *, is_known: bool, now_ms: int) -> bool:
+        """Whether the password of an account is correct.
 
         Args:
             name: the name of the account.
             password: the password in the request.
-            changes: whether the request changes something.
+            is_known: whether the address has signed in to the account before.
             now_ms: the time of a monotonic clock.
         """
         account = self._accounts.get(name)
@@ -161,13 +163,19 @@ class Operators:
         seal = hashlib.blake2b(password.encode(), key=self._key).digest()
         stored, known = self._right.get(name, ("", b""))
         if stored != account.password or not hmac.compare_digest(known, seal):
-            if now_ms < self._closed_until_ms:
+            if now_ms < self._closed_until_ms and not is_known:
                 return False
             if not matches(password, account.password):
-                self._closed_until_ms = now_ms + RETRY_MS
+                if not is_known:
+                    self._closed_until_ms = now_ms + RETRY_MS
                 return False
             self._right[name] = account.password, seal
-        return account.changes or not changes
+        return True
+
+    def may_change(self, name: str) -> bool:
+        """Whether an account may change something."""
+        account = self._accounts.get(name)
+        return account is not None and account.changes
 
     def put(self, name: str, password: str | None, *, changes: bool | None) -> None:
         """Create an account, or change an existing one.

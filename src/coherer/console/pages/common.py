@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from coherer import __version__
+from coherer._common.guesses import GuessLimit
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer.console import formatting
 from coherer.console.charts import Chart, chart
@@ -23,7 +24,7 @@ from coherer.console.history import DEFAULT_SPAN, SPANS, History
 from coherer.console.jobs import Jobs
 from coherer.console.options import ConsoleOptions
 from coherer.console.passwords import Passwords
-from coherer.console.sessions import LoginLimit, Session, Sessions
+from coherer.console.sessions import Session, Sessions
 from coherer.errors import CohererError, RefusedError, UsageError
 
 T = TypeVar("T")
@@ -128,7 +129,7 @@ class Console:
         self.sessions = sessions
         self.history = History()
         self.jobs = Jobs()
-        self.limit = LoginLimit()
+        self.limit = GuessLimit()
         self.forms: dict[str, Form] = {}
         self._templates = _environment()
 

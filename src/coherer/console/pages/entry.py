@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from typing import Final
 from urllib.parse import urlencode
@@ -120,18 +121,16 @@ class Entry:
         kept = (safe_path(kept_path), kept_text) if kept_path else ("", "")
         name, password = str(form.get("name", "")), str(form.get("password", ""))
         peer = request.client.host if request.client is not None else ""
-        watched = (f"address {peer}", f"account {name[:100]}")
-        wait_s = console.limit.wait_s(*watched)
+        wait_s = console.limit.begin(name, peer, time.monotonic())
         if wait_s:
-            text = f"Too many wrong passwords. Wait {wait_s:.0f} seconds."
+            text = f"Too many wrong passwords. Wait {math.ceil(wait_s)} seconds."
             return self._login_page(request, text, 429, kept=kept)
         async with self._checks:
             account = await asyncio.to_thread(console.passwords.check, name, password)
         if account is None:
-            console.limit.failed(*watched)
             text = "The name or the password is wrong."
             return self._login_page(request, text, 401, kept=kept)
-        console.limit.succeeded(*watched)
+        console.limit.succeeded(name, peer, time.monotonic())
         session = request.scope["session"] = console.sessions.new(account.name, account.rights)
         response: Response = RedirectResponse(safe_path(str(form.get("next", "/"))), 303)
         fields = parse_form(kept_text.encode())
