@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import random
@@ -10,13 +11,16 @@ from pathlib import Path
 import pytest
 
 import coherer
+from coherer._server.core.disk import FORGET_MS, Disk
 from coherer._server.node.node import Node, NodeOptions
-from coherer._store import OsFiles
-from coherer.errors import RefusedError, UsageError
+from coherer._store import Draft, OsFiles
+from coherer.errors import RefusedError, StoreFullError, UsageError
+from coherer.testing.clock import ManualClock
 from tests.server.node_harness import options
+from tests.waiting import until
 
 
-class Disk:
+class FillableDisk:
     """The disk of this machine, which the test fills up."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,8 +36,8 @@ class Disk:
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    return Disk(monkeypatch)
+def disk(monkeypatch: pytest.MonkeyPatch) -> FillableDisk:
+    return FillableDisk(monkeypatch)
 
 
 def url_of(node: Node, protocol: str) -> str:
@@ -42,7 +46,7 @@ def url_of(node: Node, protocol: str) -> str:
 
 @pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
 async def test_sends_are_refused_while_the_disk_is_full(
-    tmp_path: Path, disk: Disk, protocol: str
+    tmp_path: Path, disk: FillableDisk, protocol: str
 ) -> None:
     async with Node(options(tmp_path)) as node:
         node.create_topic("orders", 1)
@@ -68,7 +72,7 @@ async def test_sends_are_refused_while_the_disk_is_full(
 
 
 async def test_it_stops_in_order(
-    tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, disk: FillableDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Node(options(tmp_path)) as node:
         node.create_topic("orders", 1)
@@ -142,3 +146,98 @@ async def test_a_fast_producer_does_not_outrun_the_limit(tmp_path: Path) -> None
                 assert not sent.failed
                 largest = max(largest, store.end_offset - store.min_offset)
     assert limit < largest <= limit + segment
+
+
+class Usage:
+    """The size of a disk, which the test sets."""
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+
+    def __call__(self, _: Path) -> tuple[int, int, int]:
+        return 10_000, 10_000 - self.free, self.free
+
+
+def test_the_limit_of_free_space_has_a_hysteresis(tmp_path: Path) -> None:
+    usage = Usage(1_000)
+    disk = Disk(tmp_path, 1_000, ManualClock().now_ms, usage)
+    assert disk.problem is None
+    for free, refuses in (
+        (999, True),
+        (1_000, True),
+        (1_499, True),
+        (1_500, False),
+        (1_001, False),
+    ):
+        usage.free = free
+        disk.check()
+        assert (disk.refusal is not None, disk.problem is not None) == (refuses, refuses), free
+
+
+def test_a_refused_batch_is_remembered_until_one_of_its_size_is_stored(tmp_path: Path) -> None:
+    clock = ManualClock()
+    disk = Disk(tmp_path, 0, clock.now_ms)
+    disk.refused(StoreFullError("The disk is full."), 100_000)
+    disk.stored(50)  # a small one fits into the rest of a block
+    assert disk.problem == "The disk is full."
+    disk.stored(100_000)
+    assert disk.problem is None
+    disk.refused(StoreFullError("The disk is full."), 100_000)
+    clock.advance(FORGET_MS)
+    disk.check()
+    assert disk.problem is None
+
+
+@pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
+async def test_sends_are_refused_before_the_disk_is_full(tmp_path: Path, protocol: str) -> None:
+    async with Node(options(tmp_path, disk_free_min_bytes=1 << 62)) as node:
+        node.create_topic("orders", 1)
+        async with (
+            coherer.connect(url_of(node, protocol)) as client,
+            client.producer("orders") as producer,
+        ):
+            await node.ready()
+            with pytest.raises(RefusedError) as caught:
+                await producer.send(coherer.Message("orders", b"refused"))
+            assert "sends are refused below" in caught.value.text
+        assert "The disk is full" in (node.not_ready() or "")
+        text = await node.metrics.text()
+        (line,) = [one for one in text.splitlines() if one.startswith(b"coherer_store_writable{")]
+        assert line.endswith(b" 0")
+        status = await node.metrics.status()
+        assert status.disk is not None
+        assert status.disk.problem == status.reason == node.not_ready()
+
+
+async def test_an_hour_with_a_full_disk_keeps_retention_and_offsets(
+    tmp_path: Path, disk: FillableDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing can be written, for an hour of the node's clock; then all goes on."""
+    monkeypatch.setattr("coherer._server.node.node.TICK_S", 0.001)
+    clock = ManualClock()
+    given = options(tmp_path, segment_bytes=1 << 20, retention_hours=0.5)
+    async with Node(given, now_ms=clock.now_ms) as node:
+        core = node.core
+        assert core is not None
+        core.topics.ensure_topic("orders", 1, core.now_ms())
+        for _ in range(3):
+            core.store.append([Draft("orders", 0, bytes(400_000), b"") for _ in range(2)])
+        core.store.flush_queues()
+        core.offsets.open("g", "orders", 0).move_to(2)
+        began = core.store.min_offset
+        disk.full = True
+        for _ in range(60):
+            clock.advance(60_000)
+            await asyncio.sleep(0)
+        await until(lambda: core.store.min_offset > began)
+        failures = node.upkeep.failures
+        assert failures["deleting expired messages"] == 0
+        await until(lambda: node.upkeep.failures["saving offsets"] > 0)
+        disk.full = False
+        offsets = tmp_path / "config" / "consumerOffset.json"
+
+        def saved() -> bool:
+            clock.advance(6_000)
+            return b'"orders@g":{0:2}' in offsets.read_bytes() if offsets.exists() else False
+
+        await until(saved)

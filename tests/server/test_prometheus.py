@@ -9,7 +9,8 @@ import shutil
 import socket
 import subprocess
 from asyncio.subprocess import PIPE, STDOUT
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import coherer
 from coherer._server.node.node import Node
 from coherer.message import Message
 from tests.server.node_harness import options
+from tests.server.small_disk import DISK_BYTES, fill
 from tests.waiting import until
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
@@ -56,7 +58,14 @@ async def test_promtool_finds_no_fault(node: Node) -> None:
 
 @pytest.fixture
 async def prometheus(node: Node, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """A Prometheus with the files of deploy/, which scrapes the node ten times a second."""
+    """A Prometheus that scrapes the node."""
+    async with scraping(node, tmp_path) as client:
+        yield client
+
+
+@asynccontextmanager
+async def scraping(node: Node, tmp_path: Path) -> AsyncGenerator[httpx.AsyncClient]:
+    """Run a Prometheus with the files of deploy/, which scrapes a node ten times a second."""
     program = tool("prometheus")
     config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "100ms", "scrape_timeout": "100ms"}
@@ -193,6 +202,39 @@ async def test_the_alert_rules_are_evaluated(node: Node, prometheus: httpx.Async
 
     await until(noticed, 60)
     node.core.write_failed = False
+
+
+async def test_the_shipped_alerts_fire_on_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
+    """Those that wait for some minutes are pending."""
+    given = options(
+        small_disk, admin_port=0, segment_bytes=1 << 20, disk_free_min_bytes=DISK_BYTES // 6
+    )
+    async with Node(given) as node, scraping(node, tmp_path) as prometheus:
+        node.create_topic("orders", 1)
+
+        async def states() -> dict[str, str]:
+            found = await queried(prometheus, "ALERTS")
+            return {one["metric"]["alertname"]: one["metric"]["alertstate"] for one in found}
+
+        async def ready() -> bool:
+            return bool(await queried(prometheus, "coherer_store_writable == 1"))
+
+        await until(ready, 60)
+        assert "CohererStoreNotWritable" not in await states()
+        async with (
+            coherer.connect(node.url, timeout_ms=2_000) as client,
+            client.producer("orders") as producer,
+        ):
+            await fill(producer)
+
+        async def fired() -> bool:
+            found = await states()
+            return (
+                found.get("CohererStoreNotWritable") == "firing"
+                and found.get("CohererNotReady") == "pending"
+            )
+
+        await until(fired, 60)
 
 
 def test_promtool_finds_no_fault_in_the_rules_and_the_configuration() -> None:

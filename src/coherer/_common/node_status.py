@@ -58,6 +58,8 @@ class DiskStatus(msgspec.Struct, frozen=True):
         damaged_bytes: the size of damaged parts.
         free_bytes: the free space on the disk; None if it is unknown.
         disk_bytes: the size of the disk; None if it is unknown.
+        free_min_bytes: sends are refused while less is free.
+        problem: why messages cannot be stored; "" if they can.
     """
 
     log_bytes: int
@@ -67,6 +69,8 @@ class DiskStatus(msgspec.Struct, frozen=True):
     damaged_bytes: int
     free_bytes: int | None
     disk_bytes: int | None
+    free_min_bytes: int = 0
+    problem: str = ""
 
 
 class StatusWarning(msgspec.Struct, frozen=True):

@@ -46,6 +46,9 @@ class Origin(enum.Enum):
     PULLS = "the service of pulls"
 
 
+CLIENTS: Final = frozenset((Origin.ROCKETMQ_CLIENT, Origin.TUBEMQ_CLIENT))
+"""The origins that a full disk refuses first; the node goes on with what it has accepted."""
+
 _OWN: Final[Mapping[Origin, frozenset[str]]] = {
     Origin.ROCKETMQ_CLIENT: frozenset(),
     Origin.TUBEMQ_CLIENT: frozenset(),

@@ -31,7 +31,8 @@ from typing import TypeVar
 
 from coherer import limits
 from coherer._common.logs import Log
-from coherer._rules.common.origins import Origin, fault
+from coherer._rules.common.origins import CLIENTS, Origin, fault
+from coherer._server.core.disk import Disk
 from coherer._store import AppendResult, Draft, DraftBatch, Store
 from coherer.errors import CohererError, StoreError, StoreFullError, UsageError
 
@@ -61,13 +62,11 @@ class Appender:
         store: the store.
         flusher: makes the store durable.
         arrived: called with every stored batch, once readers can see it.
-
-    Attributes:
-        failure: why the last batch could not be stored; None if it was stored.
+        disk: says whether sends are refused, and learns which batches could not be stored.
     """
 
-    def __init__(self, store: Store, flusher: Flusher, arrived: Arrived) -> None:
-        self.failure: CohererError | None = None
+    def __init__(self, store: Store, flusher: Flusher, arrived: Arrived, disk: Disk) -> None:
+        self._disk = disk
         self._store = store
         self._flusher = flusher
         self._arrived = arrived
@@ -102,7 +101,9 @@ class Appender:
                 node's default.
         """
         wait = self._sync_flush if wait_durable is None else wait_durable
-        wrong = fault(origin, drafts, own)
+        wrong: CohererError | None = fault(origin, drafts, own)
+        if wrong is None and self._disk.refusal is not None and origin in CLIENTS:
+            wrong = self._disk.refusal
         if wrong is not None:
             _refuse([(done, len(drafts) + len(own), wait)], wrong)
             return
@@ -163,14 +164,15 @@ class Appender:
                 self._append_each(drafts, batches)
             return
         except CohererError as error:
-            self.failure = error
+            self._disk.refused(error, _size(drafts))
             _refuse(batches, error)
             return
         except Exception as error:  # noqa: BLE001 - every submitter must get an answer
             _log.exception("Unhandled error while storing a batch")
             _refuse(batches, StoreError(f"{type(error).__name__} in the store."))
             return
-        self.failure = None
+        if self._disk.has_refused:
+            self._disk.stored(_size(drafts))
         begin, end_offset = 0, self._store.written_offset
         for done, count, wait in batches:
             results = appended[begin : begin + count]
@@ -248,6 +250,12 @@ class Appender:
             self._syncing = None
 
 
+def _size(drafts: Sequence[Draft | DraftBatch]) -> int:
+    return sum(
+        len(one.body) if isinstance(one, Draft) else sum(map(len, one.bodies)) for one in drafts
+    )
+
+
 def _refuse(batches: Sequence[_Batch], error: CohererError) -> None:
     _log.error(
         "%d messages refused: %s", sum(count for _, count, _ in batches), error, about=type(error)
@@ -313,7 +321,13 @@ class Flusher:
         Raises:
             StoreError: the disk failed.
         """
-        await self.run(self._store.tick)
+        try:
+            await self.run(self._store.tick)
+        except StoreFullError:
+            raise
+        except StoreError:
+            await self.flush()  # if it is the log that has failed, this makes the node refuse sends
+            raise
 
     async def run(self, action: Callable[[], T]) -> T:
         """Run a function in the thread.

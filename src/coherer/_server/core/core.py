@@ -20,6 +20,7 @@ from coherer._rules.rocketmq.groups import Group, GroupTable
 from coherer._server.core.appending import Appender, Arrived, Flusher
 from coherer._server.core.counters import Counters
 from coherer._server.core.deferred_saver import DeferredSaver
+from coherer._server.core.disk import Disk
 from coherer._server.core.foreign import ForeignRecords
 from coherer._store import AppendResult, Draft, DraftBatch, Store
 from coherer._store.files import translate_os_errors
@@ -44,6 +45,7 @@ class Core:
         store: the message store; the caller opens and closes it.
         now_ms: a monotonic clock, ms since 1970: for leases, timeouts and "last seen".
         wall_ms: the time of day, for timestamps in messages; `now_ms` if not given.
+        disk_free_min: clients' sends are refused while less is free on the disk; see `Disk`.
         group_idle_ms: offsets of a group that has not read for this long are deleted.
 
     Attributes:
@@ -52,7 +54,7 @@ class Core:
         topics: the topic table.
         groups: the known consumer groups.
         offsets: the committed offsets of all groups.
-        write_failed: the disk has failed; sends are refused.
+        disk: says whether messages can be stored.
         leaving: the node is about to stop: masters and name servers remove it from producers'
             routes (`leave`).
         draining: sends are refused because the node is about to stop (`drain`).
@@ -70,6 +72,7 @@ class Core:
         now_ms: Callable[[], int],
         *,
         wall_ms: Callable[[], int] | None = None,
+        disk_free_min: int | None = 0,
         group_idle_ms: int = GROUP_IDLE_MS,
     ) -> None:
         self.store = store
@@ -78,7 +81,8 @@ class Core:
         self.now_ms = now_ms
         self.wall_ms = wall_ms or now_ms
         self.sync_flush = store.options.flush == "sync"
-        self.write_failed = self.leaving = self.draining = False
+        self.leaving = self.draining = False
+        self.disk = Disk(store.directory, disk_free_min, now_ms)
         self.send_refused_ms = 0
         self.topics = self._load(TOPICS_FILE, _read_topics, TopicTable)
         self.groups = self._load(GROUPS_FILE, _read_groups, GroupTable)
@@ -86,7 +90,7 @@ class Core:
         self.topics.watch(self._topics_changed)
         self.groups.watch(self._groups_changed)
         self.flusher = Flusher(store, self._disk_failed)
-        self.appender = Appender(store, self.flusher, self._arrived)
+        self.appender = Appender(store, self.flusher, self._arrived, self.disk)
         self._group_idle_ms = group_idle_ms
         self._correct_offsets()
         self.counters = Counters(self.now_ms(), self.wall_ms)
@@ -196,6 +200,8 @@ class Core:
             DamagedStoreError: it does not consist of valid records.
             StoreError: the disk failed or is full; nothing was stored.
         """
+        if self.disk.refusal is not None:
+            raise self.disk.refusal
         drafts, appended = self.store.append_raw(offset, data)
         self.appender.announce(drafts, appended, shown)
 
@@ -262,7 +268,12 @@ class Core:
             StoreError: the disk failed.
         """
         holds = self.store.holds
-        deleted = self.store.delete_expired(self.retention_ms())
+        try:
+            deleted = self.store.delete_expired(self.retention_ms())
+        except StoreFullError:  # what must be written before a file may go needs some space
+            if not self.disk.release():
+                raise
+            deleted = self.store.delete_expired(self.retention_ms())
         if deleted:
             _log.info("Deleted %d expired files of the log", deleted)
         if holds.held_bytes > self.store.segment_bytes:  # carrying forward does not keep up
@@ -309,6 +320,19 @@ class Core:
         for callback in self._arrivals:
             callback(drafts, appended)
 
+    @property
+    def write_failed(self) -> bool:
+        """Whether the disk has failed; sends are refused until a restart."""
+        return self.disk.failed
+
+    @write_failed.setter
+    def write_failed(self, failed: bool) -> None:
+        self.disk.failed = failed
+
+    async def check_disk(self) -> None:
+        """Measure the free space; call it every second."""
+        await self.flusher.run(self.disk.check)
+
     def _disk_failed(self) -> None:
         self.write_failed = True
         self.changed()
@@ -336,7 +360,12 @@ class Core:
         self.corrected(OFFSETS_FILE, loaded, self.offsets.dump())
 
     def _write_file(self, name: str, content: bytes) -> None:
-        self.store.save_config(name, content)
+        try:
+            self.store.save_config(name, content)
+        except StoreFullError:
+            if not self.disk.release(len(content)):
+                raise
+            self.store.save_config(name, content)
 
     def _mark_positions(self) -> None:
         lasting = self.offsets.saved_groups()

@@ -17,11 +17,9 @@ Tests read the result with its parser, and with a real Prometheus.
 from __future__ import annotations
 
 import asyncio
-import shutil
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -143,6 +141,7 @@ FAMILIES: Final = (
     Family("gauge", "coherer_damaged_records", "Lost messages that the last start found."),
     Family("gauge", "coherer_disk_bytes", "Size of the file system that holds the store."),
     Family("gauge", "coherer_disk_free_bytes", "Free space of that file system."),
+    Family("gauge", "coherer_disk_free_min_bytes", "Sends are refused below this free space."),
     Family("gauge", "coherer_retention_limit_bytes", "Size limit of the log, if it has one."),
     Family("gauge", "coherer_connections", "Open connections."),
     Family("gauge", "coherer_connections_limit", "Limit of open connections per port."),
@@ -387,21 +386,19 @@ def _storage(core: Core, page: Page) -> None:
     if oldest is not None:
         age_ms = max(0, core.wall_ms() - layout.store_ms_of(oldest))
         page.add("rocketmq_storage_message_reserve_time", age_ms, _LOG)
-    writable = not core.write_failed and core.appender.failure is None
     for name, value in {
         "coherer_damaged_bytes": sum(one.end - one.begin for one in store.log.damage),
         "coherer_damaged_records": store.recovery.lost,
         "coherer_retention_limit_bytes": store.options.retention_bytes,
         "coherer_retention_held_bytes": store.holds.held_bytes,
-        "coherer_store_writable": int(writable),
+        "coherer_store_writable": int(core.disk.problem is None),
+        "coherer_disk_bytes": core.disk.total,
+        "coherer_disk_free_bytes": core.disk.free,
+        "coherer_disk_free_min_bytes": core.disk.free_min,
     }.items():
         page.add(name, value)
     for topic, count in core.foreign.bad.items():
         page.add("coherer_bad_system_records_total", count, _text({"topic": topic}))
-    with suppress(OSError):  # then the size is unknown
-        disk = shutil.disk_usage(store.directory)
-        page.add("coherer_disk_bytes", disk.total)
-        page.add("coherer_disk_free_bytes", disk.free)
     page.add_histogram("coherer_sync_seconds", store.log.syncs)
 
 

@@ -68,6 +68,7 @@ TICK_S = 0.1
 POSITIONS_EVERY_MS = 5_000
 CLEAN_EVERY_MS = 60_000
 LOGS_EVERY_MS = 5_000
+DISK_EVERY_MS = 1_000
 LAG_EVERY_S = 0.5
 LOAD_EVERY_MS = 10_000
 ACCOUNTS_EVERY_MS = 5_000
@@ -256,10 +257,8 @@ class Node:
             return "It is starting or stopping."
         if self.drain.active:
             return "It is draining, and will stop soon."
-        if self.core is not None and self.core.write_failed:
-            return "The disk has failed; sends are refused until a restart."
-        if self.core is not None and self.core.appender.failure is not None:
-            return str(self.core.appender.failure)
+        if self.core is not None and self.core.disk.problem is not None:
+            return self.core.disk.problem
         if not self._registered:
             return "Its master or name server has not accepted it yet."
         missing = unregistered(
@@ -460,7 +459,12 @@ class Node:
         for trouble in problems:
             _log.plain.warning("Store in %s: %s", options.directory, trouble)
         claim(owner, options, lambda data: store.save_config(IDENTITY_FILE, data))
-        core = Core(store, self._now_ms, wall_ms=self._wall_ms)
+        core = Core(
+            store,
+            self._now_ms,
+            wall_ms=self._wall_ms,
+            disk_free_min=options.disk_free_min_bytes,
+        )
         core.hide_expired(options.topic_limits)
         return core
 
@@ -556,6 +560,7 @@ class Node:
             return Upkeep()
         return Upkeep(
             Step("flushing the store", core.flusher.tick),
+            Step("measuring the disk", core.check_disk, DISK_EVERY_MS),
             Step("saving offsets", core.save_positions, POSITIONS_EVERY_MS),
             Step("saving the broker's files", self.rocketmq.save, POSITIONS_EVERY_MS),
             Step(

@@ -149,6 +149,11 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         "Size limit of the log, accurate to one of its files; it must hold two files.",
         panel=STORAGE, default="no limit",
     )] = None
+    disk_free_min_bytes: Annotated[int | None, Setting(
+        "Refuse sends while less than this is free on the disk, and until half as much again is; 0 "
+        "refuses them only when the disk is full.", panel=STORAGE,
+        default="1% of the disk, at most 256 MiB",
+    )] = None
     topic_retention: Annotated[dict[str, str], Setting(
         "TOPIC=TIME, TOPIC=SIZE (of each partition) or TOPIC=TIME/SIZE, such as flights=24h or "
         "flights=24h/10GiB: hide older messages of a topic, sooner than the log deletes them; may "

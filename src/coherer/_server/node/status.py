@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -140,18 +139,16 @@ def status_of(
 def _disk(core: Core) -> DiskStatus:
     store = core.store
     oldest = store.record_at(store.min_offset)
-    try:
-        disk = shutil.disk_usage(store.directory)
-    except OSError:
-        disk = None
     return DiskStatus(
         log_bytes=store.end_offset - store.min_offset,
         log_limit_bytes=store.options.retention_bytes,
         not_synced_bytes=store.written_offset - store.durable_offset,
         oldest_ms=None if oldest is None else max(0, core.wall_ms() - layout.store_ms_of(oldest)),
         damaged_bytes=sum(one.end - one.begin for one in store.log.damage),
-        free_bytes=None if disk is None else disk.free,
-        disk_bytes=None if disk is None else disk.total,
+        free_bytes=core.disk.free,
+        disk_bytes=core.disk.total,
+        free_min_bytes=core.disk.free_min,
+        problem=core.disk.problem or "",
     )
 
 
