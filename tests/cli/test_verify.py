@@ -95,6 +95,7 @@ def break_topics(directory: Path) -> None:
     (directory / "config/topics.json").write_bytes(b"{ broken")
 
 
+REBUILT = "will be rebuilt at the next start"
 DAMAGES = [flip_queue, cut_queue, lose_queue, cut_index, break_topics]
 
 
@@ -104,7 +105,10 @@ def test_repairable_damage_is_repaired(directory: Path, damage: Callable[[Path],
     before = everything(directory)
     result = verify(directory)
     assert result.exit_code == 3
-    assert "use --repair" in result.stdout
+    outcome = "the next start uses its .bak" if damage is break_topics else REBUILT
+    assert outcome in " ".join(result.stdout.split())
+    assert "lost" not in result.stdout
+    assert "--repair mends now" in result.stdout
     assert "1 problem" in result.stdout
     assert everything(directory) == before, "verify is read-only"
     part = {cut_index: "index", break_topics: "config"}.get(damage, "queue")
@@ -120,6 +124,20 @@ def test_repairable_damage_is_repaired(directory: Path, damage: Callable[[Path],
         assert len(store.by_key("flights", "k1")) == 1
     if damage is break_topics:
         assert (directory / "config/topics.json").read_bytes() == b'{"topicConfigTable":{}}'
+
+
+def test_filters_that_consumers_restore_are_not_lost(directory: Path) -> None:
+    (directory / "config/consumerFilter.json").write_bytes(b"{ broken")
+    result = verify(directory)
+    assert result.exit_code == 3
+    assert "consumers restore it after the next start" in " ".join(result.stdout.split())
+    assert verify(directory, "--repair").exit_code == 0
+    assert verify(directory).exit_code == 0
+    (directory / "config/topics.json").write_bytes(b"{ broken")
+    (directory / "config/topics.json.bak").unlink()
+    result = verify(directory)
+    assert result.exit_code == 4
+    assert "lost" in result.stdout
 
 
 def test_lost_messages_are_counted(directory: Path) -> None:

@@ -146,6 +146,18 @@ class ConfigFiles:
         self._damaged.add(name)
         self.save(name, content)
 
+    def remove(self, name: str) -> None:
+        """Remove a file and its previous version.
+
+        Raises:
+            StoreError: the disk failed.
+        """
+        path = self._path(name)
+        with self._guard, translate_os_errors(f"remove {name}"):
+            for one in (path, self._backup(path)):
+                self._files.remove(one)
+            self._files.sync_directory(self._directory)
+
     def save(self, name: str, data: bytes) -> None:
         """Replace the content of a file. On return it is synced.
 

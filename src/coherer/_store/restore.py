@@ -61,7 +61,7 @@ from coherer._store.files import (
     translate_os_errors,
 )
 from coherer._store.history import HISTORY_FILE, Ancestor, History, save_history
-from coherer._store.verify import Problem, VerifyReport
+from coherer._store.verify import LOST, Problem, VerifyReport
 from coherer.errors import DamagedStoreError, StoreError, UsageError
 
 INCOMPLETE: Final = "restore-incomplete"
@@ -143,7 +143,7 @@ def _part(path: str) -> Part:
 
 def _damaged(part: Part, where: str) -> Problem:
     what = "it is missing, or its checksum is wrong; take another backup"
-    return Problem(part=part, where=where, what=what, repairable=False)
+    return Problem(part=part, where=where, what=what, repairable=False, outcome=LOST)
 
 
 def _count(stored: Path, piece: Piece, segment_bytes: int) -> tuple[int, list[Problem]]:
@@ -158,7 +158,8 @@ def _count(stored: Path, piece: Piece, segment_bytes: int) -> tuple[int, list[Pr
         return walk.records, []
     what = f"there is no valid record ({walk.reason}), as in the log that was backed up"
     where = f"bytes {end} to {piece.end}"
-    return walk.records, [Problem(part="log", where=where, what=what, repairable=False)]
+    problem = Problem(part="log", where=where, what=what, repairable=False, outcome=LOST)
+    return walk.records, [problem]
 
 
 def restore(

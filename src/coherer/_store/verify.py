@@ -8,7 +8,7 @@ of the last close.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -25,6 +25,9 @@ from coherer.errors import UsageError
 
 _ALL_BYTES = 1 << 62
 
+REBUILT: Final = "will be rebuilt at the next start"
+LOST: Final = "lost"
+
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """A problem that was found.
@@ -35,6 +38,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
         what: what is wrong.
         messages: how many messages are affected; None if that is unknown.
         repairable: whether it can be rebuilt from other files; otherwise data is lost.
+        outcome: what the next start does about it.
     """
 
     part: Literal["log", "queue", "index", "config"]
@@ -42,6 +46,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     messages: int | None = None
     repairable: bool = True
+    outcome: str = REBUILT
 
 
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,6 +169,7 @@ class _Verification:
                 what=piece.reason,
                 messages=self._messages_in(piece),
                 repairable=False,
+                outcome=LOST,
             )
             for piece in damage
         ]

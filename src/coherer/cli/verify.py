@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from coherer._store.verify import Problem, VerifyReport
 
 REPAIRABLE: Final = 3
-"""Exit code: files are damaged that `--repair` can rebuild."""
+"""Exit code: files are damaged that the next start, or `--repair`, rebuilds."""
 
 LOST: Final = 4
 """Exit code: data is lost."""
@@ -41,8 +41,8 @@ def verify(
     A backup can be checked while its node runs; all its checksums are compared.
 
     Exit codes: 0 no problems, or all repaired; 1 the directory is in use or unreadable; 2 the
-    command line is wrong; 3 files are damaged that `--repair` can rebuild; 4 messages or a
-    configuration file are lost.
+    command line is wrong; 3 files are damaged that the next start, or `--repair`, rebuilds; 4
+    messages or a configuration file are lost.
     """
     from coherer._server.node import verifying
     from coherer._store.backup_files import is_backup
@@ -73,10 +73,12 @@ def _report(directory: Path, found: VerifyReport, repaired: list[Problem], *, ba
         (one.part, one.where, one.what, one.messages, outcome)
         for problems, outcome in ((repaired, "repaired"), (found.problems, ""))
         for one in problems
-        for outcome in [outcome or ("use --repair" if one.repairable else "lost")]
+        for outcome in [outcome or one.outcome]
     ]
     if rows:
         print_table(("part", "where", "what", "messages", "outcome"), rows, empty="")
+    if any(one.repairable for one in found.problems):
+        typer.echo("What the next start will mend, --repair mends now.")
     typer.echo(
         f"{directory}: {amount(found.records, 'record')} in "
         f"{amount(found.log_end - found.log_begin, 'byte')} of the log, "

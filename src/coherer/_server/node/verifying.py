@@ -25,9 +25,9 @@ from coherer._server.tubemq.master.state import check_saved
 from coherer._server.tubemq.service import MASTER_FILE
 from coherer._store import OsFiles, Store, StoreOptions
 from coherer._store.backup_files import is_backup
-from coherer._store.config_files import ConfigFiles
+from coherer._store.config_files import ConfigFiles, ConfigProblem
 from coherer._store.restore import verify_backup
-from coherer._store.verify import Problem, VerifyReport, verify_store
+from coherer._store.verify import LOST, Problem, VerifyReport, verify_store
 from coherer._wire.rocketmq import fastjson, java_properties
 from coherer.errors import UsageError
 
@@ -44,6 +44,10 @@ CONFIG_FILES: Final[dict[str, Callable[[bytes], object]]] = {
 }
 """The files of `config/`, and functions that raise if their content is invalid."""
 
+RESTORED_BY_CLIENTS: Final = {FILTERS_FILE: "consumers restore it after the next start"}
+"""Files without which a node starts although they are invalid, and who restores their content."""
+
+_PREVIOUS_USED: Final = "the next start uses its .bak"
 _WHOLE_LOG_BYTES = 1 << 62
 _NO_STORE = VerifyReport(closed=True, log_begin=0, log_end=0, records=0, queues=0, problems=[])
 
@@ -67,15 +71,24 @@ def verify(directory: Path) -> VerifyReport:
     found = verify_store(directory) if _has_store(directory) else _NO_STORE
     files = ConfigFiles(OsFiles(), directory / "config")
     problems = [
-        Problem(part="config", where=name, what=flaw.what, repairable=flaw.repairable)
+        _problem(name, flaw)
         for name, parse in CONFIG_FILES.items()
         if (flaw := files.check(name, parse)) is not None
     ]
     return msgspec.structs.replace(found, problems=[*found.problems, *problems])
 
 
+def _problem(name: str, flaw: ConfigProblem) -> Problem:
+    outcome = _PREVIOUS_USED if flaw.repairable else RESTORED_BY_CLIENTS.get(name, LOST)
+    return Problem(
+        part="config", where=name, what=flaw.what, repairable=outcome != LOST, outcome=outcome
+    )
+
+
 def repair(directory: Path) -> None:
     """Rebuild queues and index from the log, and restore configuration files from their `.bak`.
+
+    An invalid file that clients restore is removed.
 
     Lost messages stay lost; readers skip them.
 
@@ -96,3 +109,5 @@ def repair(directory: Path) -> None:
         flaw = files.check(name, parse)
         if flaw is not None and flaw.repairable:
             files.restore(name)
+        elif flaw is not None and name in RESTORED_BY_CLIENTS:
+            files.remove(name)
