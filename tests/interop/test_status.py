@@ -8,9 +8,10 @@ import uuid
 import pytest
 from test_matrix import until
 
+from coherer._administration.access import opened
+from coherer._administration.overview import overview
 from coherer._client.tubemq.admin import Admin
 from coherer.cli.common import AnyAdmin
-from coherer.cli.status import read_status
 from coherer.cli.top import Sort, TopicRate, rates, take_snapshot
 from coherer.message import Message
 from coherer.rocketmq import connect
@@ -37,10 +38,11 @@ async def test_a_cluster_of_javas_rocketmq(rocket: RocketSite) -> None:
         await admin.create_topic(topic, 2)
         async with client.producer(topic) as producer:
             (await producer.send_many([Message(topic, b"x")] * 10)).check()
-        found = await read_status(admin, rocketmq=True)
+        async with opened(cluster.url) as looked_at:
+            found = await overview(looked_at)
         assert found.node is None, "Java's brokers report less"
-        # Java's broker cannot describe itself in the first seconds: then it is unknown.
-        assert {broker.running for broker in found.brokers} <= {True, None}
+        # Java's broker cannot describe itself in the first seconds.
+        assert {broker.status for broker in found.brokers} <= {"running", "silent"}
 
         async def all_are_counted() -> bool:
             return await row_of(admin, topic) == TopicRate(topic, 0, 10)
@@ -55,8 +57,10 @@ async def test_a_cluster_of_tubemq(at: At) -> None:
     async with closing(producer):
         for number in range(6):
             await producer.send(Message(at.topic, b"n%d" % number))
-    admin = Admin(f"http://{HOST}:{at.deployed.web.port}", at.deployed.web.token)
-    found = await read_status(admin, rocketmq=False)
+    web = f"http://{HOST}:{at.deployed.web.port}"
+    admin = Admin(web, at.deployed.web.token)
+    async with opened(f"tubemq://{at.master}", admin=web) as cluster:
+        found = await overview(cluster)
     assert found.topics
     assert {broker.name for broker in found.brokers} >= {
         str(broker.broker_id) for broker in at.deployed.brokers

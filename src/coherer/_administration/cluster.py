@@ -9,6 +9,7 @@ import asyncio
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final, Literal
 
 import msgspec
@@ -120,6 +121,11 @@ class Partition(msgspec.Struct, frozen=True):
     owner: str | None = None
 
     @property
+    def key(self) -> str:
+        """The text form of the command line: `broker:topic:partition`."""
+        return f"{self.broker}:{self.topic}:{self.partition}"
+
+    @property
     def messages(self) -> int | None:
         """The number of offsets it holds; for Java's TubeMQ brokers these are bytes of an index."""
         if self.min_offset is None or self.max_offset is None:
@@ -161,6 +167,7 @@ class Client(msgspec.Struct, frozen=True):
         address: its address as seen by a server.
         language: the language of its library.
         version: the version of its library.
+        heartbeat_ms: how long ago its last heartbeat came, in ms.
     """
 
     id: str
@@ -169,6 +176,7 @@ class Client(msgspec.Struct, frozen=True):
     address: str | None = None
     language: str | None = None
     version: str | None = None
+    heartbeat_ms: int | None = None
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -224,20 +232,26 @@ async def brokers(cluster: Cluster) -> list[Broker]:
     Raises:
         UnavailableError: no name server or master answers.
     """
+    node = None
+    with suppress(CohererError):
+        node = await node_status(cluster)
+    return await broker_list(cluster, node)
+
+
+async def broker_list(cluster: Cluster, node: NodeStatus | None) -> list[Broker]:
+    """The brokers, with what the status of a node says about its own one."""
     if isinstance(cluster, RocketCluster):
         return [_rocket_broker(one) for one in await cluster.admin.brokers()]
-    found = [_tube_broker(one) for one in await cluster.admin.brokers()]
-    return _with_own(found, await node_status(cluster))
+    return _with_own([_tube_broker(one) for one in await cluster.admin.brokers()], node)
 
 
 async def node_status(cluster: Cluster) -> NodeStatus | None:
-    """The status of the node that answers; None if it is unknown, and for Apache's servers."""
-    if isinstance(cluster, RocketCluster):
-        return None
-    try:
-        return await cluster.admin.node_status()
-    except CohererError:
-        return None
+    """The status of the node that answers over TubeMQ's administration; None for other servers.
+
+    Raises:
+        RefusedError: the node requires an account.
+    """
+    return None if isinstance(cluster, RocketCluster) else await cluster.admin.node_status()
 
 
 def _with_own(found: Sequence[Broker], node: NodeStatus | None) -> list[Broker]:
@@ -466,7 +480,7 @@ async def groups(cluster: Cluster, *names: str) -> list[Group]:
     The subscriptions are not looked up; `group` does that.
     """
     found = await cluster.admin.groups(*names)
-    return [_group(one) for one in found]
+    return [group_of(one) for one in found]
 
 
 async def group_names(cluster: Cluster) -> list[str]:
@@ -491,7 +505,8 @@ async def group(cluster: Cluster, name: str) -> Group | None:
     return msgspec.structs.replace(found[0], subscriptions=subscriptions)
 
 
-def _group(state: RocketGroup | TubeGroup) -> Group:
+def group_of(state: RocketGroup | TubeGroup) -> Group:
+    """The record of a group for both protocols."""
     return Group(
         name=state.name,
         topics=state.topics,
@@ -516,6 +531,7 @@ def _member(state: RocketGroup | TubeGroup, number: int) -> Client:
         rocket.address,
         rocket.language,
         version_name(rocket.version),
+        rocket.heartbeat_ms,
     )
 
 

@@ -1474,6 +1474,19 @@ class Admin(Facade[aio.Admin]):
         """
         return self._portal.call(lambda: self._inner.reset_offsets(group, topic, to))
 
+    def unread_ages(self, group: str, *topics: str) -> dict[str, int]:
+        """The ages of the oldest messages that a group has not acknowledged, in ms.
+
+        Args:
+            group: the group.
+            topics: its topics; each takes one request to each broker.
+
+        Returns:
+            By the key of the queue, `broker:topic:queue`. A queue is missing if it has no unread
+            message, and if the age is unknown.
+        """
+        return self._portal.call(lambda: self._inner.unread_ages(group, *topics))
+
     def message(self, message_id: str) -> StoredMessage:
         """A message by its offset message id: the `id` of receipts and received messages.
 

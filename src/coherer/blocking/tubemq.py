@@ -843,6 +843,19 @@ class Admin(Facade[aio.Admin]):
         """
         return self._portal.call(lambda: self._inner.groups(*names))
 
+    def unread_ages(self, group: str, *topics: str) -> dict[str, int]:
+        """The ages of the oldest messages that a group has not acknowledged, in ms.
+
+        Args:
+            group: the group.
+            topics: only these topics.
+
+        Returns:
+            By partition key, `broker:topic:partition`. A partition is missing if it has no unread
+            message, and if the age is unknown: Java's brokers do not report it.
+        """
+        return self._portal.call(lambda: self._inner.unread_ages(group, *topics))
+
     def groups_of(self, topic: str) -> list[str]:
         """The groups that consume a topic, or have offsets in it."""
         return self._portal.call(lambda: self._inner.groups_of(topic))

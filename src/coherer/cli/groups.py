@@ -26,10 +26,12 @@ from coherer.cli.common import (
     print_table,
 )
 from coherer.cli.completion import complete_group, complete_topic
+from coherer.cli.status import age
 from coherer.errors import UsageError
 
 if TYPE_CHECKING:
     from coherer._administration.access import Cluster
+    from coherer._administration.members import MemberHealth
     from coherer._administration.resets import Move, Target
     from coherer._client.rocketmq.admin_records import GroupState as RocketGroupState
     from coherer._client.tubemq.admin import GroupState
@@ -85,22 +87,32 @@ def describe(
     as_json: Json = False,
 ) -> None:
     """Show the members and offsets of a group."""
-    found = group_states(AdminTarget(url, admin, None, user, password), group)
-    # RocketMQ's brokers give the same answer for an unknown group and for an idle one.
-    if not found or not (found[0].members or found[0].partitions or found[0].silent):
+    found = AdminTarget(url, admin, None, user, password).run_on_cluster(
+        lambda cluster: _described(cluster, group)
+    )
+    if found is None:
         typer.echo(f"error: There is no group {group}, or it has consumed nothing yet.", err=True)
         raise typer.Exit(FAILED)
-    (state,) = found
+    state, ages, members = found
     if as_json:
-        print_json({**_summary(state), "partitions": state.partitions, "silent": state.silent})
+        health = [
+            {"id": one.client.id, "answers": one.answers, "silent_ms": one.silent_ms}
+            for one in members
+        ]
+        summary = {**_summary(state), "partitions": state.partitions, "silent": state.silent}
+        print_json({**summary, "unread_ages_ms": ages, "health": health})
         return
+    from coherer._administration.members import problems
+
+    for problem in problems(members):
+        typer.secho(f"! {problem.text} {problem.action}", fg="red", err=True)
     print_table(
-        ("member", "address"),
-        ((member.id, member.address) for member in state.members),
+        ("member", "address", "answers"),
+        ((one.client.id, one.client.address, _answers(one)) for one in members),
         empty=f"{group} has no members now.",
     )
     print_table(
-        ("topic", "broker", "partition", "committed", "max offset", "lag", "read by"),
+        ("topic", "broker", "partition", "committed", "max offset", "lag", "oldest", "read by"),
         (
             (
                 p.topic,
@@ -109,13 +121,39 @@ def describe(
                 p.committed,
                 p.max_offset,
                 p.lag,
+                "-" if p.lag == 0 else age(ages.get(p.key)),
                 _owner(p),
             )
             for p in state.partitions
         ),
         empty=f"{group} has no offsets.",
     )
-    _explain_unknown(found)
+    _explain_unknown([state])
+
+
+async def _described(
+    cluster: Cluster, name: str
+) -> tuple[AnyGroup, dict[str, int], list[MemberHealth]] | None:
+    """A group with the ages of its unread messages, and whether its members answer."""
+    from coherer._administration.cluster import group_of, node_status
+    from coherer._administration.members import check
+    from coherer._administration.overview import unread_ages
+
+    found: Sequence[AnyGroup] = await cluster.admin.groups(name)
+    # RocketMQ's brokers give the same answer for an unknown group and for an idle one.
+    if not found or not (found[0].members or found[0].partitions or found[0].silent):
+        return None
+    group = group_of(found[0])
+    ages = await unread_ages(cluster, group)
+    members = await check(cluster, group.members, await node_status(cluster))
+    return found[0], ages, members
+
+
+def _answers(one: MemberHealth) -> str | None:
+    if one.answers is None:
+        return None
+    since = "" if one.silent_ms is None else f", for {age(one.silent_ms)}"
+    return "yes" if one.answers else f"no{since}"
 
 
 @app.command()

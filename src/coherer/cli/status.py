@@ -7,27 +7,21 @@ protocol reports; the rest is unknown.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from coherer._common.node_status import DiskStatus, LimitStatus, NodeStatus
-from coherer._record.system_topics import SYSTEM_GROUP_PREFIX
-from coherer._views import GroupState, TopicState
 from coherer.cli.common import (
     UNKNOWN,
     AdminTarget,
     AdminUrl,
-    AnyAdmin,
     Json,
     Password,
     Token,
     Url,
     User,
     cell_text,
-    is_rocketmq,
     print_json,
 )
 from coherer.cli.fitting import Part, fitted
@@ -35,93 +29,13 @@ from coherer.cli.fitting import Part, fitted
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from coherer._client.rocketmq.admin import Admin as RocketAdmin
-    from coherer._client.tubemq.admin import Admin
+    from coherer._administration.access import Cluster
+    from coherer._administration.overview import Overview
 
 app = typer.Typer(add_completion=False)
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _UNIT = 1024
-
-
-class BrokerLine(msgspec.Struct, frozen=True):
-    """A broker of a cluster.
-
-    Args:
-        name: its name or number.
-        address: host and port.
-        version: the version of its software; None if it is unknown.
-        running: whether it answers its master or name server; None if it is unknown.
-        in_per_s: messages stored per second; None if it is unknown.
-        out_per_s: messages delivered per second; None if it is unknown.
-    """
-
-    name: str
-    address: str
-    version: str | None
-    running: bool | None
-    in_per_s: float | None
-    out_per_s: float | None
-
-
-class Status(msgspec.Struct, frozen=True):
-    """The status of a cluster; None stands for an unknown value.
-
-    Args:
-        brokers: its brokers.
-        topics: the number of topics.
-        groups: the number of consumer groups.
-        lag: the number of messages that groups have not acknowledged, summed over all groups.
-        node: the status that a Coherer node reports; None for Apache's servers.
-    """
-
-    brokers: tuple[BrokerLine, ...]
-    topics: int | None
-    groups: int | None
-    lag: int | None
-    node: NodeStatus | None
-
-
-async def read_status(admin: AnyAdmin, *, rocketmq: bool) -> Status:
-    """Ask a cluster for its status.
-
-    Raises:
-        CohererError: the cluster does not answer.
-    """
-    if rocketmq:
-        rocket = cast("RocketAdmin", admin)
-        brokers = tuple(
-            BrokerLine(
-                f"{one.name}:{one.id}",
-                one.address,
-                one.version or None,
-                True if one.version else None,
-                one.put_per_s if one.version else None,
-                one.get_per_s if one.version else None,
-            )
-            for one in await rocket.brokers()
-        )
-        node = None
-    else:
-        tube = cast("Admin", admin)
-        brokers = tuple(
-            BrokerLine(
-                str(one.id), f"{one.host}:{one.port}", one.version or None, one.running, None, None
-            )
-            for one in await tube.brokers()
-        )
-        node = await tube.node_status()
-    listed: Sequence[TopicState] = await admin.topics()
-    topics = [topic for topic in listed if not topic.name.startswith("__")]  # as `topics list` does
-    groups: Sequence[GroupState] = await admin.groups()
-    # RocketMQ's retry topics are not visible over TubeMQ.
-    names = {topic.name for topic in topics}
-    lags = [one.lag for group in groups for one in group.partitions if one.topic in names]
-    known = [lag for lag in lags if lag is not None]
-    lag = sum(known) if len(known) == len(lags) else None
-    count = sum(not name.startswith("__") for name in names)
-    users = sum(not one.name.startswith(SYSTEM_GROUP_PREFIX) for one in groups)
-    return Status(brokers, count, users, lag, node)
 
 
 @app.command()
@@ -142,11 +56,13 @@ def status(
     With a Coherer node's TubeMQ URL, or only --admin, the command shows everything. With Apache's
     clusters, or a RocketMQ URL, it shows what the protocol reports.
     """
-    target, rocketmq = AdminTarget(url, admin, token, user, password), is_rocketmq(url)
+    from coherer._administration.overview import overview
+
+    target = AdminTarget(url, admin, token, user, password)
     if watch:
-        target.run(lambda admin: _watch(admin, interval_s, rocketmq=rocketmq, as_json=as_json))
+        target.run_on_cluster(lambda cluster: _watch(cluster, interval_s, as_json=as_json))
         return
-    found = target.run(lambda admin: read_status(admin, rocketmq=rocketmq))
+    found = target.run_on_cluster(overview)
     if as_json:
         print_json(found)
         return
@@ -156,18 +72,20 @@ def status(
     console.print(rendered(found, console))
 
 
-async def _watch(admin: AnyAdmin, interval_s: float, *, rocketmq: bool, as_json: bool) -> None:
+async def _watch(cluster: Cluster, interval_s: float, *, as_json: bool) -> None:
     from rich.console import Console
     from rich.live import Live
 
+    from coherer._administration.overview import overview
+
     if as_json:
         while True:
-            print_json(await read_status(admin, rocketmq=rocketmq))
+            print_json(await overview(cluster))
             await asyncio.sleep(interval_s)
     console = Console()
 
     async def view() -> RenderableType:
-        found = await read_status(admin, rocketmq=rocketmq)
+        found = await overview(cluster)
         # The cursor is below the last line.
         height = console.height - 1 if console.is_terminal else None
         return rendered(found, console, height)
@@ -178,7 +96,7 @@ async def _watch(admin: AnyAdmin, interval_s: float, *, rocketmq: bool, as_json:
             live.update(await view(), refresh=True)
 
 
-def rendered(found: Status, console: Console, height: int | None = None) -> RenderableType:
+def rendered(found: Overview, console: Console, height: int | None = None) -> RenderableType:
     """Format the status for a terminal: first the state and what is wrong, then the figures.
 
     Args:
@@ -194,13 +112,22 @@ def rendered(found: Status, console: Console, height: int | None = None) -> Rend
         **({} if node is None else _figures(node)),
     }
     brokers = [
-        (one.name, one.address, one.version, one.running, _rate(one.in_per_s), _rate(one.out_per_s))
+        (
+            f"{one.name}:{one.id}" if one.cluster else one.name,
+            one.address,
+            one.version,
+            one.status,
+            _rate(one.in_per_s),
+            _rate(one.out_per_s),
+        )
         for one in found.brokers
     ]
+    behind = [(one.group, one.lag, age(one.oldest_ms), one.members) for one in found.behind]
     parts = [
-        Part("state", (), [] if node is None else _state(node)),
+        Part("state", (), _state(found)),
+        Part("groups", ("group", "lag", "oldest unread", "members"), behind),
         Part("figures", (), _pairs(figures)),
-        Part("brokers", ("broker", "address", "version", "running", "in/s", "out/s"), brokers),
+        Part("brokers", ("broker", "address", "version", "state", "in/s", "out/s"), brokers),
     ]
     if node is not None:
         ports = [(one.name, one.address) for one in node.listeners]
@@ -211,18 +138,21 @@ def rendered(found: Status, console: Console, height: int | None = None) -> Rend
     return fitted(parts, console, height)
 
 
-def _state(node: NodeStatus) -> list[RenderableType]:
-    """The state of a node, and its warnings."""
+def _state(found: Overview) -> list[RenderableType]:
+    """The state of a node, and what is wrong in its cluster."""
     from rich.text import Text
 
-    state = ("ready", "bold green") if node.ready else ("not ready", "bold red")
-    head = Text.assemble(f"coherer {node.version}, process {node.pid}: ", state)
-    head.append(f" for {duration(node.running_s)}")
-    warnings = [
+    lines: list[RenderableType] = []
+    node = found.node
+    if node is not None:
+        state = ("ready", "bold green") if node.ready else ("not ready", "bold red")
+        head = Text.assemble(f"coherer {node.version}, process {node.pid}: ", state)
+        lines.append(head.append(f" for {duration(node.running_s)}"))
+    lines += [
         Text.assemble(("! ", "bold red"), one.text, (f" {one.action}", "dim"))
-        for one in node.warnings
+        for one in found.problems
     ]
-    return [head, *(warnings or [Text("No warnings.", style="green")])]
+    return lines if found.problems else [*lines, Text("No warnings.", style="green")]
 
 
 def _figures(node: NodeStatus) -> dict[str, str]:
@@ -285,6 +215,15 @@ def size(size_bytes: int | None) -> str:
     while value >= _UNIT and (following := next(units, None)) is not None:
         value, unit = value / _UNIT, following
     return f"{value:,.1f} {unit}"
+
+
+def age(age_ms: int | None) -> str:
+    """Format an age in ms; `?` if it is unknown.
+
+    >>> age(None), age(61_000)
+    ('?', '1 min 1 s')
+    """
+    return UNKNOWN if age_ms is None else duration(age_ms / 1000)
 
 
 def duration(seconds: float) -> str:

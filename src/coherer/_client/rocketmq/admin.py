@@ -7,6 +7,7 @@ do. Topics, brokers, groups and offsets have the same methods as in TubeMQ's `Ad
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -22,10 +23,11 @@ from coherer._client.rocketmq.admin_records import (
 from coherer._client.rocketmq.admin_servers import to_ms
 from coherer._client.rocketmq.routing import MASTER, READ, WRITE, Route
 from coherer._common.logs import Log
-from coherer._wire.rocketmq import names
+from coherer._wire.rocketmq import fastjson, names
 from coherer._wire.rocketmq.bodies import (
     ConsumerConnection,
     ConsumeStats,
+    QueueTimeSpan,
     SubscriptionGroup,
     SubscriptionGroups,
     TopicList,
@@ -57,6 +59,11 @@ _log = Log(logging.getLogger(__name__))
 
 LATEST_MS: Final = -1
 """The time that stands for the end of a queue in a reset (section 4.4)."""
+
+_TIME_SPANS_AT_ONCE: Final = 16
+
+_SINCE_1970_MS: Final = 1_000_000_000_000
+"""A larger age is none, but the time of a broker."""
 
 _ENDS: Final = {"earliest": 0, "latest": LATEST_MS}
 
@@ -471,7 +478,7 @@ class Admin(MessageAdmin):
         model: str | None = None
         for broker, address in masters.items():
             try:
-                online = await self._online(group, address)
+                online, beats = await self._online(group, address)
                 stats = await self._stats(group, address)
                 oldest = await self._oldest(stats, address)
             except CohererError as error:
@@ -487,7 +494,11 @@ class Admin(MessageAdmin):
                 }
                 for one in online.connection_set:
                     members[one.client_id] = MemberState(
-                        one.client_id, one.client_addr, one.language, one.version
+                        one.client_id,
+                        one.client_addr,
+                        one.language,
+                        one.version,
+                        beats.get(one.client_id),
                     )
             for queue, at in stats.offset_table.items():
                 if not _is_retry_topic(queue.topic, group):
@@ -510,16 +521,52 @@ class Admin(MessageAdmin):
             tuple(silent),
         )
 
-    async def _online(self, group: str, address: str) -> ConsumerConnection | None:
+    async def unread_ages(self, group: str, *topics: str) -> dict[str, int]:
+        """The ages of the oldest messages that a group has not acknowledged, in ms.
+
+        Args:
+            group: the group.
+            topics: its topics; each takes one request to each broker.
+
+        Returns:
+            By the key of the queue, `broker:topic:queue`. A queue is missing if it has no unread
+            message, and if the age is unknown.
+        """
+        turns = asyncio.Semaphore(_TIME_SPANS_AT_ONCE)
+
+        async def ask(topic: str) -> list[QueueTimeSpan]:
+            try:
+                async with turns:
+                    return await self.time_spans(group, topic)
+            except CohererError as error:
+                _log.info(
+                    "The age of what %s has to read in %s is unknown: %s", group, topic, error
+                )
+                return []
+
+        found: dict[str, int] = {}
+        for span in itertools.chain.from_iterable(await asyncio.gather(*map(ask, topics))):
+            age_ms = _unread_ms(span)
+            if span.message_queue is not None and age_ms is not None:
+                queue = span.message_queue
+                found[f"{queue.broker}:{queue.topic}:{queue.id}"] = age_ms
+        return found
+
+    async def _online(
+        self, group: str, address: str
+    ) -> tuple[ConsumerConnection | None, Mapping[str, int]]:
+        """The members of a group at a broker, and the ages of their heartbeats if it tells them."""
+        fields = {**GroupHeader(group).fields(), names.FEATURES: names.FEATURE_HEARTBEATS}
         try:
-            answer = await self._ask(
-                address, RequestCode.GET_CONSUMER_CONNECTION_LIST, GroupHeader(group).fields()
-            )
+            answer = await self._ask(address, RequestCode.GET_CONSUMER_CONNECTION_LIST, fields)
         except RefusedError as error:
             if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
-                return None
+                return None, {}
             raise
-        return ConsumerConnection.decode(answer.body)
+        ages = fastjson.loads(answer.fields.get(names.HEARTBEAT_AGES, "{}").encode())
+        known = ages.items() if isinstance(ages, dict) else ()
+        beats = {str(name): age for name, age in known if isinstance(age, int)}
+        return ConsumerConnection.decode(answer.body), beats
 
     async def _oldest(self, stats: ConsumeStats, address: str) -> dict[Queue, int]:
         """The oldest offsets in topics in which the group has an offset 0.
@@ -540,6 +587,25 @@ class Admin(MessageAdmin):
         fields = ConsumeStatsHeader(group).fields()
         answer = await self._ask(address, RequestCode.GET_CONSUME_STATS, fields)
         return ConsumeStats.decode(answer.body)
+
+
+def _unread_ms(span: QueueTimeSpan) -> int | None:
+    """The age of the oldest unread message of a queue; None without one, or if it is unknown.
+
+    If the message at the group's offset has been deleted, Java's brokers subtract the time -1 from
+    theirs. Then the oldest message of the queue is the oldest unread one.
+
+    >>> _unread_ms(QueueTimeSpan(delay_time=5_000)), _unread_ms(QueueTimeSpan())
+    (5000, None)
+    >>> _unread_ms(QueueTimeSpan(delay_time=1_700_000_060_001, min_time_stamp=1_700_000_000_000))
+    60000
+    """
+    if span.delay_time <= 0:
+        return None
+    if span.delay_time < _SINCE_1970_MS:
+        return span.delay_time
+    age_ms = span.delay_time - 1 - span.min_time_stamp
+    return age_ms if span.min_time_stamp > 0 and age_ms >= 0 else None
 
 
 def _topic_state(route: Route) -> TopicState:

@@ -60,12 +60,15 @@ class MemberState(msgspec.Struct, frozen=True):
         address: its address as seen by the broker.
         language: the language of the client.
         version: the number of its release.
+        heartbeat_ms: how long ago its last heartbeat came, in ms; None if the broker does not
+            report it, as Java's do not.
     """
 
     id: str
     address: str | None = None
     language: str | None = None
     version: int = 0
+    heartbeat_ms: int | None = None
 
 
 class PartitionState(msgspec.Struct, frozen=True):

@@ -355,6 +355,27 @@ class Admin:
             for name in _listed({*online, *offsets.groups}, names)
         ]
 
+    async def unread_ages(self, group: str, *topics: str) -> dict[str, int]:
+        """The ages of the oldest messages that a group has not acknowledged, in ms.
+
+        Args:
+            group: the group.
+            topics: only these topics.
+
+        Returns:
+            By partition key, `broker:topic:partition`. A partition is missing if it has no unread
+            message, and if the age is unknown: Java's brokers do not report it.
+        """
+        brokers = [broker for broker in await self.brokers() if broker.web_port]
+        answers = await asyncio.gather(*(self._calls.unread(broker, group) for broker in brokers))
+        return {
+            f"{broker.id}:{topic.topic_name}:{one.partition_id}": one.age_ms
+            for broker, answer in zip(brokers, answers, strict=True)
+            for topic in answer
+            if not topics or topic.topic_name in topics
+            for one in topic.unread
+        }
+
     async def groups_of(self, topic: str) -> list[str]:
         """The groups that consume a topic, or have offsets in it."""
         subscriptions, brokers = await asyncio.gather(

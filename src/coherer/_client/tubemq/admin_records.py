@@ -305,11 +305,19 @@ class CommittedPartition(msgspec.Struct, rename="camel"):
     cur_offset: int = -1
 
 
+class UnreadPartition(msgspec.Struct, rename="camel"):
+    """The age of the oldest unread message of a partition."""
+
+    partition_id: int
+    age_ms: int
+
+
 class CommittedTopic(msgspec.Struct, rename="camel"):
-    """The offsets of a group in a topic."""
+    """The offsets of a group in a topic; Java's brokers do not report what is unread."""
 
     topic_name: str
     offsets: list[CommittedPartition] = []
+    unread: list[UnreadPartition] = []
 
 
 class GroupOffsets(msgspec.Struct, rename="camel"):

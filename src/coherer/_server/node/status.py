@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from coherer import _net as net
+from coherer._common.consumer_problems import different_topics
 from coherer._common.distribution import Distribution
 from coherer._common.node_status import (
     DiskStatus,
@@ -182,6 +183,7 @@ def _warnings(
         if limit.used > NEAR_LIMIT * limit.limit:
             text = f"{limit.used / limit.limit:.0%} of the limit for {limit.name} is in use."
             yield StatusWarning(text, "Find the clients that use so much, or raise the limit.")
+    yield from _divided(node)
     refused = node.budget.connections.refused
     if refused:
         yield StatusWarning(
@@ -205,6 +207,19 @@ def _warnings(
     for text in warnings(node.options):
         what, _, action = text.partition(". ")
         yield StatusWarning(f"{what.removesuffix('.')}.", action)
+
+
+def _divided(node: Node) -> Iterator[StatusWarning]:
+    """The RocketMQ groups whose members have different topics or filters."""
+    if node.rocketmq.broker is None:
+        return
+    found = 0
+    for group in node.rocketmq.broker.state.consumers.groups():
+        pair = group.divided()
+        if pair is not None and found < LISTED_MAX:
+            found += 1
+            one, other = ((each.client_id, each.channel.peer, each.topics) for each in pair)
+            yield different_topics(group.name, one, other)
 
 
 def _late(lag_ms: float, busy: float | None) -> StatusWarning:

@@ -23,6 +23,7 @@ from coherer._rules.rocketmq.clients import (
     TAG,
     Changed,
     ClientInfo,
+    ConsumerGroup,
     Event,
     GroupSettings,
     GroupSubscription,
@@ -35,7 +36,12 @@ from coherer._wire.rocketmq import bodies, fastjson
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import GroupHeader, ProducerGroupHeader, TopicHeader, parse
-from coherer._wire.rocketmq.names import FEATURE_TIMERS, FEATURES
+from coherer._wire.rocketmq.names import (
+    FEATURE_HEARTBEATS,
+    FEATURE_TIMERS,
+    FEATURES,
+    HEARTBEAT_AGES,
+)
 from coherer.errors import DamagedStoreError
 
 _log = Log(logging.getLogger(__name__))
@@ -43,6 +49,8 @@ _log = Log(logging.getLogger(__name__))
 FILTERS_FILE: Final = "consumerFilter.json"
 HOUSEKEEPING_MS: Final = 10_000
 """How often expired clients are dropped (section 3.9)."""
+AGES_MAX: Final = 100
+"""The most ages of heartbeats in an answer, the highest ones."""
 LOCK_CHECK_MS: Final = 1_000
 """How often expired locks are released."""
 
@@ -207,7 +215,16 @@ class ClientHandler:
             message_model=group.settings.message_model,
             consume_from_where=group.settings.consume_from,
         )
-        return Command(ResponseCode.SUCCESS, body=body.encode())
+        fields: dict[str, str] = {}
+        if FEATURE_HEARTBEATS in request.fields.get(FEATURES, "").split(","):
+            fields[HEARTBEAT_AGES] = self._heartbeat_ages(group)
+        return Command(ResponseCode.SUCCESS, fields=fields, body=body.encode())
+
+    def _heartbeat_ages(self, group: ConsumerGroup[Channel]) -> str:
+        now_ms = self._state.now_ms()
+        late = sorted(group.members.values(), key=lambda one: one.updated_ms)[:AGES_MAX]
+        ages = {one.client_id: now_ms - one.updated_ms for one in late}
+        return fastjson.dumps(ages).decode()
 
     def producer_connections(self, _: Channel, request: Command) -> Command:
         """GET_PRODUCER_CONNECTION_LIST (204): the producers of a group.

@@ -18,6 +18,7 @@ from typing import Final, cast
 import msgspec
 
 from coherer import limits
+from coherer._record.layout import store_ms_of
 from coherer._rules.common.offsets import Position
 from coherer._rules.common.topics import STORE_STRIDE, Topic
 from coherer._server.node.admin import AdminApp, Guard, Method
@@ -142,13 +143,18 @@ class BrokerAdmin:
         return _answer(records, count="dataCount")
 
     def offsets(self, params: Params) -> Answer:
-        """admin_query_offset: the offsets of groups."""
+        """admin_query_offset: the offsets of groups.
+
+        `unread` adds the age of the oldest unread message of each partition that has one. It is an
+        extension, which Java's brokers ignore.
+        """
+        with_ages = params.flag("unread") or False
         chosen = self._state.offsets.chosen(
             _words(params, "groupName"), _words(params, "topicName")
         )
         records: list[Answer] = []
         for group, topics in sorted(chosen.items()):
-            shown: list[Json] = []
+            shown: list[Answer] = []
             for topic, positions in sorted(topics.items()):
                 forms: list[Json] = [
                     self._offset_form(topic, number, position)
@@ -157,10 +163,27 @@ class BrokerAdmin:
                 ]
                 if forms:
                     shown.append({"topicName": topic, "offsets": forms, "partCount": len(forms)})
+                    if with_ages:
+                        shown[-1] |= {"unread": self._unread(topic, positions)}
             if shown:
                 count = len(shown)
-                records.append({"groupName": group, "subInfo": shown, "topicCount": count})
+                records.append({"groupName": group, "subInfo": [*shown], "topicCount": count})
         return _answer(records)
+
+    def _unread(self, topic: str, positions: Mapping[int, Position]) -> list[Json]:
+        """The ages of the oldest unread messages; a partition without an offset is all unread."""
+        store, known = self._state.store, self._state.topics.get(topic)
+        found: list[Json] = []
+        for number in () if known is None else known.partition_ids():
+            low, high = store.queue_range(topic, number)
+            position = positions.get(number)
+            offset = max(low, -1 if position is None else position.offset)
+            place = store.place_of(topic, number, offset) if offset < high else None
+            record = None if place is None else store.record_at(place)
+            if record is not None:
+                age_ms = max(0, self._state.wall_ms() - store_ms_of(record))
+                found.append({"partitionId": number, "ageMs": age_ms})
+        return found
 
     def groups(self, params: Params) -> Answer:
         """admin_query_group: the groups with offsets; `divide` separates online groups."""
