@@ -9,34 +9,42 @@ that were checked too often, or are too old, move to a topic from which an opera
 them.
 
 `TransactionLedger` knows the offsets of the rounds (those of the group CID_RMQ_SYS_TRANS in both
-topics), and which half messages behind them are marked. It only plans which messages to store and
-which producers to ask. Half messages are read through a function. The caller stores the plan's
-drafts, and reports that with `carried_out`.
+topics), and which transactions have ended. It only plans which messages to store and which
+producers to ask. Half messages are read through a function. The caller stores the plan's drafts,
+and reports that with `carried_out`.
+
+Invariant: a transaction has one name, which all copies of its half message have
+(`transactions.name_of`), and its end counts for all of them. Everything else can be forgotten:
+after a crash, marks and copies in the log say which transactions have ended. So a half message that
+was copied just before the crash is perhaps copied and asked about once more, but ends once.
 
 Better than Java 4.9.3: a mark also counts for copies, so that a producer whose answer crosses a
-check is not asked again (and does not commit twice). Waiting for the end of the immunity time does
-not count as a check.
+check is not asked again. Waiting for the end of the immunity time does not count as a check.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from coherer._record.layout import Record
-from coherer._record.properties import decode
+from coherer._record.properties import decode, number_in
 from coherer._record.system_topics import HALF_TOPIC
+from coherer._rules.rocketmq.ended import OffsetSet
 from coherer._rules.rocketmq.transactions import (
     CHECK_TIMES,
     IMMUNITY,
-    PREPARED_OFFSET,
+    Op,
     given_up,
+    name_of,
     put_back,
 )
 from coherer._store.clock_history import ClockHistory
 from coherer._store.model import Draft
+from coherer.errors import UsageError
 
 _HOUR_MS: Final = 3_600_000
 
@@ -60,7 +68,8 @@ class CheckOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _DEFAULTS: Final = CheckOptions()
-_MOVED_MAX: Final = 100_000
+_COPIES_MAX: Final = 1_000_000
+_PLAN_BYTES: Final = 4 * 1024 * 1024
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -90,69 +99,99 @@ class TransactionLedger:
         half_offset: all half messages before it are done.
         op_offset: no mark before it is needed.
         options: see `CheckOptions`.
+        read_to: the first mark that comes through `mark`; older ones come through `mark_older`.
 
     Attributes:
-        read_to: all marks before it are known.
+        read_to: all marks from `read_from` to here are known.
+        read_from: see `read_to`.
 
     >>> ledger = TransactionLedger(4, 2)
-    >>> ledger.mark(2, half_offset=5)
-    >>> ledger.mark(3, half_offset=4)
+    >>> ledger.mark(Op(2, half_offset=5, name=5))
+    >>> ledger.mark(Op(3, half_offset=4, name=4))
     >>> ledger.advance(), ledger.half_offset, ledger.op_offset
     (True, 6, 4)
     """
 
-    def __init__(self, half_offset: int, op_offset: int, options: CheckOptions = _DEFAULTS) -> None:
+    def __init__(
+        self,
+        half_offset: int,
+        op_offset: int,
+        options: CheckOptions = _DEFAULTS,
+        read_to: int | None = None,
+    ) -> None:
         self.half_offset = half_offset
         self.op_offset = op_offset
-        self.read_to = op_offset
+        self.read_to = self.read_from = op_offset if read_to is None else read_to
         self._options = options
-        self._marks: dict[int, int] = {}  # half offset -> op offset
-        self._spent: set[int] = set()  # op offsets of marks that are no longer needed
-        self._moved: dict[int, int] = {}  # half offset -> half offset of the newer copy
-        self._late: set[int] = set()  # marked after the round had passed, without a known copy
+        self._ended = OffsetSet()
+        self._rolled_back = OffsetSet()
+        self._marks: deque[Op] = deque()  # those from `op_offset` on
+        self._copies: dict[int, int] = {}  # name of an open transaction -> its newest copy
 
-    def mark(self, op_offset: int, half_offset: int) -> None:
-        """Add a mark of the op topic; a known one is ignored. Call it in the order of the marks.
+    def mark(self, op: Op) -> None:
+        """Add the next mark of the op topic, from `read_to` on."""
+        self.read_to = op.offset + 1
+        self._marks.append(op)
+        self._end(op)
 
-        A mark of a message that has been stored again since marks the new copy. (Java's broker
-        forgets it, and checks a transaction that is done.)
+    def mark_older(self, op: Op) -> None:
+        """Add the last mark before `read_from`."""
+        self.read_from = op.offset
+        if op.offset >= self.op_offset:
+            self._marks.appendleft(op)
+        self._end(op)
 
-        Args:
-            op_offset: the mark's queue offset.
-            half_offset: the half message that is done; -1 for none.
-        """
-        if op_offset < self.read_to:
-            return
-        self.read_to = op_offset + 1
-        while half_offset in self._moved:
-            half_offset = self._moved[half_offset]
-        if half_offset < self.half_offset or half_offset in self._marks:
-            self._spent.add(op_offset)
-            if len(self._late) < _MOVED_MAX:
-                self._late.add(half_offset)
-        else:
-            self._marks[half_offset] = op_offset
+    def _end(self, op: Op) -> None:
+        for offset in (op.name, op.half_offset):
+            self._ended.add(offset)
+            if op.is_rollback:
+                self._rolled_back.add(offset)
+        copy = self._copies.pop(op.name, None)
+        if copy is not None:
+            self._ended.add(copy)
 
-    def marked(self, half_offset: int) -> bool:
-        """Whether a half message that the rounds have not passed is known to be done."""
-        return half_offset in self._marks
+    def found_copy(self, record: Record) -> None:
+        """Note a half message that was stored by an earlier process. Call it in their order."""
+        name = name_of(record)
+        if name != record.queue_offset and name not in self._ended:
+            self._copies[name] = record.queue_offset
+
+    def has_ended(self, name: int) -> bool:
+        """Whether a transaction has ended."""
+        return name in self._ended
+
+    def is_done(self, record: Record) -> bool:
+        """Whether a half message needs no check: its transaction has ended, or a copy is newer."""
+        name, offset = name_of(record), record.queue_offset
+        return offset in self._ended or name in self._ended or self._copies.get(name, -1) > offset
+
+    def was_rolled_back(self, name: int) -> bool:
+        """Whether a transaction has ended with a rollback, as far as its mark says that."""
+        return name in self._rolled_back
+
+    def newest(self, name: int) -> int:
+        """The queue offset of the newest known copy of an open transaction's half message."""
+        return self._copies.get(name, name)
 
     def advance(self) -> bool:
         """Move the offsets past what is done. Returns whether one has changed."""
         before = self.half_offset, self.op_offset
-        while self.half_offset in self._marks:
-            self._spent.add(self._marks.pop(self.half_offset))
+        while self.half_offset in self._ended:
             self.half_offset += 1
-        while self.op_offset in self._spent:
-            self._spent.discard(self.op_offset)
-            self.op_offset += 1
+        while self._marks and self._marks[0].half_offset < self.half_offset:
+            self.op_offset = self._marks.popleft().offset + 1
         return before != (self.half_offset, self.op_offset)
 
+    def no_older(self, op_offset: int) -> None:
+        """Note that there are no further marks between this one and `read_from`."""
+        self.read_from = op_offset
+
     def skip_ops(self, op_offset: int) -> None:
-        """Skip marks before this one, which have been deleted."""
+        """Skip marks before this one, which have been deleted or are damaged."""
         self.op_offset = max(self.op_offset, op_offset)
         self.read_to = max(self.read_to, op_offset)
-        self._spent = {offset for offset in self._spent if offset >= op_offset}
+        while self._marks and self._marks[0].offset < op_offset:
+            self._marks.popleft()
 
     def plan(
         self,
@@ -160,6 +199,7 @@ class TransactionLedger:
         now_ms: int,
         read: Callable[[int], tuple[Sequence[Record], int]],
         times: ClockHistory | None = None,
+        carry_to: int = 0,
     ) -> Plan:
         """Continue a round, after all marks have been added.
 
@@ -170,11 +210,12 @@ class TransactionLedger:
                 the same offset if there are no more.
             times: converts the times of half messages to the clock of `now_ms`; None if they are of
                 that clock.
+            carry_to: do not check, but copy those before this log offset.
         """
-        round_ = _CheckRound(self._options, self._marks, self._late, started_ms, now_ms, times)
+        round_ = _CheckRound(self._options, self.is_done, started_ms, now_ms, times, carry_to)
         at = begin = self.half_offset
         while not round_.over:
-            while at in self._marks:
+            while at in self._ended:
                 at += 1
             records, following = read(at)
             if following <= at:
@@ -194,23 +235,17 @@ class TransactionLedger:
             offsets: the queue offsets of the drafts.
         """
         for draft, source, offset in zip(plan.drafts, plan.sources, offsets, strict=True):
+            name = name_of(source)
             if draft.topic != HALF_TOPIC:
-                continue
-            mark = self._marks.pop(source.queue_offset, None)
-            if mark is None:
-                self._moved[source.queue_offset] = offset
-            else:  # the transaction has ended in the meantime
-                self._marks[offset] = mark
+                self._copies.pop(name, None)
+            elif name in self._ended:  # the transaction has ended in the meantime
+                self._ended.add(offset)
+            else:
+                self._copies[name] = offset
+        while len(self._copies) > _COPIES_MAX:
+            del self._copies[next(iter(self._copies))]
         self.half_offset = max(self.half_offset, plan.end)
-        for half_offset in [at for at in self._marks if at < self.half_offset]:
-            self._spent.add(self._marks.pop(half_offset))
         self.advance()
-        if len(self._moved) > _MOVED_MAX:
-            self._forget_moved()
-
-    def _forget_moved(self) -> None:
-        live = {old: new for old, new in self._moved.items() if new >= self.half_offset}
-        self._moved = live if len(live) <= _MOVED_MAX else {}
 
 
 class _CheckRound:
@@ -219,15 +254,16 @@ class _CheckRound:
     def __init__(
         self,
         options: CheckOptions,
-        marks: Mapping[int, int],
-        late: Container[int],
+        is_done: Callable[[Record], bool],
         started_ms: int,
         now_ms: int,
         times: ClockHistory | None,
+        carry_to: int,
     ) -> None:
         self._options = options
-        self._marks = marks
-        self._late = late
+        self._is_done = is_done
+        self._carry_to = carry_to
+        self._size = 0
         self._started_ms = started_ms
         self._now_ms = now_ms
         self._times = times
@@ -239,11 +275,17 @@ class _CheckRound:
 
     def settle(self, record: Record) -> bool:
         """Decide about a half message; returns False if the round ends before it."""
-        if record.queue_offset in self._marks:
+        if self._is_done(record):
             return True
-        if len(self.drafts) >= self._options.per_round:
+        if len(self.drafts) >= self._options.per_round or self._size >= _PLAN_BYTES:
             self.full = self.over = True
             return False
+        if self._carry_to:
+            if record.physical_offset >= self._carry_to:
+                self.over = True
+                return False
+            self._copy(record, {})
+            return True
         properties = decode(record.properties)
         checks = _number(properties.get(CHECK_TIMES, "0"))
         born_ms, stored_ms = self._when(record)
@@ -251,7 +293,7 @@ class _CheckRound:
         if (CHECK_TIMES in properties and checks >= self._options.checks_max) or (
             age_ms > self._options.keep_ms
         ):
-            self._store(record, given_up(record, {}))
+            self._store(record, given_up(record))
             return True
         if stored_ms >= self._started_ms:
             self.over = True
@@ -271,31 +313,34 @@ class _CheckRound:
     def _check(
         self, record: Record, properties: Mapping[str, str], checks: int, age_ms: int
     ) -> bool:
-        first = _number(properties.get(PREPARED_OFFSET, str(record.queue_offset)))
-        if first in self._marks or first in self._late:
-            return True  # the transaction has ended while this copy waited
         immunity = properties.get(IMMUNITY)
         immune_ms = self._options.timeout_ms
         if immunity is not None and _number(immunity) != -1:
             immune_ms = _number(immunity) * 1000
         if age_ms <= -1 or age_ms > immune_ms:
-            self._store(record, put_back(record, {CHECK_TIMES: str(checks + 1)}), ask=True)
+            self._copy(record, {CHECK_TIMES: str(checks + 1)}, ask=True)
         elif immunity is not None:
-            # So that it does not delay the next ones, store it again with its first offset.
-            self._store(record, put_back(record, {PREPARED_OFFSET: str(first)}))
+            self._copy(record, {})  # so that it does not delay the next ones
         else:
             self.over = True
             return False
         return True
 
+    def _copy(self, record: Record, changes: Mapping[str, str], *, ask: bool = False) -> None:
+        try:
+            draft = put_back(record, changes)
+        except UsageError:  # its properties have no room; a client cannot send such a message
+            self._store(record, given_up(record))
+        else:
+            self._store(record, draft, ask=ask)
+
     def _store(self, record: Record, draft: Draft, *, ask: bool = False) -> None:
+        self._size += record.size
         self.drafts.append(draft)
         self.sources.append(record)
         self.asked.append(ask)
 
 
 def _number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        return -1
+    found = number_in(text)
+    return -1 if found is None else found

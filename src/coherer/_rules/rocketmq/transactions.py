@@ -7,6 +7,10 @@ read. Its producer ends the transaction: a commit stores the real message and ma
 as done; a rollback only marks it. A mark is a message in the op topic whose body is the half
 message's queue offset in decimal.
 
+A half message may be stored again: when its producer is asked, or before its log file is deleted.
+All copies are one transaction. Its name is the queue offset of the first one, which the copies have
+as a property (`name_of`).
+
 If a producer does not end a transaction, the broker asks it for the state:
 `coherer._rules.rocketmq.transaction_checks`.
 """
@@ -30,11 +34,14 @@ from coherer._record.properties import (
     decode,
     encode,
     index_keys,
+    number_in,
     tag_code,
 )
 from coherer._record.system_topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from coherer._rules.common.origins import destination
 from coherer._store.model import Draft
+from coherer.errors import UsageError
+from coherer.limits import PROPERTIES_BYTES_MAX
 
 GROUP: Final = "CID_RMQ_SYS_TRANS"
 
@@ -43,6 +50,11 @@ PRODUCER_GROUP: Final = "PGROUP"
 CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 PREPARED_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
+"""The queue offset of the first copy of a half message. Java's brokers set it on some copies."""
+_ROLLBACK: Final = "COHERER_ROLLBACK"
+"""A property of marks: the transaction was rolled back."""
+_ROOM_BYTES: Final = 128
+"""Room that is left in the properties of a half message for those that its copies have."""
 
 DONE_TAG: Final = "d"
 _OP_PROPERTIES: Final = b"WAIT\x01true\x02TAGS\x01d"
@@ -72,14 +84,23 @@ def half(draft: Draft) -> Draft:
     properties = decode(draft.properties)
     # Java's broker would delay the half message, and then lose it; its clients send no level.
     properties.pop(DELAY, None)
+    # These belong to copies: with them, a message would be taken for another transaction.
+    properties.pop(PREPARED_OFFSET, None)
+    properties.pop(CHECK_TIMES, None)
     properties[REAL_TOPIC] = draft.topic
     properties[REAL_QUEUE] = str(draft.queue_id)
+    text = encode(properties)
+    if len(text) > PROPERTIES_BYTES_MAX - _ROOM_BYTES:
+        raise UsageError(
+            f"The properties have {len(text)} bytes; the limit for a message in a transaction is "
+            f"{PROPERTIES_BYTES_MAX - _ROOM_BYTES}."
+        )
     return msgspec.structs.replace(
         draft,
         topic=HALF_TOPIC,
         queue_id=0,
         sys_flag=draft.sys_flag & ~ROLLED_BACK,
-        properties=encode(properties),
+        properties=text,
         destination=draft.topic,
     )
 
@@ -129,27 +150,47 @@ def committed(record: Record) -> Draft | None:
     )
 
 
-def done_mark(half_offset: int, host: bytes, now_ms: int) -> Draft:
+def name_of(record: Record) -> int:
+    """The transaction of a half message: the queue offset of its first copy.
+
+    A copy without the property, which an older version has made, has a name of its own.
+    """
+    first = number_in(decode(record.properties).get(PREPARED_OFFSET))
+    return record.queue_offset if first is None else min(first, record.queue_offset)
+
+
+def done_mark(
+    half_offset: int,
+    host: bytes,
+    now_ms: int,
+    *,
+    name: int | None = None,
+    is_rollback: bool = False,
+) -> Draft:
     r"""The op message that marks a half message as done.
 
     Args:
-        half_offset: the half message's queue offset.
+        half_offset: the queue offset of the half message's newest copy.
         host: this broker's address as in records.
         now_ms: the time.
+        name: the transaction, if that is another queue offset.
+        is_rollback: whether the transaction was rolled back.
 
     >>> mark = done_mark(17, bytes(8), 0)
     >>> mark.topic, mark.body, mark.properties
     ('RMQ_SYS_TRANS_OP_HALF_TOPIC', b'17', b'WAIT\x01true\x02TAGS\x01d')
     """
-    body = str(half_offset).encode()
-    return Draft(
-        OP_HALF_TOPIC, 0, body, _OP_PROPERTIES, tag_code=_OP_CODE, born_ms=now_ms, born_host=host
-    )
+    body, text = str(half_offset).encode(), _OP_PROPERTIES
+    if name is not None and name != half_offset:
+        text += f"\x02{PREPARED_OFFSET}\x01{name}".encode()
+    if is_rollback:
+        text += f"\x02{_ROLLBACK}\x01true".encode()
+    return Draft(OP_HALF_TOPIC, 0, body, text, tag_code=_OP_CODE, born_ms=now_ms, born_host=host)
 
 
 def put_back(record: Record, changes: Mapping[str, str]) -> Draft:
     """Copy a half message, with changed properties, for the end of the half topic."""
-    return _moved(record, HALF_TOPIC, changes)
+    return _moved(record, HALF_TOPIC, {PREPARED_OFFSET: str(name_of(record)), **changes})
 
 
 def resumed(record: Record) -> Draft:
@@ -157,9 +198,13 @@ def resumed(record: Record) -> Draft:
     return _moved(record, HALF_TOPIC, {CHECK_TIMES: "0"})
 
 
-def given_up(record: Record, changes: Mapping[str, str]) -> Draft:
+def given_up(record: Record) -> Draft:
     """Copy a half message to the topic of messages that are no longer checked."""
-    return _moved(record, CHECK_MAX_TIME_TOPIC, changes)
+    try:
+        name = {PREPARED_OFFSET: str(name_of(record))}
+        return _moved(record, CHECK_MAX_TIME_TOPIC, name)
+    except UsageError:  # no room
+        return _moved(record, CHECK_MAX_TIME_TOPIC, {})
 
 
 def _moved(record: Record, topic: str, changes: Mapping[str, str]) -> Draft:
@@ -185,18 +230,34 @@ def _copy(
 
 
 class Op(msgspec.Struct, frozen=True):
-    """A message of the op topic: the half message it marks (-1 for none), and its queue offset."""
+    """A message of the op topic.
+
+    Args:
+        offset: its queue offset.
+        half_offset: the queue offset of the half message that it marks.
+        name: the transaction (`name_of`).
+        is_rollback: whether the transaction was rolled back, as far as is known.
+    """
 
     offset: int
     half_offset: int
+    name: int
+    is_rollback: bool = False
 
 
-def read_op(record: Record) -> Op:
-    """Read a message of the op topic; an invalid one marks nothing."""
-    body = bytes(record.body)
-    if decode(record.properties).get(TAGS) != DONE_TAG or not body.isdigit():
-        return Op(record.queue_offset, -1)
-    return Op(record.queue_offset, int(body))
+def read_op(record: Record) -> Op | None:
+    """Read a message of the op topic; None if it is invalid."""
+    properties = decode(record.properties)
+    half_offset = number_in(bytes(record.body[:20]).decode("ascii", "replace"))
+    if half_offset is None or properties.get(TAGS) != DONE_TAG:
+        return None
+    name = number_in(properties.get(PREPARED_OFFSET))
+    return Op(
+        record.queue_offset,
+        half_offset,
+        half_offset if name is None else min(name, half_offset),
+        _ROLLBACK in properties,
+    )
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -229,13 +290,13 @@ def question(record: Record, draft: Draft, queue_offset: int, physical_offset: i
         physical_offset: of the copy in the log.
     """
     properties = decode(draft.properties)
-    queue = properties.get(REAL_QUEUE, "")
+    queue = number_in(properties.get(REAL_QUEUE))
     topic = properties.get(REAL_TOPIC) or draft.topic
     body = encode_record(
         topic,
         draft.body,
         encode({**properties, WAIT: "false"}),  # as Java's broker says it
-        queue_id=int(queue) if queue.isdecimal() else draft.queue_id,
+        queue_id=draft.queue_id if queue is None else queue,
         queue_offset=queue_offset,
         physical_offset=physical_offset,
         store_ms=record.store_ms,

@@ -121,11 +121,24 @@ class ForeignRecords:
     ) -> T | None:
         try:
             record = decode(view, check_crc=False)
-            offset = record.physical_offset
+        except CohererError as error:
+            self.pass_over(topic, offset, str(error))
+            return None
+        return self.parse(topic, record, parse)
+
+    def parse(self, topic: str, record: Record, parse: Callable[[Record], T | None]) -> T | None:
+        """Parse a record; None if it is bad.
+
+        Args:
+            topic: the system topic.
+            record: the record.
+            parse: returns the meaning of a record; see the module.
+        """
+        try:
             found = parse(record)
         except _INVALID as error:
-            self.pass_over(topic, offset, str(error) or type(error).__name__)
+            self.pass_over(topic, record.physical_offset, str(error) or type(error).__name__)
             return None
         if found is None:
-            self.pass_over(topic, offset, "Its content is invalid.")
+            self.pass_over(topic, record.physical_offset, "Its content is invalid.")
         return found

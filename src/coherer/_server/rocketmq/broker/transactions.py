@@ -6,16 +6,32 @@ The end of a transaction is stored atomically: the real message together with th
 message is done. (Java stores them one after the other.) So after a crash no committed transaction
 is checked again.
 
+Invariants:
+
+* Only a half message is ended: a record in the half topic's queue, at the offsets that the request
+  names, of the producer group that the request names. If the log has deleted it, its newest copy
+  takes its place.
+* A transaction ends once, whichever copies of its half message the requests name, however late they
+  come, and also after a restart: a request waits until all marks are known that could end the same
+  transaction. A request that repeats the first one is answered with success and stores nothing; one
+  that contradicts it is refused. (Java's brokers carry out every request.)
+* Retention keeps the file of the first half message that has not ended
+  (`coherer._store.retention`). Half messages in files that are to be deleted soon are copied.
+
 `tick`, called ten times a second, keeps the ledger: it first reads the marks of previous processes,
-then runs a round of checks through the half messages every minute. The decisions of a round are
-stored atomically, too, before the producers are asked.
+the newest ones first, and then runs a round of checks through the half messages every minute. The
+decisions of a round are stored atomically, too, before the producers are asked.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from functools import partial
+from typing import Final, TypeAlias
+
+import msgspec
 
 from coherer._common.clock import IntervalTimer
 from coherer._common.logs import Log
@@ -30,10 +46,12 @@ from coherer._rules.rocketmq.transactions import (
     GROUP,
     UNKNOWN,
     End,
+    Op,
     Question,
     committed,
     done_mark,
     mismatch,
+    name_of,
     question,
     read_op,
     resumed,
@@ -42,7 +60,7 @@ from coherer._server.core.core import Core
 from coherer._server.rocketmq.broker.sending import reserved_remark
 from coherer._server.rocketmq.remoting import Channel, Refusal
 from coherer._store import AppendResult, Draft
-from coherer._store.consume_queue import is_valid_queue
+from coherer._store.consume_queue import BLANK_SIZE, is_valid_queue
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import EndTransactionHeader, MessageIdHeader, parse
@@ -53,10 +71,19 @@ _log = Log(logging.getLogger(__name__))
 Ask = Callable[[Question], bool]
 """Asks a producer of the question's group; returns whether there was one."""
 
+_Asked: TypeAlias = tuple[Channel, Command]
+
 RECORDS_AT_ONCE: Final = 1_000
 _READ_BYTES: Final = 4 * 1024 * 1024
 _NO_STATE: Final = "commitOrRollback field wrong"
 _NO_HALF: Final = "Find prepared transaction message failed"
+_ENDED: Final = "The transaction was {} before."
+_ROLLED_BACK: Final = "not set any response code"
+"""Java clears its default remark only for commits (section 2.9)."""
+MARKS_AT_ONCE: Final = 2_000
+"""The number of marks to read before other work can run."""
+WAITING_MAX: Final = 20_000
+"""The number of requests that may wait for marks to be read; each takes about 1 KiB."""
 _RESUME_FAILED: Final = f"Put message back to {HALF_TOPIC} failed."
 _RESUME_ERROR: Final = f"Exception was thrown when putting message back to {HALF_TOPIC}."
 
@@ -94,7 +121,12 @@ class TransactionService:
         self._round_ms: int | None = None  # start of the current round
         self._rounds = IntervalTimer(self._options.interval_ms, core.now_ms())
         self._busy = False
+        self._carried_to = 0  # no half message waits before this log offset
+        self._copies_from, self._copies_to = 0, core.store.queue_range(HALF_TOPIC, 0)[1]
+        self._ending: dict[int, list[_Asked]] = {}  # by transaction: those behind the first one
+        self._waiting: list[_Asked] = []  # for marks that have not been read
         core.on_idle_check(self._in_use)
+        core.store.holds.add("messages of open transactions", self._needed)
 
     # -- requests
 
@@ -120,14 +152,20 @@ class TransactionService:
             )  # fmt: skip
         if end.state == UNKNOWN:
             return None  # the producer does not know either, and expects no response (section 2.9)
-        record = self._half_at(end.physical_offset)
-        if record is None:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, _NO_HALF)
-        wrong = mismatch(record, end)
-        if wrong:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, wrong)
+        record = self._half_of(end)
         if self._forbid is not None:
             self._forbid(channel, request, topic_of(record))
+        name = name_of(record)
+        if name in self._ending:
+            self._ending[name].append((channel, request))
+            return None
+        if not self._knows_end_of(record):
+            if len(self._waiting) >= WAITING_MAX:
+                raise Refusal(ResponseCode.SYSTEM_BUSY, "The broker reads its transactions.")
+            self._waiting.append((channel, request))
+            return None
+        if self._ledger.has_ended(name) or self._ledger.has_ended(record.queue_offset):
+            return self._ended_before(record, end)
         self._store_end(channel, request, record, end)
         return None
 
@@ -141,8 +179,8 @@ class TransactionService:
             offset = decode_offset_id(parse(MessageIdHeader, request.fields).msg_id or "")
         except UsageError:
             raise Refusal(ResponseCode.SYSTEM_ERROR, _RESUME_ERROR) from None
-        found = self._core.store.record_at(offset.physical_offset)
-        if found is None:
+        record = self._record_at(offset.physical_offset, CHECK_MAX_TIME_TOPIC)
+        if record is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, _RESUME_ERROR)
         self._need_topic(HALF_TOPIC)
 
@@ -152,13 +190,71 @@ class TransactionService:
             else:
                 channel.respond(request)
 
-        own = [resumed(decode(found))]
+        own = [resumed(record)]
         self._core.appender.submit([], done, origin=Origin.TRANSACTIONS, own=own)
         return None
 
-    def _half_at(self, physical_offset: int) -> Record | None:
-        found = self._core.store.record_at(physical_offset)
-        return None if found is None else decode(found, check_crc=False)
+    def _record_at(self, physical_offset: int, topic: str) -> Record | None:
+        """The record of a system topic's queue at a log offset; None if there is none.
+
+        The content of any message may look like a record, so the queue has to name it.
+        """
+        store = self._core.store
+        found = store.record_at(physical_offset)
+        if found is None:
+            return None
+        record = decode(found, check_crc=False)
+        place = store.place_of(topic, 0, record.queue_offset)
+        return record if record.topic == topic and place == physical_offset else None
+
+    def _half_of(self, end: End) -> Record:
+        """The half message that a request names, or its newest copy if the log has deleted it.
+
+        Raises:
+            Refusal: there is none, or the request does not match it; the words are Java's.
+        """
+        store = self._core.store
+        record = self._record_at(end.physical_offset, HALF_TOPIC)
+        if record is not None:
+            wrong = mismatch(record, end)
+        elif end.half_offset < store.queue_range(HALF_TOPIC, 0)[0]:
+            place = store.place_of(HALF_TOPIC, 0, self._ledger.newest(end.half_offset))
+            record = None if place is None else self._record_at(place, HALF_TOPIC)
+            if record is None or name_of(record) != end.half_offset:
+                raise Refusal(ResponseCode.SYSTEM_ERROR, _NO_HALF)
+            copied = End(end.group, record.queue_offset, record.physical_offset, end.state)
+            wrong = mismatch(record, copied)
+        else:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, _NO_HALF)
+        if wrong:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, wrong)
+        return record
+
+    def _ended_before(self, record: Record, end: End) -> Command:
+        """Answer a request to end a transaction that has ended already.
+
+        Raises:
+            Refusal: it has ended in the other way.
+        """
+        ledger = self._ledger
+        is_rollback = ledger.was_rolled_back(name_of(record)) or ledger.was_rolled_back(
+            record.queue_offset
+        )
+        remark = _ENDED.format("rolled back" if is_rollback else "committed")
+        if is_rollback != (end.state == ROLLED_BACK):
+            raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
+        return Command(ResponseCode.SUCCESS, remark=remark)
+
+    def _again(self, asked: Sequence[_Asked]) -> None:
+        """Handle requests that have waited."""
+        for channel, request in asked:
+            try:
+                answer = self.end(channel, request)
+            except Refusal as refusal:
+                channel.respond(request, refusal.code, refusal.remark)
+                continue
+            if answer is not None:
+                channel.respond(request, answer.code, answer.remark)
 
     def _store_end(self, channel: Channel, request: Command, record: Record, end: End) -> None:
         drafts: list[Draft] = []
@@ -171,12 +267,27 @@ class TransactionService:
                 raise Refusal(ResponseCode.SYSTEM_ERROR, _NO_HALF)
             if not is_valid_queue(real.topic, real.queue_id):
                 raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _NO_DESTINATION)
+            # Consumers learn the half message that its producer knows.
+            real = msgspec.structs.replace(real, prepared_offset=end.physical_offset)
             drafts.append(self._schedule(real))
         self._need_topic(OP_HALF_TOPIC)
-        store = self._core.store
-        own = [done_mark(end.half_offset, store.store_host, self._core.wall_ms())]
+        name = name_of(record)
+        newest = max(record.queue_offset, self._ledger.newest(name))
+        is_rollback = end.state == ROLLED_BACK
+        mark = done_mark(
+            newest,
+            self._core.store.store_host,
+            self._core.wall_ms(),
+            name=name,
+            is_rollback=is_rollback,
+        )
+        self._ending[name] = []
 
         def done(outcome: Sequence[AppendResult] | CohererError, _: int) -> None:
+            answered(outcome)
+            self._again(self._ending.pop(name))
+
+        def answered(outcome: Sequence[AppendResult] | CohererError) -> None:
             if isinstance(outcome, CohererError):
                 _refuse(channel, request, outcome)
                 return
@@ -184,13 +295,11 @@ class TransactionService:
                 is_commit = end.state == COMMITTED
                 self._core.counters.ended(topic, record.born_ms, is_commit=is_commit)
             op_offset = outcome[-1].queue_offset
-            if op_offset == self._ledger.read_to:  # otherwise `_read_marks` reads it
-                self._ledger.mark(op_offset, end.half_offset)
-            # Java clears its default remark only for commits (section 2.9).
-            remark = None if end.state == COMMITTED else "not set any response code"
-            channel.respond(request, ResponseCode.SUCCESS, remark)
+            self._ledger.skip_ops(op_offset)  # only damaged ones are between
+            self._ledger.mark(Op(op_offset, newest, name, is_rollback))
+            channel.respond(request, ResponseCode.SUCCESS, _ROLLED_BACK if is_rollback else None)
 
-        self._core.appender.submit(drafts, done, origin=Origin.TRANSACTIONS, own=own)
+        self._core.appender.submit(drafts, done, origin=Origin.TRANSACTIONS, own=[mark])
 
     def _need_topic(self, name: str) -> None:
         self._core.topics.ensure_topic(name, 1, self._core.now_ms())
@@ -202,10 +311,13 @@ class TransactionService:
         if self._is_slave() or self._busy:
             return
         ledger = self._ledger
-        if not self._read_marks():
-            return  # the next ticks read the others
+        if not self._read_marks() or not self._read_copies():
+            asyncio.get_running_loop().call_soon(self.tick)
+            return
         if ledger.advance():
             self._note()
+        if self._carry():
+            return
         now_ms = self._core.now_ms()
         if self._round_ms is None:
             if not self._rounds.is_due(now_ms):
@@ -214,27 +326,84 @@ class TransactionService:
         times = self._core.store.clock_history
         self._store_plan(ledger, ledger.plan(self._round_ms, now_ms, self._read_halves, times))
 
-    def _read_marks(self) -> bool:
-        """Read marks that this process did not write; returns whether all are known."""
+    def _knows_end_of(self, record: Record) -> bool:
+        """Whether the mark of a half message's transaction is known if there is one."""
         store, ledger = self._core.store, self._ledger
-        first, end = store.queue_range(OP_HALF_TOPIC, 0)
-        if ledger.read_to < first:
-            ledger.skip_ops(first)
-        if ledger.read_to >= end:
+        if ledger.read_from <= store.queue_range(OP_HALF_TOPIC, 0)[0]:
             return True
-        records, following = self._read(OP_HALF_TOPIC, ledger.read_to)
+        if name_of(record) != record.queue_offset:
+            return False  # the mark may be that of an older copy
+        oldest = store.place_of(OP_HALF_TOPIC, 0, ledger.read_from)
+        return oldest is not None and oldest < record.physical_offset
+
+    def _read_marks(self) -> bool:
+        """Read marks of previous processes, the newest first; returns whether all are known."""
+        store, ledger = self._core.store, self._ledger
+        first, _ = store.queue_range(OP_HALF_TOPIC, 0)
+        if ledger.op_offset < first:
+            ledger.skip_ops(first)
+        if ledger.read_from > first:
+            begin = at = max(ledger.read_from - MARKS_AT_ONCE, first)
+            ops: list[Op] = []
+            while at < ledger.read_from:
+                found = store.read(
+                    OP_HALF_TOPIC, 0, at, max_bytes=_READ_BYTES, max_count=ledger.read_from - at
+                )
+                ops += self._core.foreign.each(OP_HALF_TOPIC, found.records, self._op_of)
+                at = max(found.next_offset, at + 1)
+            for op in reversed(ops):
+                ledger.mark_older(op)
+            ledger.no_older(begin)
+        waiting, self._waiting = self._waiting, []
+        self._again(waiting)
+        return ledger.read_from <= first
+
+    def _read_copies(self) -> bool:
+        """Read half messages of previous processes; returns whether all copies are known."""
+        begin = max(self._copies_from, self._ledger.half_offset)
+        if begin >= self._copies_to:
+            return True
+        records, following = self._read(HALF_TOPIC, begin)
         for record in records:
-            op = read_op(record)
-            self._nothing_up_to(op.offset)
-            ledger.mark(op.offset, op.half_offset)
-        self._nothing_up_to(following)
-        return ledger.read_to >= end
+            self._ledger.found_copy(record)
+        self._copies_from = following if following > begin else self._copies_to
+        return self._copies_from >= self._copies_to
 
-    def _nothing_up_to(self, op_offset: int) -> None:
-        for damaged in range(self._ledger.read_to, op_offset):
-            self._ledger.mark(damaged, -1)
+    def _op_of(self, record: Record) -> Op | None:
+        """The meaning of a mark; it can only name half messages that exist."""
+        op = read_op(record)
+        end = self._core.store.queue_range(HALF_TOPIC, 0)[1]
+        return op if op is not None and op.half_offset < end else None
 
-    def _store_plan(self, ledger: TransactionLedger, plan: Plan) -> None:
+    # -- keeping half messages whose files would be deleted
+
+    def _needed(self) -> int | None:
+        """The log offset of the first half message that has not ended."""
+        store = self._core.store
+        at = self._offset_of(HALF_TOPIC) if self._is_slave() else self._ledger.half_offset
+        while entries := store.entries(HALF_TOPIC, 0, at, RECORDS_AT_ONCE):
+            for entry in entries:
+                if entry.size_bytes != BLANK_SIZE:
+                    return entry.physical_offset
+            at = entries[-1].offset + 1
+        return None
+
+    def _carry(self) -> bool:
+        """Copy half messages in files that will be deleted soon; returns whether it copies some."""
+        to, ledger, now_ms = self._core.next_to_go, self._ledger, self._core.now_ms()
+        if to <= self._carried_to:
+            return False
+        plan = ledger.plan(now_ms, now_ms, self._read_halves, carry_to=to)
+        if plan.drafts and not self._core.store.holds.may_carry(sum(s.size for s in plan.sources)):
+            return False
+        if not plan.drafts:
+            self._carried_to = to
+        self._store_plan(ledger, plan, is_round=False)
+        return bool(plan.drafts)
+
+    def _store_plan(self, ledger: TransactionLedger, plan: Plan, *, is_round: bool = True) -> None:
+        if is_round and not plan.more:
+            self._round_ms = None
         if not plan.drafts:
             self._plan_stored(ledger, plan, ())
             return
@@ -257,17 +426,17 @@ class TransactionService:
     ) -> None:
         ledger.carried_out(plan, [copy.queue_offset for copy in appended])
         self._note()
-        if not plan.more:
-            self._round_ms = None
         every = zip(plan.sources, plan.drafts, plan.asked, appended, strict=True)
         for source, draft, asked, copy in every:
             if draft.topic == CHECK_MAX_TIME_TOPIC:
                 _log.warning(
                     "Half message %d given up", source.queue_offset, about=CHECK_MAX_TIME_TOPIC
                 )
-            elif asked and not ledger.marked(copy.queue_offset):
-                asking = question(source, draft, copy.queue_offset, copy.physical_offset)
-                if not self._ask(asking):
+            elif asked and not ledger.has_ended(name_of(source)):
+                asking = self._core.foreign.parse(
+                    HALF_TOPIC, source, partial(_question, draft=draft, copy=copy)
+                )
+                if asking is not None and not self._ask(asking):
                     _log.info(
                         "No producer of group %s is connected for a check",
                         asking.group,
@@ -281,14 +450,17 @@ class TransactionService:
         found = self._core.store.read(
             topic, 0, offset, max_bytes=_READ_BYTES, max_count=RECORDS_AT_ONCE
         )
-        records = [decode(record, check_crc=False) for record in found.records]
+        records = self._core.foreign.each(topic, found.records, lambda record: record)
         return records, max(found.next_offset, offset)
 
     # -- offsets
 
     def _open_ledger(self) -> TransactionLedger:
         return TransactionLedger(
-            self._offset_of(HALF_TOPIC), self._offset_of(OP_HALF_TOPIC), self._options
+            self._offset_of(HALF_TOPIC),
+            self._offset_of(OP_HALF_TOPIC),
+            self._options,
+            read_to=self._core.store.queue_range(OP_HALF_TOPIC, 0)[1],
         )
 
     def _offset_of(self, topic: str) -> int:
@@ -303,6 +475,10 @@ class TransactionService:
 
     def _in_use(self) -> Iterable[tuple[str, str]]:
         return ((HALF_TOPIC, GROUP), (OP_HALF_TOPIC, GROUP))
+
+
+def _question(source: Record, draft: Draft, copy: AppendResult) -> Question:
+    return question(source, draft, copy.queue_offset, copy.physical_offset)
 
 
 _NO_DESTINATION: Final = (
