@@ -1,8 +1,8 @@
 """Carrying out decisions: every half message of a micro-batch is committed once.
 
-A broker carries out every commit that it receives, also the second one of a half message
-(`coherer._client.rocketmq.half_messages`). So `Coordinator` sends a commit only if it knows that
-none was carried out before:
+Java's broker carries out every commit that it receives, also the second one of a half message
+(`coherer._client.rocketmq.half_messages`); Coherer's stores nothing for it. So `Coordinator` sends
+a commit only if it knows that none was carried out before:
 
 1. Nobody has sent one: the decision is new, and this process wrote it.
 2. Otherwise it looks. A committed message contains the log offset of its half message, and is

@@ -5,10 +5,11 @@ with all that is necessary to end them. `Producer.end_many` commits them or roll
 many requests in flight. A coordinator that collects the columns of its workers can implement a
 two-phase commit.
 
-A broker finds a half message by its offset in the log. It executes every commit that it receives:
-two commits of one half message store two messages, on Java's broker and on Coherer's. So if a
-commit is not answered, search the topic for the message before you repeat the commit. A committed
-message contains the log offset of its half message (`MessageBatch.prepared_offsets`).
+A broker finds a half message by its offset in the log. Java's broker executes every commit that it
+receives: two commits of one half message store two messages. So if a commit is not answered, search
+the topic for the message before you repeat the commit. A committed message contains the log offset
+of its half message (`MessageBatch.prepared_offsets`). Coherer's broker commits a half message once;
+it answers a repeated commit with success, and stores nothing.
 
 A half message can be committed as long as the log contains it. It does not matter how often the
 broker has asked for its state, or whether it has given up on it.
