@@ -6,6 +6,7 @@ device of Windows. Every such name goes through `child` before it becomes a part
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Final
@@ -15,8 +16,10 @@ from coherer.errors import UsageError
 NAME_BYTES_MAX: Final = 255
 """The longest name that common file systems accept."""
 
-_SEPARATORS_AND_CONTROLS = re.compile(r"[/\\:\x00-\x1f\x7f]")
-_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|\Z)", re.IGNORECASE)
+_WINDOWS: Final = os.name == "nt"
+_FORBIDDEN = re.compile(r"[/\\\x00-\x1f\x7f]")
+_FORBIDDEN_ON_WINDOWS = re.compile(r":|\A(con|prn|aux|nul|com\d|lpt\d)(\.|\Z)", re.IGNORECASE)
+"""Drives, streams and devices."""
 
 
 def is_file_name(name: str) -> bool:
@@ -26,16 +29,16 @@ def is_file_name(name: str) -> bool:
 
     >>> is_file_name("topics.json"), is_file_name("%RETRY%g")
     (True, True)
-    >>> [is_file_name(name) for name in ("", ".", "..", "../x", "/x", "c:x", "a\\b", "a\0", "nul")]
-    [False, False, False, False, False, False, False, False, False]
+    >>> [is_file_name(name) for name in ("", ".", "..", "../x", "/x", "a\\b", "a\0")]
+    [False, False, False, False, False, False, False]
     """
     return (
         name != ""
         and name[0] != "."
         and name[-1] not in ". "
         and ".." not in name
-        and not _SEPARATORS_AND_CONTROLS.search(name)
-        and not _DEVICES.match(name)
+        and not _FORBIDDEN.search(name)
+        and not (_WINDOWS and _FORBIDDEN_ON_WINDOWS.search(name))
         and len(name.encode("utf-8", "replace")) <= NAME_BYTES_MAX
     )
 

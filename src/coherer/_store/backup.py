@@ -40,10 +40,11 @@ import msgspec
 from coherer._common.version import __version__
 from coherer._store.backup_checks import Checked, check_held, check_history
 from coherer._store.backup_contents import (
+    ACCOUNT_FILES,
     ACCOUNTS,
     CHECKPOINT,
+    CONFIG,
     LARGE,
-    SMALL,
     VERSION_FILE,
     kind_of,
     piece_path,
@@ -388,11 +389,14 @@ class _Backup:
     def _small(self, *, accounts: bool) -> Iterator[str]:
         if (self._source / VERSION_FILE).is_file():
             yield VERSION_FILE
-        for folder in SMALL:
-            if not accounts and folder.partition("/")[0] == ACCOUNTS:
-                continue
+        folders = [CONFIG]
+        if accounts:
+            folders.append(ACCOUNTS)
+            for folder, _, _ in os.walk(self._source / ACCOUNT_FILES):
+                folders.append(Path(folder).relative_to(self._source).as_posix())
+        for folder in folders:
             names = set(_SOURCE.names(self._source / folder))
-            if folder == "config":  # a file may exist only as its previous version
+            if folder == CONFIG:  # a file may exist only as its previous version
                 names |= {name.removesuffix(PREVIOUS) for name in names}
             for name in sorted(names):
                 path = f"{folder}/{name}"
@@ -409,7 +413,7 @@ class _Backup:
         """
         found = self._source / path
         previous = found.with_name(found.name + PREVIOUS)
-        if path.startswith("config/") and not _has_content(found) and _has_content(previous):
+        if path.startswith(f"{CONFIG}/") and not _has_content(found) and _has_content(previous):
             return previous
         return found
 

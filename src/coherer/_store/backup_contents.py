@@ -51,8 +51,11 @@ VERSION_FILE: Final = "version.json"
 """The version of the directory (`_server/node/version.py`)."""
 
 CHECKPOINT: Final = "checkpoint"
-SMALL: Final = ("config", "conf", "conf/acl")
+CONFIG: Final = "config"
 ACCOUNTS: Final = "conf"
+ACCOUNT_FILES: Final = "conf/acl"
+"""A node reads the files of accounts in all directories below this one."""
+
 LARGE: Final = ("index", "consumequeue")
 LOG: Final = "commitlog"
 
@@ -60,7 +63,7 @@ KINDS: Final = (
     Kind("config", re.compile(re.escape(VERSION_FILE)), _MIB),
     Kind("config", re.compile(CHECKPOINT), _MIB),
     Kind("config", re.compile(r"config/[^/]+"), _GIB),
-    Kind("config", re.compile(r"conf/(acl/)?[^/]+"), 64 * _MIB),
+    Kind("config", re.compile(r"conf/(acl/([^/]+/)*)?[^/]+"), 64 * _MIB),
     Kind(
         "queue", re.compile(r"consumequeue/(?P<topic>[^/]+)/(?P<queue>\d{1,10})/\d{20}"), 4 * _GIB
     ),

@@ -36,6 +36,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
+from coherer._common.paths import child
 from coherer._record.layout import FIXED_BYTES
 from coherer._record.system_topics import SCHEDULE_TOPIC
 from coherer._store.files import Files, HandleCache, UnsyncedFiles, file_name, file_offsets, zero
@@ -216,7 +217,7 @@ class ConsumeQueue:
         if not 0 <= queue_id < QUEUES_MAX:
             raise UsageError(f"{queue_id} is not a valid queue number.", topic=topic)
         self._files, self._handles, self._pending = files, handles, pending
-        self._directory = directory / topic / str(queue_id)
+        self._directory = child(directory, topic, "topic") / str(queue_id)
         self._active = (self._directory, 0)  # the file that was written last, and its end
         self.topic, self.queue_id = topic, queue_id
         self.file_bytes = file_bytes
@@ -599,7 +600,7 @@ class QueueDirectory:
         """
         for number in self.numbers(topic):
             self.queues.pop((topic, number)).remove()
-        self._files.remove_tree(self._directory / topic)
+        self._files.remove_tree(child(self._directory, topic, "topic"))
         self._files.sync_directory(self._directory)
 
     def close(self) -> None:

@@ -24,10 +24,10 @@ from coherer._store.backup import Progress, no_progress
 from coherer._store.backup_contents import (
     ACCOUNTS,
     CHECKPOINT,
+    CONFIG,
     LARGE,
     LOG,
     LOG_MODE,
-    SMALL,
     VERSION_FILE,
     Part,
     kind_of,
@@ -68,7 +68,7 @@ INCOMPLETE: Final = "restore-incomplete"
 """The file that marks a directory into which a restore has not finished."""
 
 _WRITTEN: Final = {
-    *SMALL, *LARGE, ACCOUNTS, LOG, VERSION_FILE, CHECKPOINT, HISTORY_FILE, f"{HISTORY_FILE}.tmp",
+    CONFIG, ACCOUNTS, *LARGE, LOG, VERSION_FILE, CHECKPOINT, HISTORY_FILE, f"{HISTORY_FILE}.tmp",
     "abort", INCOMPLETE,
 }  # fmt: skip
 """The names that a restore writes into the new directory."""

@@ -38,6 +38,7 @@ from msgspec import structs
 from pyspark import TaskContext
 
 from coherer._common.logs import Log
+from coherer._common.paths import is_file_name
 from coherer.spark.offsets import partition_key
 from coherer.spark.options import ReadOptions
 from coherer.spark.planning import Range
@@ -232,7 +233,7 @@ def _batch_folder(run: str, batch: int) -> Path:
 
 
 def _batch_path(run: str, batch: int) -> Path:
-    if "/" in run or os.sep in run or run.startswith("."):  # a job group that a user has set
+    if not is_file_name(run):  # a job group that a user has set
         raise ValueError(run)
     return _base() / run / str(batch)
 

@@ -35,6 +35,7 @@ import msgspec
 
 from coherer._client.rocketmq.broker_rpc import BrokerRpc
 from coherer._common.logs import Log
+from coherer._common.paths import child
 from coherer._wire.rocketmq import fastjson
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import CohererError, DamagedStoreError
@@ -338,8 +339,12 @@ class LocalOffsets(OffsetStore):
 
     @staticmethod
     def default_directory(client_id: str, group: str) -> Path:
-        """The directory that Java's client uses (section 8.15)."""
-        return Path.home() / ".rocketmq_offsets" / client_id / group
+        """The directory that Java's client uses (section 8.15).
+
+        Raises:
+            UsageError: the client id or the group cannot be the name of a directory.
+        """
+        return child(child(Path.home() / ".rocketmq_offsets", client_id, "client"), group, "group")
 
     async def load(self) -> None:
         """Read the file, or its previous version if it is damaged.
