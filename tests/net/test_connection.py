@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import mmap
+import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -283,3 +287,46 @@ def test_uvloop_behaves_the_same(scenario: Callable[[Server], Awaitable[None]]) 
             await scenario(server)
 
     net.run(run())
+
+
+def read_all(one: socket.socket) -> None:
+    while one.recv(1 << 20):
+        pass
+
+
+async def test_reset_drops_what_the_system_has_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        dialled = await net.dial(*listening.getsockname(), Peer)
+        server, _ = listening.accept()
+    with server:
+        dialled.connection.write(b"x" * 100_000)
+        dialled.connection.flush()
+        dialled.connection.reset()
+        await dialled.until_closed()
+        server.settimeout(10)
+        with pytest.raises(ConnectionResetError):  # and no orderly end
+            read_all(server)
+    dialled.connection.reset()
+    dialled.connection.limit_delivery(1_000)
+
+
+def delivery_limits(port: int) -> set[int]:
+    """The limits of this process's sockets with a local port."""
+    limits: set[int] = set()
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(OSError), socket.socket(fileno=os.dup(int(path.name))) as one:
+            if one.getsockname()[1:2] == (port,):
+                limits.add(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+    return limits
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="only Linux limits delivery")
+async def test_the_system_delivers_for_a_limited_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        dialled = await net.dial(*listening.getsockname(), Peer)
+        server, (_, port) = listening.accept()
+    with server:
+        dialled.connection.limit_delivery(1_234)
+        assert delivery_limits(port) == {1_234}
+    dialled.connection.abort()
+    await dialled.until_closed()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, cast
 
@@ -20,7 +18,7 @@ from coherer.errors import (
     UnavailableError,
     UsageError,
 )
-from coherer.rocketmq import HalfMessages, Queue, Verdict
+from coherer.rocketmq import HalfMessages
 from coherer.spark import decisions, settling
 from coherer.spark.decisions import (
     ArrowFolder,
@@ -31,85 +29,11 @@ from coherer.spark.decisions import (
     open_folder,
 )
 from coherer.spark.planning import DataLossError
-from coherer.spark.settling import PATIENCE_S, Coordinator, RocketHalfQueue
+from coherer.spark.settling import PATIENCE_S, QUIET_S, STEP_S, Coordinator, RocketHalfQueue
+from tests.spark.fake_brokers import QUEUES, Cluster, DeathError, nothing
 
 if TYPE_CHECKING:
     from coherer.blocking.rocketmq import Client as RocketClient
-
-QUEUES = (Queue("t", "a", 0), Queue("t", "a", 1), Queue("t", "b", 0))
-
-
-def nothing(what: object) -> None:
-    """No error."""
-
-
-class DeathError(BaseException):
-    """The process has died."""
-
-
-class Cluster:
-    """Brokers that carry out every commit, also a second one, and a clock.
-
-    `step` is called before and after everything that can be interrupted.
-    """
-
-    def __init__(self, step: Callable[[str], None] = nothing) -> None:
-        self.step = step
-        self.stored: dict[Queue, list[int]] = {queue: [7, 7] for queue in QUEUES}
-        self.late: list[tuple[Queue, int]] = []
-        self.now = 0.0
-        self.rolled_back = 0
-
-    def prepare(self, count: int, first: int = 100) -> HalfMessages:
-        numbers = range(first, first + count)
-        places = array("H", (number % len(QUEUES) for number in numbers))
-        return HalfMessages("g", QUEUES, places, array("q", numbers), array("q", numbers))
-
-    def clock(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        """Time passes: what was on its way arrives."""
-        self.step("sleep")
-        self.now += seconds
-        for queue, offset in self.late:
-            self.stored[queue].append(offset)
-        self.late.clear()
-
-    def ends(self, queues: Sequence[Queue]) -> list[int]:
-        self.step("ends")
-        return [len(self.stored[queue]) for queue in queues]
-
-    def end(self, halves: HalfMessages, verdict: Verdict) -> list[tuple[int, CohererError]]:
-        failed: list[tuple[int, CohererError]] = []
-        for number, (place, offset) in enumerate(
-            zip(halves.queue, halves.log_offsets, strict=True)
-        ):
-            if verdict is Verdict.ROLLBACK:
-                self.rolled_back += 1
-                continue
-            queue = halves.queues[place]
-            try:
-                self.step("before")
-                self.stored[queue].append(offset)
-                self.step("after")
-            except DisconnectedError as error:
-                failed.append((number, error))
-            except DeathError:
-                # The next ones are in the broker's buffers.
-                rest = zip(
-                    halves.queue[number + 1 :], halves.log_offsets[number + 1 :], strict=True
-                )
-                self.late += [(halves.queues[place], offset) for place, offset in rest]
-                raise
-        return failed
-
-    def committed(self, queue: Queue, start: int, end: int) -> set[int]:
-        self.step("look")
-        return set(self.stored[queue][start:end])
-
-    def seen(self) -> Counter[int]:
-        return Counter(offset for stored in self.stored.values() for offset in stored[2:])
 
 
 class Steps:
@@ -145,6 +69,11 @@ def coordinator(cluster: Cluster, decisions: Decisions) -> Coordinator:
     return Coordinator(cluster, decisions, clock=cluster.clock, sleep=cluster.sleep)
 
 
+@pytest.fixture(params=[False, True], ids=["java", "ours"])
+def once(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
 def settle(cluster: Cluster, folder: Folder, name: str, attempts: int) -> None:
     """Runs a micro-batch as Spark does: from the beginning, until it succeeds."""
     decisions = Decisions(folder)
@@ -173,25 +102,28 @@ def test_a_micro_batch_is_committed(folder: Folder) -> None:
     assert cluster.now == 0
 
 
-def steps_of_a_run(tmp_path: Path, errors: dict[int, BaseException]) -> int:
+def steps_of_a_run(tmp_path: Path, errors: dict[int, BaseException], once: bool) -> int:
     steps = Steps(errors)
-    cluster = Cluster(steps)
+    # Only with Coherer's broker it does not matter how late a commit arrives.
+    cluster = Cluster(steps, once=once, late_s=1e6 if once else 7)
     settle(cluster, LocalFolder(tmp_path / str(errors)), "0", 5)
+    cluster.step = nothing
+    cluster.sleep(1e6)
     check_whole(cluster.seen())
     return steps.count
 
 
-def test_a_death_at_each_step(tmp_path: Path) -> None:
-    for at in range(1, steps_of_a_run(tmp_path, {}) + 1):
-        steps_of_a_run(tmp_path, {at: DeathError()})
+def test_a_death_at_each_step(tmp_path: Path, once: bool) -> None:
+    for at in range(1, steps_of_a_run(tmp_path, {}, once) + 1):
+        steps_of_a_run(tmp_path, {at: DeathError()}, once)
 
 
-def test_a_lost_connection_at_each_step(tmp_path: Path) -> None:
-    for at in range(1, steps_of_a_run(tmp_path, {}) + 1):
-        steps_of_a_run(tmp_path, {at: DisconnectedError("The broker is gone.")})
+def test_a_lost_connection_at_each_step(tmp_path: Path, once: bool) -> None:
+    for at in range(1, steps_of_a_run(tmp_path, {}, once) + 1):
+        steps_of_a_run(tmp_path, {at: DisconnectedError("The broker is gone.")}, once)
 
 
-def test_two_deaths_and_a_lost_connection(tmp_path: Path) -> None:
+def test_two_deaths_and_a_lost_connection(tmp_path: Path, once: bool) -> None:
     for at in range(1, 30, 2):
         for further in range(1, 30, 3):
             errors: dict[int, BaseException] = {
@@ -199,7 +131,7 @@ def test_two_deaths_and_a_lost_connection(tmp_path: Path) -> None:
                 at + further: DisconnectedError("The broker is gone."),
                 at + further + 5: DeathError(),
             }
-            steps_of_a_run(tmp_path, errors)
+            steps_of_a_run(tmp_path, errors, once)
 
 
 def test_another_owner_stops_the_first(tmp_path: Path) -> None:
@@ -219,6 +151,45 @@ def test_another_owner_stops_the_first(tmp_path: Path) -> None:
     # The window that had left is the reason for the wait, which this test cuts short.
     assert set(slow.seen()) == set(range(100, 110))
     assert sum(slow.seen().values()) == 11
+
+
+def test_brokers_that_stand_still_make_it_wait_longer(tmp_path: Path) -> None:
+    """A commit waits in a broker that is paused, which reads it when it goes on."""
+    cluster = Cluster(late_s=QUIET_S + 2)
+    found = Decisions(LocalFolder(tmp_path))
+    pauses = 0
+
+    def die(what: str) -> None:
+        if what == "after":
+            raise DeathError
+
+    def pause(what: str) -> None:
+        nonlocal pauses
+        if what == "ends" and pauses < 3:
+            pauses += 1
+            cluster.now += QUIET_S / 3
+
+    cluster.step = die
+    with pytest.raises(DeathError):
+        coordinator(cluster, found).commit("0", cluster.prepare(10))
+    cluster.step = pause
+    assert coordinator(cluster, found).finish("0")
+    assert pauses == 3
+    check_whole(cluster.seen())
+
+
+def test_brokers_that_stand_still_for_ever(tmp_path: Path) -> None:
+    cluster, found = Cluster(), Decisions(LocalFolder(tmp_path))
+    found.record("0", Decision("dead", cluster.prepare(10), (2, 2, 2)))
+
+    def pause(what: str) -> None:
+        if what == "ends":
+            cluster.now += STEP_S * 2
+
+    cluster.step = pause
+    with pytest.raises(UnavailableError, match=r"10 of 10 .* unknown whether commits are on"):
+        coordinator(cluster, found).finish("0")
+    assert cluster.seen() == Counter()
 
 
 def test_only_one_process_decides(tmp_path: Path) -> None:

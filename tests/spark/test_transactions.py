@@ -10,9 +10,13 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
+from coherer import Message
+from coherer.blocking.rocketmq import connect
 from coherer.errors import UsageError
-from coherer.spark.decisions import FOLDER
+from coherer.rocketmq import Verdict
+from coherer.spark.decisions import FOLDER, Decision, Decisions, LocalFolder
 from coherer.spark.options import WriteOptions, write_options
+from coherer.spark.settling import Coordinator, RocketHalfQueue
 from coherer.spark.transactional import TransactionalBatchSink, TransactionalStreamSink
 from tests.spark.landing import WAIT_S, run
 from tests.spark.transacting import ROWS, Run, seen, struck, transact
@@ -74,6 +78,31 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         write_options({"url": "tubemq://h:1", "transactional": "true"})
     text = StructType([*VALUE.fields, StructField("tag", StringType())])
     TransactionalBatchSink(options(checkpointLocation=place), text, overwrite=False)
+
+
+# -- with a node
+
+
+def test_repeated_and_late_commits_are_carried_out_once(
+    coherer_node: EmbeddedNode, topic: str, tmp_path: Path
+) -> None:
+    """With Coherer's broker a coordinator neither waits nor looks."""
+
+    def wait(_: float) -> None:
+        raise AssertionError
+
+    decisions = Decisions(LocalFolder(tmp_path))
+    messages = [Message(topic, b"%d" % number) for number in range(50)]
+    with connect(coherer_node.rocketmq_url) as client:
+        queue = RocketHalfQueue(client)
+        halves = queue.prepare(f"g{topic}", messages, 100)
+        assert queue.ends_once(halves)
+        some = halves.pick(range(20))
+        decisions.record("0", Decision("dead", halves, tuple(queue.ends(halves.queues))))
+        assert queue.end(some, Verdict.COMMIT) == []
+        assert Coordinator(queue, decisions, sleep=wait).finish("0")
+        assert queue.end(halves, Verdict.COMMIT) == []
+    assert seen(coherer_node.rocketmq_url, topic) == Counter(range(50))
 
 
 # -- with Spark

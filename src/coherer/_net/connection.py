@@ -26,9 +26,10 @@ import mmap
 import os
 import socket as _socket
 import ssl
+import struct
 from collections.abc import Callable, Iterable
 from itertools import groupby
-from socket import SO_KEEPALIVE, SOL_SOCKET
+from socket import SO_KEEPALIVE, SO_LINGER, SOL_SOCKET
 from typing import Final, Protocol, TypeVar, cast
 
 from coherer._common.logs import Log
@@ -277,6 +278,23 @@ class Connection(asyncio.Protocol):
         self._buffer.clear()
         self._buffer_bytes = 0
         self._transport.abort()
+
+    def reset(self) -> None:
+        """`abort`, and drop what the system has taken and not delivered yet, where it can."""
+        socket = self._transport.get_extra_info("socket")
+        if socket is not None and not self._transport.is_closing():
+            socket.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+        self.abort()
+
+    def limit_delivery(self, limit_ms: int) -> None:
+        """Let the system end the connection when it cannot deliver what was sent for so long.
+
+        It does so also after the death of this process. Only Linux has such a limit.
+        """
+        socket = self._transport.get_extra_info("socket")
+        option = getattr(_socket, "TCP_USER_TIMEOUT", None)
+        if socket is not None and option is not None and not self._transport.is_closing():
+            socket.setsockopt(_socket.IPPROTO_TCP, option, limit_ms)
 
     # -- called by the event loop
 

@@ -663,7 +663,12 @@ class Producer(ProducerFacade[aio.Producer, SendReceipt]):
         return self._portal.call(lambda: self._inner.prepare_many(messages))
 
     def end_many(
-        self, halves: HalfMessages, verdict: Verdict, *, window: int = 1000
+        self,
+        halves: HalfMessages,
+        verdict: Verdict,
+        *,
+        window: int = 1000,
+        within_ms: int | None = None,
     ) -> list[tuple[int, CohererError]]:
         """Commit or roll back half messages of this or of another process.
 
@@ -673,13 +678,28 @@ class Producer(ProducerFacade[aio.Producer, SendReceipt]):
             halves: the half messages.
             verdict: commit or roll back.
             window: the maximum number of requests in flight.
+            within_ms: send no request later than this; those that are left fail. A coordinator that
+                may be replaced needs it: see `coherer._client.rocketmq.half_messages`.
 
         Returns:
             The index and the error of each half message whose end was refused or not answered. A
             request without an answer may have been executed: do not simply commit again, because
-            that may store the message twice.
+            that may store the message twice, unless the brokers end a half message only once
+            (`ends_once`).
         """
-        return self._portal.call(lambda: self._inner.end_many(halves, verdict, window=window))
+        return self._portal.call(
+            lambda: self._inner.end_many(halves, verdict, window=window, within_ms=within_ms)
+        )
+
+    def ends_once(self, halves: HalfMessages) -> bool:
+        """Whether all brokers commit a half message only once, also if the request is repeated.
+
+        Coherer's do, Java's do not.
+
+        Raises:
+            UnavailableError: a broker cannot be reached, or does not answer.
+        """
+        return self._portal.call(lambda: self._inner.ends_once(halves))
 
     def request(self, message: Message, *, timeout_ms: int | None = None) -> StoredMessage:
         """Send a message and wait for a consumer's reply.

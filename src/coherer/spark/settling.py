@@ -1,8 +1,11 @@
 """Carrying out decisions: every half message of a micro-batch is committed once.
 
+Coherer's broker commits a half message once, however often and late the requests come
+(`Producer.ends_once`). So the coordinator repeats every commit that may have been lost.
+
 Java's broker carries out every commit that it receives, also the second one of a half message
-(`coherer._client.rocketmq.half_messages`); Coherer's stores nothing for it. So `Coordinator` sends
-a commit only if it knows that none was carried out before:
+(`coherer._client.rocketmq.half_messages`). So `Coordinator` sends it a commit only if it knows that
+none was carried out before:
 
 1. Nobody has sent one: the decision is new, and this process wrote it.
 2. Otherwise it looks. A committed message contains the log offset of its half message, and is
@@ -12,9 +15,20 @@ a commit only if it knows that none was carried out before:
    error, and never means that nothing is committed.
 
 Before it looks, nobody may be sending commits any more, and none may be on the way. So it first
-becomes the owner of the decision, and then waits `QUIET_S`. An owner checks that it still is one
-before each window of commits; a window leaves within milliseconds; and a broker carries out a
-request within 3 s, or refuses it (`waitTimeMillsInTransactionQueue`).
+becomes the owner of the decision, and then waits until the brokers were quiet for `QUIET_S`, which
+is more than a commit can need:
+
+| step of a commit | bound |
+|---|---|
+| from the look at the owner until it is sent | `SEND_S`; what is left then is not sent |
+| to the broker's machine | 3 s (`DELIVERY_MS`); then the system throws it away, on Linux |
+| from there to the broker | as long as the broker stands still, which it does not: it answers |
+| | questions promptly during the wait, or the wait begins again |
+| in the broker | 3 s, its `waitTimeMillsInTransactionQueue`; then it refuses it |
+
+What stays, with Java's broker only: a driver that is frozen between `SEND_S` and the call of its
+system, thawed when its successor has looked, and still connected (a broker closes connections that
+are silent for 2 minutes); and a network that keeps a packet for longer than `QUIET_S`.
 """
 
 from __future__ import annotations
@@ -38,14 +52,20 @@ from coherer.spark.planning import DataLossError
 
 _log = Log(logging.getLogger(__name__))
 
-QUIET_S: Final = 5.0
-"""After this time a commit that another process sent is carried out or lost."""
+SEND_S: Final = 2.0
+"""How long after a look at the owner commits may be sent."""
+
+QUIET_S: Final = 10.0
+"""After this time a commit that another process sent to Java's broker is carried out or lost."""
+
+STEP_S: Final = 1.0
+"""The pause between two questions during `QUIET_S`, and how long an answer may take."""
 
 PATIENCE_S: Final = 60.0
 """How long to try again while a broker is away: Java's takes about 10 s to restart."""
 
 COMMITS_AT_ONCE: Final = 2_000
-"""Commits between two looks at the owner, all of them in flight at the same time."""
+"""Commits in flight before the owner is looked at again."""
 
 MESSAGES_AT_ONCE: Final = 5_000
 
@@ -80,6 +100,10 @@ class HalfQueue(Protocol):
 
     def ends(self, queues: Sequence[Queue]) -> list[int]:
         """The end of each queue."""
+        ...
+
+    def ends_once(self, halves: HalfMessages) -> bool:
+        """Whether all brokers commit a half message once, also if the request is repeated."""
         ...
 
     def end(self, halves: HalfMessages, verdict: Verdict) -> list[tuple[int, CohererError]]:
@@ -146,10 +170,15 @@ class RocketHalfQueue:
             found |= {Queue(topic, *place): end for place, (_, end) in bounds.items()}
         return [found.get(queue, 0) for queue in queues]
 
+    def ends_once(self, halves: HalfMessages) -> bool:
+        """Whether all brokers commit a half message once, also if the request is repeated."""
+        return self._producer(halves.group).ends_once(halves)
+
     def end(self, halves: HalfMessages, verdict: Verdict) -> list[tuple[int, CohererError]]:
-        """Commits or rolls back; see `Producer.end_many`."""
+        """Commits, or rolls back; see `Producer.end_many`."""
+        within_ms = int(SEND_S * 1000) if verdict is Verdict.COMMIT else None
         producer = self._producer(halves.group)
-        return producer.end_many(halves, verdict, window=COMMITS_AT_ONCE)
+        return producer.end_many(halves, verdict, window=COMMITS_AT_ONCE, within_ms=within_ms)
 
     def committed(self, queue: Queue, start: int, end: int) -> set[int]:
         """The log offsets of half messages whose messages are in a range of a queue.
@@ -272,9 +301,13 @@ class Coordinator:
         left, give_up = decision.halves, self._clock() + PATIENCE_S
         error: CohererError | None = None
         while len(left):
+            if error is not None:
+                self._sleep(STEP_S)
             try:
                 if not untouched:
-                    left = self._missing(name, decision, left)
+                    self._claim(name, decision)
+                    if not self._queue.ends_once(left):
+                        left = self._missing(name, decision, left)
                 left, error = self._commit_some(name, decision, left)
             except (UnavailableError, RefusedError) as away:
                 error = away
@@ -286,13 +319,35 @@ class Coordinator:
                     hint="The decision is recorded: start the query again, and it goes on.",
                 ) from error
 
-    def _missing(self, name: str, decision: Decision, left: HalfMessages) -> HalfMessages:
-        """The half messages that are not committed yet, when no commit is on the way."""
+    def _claim(self, name: str, decision: Decision) -> None:
+        """Become the owner of a decision: another process sends no further window of commits."""
         if self._decisions.owner(name, decision) != self._me:
             self._decisions.claim(name, self._me)
-        self._sleep(QUIET_S)
+
+    def _ends_when_quiet(self, queues: Sequence[Queue]) -> list[int]:
+        """The ends of queues, when every commit that was on the way is carried out or lost.
+
+        Raises:
+            UnavailableError: the brokers stand still again and again.
+        """
+        begun = quiet = self._clock()
+        while True:
+            asked = self._clock()
+            ends = self._queue.ends(queues)
+            now = self._clock()
+            if now - asked > STEP_S:
+                quiet = now  # it may carry out only now what it had received before
+            if now - quiet >= QUIET_S:
+                return ends
+            if now - begun > PATIENCE_S:
+                text = f"The brokers took longer than {STEP_S:.0f} s for an answer, again and again"
+                raise UnavailableError(f"{text}, so it is unknown whether commits are on the way.")
+            self._sleep(STEP_S)
+
+    def _missing(self, name: str, decision: Decision, left: HalfMessages) -> HalfMessages:
+        """The half messages that are not committed yet, when no commit is on the way."""
+        ends = self._ends_when_quiet(left.queues)
         done: set[tuple[str, int]] = set()
-        ends = self._queue.ends(left.queues)
         for queue, start, end in zip(left.queues, decision.starts, ends, strict=True):
             if end < start:
                 raise _shortened(name, queue, start, end)

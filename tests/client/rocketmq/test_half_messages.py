@@ -9,15 +9,16 @@ import pytest
 
 from coherer._client.rocketmq.client import Client
 from coherer._client.rocketmq.transactions import Verdict
+from coherer._net import Connection
 from coherer._record import layout
 from coherer._record import properties as text
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.delivery import MessageBatch
 from coherer._wire.rocketmq.headers import EndTransactionHeader, parse
-from coherer._wire.rocketmq.names import Queue
+from coherer._wire.rocketmq.names import FEATURE_ENDS_ONCE, FEATURES, Queue
 from coherer.errors import RefusedError, UnavailableError, UsageError
 from coherer.message import Message
-from coherer.rocketmq import HalfMessages
+from coherer.rocketmq import HalfMessages, connect
 
 SEND = RequestCode.SEND_MESSAGE_V2
 END = RequestCode.END_TRANSACTION
@@ -117,3 +118,45 @@ def test_a_message_names_its_half_message() -> None:
 
     batch = MessageBatch(record(0, 0) + record(1, 700), Queue("t", "a", 0))
     assert batch.prepared_offsets() == [0, 700]
+
+
+async def test_a_commit_without_an_answer_never_arrives_late(
+    cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection is reset, and those that were not sent in time are not sent."""
+    resets: list[Connection] = []
+    reset = Connection.reset
+
+    def noted(connection: Connection) -> None:
+        resets.append(connection)
+        reset(connection)
+
+    monkeypatch.setattr(Connection, "reset", noted)
+    cluster.always(END, lambda asked: None)
+    async with (
+        connect(cluster.url, timeout_ms=100) as client,
+        client.producer("demo", group="g", check=unknown) as producer,
+    ):
+        halves, _ = await producer.prepare_many([Message("demo", b"x")] * 3)
+        failed = await producer.end_many(halves, Verdict.COMMIT)
+        assert [number for number, _ in failed] == [0, 1, 2]
+        assert len(resets) == 1
+        assert resets[0].closed
+        asked = len(cluster.asked(END))
+        failed = await producer.end_many(halves, Verdict.COMMIT, within_ms=-1)
+        assert [number for number, _ in failed] == [0, 1, 2]
+        assert "nothing was sent" in str(failed[0][1])
+        assert len(cluster.asked(END)) == asked
+        assert len(await producer.end_many(halves, Verdict.ROLLBACK)) == 3
+        assert len(resets) == 1
+
+
+async def test_brokers_say_whether_they_end_a_half_message_once(cluster, client: Client) -> None:
+    async with client.producer("demo", group="g", check=unknown) as producer:
+        halves, _ = await producer.prepare_many([Message("demo", b"x")])
+        assert not await producer.ends_once(halves)
+        features = {FEATURES: f"other,{FEATURE_ENDS_ONCE}"}
+        cluster.always(RequestCode.HEART_BEAT, lambda asked: asked.answer(fields=features))
+        assert await producer.ends_once(halves)
+        cluster.always(RequestCode.HEART_BEAT, lambda asked: asked.answer())
+        assert not await producer.ends_once(halves), "the broker was replaced by Java's"

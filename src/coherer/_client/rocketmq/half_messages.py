@@ -9,7 +9,17 @@ A broker finds a half message by its offset in the log. Java's broker executes e
 receives: two commits of one half message store two messages. So if a commit is not answered, search
 the topic for the message before you repeat the commit. A committed message contains the log offset
 of its half message (`MessageBatch.prepared_offsets`). Coherer's broker commits a half message once;
-it answers a repeated commit with success, and stores nothing.
+it answers a repeated commit with success, and stores nothing. It says so with the feature
+`ends-once`.
+
+A search is worth nothing if the commit arrives after it. So a commit that was not answered never
+arrives late from here:
+
+1. `within_ms`: what was not sent in time is not sent at all.
+2. If a request was not answered, its connection is reset in the end: what this process and its
+   system still hold of it is thrown away.
+3. If the process dies, its system goes on sending what it has taken. It gives up after
+   `DELIVERY_MS` (`TCP_USER_TIMEOUT`, on Linux).
 
 A half message can be committed as long as the log contains it. It does not matter how often the
 broker has asked for its state, or whether it has given up on it.
@@ -34,13 +44,15 @@ from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import EndTransactionHeader
 from coherer._wire.rocketmq.messages import SendReceipt
 from coherer._wire.rocketmq.names import Queue
-from coherer.errors import CohererError, DisconnectedError, RefusedError
+from coherer.errors import CohererError, DisconnectedError, RefusedError, UnavailableError
 from coherer.message import Message
 
 if TYPE_CHECKING:
     from coherer._client.rocketmq.broker_sender import PendingSend
 
 SAFE: Final = "SEND_OK"
+DELIVERY_MS: Final = 3_000
+"""How long the system may try to deliver a commit to the broker's machine."""
 
 
 class HalfMessages(msgspec.Struct, frozen=True):
@@ -141,19 +153,28 @@ class Ending:
         verdict: commit or roll back.
         timeout_ms: the timeout of each request.
         window: the maximum number of requests in flight.
+        until: when to stop sending, by the loop's clock; None for never.
 
     Attributes:
         failed: the index and the error of each half message whose end was refused or not answered.
     """
 
     def __init__(
-        self, halves: HalfMessages, verdict: Verdict, *, timeout_ms: int, window: int
+        self,
+        halves: HalfMessages,
+        verdict: Verdict,
+        *,
+        timeout_ms: int,
+        window: int,
+        until: float | None = None,
     ) -> None:
         self.failed: list[tuple[int, CohererError]] = []
         self._halves = halves
         self._verdict = verdict
         self._timeout_s = timeout_ms / 1000
         self._window = window
+        self._until = until
+        self._unanswered: set[Link] = set()
         self._loop = asyncio.get_running_loop()
         self._in_flight = 0
         self._changed = asyncio.Event()
@@ -165,6 +186,10 @@ class Ending:
             links: for each broker, the connection or the error.
         """
         halves = self._halves
+        is_commit = self._verdict is Verdict.COMMIT
+        for one in links.values():
+            if isinstance(one, Link) and is_commit:
+                one.connection.limit_delivery(DELIVERY_MS)
         for number, place in enumerate(halves.queue):
             link = links[halves.queues[place].broker]
             while self._in_flight >= self._window:
@@ -175,22 +200,35 @@ class Ending:
                 self.failed.append((number, link))
         while self._in_flight:
             await self._wait()
+        for unanswered in self._unanswered if is_commit else ():
+            unanswered.connection.reset()
         return sorted(self.failed, key=lambda one: one[0])
 
-    def settled(self, number: int, server: str, answer: Command | CohererError) -> None:
-        """Record the outcome of a request."""
+    def answered(self, number: int, server: str, answer: Command) -> None:
+        """Record the broker's answer."""
+        self._settled()
+        if answer.code != ResponseCode.SUCCESS:
+            self.failed.append((number, codes.refused(answer.code, answer.remark, server=server)))
+
+    def unanswered(self, number: int, link: Link, error: CohererError) -> None:
+        """Record that there will be no answer."""
+        self._settled()
+        self._unanswered.add(link)
+        self.failed.append((number, error))
+
+    def _settled(self) -> None:
         self._in_flight -= 1
         self._changed.set()
-        if isinstance(answer, CohererError):
-            self.failed.append((number, answer))
-        elif answer.code != ResponseCode.SUCCESS:
-            self.failed.append((number, codes.refused(answer.code, answer.remark, server=server)))
 
     async def _wait(self) -> None:
         self._changed.clear()
         await self._changed.wait()
 
     def _send(self, link: Link, number: int) -> None:
+        if self._until is not None and self._loop.time() > self._until:
+            text = "The half message was not ended in time, and nothing was sent."
+            self.failed.append((number, UnavailableError(text, server=link.server)))
+            return
         halves = self._halves
         fields = EndTransactionHeader(
             halves.group,
@@ -200,7 +238,7 @@ class Ending:
             msg_id="",
         ).fields()
         self._in_flight += 1
-        waiter = _End(self, number, link.server, self._loop.time() + self._timeout_s)
+        waiter = _End(self, number, link, self._loop.time() + self._timeout_s)
         if link.open:
             link.send(RequestCode.END_TRANSACTION, fields, b"", waiter)
         else:
@@ -210,18 +248,18 @@ class Ending:
 class _End:
     """A request that waits for its answer. A `PendingRequest`."""
 
-    __slots__ = ("_ending", "_number", "_server", "deadline")
+    __slots__ = ("_ending", "_link", "_number", "deadline")
 
-    def __init__(self, ending: Ending, number: int, server: str, deadline: float) -> None:
+    def __init__(self, ending: Ending, number: int, link: Link, deadline: float) -> None:
         self._ending = ending
         self._number = number
-        self._server = server
+        self._link = link
         self.deadline = deadline
 
     def answered(self, answer: Command) -> None:
         """Record the broker's answer."""
-        self._ending.settled(self._number, self._server, answer)
+        self._ending.answered(self._number, self._link.server, answer)
 
     def failed(self, error: CohererError) -> None:
         """Record that there will be no answer."""
-        self._ending.settled(self._number, self._server, error)
+        self._ending.unanswered(self._number, self._link, error)

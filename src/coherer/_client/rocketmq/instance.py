@@ -33,7 +33,12 @@ from coherer._wire.rocketmq import acl
 from coherer._wire.rocketmq.bodies import HeartbeatData, ProducerData
 from coherer._wire.rocketmq.codes import V5_0_0, RequestCode
 from coherer._wire.rocketmq.command import Command
-from coherer._wire.rocketmq.names import FEATURE_TIMERS, FEATURES, INNER_PRODUCER_GROUP
+from coherer._wire.rocketmq.names import (
+    FEATURE_ENDS_ONCE,
+    FEATURE_TIMERS,
+    FEATURES,
+    INNER_PRODUCER_GROUP,
+)
 from coherer.errors import (
     AuthorizationError,
     ClosedError,
@@ -73,6 +78,7 @@ class Instance:
         replies: the requests that wait for a reply message.
         versions: the release number of each broker by address, from its heartbeat answers.
         timers: whether each broker supports arbitrary delivery times, from the same answers.
+        features: the features beyond 4.9 of each broker, from the same answers.
         refusals: why a broker refused the last heartbeat, by address.
     """
 
@@ -88,6 +94,7 @@ class Instance:
         self.local_host = ""
         self.versions: dict[str, int] = {}
         self.timers: dict[str, bool] = {}
+        self.features: dict[str, frozenset[str]] = {}
         self.refusals: dict[str, RefusedError] = {}
         self.checks = TransactionChecks(self.handle, options.namespace)
         self.replies = PendingReplies(self.handle)
@@ -148,12 +155,28 @@ class Instance:
         """
         link = await self.link(address)
         if link.server not in self.timers:
-            body = self._heartbeat_body()
-            answer = await link.ask(
-                RequestCode.HEART_BEAT, _FEATURE_QUERY, body, timeout_ms=HEARTBEAT_TIMEOUT_MS
-            )
-            self._record_features(link.server, answer)
+            await self._ask_features(link)
         return self.timers[link.server]
+
+    async def ends_once(self, address: str) -> bool:
+        """Whether a broker commits a half message only once. It is asked each time.
+
+        Args:
+            address: the address of its main port.
+
+        Raises:
+            UnavailableError: it cannot be reached, or does not answer.
+        """
+        link = await self.link(address)
+        await self._ask_features(link)
+        return FEATURE_ENDS_ONCE in self.features[link.server]
+
+    async def _ask_features(self, link: Link) -> None:
+        body = self._heartbeat_body()
+        answer = await link.ask(
+            RequestCode.HEART_BEAT, _FEATURE_QUERY, body, timeout_ms=HEARTBEAT_TIMEOUT_MS
+        )
+        self._record_features(link.server, answer)
 
     # -- registrations
 
@@ -322,8 +345,9 @@ class Instance:
     def _record_features(self, server: str, answer: Command) -> None:
         """Record the version and the features in a heartbeat's answer."""
         self.versions[server] = answer.version
-        timers = FEATURE_TIMERS in answer.fields.get(FEATURES, "").split(",")
-        self.timers[server] = timers or answer.version >= V5_0_0
+        features = frozenset(answer.fields.get(FEATURES, "").split(","))
+        self.features[server] = features
+        self.timers[server] = FEATURE_TIMERS in features or answer.version >= V5_0_0
 
     async def _unregister(self, group: dict[str, str]) -> None:
         async def unregister(link: Link) -> None:

@@ -347,7 +347,12 @@ class Producer(BaseProducer):
         return bulk.halves(), report.failed
 
     async def end_many(
-        self, halves: HalfMessages, verdict: Verdict, *, window: int = 1_000
+        self,
+        halves: HalfMessages,
+        verdict: Verdict,
+        *,
+        window: int = 1_000,
+        within_ms: int | None = None,
     ) -> list[tuple[int, CohererError]]:
         """Commit or roll back half messages of this or of another process.
 
@@ -357,21 +362,42 @@ class Producer(BaseProducer):
             halves: the half messages.
             verdict: commit or roll back.
             window: the maximum number of requests in flight.
+            within_ms: send no request later than this; those that are left fail. A coordinator that
+                may be replaced needs it: see `coherer._client.rocketmq.half_messages`.
 
         Returns:
             The index and the error of each half message whose end was refused or not answered. A
             request without an answer may have been executed: do not simply commit again, because
-            that may store the message twice.
+            that may store the message twice, unless the brokers end a half message only once
+            (`ends_once`).
         """
         self.check()
         if verdict is Verdict.UNKNOWN:
             raise UsageError("A transaction ends with COMMIT or ROLLBACK.")
+        until = None if within_ms is None else self._loop.time() + within_ms / 1000
         links: dict[str, Link | CohererError] = {}
         for queue in halves.queues:
             if queue.broker not in links:
                 links[queue.broker] = await self._link_of(queue)
         timeout_ms = self._instance.options.timeout_ms
-        return await Ending(halves, verdict, timeout_ms=timeout_ms, window=window).run(links)
+        ending = Ending(halves, verdict, timeout_ms=timeout_ms, window=window, until=until)
+        return await ending.run(links)
+
+    async def ends_once(self, halves: HalfMessages) -> bool:
+        """Whether all brokers commit a half message only once, also if the request is repeated.
+
+        Coherer's do, Java's do not.
+
+        Raises:
+            UnavailableError: a broker cannot be reached, or does not answer.
+        """
+        self.check()
+        routes = self._instance.routes
+        for queue in {queue.broker: queue for queue in halves.queues}.values():
+            await routes.route(self._sender.full_name(queue.topic), create=True)
+            if not await self._instance.ends_once(routes.address(queue.broker)):
+                return False
+        return True
 
     async def request(self, message: Message, *, timeout_ms: int | None = None) -> StoredMessage:
         """Send a message and wait for a consumer's reply.

@@ -37,6 +37,7 @@ from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import GroupHeader, ProducerGroupHeader, TopicHeader, parse
 from coherer._wire.rocketmq.names import (
+    FEATURE_ENDS_ONCE,
     FEATURE_HEARTBEATS,
     FEATURE_TIMERS,
     FEATURES,
@@ -44,6 +45,7 @@ from coherer._wire.rocketmq.names import (
 )
 from coherer.errors import DamagedStoreError
 
+_SUPPORTED: Final = f"{FEATURE_TIMERS},{FEATURE_ENDS_ONCE}"
 _log = Log(logging.getLogger(__name__))
 
 FILTERS_FILE: Final = "consumerFilter.json"
@@ -92,7 +94,7 @@ class ClientHandler:
         for producer in data.producer_data_set:
             group = _named(producer.group_name)
             self._state.producers.register(group, self._client(channel, request, data.client_id))
-        features = {FEATURES: FEATURE_TIMERS} if FEATURES in request.fields else {}
+        features = {FEATURES: _SUPPORTED} if FEATURES in request.fields else {}
         return Command(ResponseCode.SUCCESS, fields=features)
 
     def unregister(self, channel: Channel, request: Command) -> Command:
