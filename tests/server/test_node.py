@@ -190,7 +190,7 @@ OPEN = {"host": "0.0.0.0", "advertised_host": "127.0.0.1"}
             "Queries over HTTP are",
         ),
         ({"users": {"a": "b"}, "admin_token": "abc"}, "well-known abc"),
-        ({"users": {"a": "b"}, "ha_port": 0}, "replication protocol has no accounts"),
+        ({"users": {"a": "b"}, "ha_port": 0}, "can copy the log without an account"),
     ],
 )
 async def test_open_parts_are_warned_of(

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from coherer._server.node.node import Node, NodeOptions
-from coherer._server.rocketmq.acl import RELOAD_MS, Access, tools_signer
+from coherer._server.rocketmq.acl import RELOAD_MS, Access, tools_account
 from coherer._server.rocketmq.remoting_client import RemotingClient
 from coherer._wire.rocketmq import bodies
 from coherer._wire.rocketmq.acl import signer
@@ -378,13 +378,15 @@ async def test_a_broker_asks_others_with_its_own_account(
     harness: BrokerHarness, conf: Path
 ) -> None:
     address = f"127.0.0.1:{harness.port}"
-    assert tools_signer(conf.parent) is None
+    assert tools_account(conf.parent) is None
     plain = RemotingClient()
     answer = await plain.ask(address, Code.GET_ALL_TOPIC_CONFIG)
     assert fault(answer) == "No accessKey is configured"
     plain.close()
     write_private(conf / "tools.yml", "accessKey: operator\nsecretKey: 87654321\n")
-    signing = RemotingClient(sign=tools_signer(conf.parent))
+    account = tools_account(conf.parent)
+    assert account is not None
+    signing = RemotingClient(sign=signer(*account))
     assert (await signing.ask(address, Code.GET_ALL_TOPIC_CONFIG)).code == 0
     assert (
         await signing.ask(address, Code.GET_MAX_OFFSET, {"topic": "topicB", "queueId": "0"})
@@ -396,4 +398,4 @@ async def test_a_broker_asks_others_with_its_own_account(
 def test_an_account_of_its_own_that_cannot_be_read(conf: Path, text: str) -> None:
     write_private(conf / "tools.yml", text)
     with pytest.raises(UsageError):
-        tools_signer(conf.parent)
+        tools_account(conf.parent)

@@ -43,9 +43,9 @@ def warnings(options: NodeOptions) -> list[str]:
     ]
     if replicates and options.protects("replication"):
         found.append(
-            f"The replication protocol has no accounts: port {options.ha_port} serves the whole "
-            "log to trusted addresses, and to addresses from which an account with all permissions "
-            "has signed a request."
+            f"Port {options.ha_port} serves the whole log to slaves that sign with an account with "
+            "all permissions. Java's slaves cannot sign: every program at an address in "
+            "globalWhiteRemoteAddresses (conf/plain_acl.yml) can copy the log without an account."
         )
     if options.admin_token == JAVA_TOKEN:
         found.append("`admin_token` is the well-known abc. Choose another one, or none.")

@@ -12,8 +12,8 @@ carry an HMAC-SHA1 of their fields, and TubeMQ's one of name, time and a number.
 the secret, so the node needs it to check them.
 
 The accounts in the node's options come first, are superusers, and are in no file. A superuser is an
-administrator without permission lists. TubeMQ's master and the HTTP administration, which have no
-permissions, accept superusers only (`Access.passwords`).
+administrator without permission lists. TubeMQ's master, replication and the HTTP administration,
+which have no permissions, accept superusers only (`Access.passwords`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ RELOAD_MS: Final = 5_000
 """How often the files are checked for changes."""
 
 NODE_ACCOUNT: Final = "%COHERER_NODE%"
-_ADDRESSES_MAX: Final = 1_000
 
 _EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException"
 
@@ -107,7 +106,6 @@ class Access:
         self._files: dict[Path, _File] = {}
         self._rules = AccessRules([], self._own)
         self._unlimited = self._rules.unlimited()
-        self._authenticated: set[str] = set()
         self.passwords: Mapping[str, str] = _Passwords(lambda: self._unlimited)
         self._reload = IntervalTimer(RELOAD_MS, now_ms)
         self._load()
@@ -161,20 +159,15 @@ class Access:
         """
         return self._rules.lacking(_address(channel), channel.account, ((topic, bits),)) is None
 
-    def knows(self, address: str) -> bool:
-        """Whether the log may be replicated to an address.
-
-        The replication protocol has no authentication. So the address must be trusted, or a
-        superuser must have signed a request from it: Coherer's slaves sign their requests to the
-        master. Java's slaves do not sign, and need a trusted address in any case.
-        """
-        return self._rules.trusts(address) or address in self._authenticated
+    def trusts(self, address: str) -> bool:
+        """Whether an address is listed as trusted."""
+        return self._rules.trusts(address)
 
     def _fault(
         self, address: str, request: Command, resources: Resources, *, is_admin: bool = False
     ) -> str | None:
         name = request.fields.get(signatures.ACCESS_KEY)
-        fault = self._rules.fault(
+        return self._rules.fault(
             Request(
                 address,
                 request.code,
@@ -184,9 +177,6 @@ class Access:
                 lambda secret: signatures.verify(request.fields, request.body, secret),
             )
         )
-        if fault is None and name in self._unlimited and len(self._authenticated) < _ADDRESSES_MAX:
-            self._authenticated.add(address)
-        return fault
 
     def tick(self, now_ms: int) -> None:
         """Check the files for changes when due; call it every second or so."""
@@ -314,7 +304,6 @@ class Access:
             [*self._own, *(account for file in files.values() for account in file.accounts)],
         )
         self._unlimited = self._rules.unlimited()
-        self._authenticated.clear()  # the account that authenticated there may have been deleted
         self._files = files
 
     def _check_not_own(self, access_key: str) -> None:
@@ -407,16 +396,6 @@ def tools_account(home: Path) -> tuple[str, str] | None:
     if not account.get("accessKey") or not account.get("secretKey"):
         raise UsageError(f"{path} has no accessKey and secretKey.")
     return str(account["accessKey"]), str(account["secretKey"])
-
-
-def tools_signer(home: Path) -> signatures.Signer | None:
-    """Sign with the account in `conf/tools.yml`; None without such a file.
-
-    Raises:
-        UsageError: the file is invalid.
-    """
-    account = tools_account(home)
-    return None if account is None else signatures.signer(*account)
 
 
 def _address(channel: Channel) -> str:

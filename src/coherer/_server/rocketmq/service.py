@@ -25,11 +25,12 @@ from coherer._server.rocketmq.broker.registration import (
 )
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.ha.master import HaMaster
+from coherer._server.rocketmq.ha.signing import Door
 from coherer._server.rocketmq.ha.slave import RETRY_S, HaSlave, MetadataSync
 from coherer._server.rocketmq.namesrv.nameserver import CHECKS, NameServer
 from coherer._server.rocketmq.namesrv.settings import NameServerOptions
 from coherer._server.rocketmq.remoting_client import RemotingClient
-from coherer._wire.rocketmq.acl import Signer, signer
+from coherer._wire.rocketmq.acl import signer
 from coherer.errors import ClosedError
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class Replicator:
     Args:
         broker: the broker; its options give the role.
         outgoing: connections to other servers; the caller closes it.
+        account: name and secret with which a slave signs; None for none.
+        access: the accounts of a master whose slaves must sign; None without.
         tls: how a slave's connection for the log is encrypted; None for a plain one.
         retry_s: how long a slave waits before it reconnects.
 
@@ -63,14 +66,19 @@ class Replicator:
         broker: RocketBroker,
         outgoing: RemotingClient,
         *,
+        account: tuple[str, str] | None = None,
+        access: Access | None = None,
         tls: net.TlsOptions | None = None,
         retry_s: float = RETRY_S,
     ) -> None:
+        self._access = access
+        self._now_ms = broker.core.now_ms
+        self._doors: set[Door] = set()
         self.master: HaMaster | None = None
         self.slave: HaSlave | None = None
         self.metadata: MetadataSync | None = None
         if broker.state.is_slave:
-            self.slave = HaSlave(broker.core, tls=tls, retry_s=retry_s)
+            self.slave = HaSlave(broker.core, account=account, tls=tls, retry_s=retry_s)
             self.metadata = MetadataSync(broker.core, outgoing, broker.delays.follow)
             return
         self.master = HaMaster(broker.core)
@@ -91,7 +99,12 @@ class Replicator:
         """
         if self.master is None:
             raise RuntimeError("A slave has no replication port.")
-        return self.master.make(connection)
+        access = self._access
+        if access is None or access.trusts(connection.peer_host):
+            return self.master.make(connection)
+        door = Door(connection, access.passwords.get, self.master.make, self._now_ms())
+        self._doors.add(door)
+        return door
 
     def found(self, master: MasterAddress) -> None:
         """Take the master's addresses from a name server; a master ignores them."""
@@ -106,6 +119,8 @@ class Replicator:
             self.master.tick()
         if self.slave is not None:
             self.slave.tick()
+        now_ms = self._now_ms()
+        self._doors = {door for door in self._doors if door.is_waiting(now_ms)}
 
     def upkeeps(self) -> list[Upkeep]:
         """The steps of a slave, which run by themselves."""
@@ -115,6 +130,8 @@ class Replicator:
 
     async def close(self) -> None:
         """Close all connections."""
+        for door in self._doors:
+            door.connection.close()
         if self.master is not None:
             self.master.close()
         if self.metadata is not None:
@@ -162,9 +179,9 @@ class RocketMqService:
         self._embedded: LocalRegistrar | None = None
         self._remote: RemoteRegistrar | None = None
         self.replicator: Replicator | None = None
-        self._outgoing = RemotingClient(options.outgoing_tls, self._signer())
-        self._access: Access | None = None
-        self._refused = ""
+        self._account = self._own_account()
+        own = None if self._account is None else signer(*self._account)
+        self._outgoing = RemotingClient(options.outgoing_tls, own)
 
     async def open_name_server(
         self,
@@ -221,21 +238,26 @@ class RocketMqService:
         if options.ha_port is not None and not options.is_slave:
             self.ha_port = (await self._listen(options.ha_port, self._to_replicator)).port
         chosen = _rocketmq_options(options, self.port, max(self.ha_port, 0))
-        self._access = access if options.protects("replication") else None
         check = access if options.protects("rocketmq") else None
         self.broker = RocketBroker(chosen, core, access=check)
         if self.ha_port >= 0 or options.is_slave:
-            self.replicator = Replicator(self.broker, self._outgoing, tls=options.outgoing_tls)
+            self.replicator = Replicator(
+                self.broker,
+                self._outgoing,
+                account=self._account,
+                access=access if options.protects("replication") else None,
+                tls=options.outgoing_tls,
+            )
             self.replicator.start()
 
-    def _signer(self) -> Signer | None:
+    def _own_account(self) -> tuple[str, str] | None:
+        """Name and secret with which the broker signs what it asks other servers."""
         directory = self._options.accounts_home
         if (directory / "conf" / "tools.yml").exists():
-            from coherer._server.rocketmq.acl import tools_signer
+            from coherer._server.rocketmq.acl import tools_account
 
-            return tools_signer(directory)
-        account = self._options.account
-        return None if account is None else signer(*account)
+            return tools_account(directory)
+        return self._options.account
 
     def connect(self) -> None:
         """Register the broker with remote name servers, or with the one of this node."""
@@ -343,16 +365,6 @@ class RocketMqService:
     def _to_replicator(self, connection: net.Connection) -> net.Receiver:
         if self.replicator is None:
             raise ClosedError("The broker has not started yet.")
-        if self._access is not None and not self._access.knows(connection.peer_host):
-            if self._refused != connection.peer_host:
-                self._refused = connection.peer_host
-                _log.warning(
-                    "Replication refused to %s: the address is neither trusted "
-                    "(globalWhiteRemoteAddresses in conf/plain_acl.yml) nor has a superuser "
-                    "account signed a request from it",
-                    connection.peer_host,
-                )
-            raise ClosedError(f"{connection.peer_host} has not authenticated.")
         return self.replicator.make(connection)
 
     def _serving(self) -> RocketBroker:

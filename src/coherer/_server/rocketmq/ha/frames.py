@@ -1,7 +1,8 @@
 """The frames of the replication protocol, without IO (docs/protocol/rocketmq.md, section 6.12).
 
 A slave reports the end of its log as 8 bytes, repeatedly. A master sends pieces of its log, each
-after a header of 12 bytes with its offset and size. A piece of size 0 is a heartbeat.
+after a header of 12 bytes with its offset and size. A piece of size 0 is a heartbeat. Two negative
+offsets belong to the handshake of `signing`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ REPORT: Final = struct.Struct(">q")
 HEAD: Final = struct.Struct(">qi")
 PIECE_BYTES_MAX: Final = 32 * 1024
 """Java's masters send no larger pieces (`haTransferBatchSize`)."""
+HELLO: Final = -1
+"""The report with which a slave asks whether it has to sign, and the offset of the answer."""
+ANSWER: Final = -2
+"""Stands before a slave's signature."""
+_HELLO_BYTES_MAX: Final = 64
 _PIECE_LIMIT_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -69,7 +75,8 @@ class Pieces:
         at = 0
         while len(rest) - at >= HEAD.size:
             offset, size = HEAD.unpack_from(rest, at)
-            if not 0 <= size <= _PIECE_LIMIT_BYTES or offset < 0:
+            largest = _HELLO_BYTES_MAX if offset == HELLO else _PIECE_LIMIT_BYTES
+            if not 0 <= size <= largest or offset < HELLO:
                 raise ProtocolError(f"The master sent {size} bytes at offset {offset}.")
             end = at + HEAD.size + size
             if end > len(rest):

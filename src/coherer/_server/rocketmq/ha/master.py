@@ -20,7 +20,8 @@ from typing import Final
 from coherer._common.logs import Log
 from coherer._net import Connection
 from coherer._server.core.core import Core
-from coherer._server.rocketmq.ha.frames import HEAD, PIECE_BYTES_MAX, Reports
+from coherer._server.rocketmq.ha.frames import HEAD, HELLO, PIECE_BYTES_MAX, Reports
+from coherer._server.rocketmq.ha.signing import WELCOME
 from coherer._store import AppendResult, Draft, DraftBatch
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer.errors import DisconnectedError
@@ -165,6 +166,9 @@ class Slave:
         if offset is None:
             return
         self.read_ms = self._master.core.now_ms()
+        if offset == HELLO:  # here a slave need not sign
+            self.connection.write(WELCOME)
+            return
         if self.position < 0:
             self.position = offset or self._store.last_segment_offset
         self.acked = offset

@@ -7,6 +7,7 @@ See docs/protocol/rocketmq.md, section 6.12.
   five seconds.
 * The slave reports the end of its log whenever it has grown, and every 5 s. With sync flush it
   reports what is durable: the master may then acknowledge it.
+* A slave with an account signs first if its master has accounts (`signing`).
 * Records are stored whole: an incomplete record waits in memory for the rest.
 
 `MetadataSync` asks the master for topics, groups and offsets every ten seconds. Topics and groups
@@ -28,7 +29,8 @@ from coherer._rules.common.offsets import OffsetTable
 from coherer._rules.common.topics import TopicTable
 from coherer._rules.rocketmq.groups import GroupTable
 from coherer._server.core.core import Core
-from coherer._server.rocketmq.ha.frames import REPORT, Piece, Pieces
+from coherer._server.rocketmq.ha.frames import HELLO, REPORT, Piece, Pieces
+from coherer._server.rocketmq.ha.signing import ANSWER_MS, answer
 from coherer._server.rocketmq.remoting_client import RemotingClient, host_and_port
 from coherer._store.replica import whole_bytes
 from coherer._wire.rocketmq import fastjson
@@ -48,6 +50,7 @@ class HaSlave:
 
     Args:
         core: the core of the node.
+        account: name and secret with which it signs; None for none.
         tls: how the connection is encrypted; None for a plain one, the only kind of Java's masters.
         retry_s: how long to wait before reconnecting.
 
@@ -58,9 +61,15 @@ class HaSlave:
     """
 
     def __init__(
-        self, core: Core, *, tls: net.TlsOptions | None = None, retry_s: float = RETRY_S
+        self,
+        core: Core,
+        *,
+        account: tuple[str, str] | None = None,
+        tls: net.TlsOptions | None = None,
+        retry_s: float = RETRY_S,
     ) -> None:
         self.core = core
+        self._account = account
         self._tls = tls
         self.address = ""
         self.link: MasterLink | None = None
@@ -118,11 +127,16 @@ class HaSlave:
         await asyncio.sleep(self._retry_s)
 
     def _make(self, connection: net.Connection) -> MasterLink:
-        return MasterLink(self.core, connection)
+        return MasterLink(self.core, connection, self._account)
 
 
 class MasterLink:
     """One connection to a master.
+
+    Args:
+        core: the core of the node.
+        connection: the connection.
+        account: name and secret with which it signs; None for none.
 
     Attributes:
         connection: the connection.
@@ -131,7 +145,9 @@ class MasterLink:
         read_ms: the time of the last socket read.
     """
 
-    def __init__(self, core: Core, connection: net.Connection) -> None:
+    def __init__(
+        self, core: Core, connection: net.Connection, account: tuple[str, str] | None = None
+    ) -> None:
         self.connection = connection
         self.ended = asyncio.Event()
         self.trouble = "The master has closed the connection."
@@ -141,7 +157,12 @@ class MasterLink:
         self._waiting = bytearray()
         self.read_ms = core.now_ms()
         self._written_ms = 0
-        self._report()
+        self._account = account
+        if account is None:
+            self._report()
+        else:  # the first report follows the master's answer, or comes without one from `tick`
+            self._written_ms = self.read_ms - REPORT_MS + ANSWER_MS
+            connection.write(REPORT.pack(HELLO))
 
     def received(self, data: bytes) -> None:
         """Take a socket read.
@@ -152,7 +173,10 @@ class MasterLink:
         self.read_ms = self._core.now_ms()
         try:
             for piece in self._pieces.feed(data):
-                self._take(piece)
+                if piece.offset == HELLO:
+                    self._sign(piece.data)
+                else:
+                    self._take(piece)
             self._store()
         except CohererError as error:
             self.trouble = str(error)
@@ -171,6 +195,19 @@ class MasterLink:
             self.connection.abort()
         elif now_ms - self._written_ms > REPORT_MS:
             self._report()
+
+    def _sign(self, number: bytes) -> None:
+        """Answer the master's number; without one it accepts this slave."""
+        if not number:
+            self._report()
+        elif self._account is None:
+            raise ProtocolError("The master asks for an account, and this slave has none.")
+        else:
+            self.trouble = (
+                "The master has closed the connection after it had asked for a signature: look "
+                "at its log, and check the account of this slave."
+            )
+            self.connection.write(answer(self._account, number))
 
     def _take(self, piece: Piece) -> None:
         expected = self._begin + len(self._waiting)
