@@ -263,7 +263,7 @@ async def test_bodies(two: Two, asked: Asked) -> None:
 
 
 async def test_figures(two: Two) -> None:
-    """All that Java's broker tells is told by ours, but for what it has no measure of."""
+    """All that Java's broker tells is told by ours; tools and RocketMQ's exporter parse it."""
     asked = Asked(Code.GET_BROKER_RUNTIME_INFO)
     ours = await ask(two.ours, asked)
     assert ours.code == 0, ours.remark
@@ -272,11 +272,14 @@ async def test_figures(two: Two) -> None:
             pass
     expected, found = (json.loads(bytes(answer.body))["table"] for answer in (java, ours))
     missing = {name for name in expected if name not in found and "commitLogDiskRatio_" not in name}
-    assert missing == {
-        "putMessageDistributeTime",
-        "putMessageEntireTimeMax",
-        "getMessageEntireTimeMax",
-    }
+    assert missing == set()
+
+    def intervals(table: dict[str, str]) -> list[str]:
+        pairs = table["putMessageDistributeTime"].split(" ")
+        return [pair.partition(":")[0] for pair in pairs]
+
+    # Java's broker says "null" in its first minute, at which the exporter fails.
+    assert intervals(expected) in (["null"], intervals(found))
     assert found["brokerVersionDesc"] == expected["brokerVersionDesc"]
 
 

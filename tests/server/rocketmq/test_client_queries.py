@@ -25,6 +25,7 @@ from tests.server.client_harness import (
 )
 
 IDS, LOCK, UNLOCK, CHECK, CONSUMERS, PRODUCERS, WHO = 38, 41, 42, 46, 203, 204, 300
+ALL_PRODUCERS = 328
 
 
 # -- questions, sections 2.10 and 2.12
@@ -49,6 +50,23 @@ async def test_connections_that_are_not_there(client: Client) -> None:
     assert (answer.code, answer.remark) == (1, "the producer group[p] not exist")
     for code in (CONSUMERS, PRODUCERS, WHO):
         assert (await client.ask(code)).code == 1
+
+
+async def test_all_producers(harness: Harness, client: Client) -> None:
+    """As RocketMQ's exporter reads it: `ProducerTableInfo` of 4.9.4."""
+    assert bytes((await client.ask(ALL_PRODUCERS)).body) == b'{"data":{}}'
+    await client.beat(heartbeat("me", [], "payers", "others"))
+    [channel] = harness.remoting.channels
+    harness.clock.advance(1_000)
+    found = msgspec.json.decode((await client.ask(ALL_PRODUCERS)).body)
+    expected = {
+        "clientId": "me",
+        "language": "JAVA",
+        "lastUpdateTimestamp": harness.clock.wall_ms() - 1_000,
+        "remoteIP": f"/{channel.peer}",
+        "version": 399,
+    }
+    assert found == {"data": {"payers": [expected], "others": [expected]}}
 
 
 async def test_the_groups_of_a_topic(harness: Harness, client: Client) -> None:

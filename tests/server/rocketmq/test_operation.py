@@ -5,6 +5,7 @@ See docs/protocol/rocketmq.md, sections 2.7, 2.11 and 2.12.
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -386,6 +387,44 @@ async def test_figures_of_the_broker(broker_harness: BrokerHarness, peer: Client
     assert found["scheduleMessageOffset_5"].endswith(",1")
     assert found["runtime"] == "[ 0 days, 0 hours, 0 minutes, 13 seconds ]"
     assert int(found["commitLogMaxOffset"]) == broker_harness.store.end_offset
+
+
+async def test_what_the_exporter_for_prometheus_parses(
+    broker_harness: BrokerHarness, peer: Client
+) -> None:
+    """RocketMQ's exporter drops the whole answer if one of these is missing or has another form."""
+    await filled(broker_harness, peer)
+    await peer.pull()
+    answer = await peer.ask(Code.GET_BROKER_RUNTIME_INFO)
+    found = bodies.KVTable.decode(answer.body).table
+    for name in (
+        "msgPutTotalTodayNow", "sendThreadPoolQueueHeadWaitTimeMills",
+        "queryThreadPoolQueueHeadWaitTimeMills", "msgGetTotalTodayNow", "queryThreadPoolQueueSize",
+        "bootTimestamp", "msgPutTotalYesterdayMorning", "msgGetTotalYesterdayMorning",
+        "pullThreadPoolQueueSize", "commitLogMinOffset", "pullThreadPoolQueueHeadWaitTimeMills",
+        "dispatchMaxBuffer", "brokerVersion", "pageCacheLockTimeMills", "commitLogMaxOffset",
+        "getMessageEntireTimeMax", "msgPutTotalTodayMorning", "putMessageTimesTotal",
+        "msgGetTotalTodayMorning", "sendThreadPoolQueueSize", "startAcceptSendRequestTimeStamp",
+        "putMessageEntireTimeMax", "earliestMessageTimeStamp", "remainTransientStoreBufferNumbs",
+        "queryThreadPoolQueueCapacity", "dispatchBehindBytes", "putMessageSizeTotal",
+        "sendThreadPoolQueueCapacity", "pullThreadPoolQueueCapacity",
+    ):  # fmt: skip
+        assert re.fullmatch(r"-?\d{1,19}", found[name]), name
+    for name in ("consumeQueueDiskRatio", "commitLogDiskRatio", "putMessageAverageSize"):
+        assert float(found[name]) >= 0, name
+    for name in ("putTps", "getMissTps", "getTransferedTps", "getTotalTps", "getFoundTps"):
+        assert len([float(text) for text in found[name].split(" ")]) == 3, name
+    capacity = r"Total : \d+\.\d+ GiB, Free : \d+\.\d+ GiB\."
+    assert re.fullmatch(capacity, found["commitLogDirCapacity"])
+    assert re.fullmatch(r"\d+ B", found["remainHowManyDataToFlush"])
+    for level in range(1, 19):
+        assert re.fullmatch(r"\d+,\d+", found[f"scheduleMessageOffset_{level}"])
+    times = [pair.split(":") for pair in found["putMessageDistributeTime"].strip().split(" ")]
+    assert len(times) == 13
+    assert times[0][0] == "[<=0ms]"
+    assert sum(int(count) for _, count in times) > 0, "one for each stored batch"
+    now_ms = broker_harness.clock.wall_ms()
+    assert now_ms - 60_000 <= int(found["bootTimestamp"]) <= now_ms
 
 
 async def test_entries_of_a_queue(broker_harness: BrokerHarness, peer: Client) -> None:

@@ -416,6 +416,10 @@ class ProducerManager(Generic[C]):
         """All producers, once for each of their groups."""
         return (one for members in self._groups.values() for one in members.values())
 
+    def groups(self) -> dict[str, list[ClientInfo[C]]]:
+        """All producers, by group."""
+        return {group: list(members.values()) for group, members in self._groups.items()}
+
     def members(self, group: str) -> list[ClientInfo[C]] | None:
         """The producers of a group; None when there is no such group."""
         found = self._groups.get(group)

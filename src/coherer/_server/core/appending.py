@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -65,7 +66,15 @@ class Appender:
         disk: says whether sends are refused, and learns which batches could not be stored.
     """
 
-    def __init__(self, store: Store, flusher: Flusher, arrived: Arrived, disk: Disk) -> None:
+    def __init__(
+        self,
+        store: Store,
+        flusher: Flusher,
+        arrived: Arrived,
+        disk: Disk,
+        took: Callable[[int], None],
+    ) -> None:
+        self._took = took
         self._disk = disk
         self._store = store
         self._flusher = flusher
@@ -156,7 +165,9 @@ class Appender:
 
     def _append_all(self, drafts: Sequence[Draft | DraftBatch], batches: Sequence[_Batch]) -> None:
         try:
+            begun_ns = time.perf_counter_ns()
             appended = self._store.append(drafts)
+            self._took(time.perf_counter_ns() - begun_ns)
         except UsageError as error:
             if len(batches) == 1:
                 _refuse(batches, error)

@@ -89,11 +89,11 @@ class Core:
         self.offsets = self._load(OFFSETS_FILE, OffsetTable.load, OffsetTable)
         self.topics.watch(self._topics_changed)
         self.groups.watch(self._groups_changed)
+        self.counters = Counters(self.now_ms(), self.wall_ms)
         self.flusher = Flusher(store, self._disk_failed)
-        self.appender = Appender(store, self.flusher, self._arrived, self.disk)
+        self.appender = Appender(store, self.flusher, self._arrived, self.disk, self.counters.put)
         self._group_idle_ms = group_idle_ms
         self._correct_offsets()
-        self.counters = Counters(self.now_ms(), self.wall_ms)
         self._arrivals: list[Arrived] = [self.counters.stored]
         self._changes: list[Callable[[], None]] = []
         self._removals: list[Callable[[str], None]] = [self.counters.forget_topic]

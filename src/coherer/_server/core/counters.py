@@ -47,6 +47,10 @@ BATCHES: Final = (1, 4, 16, 64, 256, 1024, 4096)
 COMMIT_S: Final = (5, 60, 10 * 60, 60 * 60, 12 * 60 * 60, 24 * 60 * 60)
 """The same for the time from a half message to its commit, in s, as in RocketMQ 5."""
 
+PUT_MS: Final = (0, 9, 49, 99, 199, 499, 999, 1999, 2999, 3999, 4999, 9999)
+"""The same for the time that it takes to put a batch into the log, in whole ms, as in Java's
+broker."""
+
 NORMAL: Final = "normal"
 FIFO: Final = "fifo"
 DELAY: Final = "delay"
@@ -79,6 +83,9 @@ class Counters:
         finished: the number of ended transactions, by topic and by whether they were committed.
         commits: how long committed transactions took, in whole seconds, by topic.
         appends: the sizes of stored batches, in messages.
+        puts: how long it took to put batches into the log, in whole ms.
+        put_ms_max: the longest of these times.
+        get_ms_max: the longest time that it took to read the messages of a RocketMQ pull, in ms.
         read_to: the offset after the last read, by group, topic and queue.
         cluster: the name under which totals are kept in `stats`.
         started_ms: when counting began.
@@ -96,6 +103,8 @@ class Counters:
         self.commits: dict[str, Distribution] = {}
         self._normal: dict[str, Distribution] = {}
         self.appends = Distribution(BATCHES)
+        self.puts = Distribution(PUT_MS)
+        self.put_ms_max = self.get_ms_max = 0
         self.read_to: dict[tuple[str, str, int], int] = {}
         self.cluster = ""
         self.started_ms = now_ms
@@ -137,6 +146,12 @@ class Counters:
                     counts[_queue_of(draft)] += one.count - 1
         self.stats.stored(counts, size_bytes)
         self.stats.add(BROKER_PUT_NUMS, self.cluster, count)
+
+    def put(self, took_ns: int) -> None:
+        """Count how long it took to put a batch into the log."""
+        took_ms = took_ns // 1_000_000
+        self.puts.add(took_ms)
+        self.put_ms_max = max(self.put_ms_max, took_ms)
 
     def received(
         self,

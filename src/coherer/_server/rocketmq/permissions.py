@@ -120,6 +120,7 @@ NEEDED: Final[Mapping[int, Level | Callable[[Command], Resources]]] = {
     Code.UNLOCK_BATCH_MQ: _of_locks,
     Code.GET_CONSUMER_CONNECTION_LIST: Fields({}, "consumerGroup"),
     Code.GET_PRODUCER_CONNECTION_LIST: Level.SIGNED,
+    Code.GET_ALL_PRODUCER_INFO: Level.SIGNED,
     Code.QUERY_TOPIC_CONSUME_BY_WHO: Fields({"topic": ANY}),
     Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: Fields({"topic": ANY}, "group"),
     Code.GET_CONSUMER_RUNNING_INFO: Fields({}, "consumerGroup"),

@@ -241,6 +241,24 @@ class ClientHandler:
         body = bodies.ProducerConnection(connection_set=[_connection(one) for one in members])
         return Command(ResponseCode.SUCCESS, body=body.encode())
 
+    def all_producers(self, _: Channel, request: Command) -> Command:  # noqa: ARG002 - a handler
+        """GET_ALL_PRODUCER_INFO (328): the producers of all groups."""
+        ahead_ms = self._state.wall_ms() - self._state.now_ms()
+        data = {
+            group: [
+                bodies.ProducerInfo(
+                    client_id=one.client_id,
+                    remote_ip=f"/{one.channel.peer}",
+                    language=one.language,
+                    version=one.version,
+                    last_update_timestamp=one.updated_ms + ahead_ms,
+                )
+                for one in members
+            ]
+            for group, members in self._state.producers.groups().items()
+        }
+        return Command(ResponseCode.SUCCESS, body=bodies.ProducerTable(data=data).encode())
+
     def groups_of_topic(self, _: Channel, request: Command) -> Command:
         """QUERY_TOPIC_CONSUME_BY_WHO (300): groups with subscriptions or offsets."""
         topic = parse(TopicHeader, request.fields).topic

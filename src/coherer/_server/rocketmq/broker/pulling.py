@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
@@ -87,7 +88,10 @@ class PullHandler:
         if header.sys_flag & SUSPEND and header.suspend_ms is None:
             raise missing("suspendTimeoutMillis")
         wanted = self._subscriptions.wanted(header, group)
+        begun_ns = time.perf_counter_ns()
         found = self._read(header, wanted)
+        took_ms = (time.perf_counter_ns() - begun_ns) // 1_000_000
+        self._state.counters.get_ms_max = max(self._state.counters.get_ms_max, took_ms)
         code, next_offset, remark = _outcome(header.queue_offset, found)
         if self._state.is_slave and code is MOVED:
             code, next_offset = RETRY, header.queue_offset  # the slave may just be behind

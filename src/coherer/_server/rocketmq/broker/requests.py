@@ -69,6 +69,7 @@ def client_requests(
         Code.UNLOCK_BATCH_MQ: clients.unlock,
         Code.GET_CONSUMER_CONNECTION_LIST: clients.consumer_connections,
         Code.GET_PRODUCER_CONNECTION_LIST: clients.producer_connections,
+        Code.GET_ALL_PRODUCER_INFO: clients.all_producers,
         Code.QUERY_TOPIC_CONSUME_BY_WHO: clients.groups_of_topic,
         Code.INVOKE_BROKER_TO_RESET_OFFSET: calls.reset_offset,
         Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: calls.consumer_status,

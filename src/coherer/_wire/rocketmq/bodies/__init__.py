@@ -61,6 +61,8 @@ from coherer._wire.rocketmq.bodies.heartbeat import (
     ProcessQueueInfo,
     ProducerConnection,
     ProducerData,
+    ProducerInfo,
+    ProducerTable,
     RunningInfo,
     SubscriptionData,
 )
@@ -124,6 +126,8 @@ __all__ = [
     "ProcessQueueInfo",
     "ProducerConnection",
     "ProducerData",
+    "ProducerInfo",
+    "ProducerTable",
     "QueueData",
     "QueueTimeSpan",
     "RegisterBody",

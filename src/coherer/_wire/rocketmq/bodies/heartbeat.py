@@ -163,6 +163,22 @@ class ProducerConnection(Body, frozen=True):
     connection_set: list[Connection] = field(default_factory=list[Connection])
 
 
+class ProducerInfo(Body, frozen=True):
+    """A producer in the answer to 328."""
+
+    client_id: str = ""
+    remote_ip: str = field(default="", name="remoteIP")
+    language: str | None = None
+    version: int = 0
+    last_update_timestamp: int = 0
+
+
+class ProducerTable(Body, frozen=True):
+    """The answer to 328: all producers, by group."""
+
+    data: dict[str, list[ProducerInfo]] = field(default_factory=dict[str, list[ProducerInfo]])
+
+
 class ConsumeStatus(Body, frozen=True):
     """A consumer's statistics of one topic; times in ms, rates per second."""
 

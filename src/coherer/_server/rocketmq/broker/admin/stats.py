@@ -7,6 +7,7 @@ groups: codes 202, 208, 303 and 317.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
@@ -52,6 +53,10 @@ _NO_QUEUES: Final = (
     "pullThreadPoolQueue",
     "queryThreadPoolQueue",
 )
+_TIMES: Final = (
+    "[<=0ms]", "[0~10ms]", "[10~50ms]", "[50~100ms]", "[100~200ms]", "[200~500ms]", "[500ms~1s]",
+    "[1~2s]", "[2~3s]", "[3~4s]", "[4~5s]", "[5~10s]", "[10s~]",
+)  # fmt: skip
 _UNLIMITED: Final = "2147483647"
 
 
@@ -141,7 +146,7 @@ class StatsAdmin:
         hours, minutes = divmod(minutes, 60)
         days, hours = divmod(hours, 24)
         return {
-            "bootTimestamp": str(state.counters.started_ms),
+            "bootTimestamp": str(state.wall_ms() - state.now_ms() + state.counters.started_ms),
             "brokerVersion": str(V4_9_3),
             "brokerVersionDesc": version_name(V4_9_3),
             "runtime": f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]",
@@ -149,7 +154,8 @@ class StatsAdmin:
         }
 
     def _traffic(self) -> dict[str, str]:
-        totals = self._state.counters.totals
+        counters = self._state.counters
+        totals = counters.totals
         numbers = totals.numbers
         put_yesterday, put_today = totals.mornings(PUT)
         got_yesterday, got_today = totals.mornings(GOT)
@@ -171,6 +177,9 @@ class StatsAdmin:
             "putMessageSizeTotal": str(numbers[PUT_BYTES]),
             "putMessageAverageSize": str(numbers[PUT_BYTES] / max(1, numbers[PUT])),
             "putMessageFailedTimes": "0",
+            "putMessageDistributeTime": _times(counters.puts.counts),
+            "putMessageEntireTimeMax": str(counters.put_ms_max),
+            "getMessageEntireTimeMax": str(counters.get_ms_max),
         }
 
     def _queues(self) -> dict[str, str]:
@@ -201,6 +210,11 @@ class StatsAdmin:
             "earliestMessageTimeStamp": str(-1 if first is None else store_ms_of(first)),
             "remainHowManyDataToFlush": f"{store.written_offset - store.durable_offset} B",
         }
+
+
+def _times(counts: Sequence[int]) -> str:
+    """Format the counts of `PUT_MS` as Java's broker does; RocketMQ's exporter parses them."""
+    return "".join(f"{name}:{count} " for name, count in zip(_TIMES, counts, strict=True))
 
 
 def _rates(rates: tuple[float, ...]) -> str:
