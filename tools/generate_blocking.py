@@ -504,7 +504,7 @@ def function(value: object) -> Function:
 
 def home(value: object) -> ModuleType:
     """The module that a function is defined in."""
-    return sys.modules[value.__globals__["__name__"]]  # type: ignore[attr-defined]
+    return sys.modules[inspect.unwrap(value).__globals__["__name__"]]  # type: ignore[attr-defined]
 
 
 def imported_from(module: ModuleType, name: str) -> str:

@@ -362,7 +362,7 @@ async def test_offsets_of_what_is_not_there(cluster: FakeCluster, admin: Admin) 
     for key in ("t:0", "x:t:0", "1:t:x", "1", ""):
         with pytest.raises(UsageError, match="not a valid partition key"):
             await admin.set_offsets("g", {key: 1})
-    with pytest.raises(UsageError, match="'erliest' is not a valid position"):
+    with pytest.raises(UsageError, match=r"`to` is 'earliest' or 'latest' .*, not 'erliest'"):
         await admin.reset_offsets("g", "t", "erliest")
     assert not cluster.called("admin_set_offset")
     cluster.answers["admin_query_topic_info"] = ok()

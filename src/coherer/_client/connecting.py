@@ -7,6 +7,7 @@ from typing import TypedDict, TypeVar
 
 import msgspec
 
+from coherer._client.engine.arguments import unknown_name
 from coherer._client.engine.metrics import ClientMetrics
 from coherer._client.engine.options import options_of, parse_url, url_of
 from coherer._common.masking import masked_url
@@ -51,7 +52,7 @@ def client_options(kind: type[S], protocol: str, url: str | None, given: Mapping
     if unknown := sorted(given.keys() - set(known)):
         raise UsageError(
             f"A client of {protocol} has no option {', '.join(unknown)}.",
-            hint=f"It has {', '.join(known)}.",
+            hint=unknown_name(unknown[0], known).hint,
         )
     options = {**given, "addresses": address.servers}
     if address.secure and options.get("tls") is None:

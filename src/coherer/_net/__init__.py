@@ -15,6 +15,7 @@ from coherer._net.limits import (
 )
 from coherer._net.listener import Listener, bound_socket, listen
 from coherer._net.process import (
+    check_loop,
     memory_bytes,
     new_event_loop,
     raise_open_files_limit,
@@ -35,6 +36,7 @@ __all__ = [
     "ServiceManager",
     "TlsOptions",
     "bound_socket",
+    "check_loop",
     "dial",
     "listen",
     "memory_bytes",

@@ -54,6 +54,35 @@ def running_loop() -> asyncio.AbstractEventLoop:
         ) from None
 
 
+def check_loop(home: asyncio.AbstractEventLoop | None, what: str) -> None:
+    """Check that the running event loop is the one to which an object belongs.
+
+    Args:
+        home: the loop of the object; None if it has none yet.
+        what: the object, for the error.
+
+    Raises:
+        UsageError: another loop runs in this thread, or none.
+    """
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        running = None
+    if home is None or running is home:
+        return
+    if running is None:
+        raise UsageError(
+            f"{what} was made in an event loop, and is used in a thread without one.",
+            hint="Use `loop.call_soon_threadsafe` or `asyncio.run_coroutine_threadsafe`, or a "
+            "client of `coherer.blocking`, which all threads may use.",
+        )
+    raise UsageError(
+        f"{what} was made in another event loop.",
+        hint="Connect again in this loop (each `asyncio.run` makes a new one), or use a client of "
+        "`coherer.blocking`, which all threads may use.",
+    )
+
+
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to completion in a new event loop, as `asyncio.run` does.
 

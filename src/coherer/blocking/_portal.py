@@ -40,6 +40,7 @@ from types import TracebackType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar, cast
 
 from coherer import _net as net
+from coherer._client.engine.arguments import checked
 from coherer._client.engine.assigned import Delivery, DeliveryState
 from coherer._client.engine.consumer import Stop, on_sigterm
 from coherer._client.engine.lifecycle import warn_unclosed
@@ -179,6 +180,10 @@ class Facade(Generic[T]):
         self._portal = portal
         self._inner = inner
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        checked(cls)
+
     def __repr__(self) -> str:
         return repr(self._inner)
 
@@ -189,7 +194,7 @@ class _Managed(Protocol):
     @property
     def unclosed(self) -> bool: ...
 
-    def check(self) -> None: ...
+    def _check_open(self) -> None: ...
 
     async def start(self) -> None: ...
 
@@ -225,7 +230,7 @@ class ManagedFacade(Facade[W]):
         self._close()
 
     def _check(self) -> None:
-        self._inner.check()
+        self._inner._check_open()  # pyright: ignore[reportPrivateUsage]
         self._portal.check()
 
     def _close(self) -> None:
@@ -419,6 +424,8 @@ class ProducerFacade(ManagedFacade[P], Generic[P, R]):
                 post(message, sink)
             except CohererError as error:
                 sink.lost(message, error)
+            except Exception as error:  # noqa: BLE001 - a thread waits for the outcome
+                sink.lost(message, UsageError(f"The message cannot be sent: {error!r}."))
 
 
 class FutureReceipt(Protocol):
@@ -488,7 +495,7 @@ class ConsumerFacade(ManagedFacade[K], Generic[K, B, M]):
         return cast("_AsyncConsumer[B]", self._inner)
 
     def _batches(self) -> Generator[B]:
-        self._inner.check()
+        self._check()
         batches = self._portal.do(self._source.batches)
         return self._iterate(batches)
 

@@ -52,7 +52,7 @@ def test_a_protocols_connect_refuses_the_other_protocol() -> None:
 
 
 async def test_an_invalid_reset_position(client: Client) -> None:
-    with pytest.raises(UsageError, match="'erliest' is not a valid position"):
+    with pytest.raises(UsageError, match=r"`to` is 'earliest' or 'latest' .*, not 'erliest'"):
         await client.admin().reset_offsets("g", "demo", "erliest")
 
 

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from coherer._common.logs import Log
-from coherer._net import Connection, ConnectionLimits, TlsOptions, dial, running_loop
+from coherer._net import Connection, ConnectionLimits, TlsOptions, check_loop, dial, running_loop
 from coherer.errors import (
     ClosedError,
     CohererError,
@@ -284,6 +284,7 @@ class ConnectionPool(Generic[L]):
         self._dialling: dict[tuple[str, int], asyncio.Task[L]] = {}
         self._process = os.getpid()
         self._closed = False
+        self._home: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
         return f"<Pool of {len(self._links)} connections>"
@@ -303,6 +304,15 @@ class ConnectionPool(Generic[L]):
         if self._closed:
             raise ClosedError("The client is closed.")
 
+    def check_loop(self) -> None:
+        """Check that the client is used in the event loop that it was first used in.
+
+        Raises:
+            UsageError: it is used in another event loop.
+        """
+        if not self._closed:
+            check_loop(self._home, "The client")
+
     @property
     def connected(self) -> bool:
         """Whether a connection is open."""
@@ -319,9 +329,12 @@ class ConnectionPool(Generic[L]):
         Raises:
             ConnectError: it could not be opened.
             ClosedError: the client is closed.
+            UsageError: the client was used in another event loop before.
         """
         self.check()
-        running_loop()
+        if self._home is None:
+            self._home = running_loop()
+        self.check_loop()
         link = self.find(host, port)
         if link is not None:
             return link

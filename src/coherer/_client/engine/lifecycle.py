@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import ClassVar, Literal, Self
 
-from coherer._net import running_loop
+from coherer._net import check_loop, running_loop
 from coherer.errors import ClosedError, UsageError
 
 State = Literal["new", "starting", "open", "closed"]
@@ -64,6 +64,8 @@ class Lifecycle(ABC):
     """What errors call it."""
 
     _state: State = "new"
+    _home: asyncio.AbstractEventLoop | None = None
+    """The event loop in which it was started."""
 
     def __del__(self) -> None:
         if self.unclosed:
@@ -95,13 +97,23 @@ class Lifecycle(ABC):
         """Close it. Calling it again does nothing."""
 
     def check(self) -> None:
-        """Check that it is open; any thread may call this.
+        """Check that it is open, and used in the event loop in which it was started.
 
         Raises:
             ClosedError: it, or its client, was closed.
-            UsageError: it was not started.
+            UsageError: it was not started, or this is another event loop or thread.
             ForkedError: its client was made in another process.
         """
+        self._check_open()
+        try:
+            here = asyncio.get_running_loop() is self._home
+        except RuntimeError:
+            here = False
+        if not here:  # tested first, because producers check once per message
+            check_loop(self._home, f"The {self._KIND}")
+
+    def _check_open(self) -> None:
+        """Check that it is open; any thread may call this. Raises what `check` raises."""
         if self._state == "closed":
             raise ClosedError(f"The {self._KIND} is closed.")
         self._check_client()
@@ -142,7 +154,7 @@ class Lifecycle(ABC):
         if self._state == "closed":
             raise ClosedError(f"The {self._KIND} is closed.")
         self._check_client()
-        running_loop()
+        self._home = running_loop()
         if self._state != "new":
             raise UsageError(f"A {self._KIND} can be started only once.")
 
@@ -180,7 +192,12 @@ class BaseClient(ABC):
         await self.close()
 
     async def close(self) -> None:
-        """Close the client, and everything it made. Calling it again does nothing."""
+        """Close the client, and everything it made. Calling it again does nothing.
+
+        Raises:
+            UsageError: the client was used in another event loop.
+        """
+        self._check_loop()
         try:
             await asyncio.gather(*(one.close() for one in self._made))
         finally:
@@ -189,6 +206,10 @@ class BaseClient(ABC):
     @abstractmethod
     def _connected(self) -> bool:
         """Whether there are connections; also called on a client whose `__init__` failed."""
+
+    @abstractmethod
+    def _check_loop(self) -> None:
+        """Check that this is the event loop that the client was first used in."""
 
     @abstractmethod
     async def _disconnect(self) -> None:

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
+from coherer._client.engine.arguments import check_fields, check_value
 from coherer._common.masking import masked_url
 from coherer.errors import UsageError
 
@@ -95,6 +96,7 @@ def url_of(url: str | None, protocol: str = "") -> str:
     Raises:
         UsageError: neither is set.
     """
+    check_value("url", url, str | None)
     url = url or url_from_environment(protocol)
     if url is None:
         raise UsageError(
@@ -155,12 +157,5 @@ def options_of(kind: type[S], given: Mapping[str, object]) -> S:
     Traceback (most recent call last):
     coherer.errors.UsageError: Unknown option 'strt'. Did you mean start?
     """
-    known = kind.__struct_fields__
-    for name in given:
-        if name not in known:
-            from difflib import get_close_matches
-
-            close = get_close_matches(name, known, n=1)
-            hint = f"Did you mean {close[0]}?" if close else f"There are {', '.join(known)}."
-            raise UsageError(f"Unknown option {name!r}.", hint=hint)
+    check_fields(kind, given)
     return kind(**cast("Mapping[str, Any]", given))

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final, Literal
 
+from coherer._client.engine.arguments import checked
 from coherer._client.rocketmq.admin_messages import MessageAdmin
 from coherer._client.rocketmq.admin_records import (
     GroupState,
@@ -68,6 +69,7 @@ _SINCE_1970_MS: Final = 1_000_000_000_000
 _ENDS: Final = {"earliest": 0, "latest": LATEST_MS}
 
 
+@checked
 class Admin(MessageAdmin):
     """Topics, brokers, groups, offsets and messages of a cluster. Made by `Client.admin`.
 

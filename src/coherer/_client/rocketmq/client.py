@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
+from coherer._client.engine.arguments import checked
 from coherer._client.engine.lifecycle import BaseClient
 from coherer._client.engine.options import options_of
 from coherer._client.rocketmq.broker_rpc import BrokerRpc
@@ -83,6 +84,7 @@ class ConsumerKeywords(TypedDict, total=False):
     trace: bool | str
 
 
+@checked
 class Client(BaseClient):
     """A client of a RocketMQ cluster. Made by `coherer.connect`; use it with `async with`.
 
@@ -300,6 +302,9 @@ class Client(BaseClient):
 
     def _connected(self) -> bool:
         return hasattr(self, "_instance") and self._instance.pool.connected
+
+    def _check_loop(self) -> None:
+        self._instance.pool.check_loop()
 
     async def _disconnect(self) -> None:
         await self._instance.close()

@@ -25,6 +25,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import ClassVar, Final
 
+from coherer._client.engine.arguments import checked
 from coherer._client.engine.assignments import Assignments, PrefetchBuffer
 from coherer._client.engine.consumer import BaseConsumer, Progress
 from coherer._client.engine.lifecycle import Lifecycle
@@ -56,6 +57,7 @@ OVERDUE_CHECK_MS: Final = 60_000
 POLL_MS: Final = 5_000
 
 
+@checked
 class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, ReceivedMessage]):
     """Receives messages as a member of a group. Made by `Client.consumer`; use `async with`.
 
@@ -237,6 +239,7 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Received
                 await delivery.retry(None, OVERDUE_LEVEL)
 
 
+@checked
 class PullConsumer(Lifecycle):
     """Receives messages on request. Made by `Client.pull_consumer`; use `async with`.
 

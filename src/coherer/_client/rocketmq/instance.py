@@ -118,6 +118,7 @@ class Instance:
         """
         self.pool.check()
         running_loop()
+        self.pool.check_loop()
         if self._starting is None or (self._starting.done() and not self.client_id):
             self._starting = asyncio.create_task(self._start(), name="start of the client")
         await asyncio.shield(self._starting)

@@ -16,6 +16,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final, cast, overload
 
+from coherer._client.engine.arguments import checked
 from coherer._client.engine.metrics import ROCKETMQ
 from coherer._client.engine.producer import BaseProducer, check_body, encoding_error, message_topic
 from coherer._client.engine.sender import CallbackSink, FutureSink, Outcome, Sink
@@ -55,6 +56,7 @@ TRACE_TIMEOUT_MS: Final = 5_000
 _tracers: Final = itertools.count(1)
 
 
+@checked
 class Producer(BaseProducer):
     """Sends messages. Made by `Client.producer`; use it with `async with`.
 

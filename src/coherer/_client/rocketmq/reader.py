@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
+from coherer._client.engine.arguments import checked
 from coherer._client.engine.lifecycle import Lifecycle
 from coherer._client.engine.tasks import Waiters
 from coherer._client.rocketmq.broker_rpc import BrokerRpc
@@ -162,6 +163,7 @@ class _PrefetchedRange:
         return RETRY_PAUSE_MS
 
 
+@checked
 class Reader(Lifecycle):
     """Reads one queue, beginning at an offset. Made by `Client.reader`; use `async with`.
 

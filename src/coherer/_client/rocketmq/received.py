@@ -29,6 +29,7 @@ from typing import Any, Final, Self
 import msgspec
 from msgspec.structs import replace
 
+from coherer._client.engine.arguments import checked
 from coherer._client.engine.assigned import Delivery, RetryAfter
 from coherer._client.engine.consumer import Acknowledgeable
 from coherer._client.rocketmq.broker_rpc import SEND_BACK_TIMEOUT_MS, BrokerRpc
@@ -69,6 +70,7 @@ DoneCallback = Callable[[Collection[int]], None]
 """Called when a batch is done, with the offsets of the messages that were retried."""
 
 
+@checked
 class ReceivedMessage(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A message that a consumer has received.
 
@@ -220,6 +222,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, eq=False, gc=False):
         return self.detach().stored_properties
 
 
+@checked
 class ReceivedBatch(MessageBatch, Acknowledgeable):
     """Messages of one queue that a consumer has received. See `MessageBatch`.
 

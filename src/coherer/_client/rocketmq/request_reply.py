@@ -119,7 +119,11 @@ def reply_target(request: StoredMessage | ReceivedMessage) -> tuple[str, dict[st
     Raises:
         UsageError: the message is not a request.
     """
-    stored = request.stored_properties
+    stored: Mapping[str, str] | None = getattr(request, "stored_properties", None)
+    if stored is None:
+        raise UsageError(
+            f"`request` is a message that a consumer received, not {type(request).__name__}."
+        )
     if not stored.get(CLUSTER) or not stored.get(REPLY_TO):
         raise UsageError("This message is not a request.", topic=request.topic)
     carried = {name: stored[name] for name in (CORRELATION, REPLY_TO, TTL) if name in stored}

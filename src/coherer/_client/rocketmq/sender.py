@@ -22,6 +22,7 @@ from typing import Final
 
 import msgspec
 
+from coherer._client.engine.arguments import check_value
 from coherer._client.engine.producer import check_body, encoding_error, message_topic
 from coherer._client.engine.sender import Sink, Window
 from coherer._client.engine.tasks import cancel
@@ -117,6 +118,9 @@ def delivery_time(
     """
     if not delay_level and deliver_at is None and delay is None:
         return NO_FIELDS
+    check_value("delay_level", delay_level, int)
+    check_value("deliver_at", deliver_at, datetime | None)
+    check_value("delay", delay, timedelta | None)
     if (delay_level != 0) + (deliver_at is not None) + (delay is not None) > 1:
         raise UsageError("Give one of delay_level, deliver_at and delay.")
     if delay_level < 0:

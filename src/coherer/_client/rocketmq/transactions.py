@@ -23,6 +23,7 @@ from typing import Final, Self
 
 from msgspec import structs
 
+from coherer._client.engine.arguments import checked
 from coherer._client.rocketmq.link import Handler, Link
 from coherer._common.logs import Log
 from coherer._record.ids import decode_offset_id
@@ -64,6 +65,7 @@ EndTransaction = Callable[[SendReceipt, Link, Verdict], Awaitable[None]]
 """Tells the broker that has the half message the outcome of the transaction."""
 
 
+@checked
 class Transaction:
     """A message and the local work it belongs to. Made by `Producer.transaction`; use `async with`.
 

@@ -16,6 +16,7 @@ import msgspec
 
 from coherer import _net as net
 from coherer import limits
+from coherer._client.engine.arguments import checked
 from coherer._client.tubemq import admin_records as records
 from coherer._client.tubemq.admin_calls import (
     AUTHOR,
@@ -54,6 +55,7 @@ T = TypeVar("T")
 _POLL_FIRST_MS, _POLL_LAST_MS = 20, 500
 
 
+@checked
 class Admin:
     """Topics, brokers, groups and offsets of a cluster.
 

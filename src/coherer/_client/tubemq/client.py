@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from coherer import limits
+from coherer._client.engine.arguments import checked
 from coherer._client.engine.lifecycle import BaseClient
 from coherer._client.engine.options import options_of
 from coherer._client.tubemq.cluster import ClientOptions, Cluster
@@ -36,6 +37,7 @@ class ConsumerKeywords(TypedDict, total=False):
     on_revoked: Listener | None
 
 
+@checked
 class Client(BaseClient):
     """A client of a TubeMQ cluster. Made by `coherer.connect`; use it with `async with`.
 
@@ -254,6 +256,9 @@ class Client(BaseClient):
 
     def _connected(self) -> bool:
         return hasattr(self, "_cluster") and self._cluster.pool.connected
+
+    def _check_loop(self) -> None:
+        self._cluster.pool.check_loop()
 
     async def _disconnect(self) -> None:
         if self._catalog is not None:

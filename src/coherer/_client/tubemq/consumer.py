@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import ClassVar, Final
 
+from coherer._client.engine.arguments import checked
 from coherer._client.engine.assignments import Assignments
 from coherer._client.engine.consumer import BaseConsumer, Progress
 from coherer._client.engine.metrics import TUBEMQ
@@ -269,6 +270,7 @@ async def _call(listener: Listener | None, partitions: Iterable[Partition]) -> N
         _log.exception("A rebalance listener failed")
 
 
+@checked
 class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, ReceivedMessage]):
     """Receives messages as a member of a group. Made by `Client.consumer`; use `async with`.
 
@@ -342,15 +344,8 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
         """How far each assigned partition has been read."""
         return {fetcher.partition: fetcher.progress for fetcher in self._assignments}
 
-    def check(self) -> None:
-        """Check that the consumer can be used here and now; any thread may call it.
-
-        Raises:
-            ClosedError: it, or its client, was closed.
-            UsageError: it was not started.
-            RefusedError: the master has refused this member for good.
-        """
-        super().check()
+    def _check_open(self) -> None:
+        super()._check_open()
         if self._membership.failure is not None:
             raise self._membership.failure
 

@@ -24,6 +24,7 @@ from copy import copy
 from datetime import timedelta
 from typing import Any, Final
 
+from coherer._client.engine.arguments import checked
 from coherer._client.engine.assigned import Delivery, FetchLimits, PartitionState, RetryAfter
 from coherer._client.engine.assignments import PrefetchBuffer
 from coherer._client.engine.consumer import Acknowledgeable, Progress
@@ -69,6 +70,7 @@ HELD_MS_MIN: Final = 100
 ONE_BATCH: Final = FetchLimits(messages=1, span=0)
 
 
+@checked
 class ReceivedBatch(MessageBatch, Acknowledgeable):
     """The messages of one get. TubeMQ acknowledges whole batches.
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, overload
 
 from coherer import limits
+from coherer._client.engine.arguments import checked
 from coherer._client.engine.metrics import TUBEMQ
 from coherer._client.engine.producer import BaseProducer, check_body, encoding_error, message_topic
 from coherer._client.engine.sender import (
@@ -53,6 +54,7 @@ TICK_MS: Final = 1_000
 """Interval of comparing brokers and renewing signatures."""
 
 
+@checked
 class Producer(BaseProducer):
     """Sends messages. Made by `Client.producer`; use it with `async with`.
 

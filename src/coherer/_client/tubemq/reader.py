@@ -23,6 +23,7 @@ import logging
 from collections import deque
 from typing import ClassVar, Final, TypeAlias
 
+from coherer._client.engine.arguments import checked
 from coherer._client.engine.lifecycle import Lifecycle
 from coherer._client.engine.tasks import backoff
 from coherer._client.tubemq.broker_rpc import BrokerRpc, StartPosition
@@ -62,6 +63,7 @@ BatchAndEnd: TypeAlias = tuple[MessageBatch, int]
 """Messages, and the offset after them."""
 
 
+@checked
 class Reader(Lifecycle):
     """Reads one partition from an offset on. Made by `Client.reader`; use `async with`.
 
