@@ -310,7 +310,7 @@ async def an_orderly_consumer_gives_a_reason(scenario: Scenario) -> None:
     client = scenario.client()
     await scenario.make(client, 1)
     await scenario.send(client, "a")
-    options = {"start": "earliest", "orderly": True, "max_attempts": 1, "suspend_ms": 10}
+    options = {"start": "earliest", "orderly": True, "max_attempts": 2, "suspend_ms": 10}
     async with client.consumer(scenario.group, scenario.topic, **options) as consumer:
         left = 2
         async with asyncio.timeout(WAIT_S):

@@ -119,7 +119,7 @@ def test_a_batch_that_is_retried_too_often_becomes_a_dead_letter(
     client: RocketClient, topic: str
 ) -> None:
     send(client, topic, b"a")
-    with client.consumer(group_of(topic), topic, start="earliest", max_attempts=0) as consumer:
+    with client.consumer(group_of(topic), topic, start="earliest", max_attempts=1) as consumer:
         batch = consumer.receive(10_000)
         assert batch is not None
         batch.retry()

@@ -93,7 +93,7 @@ async def failed_messages_become_dead_letters(scenario: Scenario) -> None:
     client = scenario.client()
     await scenario.make(client, 1)
     await scenario.send(client, "now", "limit", "fine")
-    options = {"start": "earliest", "max_attempts": 1}
+    options = {"start": "earliest", "max_attempts": 2}
     async with client.consumer(scenario.group, scenario.topic, **options) as consumer:
         done: list[tuple[str, int]] = []
         async with asyncio.timeout(WAIT_S):
@@ -114,7 +114,7 @@ async def a_failed_handler_gets_its_messages_again(scenario: Scenario) -> None:
     await scenario.make(client, 2)
     await scenario.send(client, *"abcd", "bad")
     seen: list[tuple[str, int]] = []
-    options = {"start": "earliest", "batch_messages": 1, "max_attempts": 0}
+    options = {"start": "earliest", "batch_messages": 1, "max_attempts": 1}
 
     async with client.consumer(scenario.group, scenario.topic, **options) as consumer:
 
@@ -204,7 +204,7 @@ async def an_orderly_retry_pauses_the_queue(scenario: Scenario) -> None:
     await scenario.make(client, 1)
     await scenario.send(client, *"abc")
     seen: list[tuple[str, int]] = []
-    options: dict[str, Any] = {"orderly": True, "suspend_ms": 20, "max_attempts": 2}
+    options: dict[str, Any] = {"orderly": True, "suspend_ms": 20, "max_attempts": 3}
     async with client.consumer(
         scenario.group, scenario.topic, start="earliest", **options
     ) as consumer:
@@ -219,6 +219,25 @@ async def an_orderly_retry_pauses_the_queue(scenario: Scenario) -> None:
         assert await scenario.dead(client, 1) == ["b"]
 
 
+async def an_orderly_message_with_one_attempt_is_delivered_once(scenario: Scenario) -> None:
+    client = scenario.client()
+    await scenario.make(client, 1)
+    await scenario.send(client, "bad", "fine")
+    seen: list[tuple[str, int]] = []
+    options: dict[str, Any] = {"orderly": True, "suspend_ms": 20, "max_attempts": 1}
+    async with client.consumer(
+        scenario.group, scenario.topic, start="earliest", **options
+    ) as consumer:
+        async with asyncio.timeout(WAIT_S):
+            async for message in consumer:
+                seen.append((message.body.decode(), message.attempt))
+                if message.body == b"fine":
+                    break
+                await message.retry()
+        assert seen == [("bad", 0), ("fine", 0)]
+        assert await scenario.dead(client, 1) == ["bad"]
+
+
 SCENARIOS = [
     messages_are_delivered_once_and_offsets_are_kept,
     a_batch_is_committed,
@@ -228,5 +247,6 @@ SCENARIOS = [
     tags_and_sql_filter,
     order_is_kept_after_failures,
     an_orderly_retry_pauses_the_queue,
+    an_orderly_message_with_one_attempt_is_delivered_once,
     *SHARING,
 ]

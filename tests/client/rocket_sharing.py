@@ -336,7 +336,7 @@ async def consumption_is_traced(scenario: Scenario) -> None:
         start="earliest",
         trace=trace,
         batch_messages=1,
-        max_attempts=0,
+        max_attempts=1,
     ) as consumer:
         async with asyncio.timeout(WAIT_S):
             async for message in consumer:

@@ -6,15 +6,16 @@ import asyncio
 import gc
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 import coherer
 import coherer.blocking
-from coherer.blocking._portal import Portal
 from coherer.message import Message
 from coherer.testing import EmbeddedNode
 
@@ -93,16 +94,48 @@ def test_blocking_ones_are_named(url: str) -> None:
     assert text.startswith("<Producer of unclosed: open")
     assert text.endswith("use `with`, or call close().")
     with told() as texts:
-        portal = abandoned(url)
+        coherer.blocking.connect(url)
     [text] = texts
     assert "Client of" in text
     assert "use `with`, or call close()." in text
-    portal.close()
 
 
-def abandoned(url: str) -> Portal:
-    """The thread of a client that nobody holds any more, to end it."""
-    return coherer.blocking.connect(url)._portal
+def own_threads() -> set[threading.Thread]:
+    return {one for one in threading.enumerate() if one.name == "coherer"}
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_blocking_clients_that_nobody_holds_end_their_threads(url: str) -> None:
+    before, open_files = own_threads(), files()
+
+    def use() -> None:
+        producer = coherer.blocking.connect(url).producer(TOPIC)
+        gc.collect()  # the producer keeps its client
+        producer.start()
+        producer.send(Message(TOPIC, b"hello"))
+        client = coherer.blocking.connect(url)
+        consumer = client.consumer("readers", TOPIC, start="earliest")
+        consumer.start()
+
+    use()
+    left = own_threads() - before
+    assert left
+    while left:  # the consumer's end lets go of its client
+        gc.collect()
+        left = {one for one in left if one.is_alive()}
+        for one in left:
+            one.join(0.05)
+    assert files() < open_files + 2 * FILES, "two clients were made"
+
+
+FILES = 3
+"""A client has at least so many open files."""
+
+
+def files() -> int:
+    """The open files of this process; the node's connections are among them."""
+    folder = Path("/proc/self/fd")
+    return len(list(folder.iterdir())) if folder.is_dir() else 0
 
 
 def test_the_end_of_the_program_says_nothing(url: str) -> None:

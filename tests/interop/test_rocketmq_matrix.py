@@ -101,7 +101,7 @@ async def test_retries_and_dead_letters(scenario: Scenario) -> None:
     await producer.send(scenario.topic, "never", properties={"FAIL_TIMES": "9"})
     group = f"{scenario.clients.groups}_readers"
     consumer = await scenario.clients.consumer(
-        scenario.receives, {scenario.topic: "*"}, max_attempts=1
+        scenario.receives, {scenario.topic: "*"}, max_attempts=2
     )
     (found,) = await consumer.wait_for(1)
     assert (found["body"], found["attempt"], found["topic"]) == ("twice", 1, scenario.topic)

@@ -7,8 +7,9 @@ module holds what cannot be generated:
 * `Portal`: calls from threads into the loop. Any number of threads may call. A call waits for its
   result; when the waiting thread is interrupted (Ctrl-C), the work is cancelled. Calls from the
   loop's own thread (a callback) and after a fork are refused.
-* `Facade`, `ManagedFacade`, `ClientFacade`: representation, `with` blocks, warnings about objects
-  that were never closed, and closing what is open when the program ends.
+* `Facade`, `ManagedFacade`, `ClientFacade`: representation, `with` blocks, and the end of objects
+  that were never closed: a `ResourceWarning`, and closing when they are collected or the program
+  ends.
 * `ProducerFacade`: hands messages to the loop. Messages gather in a list, and the loop is woken
   once for all of them: a wake-up is a system call, and most of the cost of a handover.
 * `ConsumerFacade`, `ReaderFacade`: iterators and handlers.
@@ -60,27 +61,104 @@ CHUNK: Final = 512
 """Messages that `send_many` hands over at a time."""
 
 
-class Portal:
-    """An event loop in a thread of its own."""
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+class _LoopThread:
+    """The thread of a portal, with its event loop. It does not refer to the portal.
+
+    Attributes:
+        loop: the event loop.
+        closed: whether the loop ends, or has ended.
+        owned: what to close before the loop ends.
+    """
 
     def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop
+        self.closed = False
+        self.owned: _Closable | None = None
         self._process = os.getpid()
         self._ready = threading.Event()
-        self._loop: asyncio.AbstractEventLoop
         self._stop: asyncio.Event
-        self._closed = False
+        self._ending: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._run, name="coherer", daemon=True)
         self._thread.start()
         self._ready.wait()
 
     @property
+    def forked(self) -> bool:
+        """Whether this process is a child of the one that made the thread."""
+        return self._process != os.getpid()
+
+    @property
+    def here(self) -> bool:
+        """Whether this is the loop's own thread."""
+        return threading.get_ident() == self._thread.ident
+
+    def end(self) -> None:
+        """Stop the loop and wait until its thread has ended."""
+        self.closed = True
+        self.loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def abandon(self) -> None:
+        """Close what is owned and end the thread, without waiting; for garbage collection."""
+        if self.closed or self.forked:
+            return
+        self.closed = True
+        try:
+            if self.owned is not None:
+                warn_unclosed(self.owned, "with")
+        finally:  # warnings may be errors
+            self.loop.call_soon_threadsafe(self._begin_to_end)
+
+    def _begin_to_end(self) -> None:
+        self._ending = asyncio.create_task(self._close_and_stop(), name="close")
+
+    async def _close_and_stop(self) -> None:
+        try:
+            if self.owned is not None:
+                await self.owned.close()
+        finally:
+            self._stop.set()
+
+    def _run(self) -> None:
+        net.run(self._main())
+
+    async def _main(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        self._ready.set()
+        await self._stop.wait()
+
+
+class Portal:
+    """An event loop in a thread of its own.
+
+    All facades of a client refer to its portal. When the last of them is collected and the client
+    was not closed, it is closed in the background, and the thread ends.
+    """
+
+    def __init__(self) -> None:
+        self._core = _LoopThread()
+        self._finalizer = weakref.finalize(self, self._core.abandon)
+        self._finalizer.atexit = False  # `_close_all` closes what is open at the end, and waits
+
+    @property
     def usable(self) -> bool:
         """Whether calls can be made from this thread, in this process."""
-        return (
-            not self._closed
-            and self._process == os.getpid()
-            and threading.get_ident() != self._thread.ident
-        )
+        return self.alive and not self._core.here
+
+    @property
+    def alive(self) -> bool:
+        """Whether the loop runs in this process."""
+        return not self._core.closed and not self._core.forked
+
+    def own(self, owned: _Closable) -> None:
+        """Close this before the loop ends, also if that happens without `close`."""
+        self._core.owned = owned
+        _open_portals.add(self)
 
     def check(self) -> None:
         """Check that calls can be made from this thread, in this process.
@@ -92,12 +170,12 @@ class Portal:
         """
         if self.usable:
             return
-        if self._process != os.getpid():
+        if self._core.forked:
             raise ForkedError(
                 "The client was made before a fork, in another process.",
                 hint="Connect again in this process.",
             )
-        if self._closed:
+        if self._core.closed:
             raise ClosedError("The client is closed.")
         raise UsageError(
             "A callback may not wait for the client that calls it.",
@@ -107,7 +185,7 @@ class Portal:
     def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine function in the loop and wait for its result."""
         self.check()
-        future = asyncio.run_coroutine_threadsafe(work(), self._loop)
+        future = asyncio.run_coroutine_threadsafe(work(), self._core.loop)
         return wait_for(future)
 
     def do(self, work: Callable[[], T]) -> T:
@@ -121,36 +199,43 @@ class Portal:
     def post(self, work: Callable[[], object]) -> None:
         """Call a plain function in the loop's thread without waiting."""
         self.check()
-        self._loop.call_soon_threadsafe(work)
+        self._core.loop.call_soon_threadsafe(work)
 
     def post_if_usable(self, work: Callable[[], object]) -> None:
         """Call a plain function in the loop's thread without waiting; when closed, do nothing."""
         if self.usable:
-            self._loop.call_soon_threadsafe(work)
-        elif threading.get_ident() == self._thread.ident:
+            self._core.loop.call_soon_threadsafe(work)
+        elif self._core.here:
             work()
 
     def leave(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Run a coroutine function in the loop without waiting; for `__del__`, never fails."""
-        if self.usable:
-            asyncio.run_coroutine_threadsafe(work(), self._loop)
+        """Run a coroutine function in the loop without waiting; for finalizers, never fails."""
+        if self.alive:
+            asyncio.run_coroutine_threadsafe(work(), self._core.loop)
 
     def close(self) -> None:
-        """Stop the loop and wait until its thread has ended. Further calls do nothing."""
+        """Close what is owned, stop the loop and wait until its thread has ended.
+
+        Further calls do nothing, and neither do calls after a fork.
+        """
+        _open_portals.discard(self)
         if not self.usable:
             return
-        self._closed = True
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
+        owned = self._core.owned
+        try:
+            if owned is not None:
+                self.call(owned.close)
+        finally:
+            self._core.end()
 
-    def _run(self) -> None:
-        net.run(self._main())
 
-    async def _main(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
-        self._ready.set()
-        await self._stop.wait()
+_open_portals: weakref.WeakSet[Portal] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for portal in list(_open_portals):
+        portal.close()
 
 
 def wait_for(future: Future[T]) -> T:
@@ -207,10 +292,9 @@ W = TypeVar("W", bound=_Managed)
 class ManagedFacade(Facade[W]):
     """A blocking object that is started and closed by a `with` block."""
 
-    def __del__(self) -> None:
-        if hasattr(self, "_inner") and self.unclosed:
-            warn_unclosed(self, "with")
-            self._portal.leave(self._inner.close)
+    def __init__(self, portal: Portal, inner: W) -> None:
+        super().__init__(portal, inner)
+        weakref.finalize(self, _leave, portal, inner).atexit = False
 
     @property
     def unclosed(self) -> bool:
@@ -238,23 +322,24 @@ class ManagedFacade(Facade[W]):
             self._portal.call(self._inner.close)
 
 
-class _Closable(Protocol):
-    async def close(self) -> None: ...
+def _leave(portal: Portal, inner: _Managed) -> None:
+    """Close an object whose facade was collected."""
+    if inner.unclosed and portal.alive:
+        try:
+            warn_unclosed(inner, "with")
+        finally:  # warnings may be errors
+            portal.leave(inner.close)
 
 
 C = TypeVar("C", bound=_Closable)
 
 
 class ClientFacade(Facade[C]):
-    """A blocking client: owns the portal. Clients still open at exit are closed."""
+    """A blocking client: makes the portal. Clients still open at exit are closed."""
 
     def __init__(self, inner: C) -> None:
         super().__init__(Portal(), inner)
-        _open_clients.add(self)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_portal") and self._portal.usable:
-            warn_unclosed(self, "with")
+        self._portal.own(inner)
 
     def __enter__(self) -> Self:
         return self
@@ -272,21 +357,7 @@ class ClientFacade(Facade[C]):
 
         Further calls do nothing, and neither do calls after a fork.
         """
-        _open_clients.discard(self)
-        if self._portal.usable:
-            try:
-                self._portal.call(self._inner.close)
-            finally:
-                self._portal.close()
-
-
-_open_clients: weakref.WeakSet[ClientFacade[Any]] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    for client in list(_open_clients):
-        client.close()
+        self._portal.close()
 
 
 Post = Callable[[Message, Sink], object]

@@ -798,11 +798,11 @@ class Producer(ProducerFacade[aio.Producer, SendReceipt]):
         self._close()
 
     def check(self) -> None:
-        """Check that it is open; any thread may call this.
+        """Check that it is open, and used in the event loop in which it was started.
 
         Raises:
             ClosedError: it, or its client, was closed.
-            UsageError: it was not started.
+            UsageError: it was not started, or this is another event loop or thread.
             ForkedError: its client was made in another process.
         """
         self._check()
@@ -1046,11 +1046,11 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
         self._run(handler, workers)
 
     def check(self) -> None:
-        """Check that it is open; any thread may call this.
+        """Check that it is open, and used in the event loop in which it was started.
 
         Raises:
             ClosedError: it, or its client, was closed.
-            UsageError: it was not started.
+            UsageError: it was not started, or this is another event loop or thread.
             ForkedError: its client was made in another process.
         """
         self._check()
@@ -1210,11 +1210,11 @@ class PullConsumer(ManagedFacade[aio.PullConsumer]):
         self._close()
 
     def check(self) -> None:
-        """Check that it is open; any thread may call this.
+        """Check that it is open, and used in the event loop in which it was started.
 
         Raises:
             ClosedError: it, or its client, was closed.
-            UsageError: it was not started.
+            UsageError: it was not started, or this is another event loop or thread.
             ForkedError: its client was made in another process.
         """
         self._check()
@@ -1271,11 +1271,11 @@ class Reader(ReaderFacade[aio.Reader, MessageBatch]):
         self._close()
 
     def check(self) -> None:
-        """Check that it is open; any thread may call this.
+        """Check that it is open, and used in the event loop in which it was started.
 
         Raises:
             ClosedError: it, or its client, was closed.
-            UsageError: it was not started.
+            UsageError: it was not started, or this is another event loop or thread.
             ForkedError: its client was made in another process.
         """
         self._check()

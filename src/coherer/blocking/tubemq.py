@@ -455,11 +455,11 @@ class Producer(ProducerFacade[aio.Producer, Receipt]):
         self._close()
 
     def check(self) -> None:
-        """Check that it is open; any thread may call this.
+        """Check that it is open, and used in the event loop in which it was started.
 
         Raises:
             ClosedError: it, or its client, was closed.
-            UsageError: it was not started.
+            UsageError: it was not started, or this is another event loop or thread.
             ForkedError: its client was made in another process.
         """
         self._check()
@@ -495,16 +495,6 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
     def progress(self) -> dict[Partition, Progress]:
         """How far each assigned partition has been read."""
         return self._portal.do(lambda: self._inner.progress)
-
-    def check(self) -> None:
-        """Check that the consumer can be used here and now; any thread may call it.
-
-        Raises:
-            ClosedError: it, or its client, was closed.
-            UsageError: it was not started.
-            RefusedError: the master has refused this member for good.
-        """
-        self._check()
 
     def start(self) -> None:
         """Join the group; partitions are assigned by the next rebalance (`wait_assigned`).
@@ -631,6 +621,16 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
         """
         self._run(handler, workers)
 
+    def check(self) -> None:
+        """Check that it is open, and used in the event loop in which it was started.
+
+        Raises:
+            ClosedError: it, or its client, was closed.
+            UsageError: it was not started, or this is another event loop or thread.
+            ForkedError: its client was made in another process.
+        """
+        self._check()
+
 
 class Reader(ReaderFacade[aio.Reader, MessageBatch]):
     """Reads one partition from an offset on. Made by `Client.reader`; use `with`."""
@@ -688,11 +688,11 @@ class Reader(ReaderFacade[aio.Reader, MessageBatch]):
         self._close()
 
     def check(self) -> None:
-        """Check that it is open; any thread may call this.
+        """Check that it is open, and used in the event loop in which it was started.
 
         Raises:
             ClosedError: it, or its client, was closed.
-            UsageError: it was not started.
+            UsageError: it was not started, or this is another event loop or thread.
             ForkedError: its client was made in another process.
         """
         self._check()

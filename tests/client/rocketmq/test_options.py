@@ -27,6 +27,7 @@ SEND = RequestCode.SEND_MESSAGE_V2
     [
         (ConsumerOptions, {"queue_bytes": 0}, "queue_bytes is 1 or more, not 0"),
         (ConsumerOptions, {"release_ms": -1}, "release_ms is 0 or more, not -1"),
+        (ConsumerOptions, {"max_attempts": 0}, "1 or more, or -1"),
         (ConsumerOptions, {"max_attempts": -2}, "max_attempts is -1 or more, not -2"),
         (ProducerOptions, {"retries": -1}, "retries is 0 or more, not -1"),
         (ProducerOptions, {"max_bytes": 0}, "max_bytes is 1 or more, not 0"),

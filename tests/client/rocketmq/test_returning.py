@@ -36,7 +36,7 @@ async def test_a_message_goes_back_to_its_broker(cluster, shelf, client) -> None
         "originMsgId": "a",
         "originTopic": "demo",
         "unitMode": "false",
-        "maxReconsumeTimes": "5",
+        "maxReconsumeTimes": "4",
     }
 
 

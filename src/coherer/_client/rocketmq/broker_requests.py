@@ -210,7 +210,7 @@ def running_info(membership: GroupMembership, stacks: str | None = None) -> Runn
     settings = {
         "consumeMessageBatchMaxSize": options.batch_messages,
         "consumeTimeout": options.consume_ms // 60_000,
-        "maxReconsumeTimes": options.max_attempts,
+        "maxReconsumeTimes": options.max_retries,
         "messageModel": "BROADCASTING" if options.model == "broadcast" else "CLUSTERING",
         "pullBatchSize": options.pull_messages,
         "pullThresholdForQueue": options.queue_messages,

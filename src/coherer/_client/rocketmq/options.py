@@ -200,8 +200,10 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
         prefetch_bytes: no queue is pulled from while this many bytes of all queues are buffered,
             not counting paused queues.
         poll_ms: how long the broker may hold a pull that has no messages.
-        max_attempts: a message that was delivered this often becomes a dead letter. -1 for the
-            group's setting (16; brokers before 4.9.1 use 16), with `orderly` for never.
+        max_attempts: a message that was delivered this often without success becomes a dead letter;
+            1 delivers it once. Java's `maxReconsumeTimes` counts the redeliveries after the first
+            delivery, so it is one less. -1 for the group's setting (16 redeliveries, which are 17
+            deliveries; brokers before 4.9.1 always use 16), with `orderly` for never.
         consume_ms: a batch that is not acknowledged after this time is sent back; 0 for never. Not
             with `orderly`.
         suspend_ms: with `orderly`, the pause after a failure.
@@ -242,8 +244,18 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_minimums(self, _CONSUMER_MINIMUMS)
+        if self.max_attempts == 0:
+            raise UsageError(
+                "max_attempts is 1 or more, or -1 for the group's setting, not 0.",
+                hint="1 delivers a message once. It becomes a dead letter when that fails.",
+            )
         if self.model not in {"clustering", "broadcast"}:
             raise UsageError(f"The model is 'clustering' or 'broadcast', not {self.model!r}.")
+
+    @property
+    def max_retries(self) -> int:
+        """Java's `maxReconsumeTimes`: deliveries after the first one; -1 for the default."""
+        return max(self.max_attempts - 1, -1)
 
     @property
     def fetch_limits(self) -> FetchLimits:

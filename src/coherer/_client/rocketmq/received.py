@@ -57,8 +57,8 @@ _log = Log(logging.getLogger(__name__))
 DEAD: Final = -1
 """The delay level of a dead letter (section 8.13)."""
 
-ATTEMPTS_DEFAULT: Final = 16
-"""A group's maximum number of attempts, unless an administrator sets it."""
+RETRIES_DEFAULT: Final = 16
+"""A group's maximum number of redeliveries, unless an administrator sets it."""
 
 RETRY_LEVEL_FIRST: Final = 3
 """The delay level of the first retry; each further retry has the next one."""
@@ -420,7 +420,7 @@ class Redelivery:
             if words and await self._send_with_reason(message, level, words):
                 return True
             return await self._send_back(message, level)
-        if level == DEAD or 0 <= self._options.max_attempts <= message.attempt:
+        if level == DEAD or 0 <= self._options.max_retries <= message.attempt:
             return await self._send_to_retry_topic(message, DEAD, words)
         return False
 
@@ -447,11 +447,11 @@ class Redelivery:
         return True
 
     async def _limit(self, message: StoredMessage) -> int:
-        """The maximum number of attempts, from the consumer or from the group's settings."""
-        if self._options.max_attempts >= 0:
-            return self._options.max_attempts
+        """The maximum number of redeliveries, from the consumer or from the group's settings."""
+        if self._options.max_retries >= 0:
+            return self._options.max_retries
         if await self._rpc.version(message.broker, self._full_topic(message)) < V4_9_1:
-            return ATTEMPTS_DEFAULT
+            return RETRIES_DEFAULT
         return await self._rpc.max_retries(self._group, message.broker, self._full_topic(message))
 
     async def _send_back(self, message: StoredMessage, level: int) -> bool:
@@ -464,7 +464,7 @@ class Redelivery:
             "unitMode": "false",
         }
         try:
-            limit = await self._max_attempts(message)
+            limit = await self._max_retries(message)
             if limit is not None:
                 fields["maxReconsumeTimes"] = str(limit)
             await self._rpc.send_back(message.broker, self._full_topic(message), fields)
@@ -473,12 +473,12 @@ class Redelivery:
             return await self._send_to_retry_topic(message, level)
         return True
 
-    async def _max_attempts(self, message: StoredMessage) -> int | None:
-        """The maximum number of attempts; None to use the group's setting."""
-        if self._options.max_attempts >= 0:
-            return self._options.max_attempts
+    async def _max_retries(self, message: StoredMessage) -> int | None:
+        """The maximum number of redeliveries; None to use the group's setting."""
+        if self._options.max_retries >= 0:
+            return self._options.max_retries
         version = await self._rpc.version(message.broker, self._full_topic(message))
-        return None if version >= V4_9_1 else ATTEMPTS_DEFAULT
+        return None if version >= V4_9_1 else RETRIES_DEFAULT
 
     def _full_topic(self, message: StoredMessage) -> str:
         """The topic with the namespace."""
@@ -489,7 +489,7 @@ class Redelivery:
     ) -> bool:
         """Send a copy of the message to the retry topic."""
         topic = retry_topic(self._group)
-        limit = self._options.max_attempts if self._options.max_attempts >= 0 else ATTEMPTS_DEFAULT
+        limit = self._options.max_retries if self._options.max_retries >= 0 else RETRIES_DEFAULT
         try:
             header = self._copy_header(message, level, limit, reason)
             await self._send(topic, message, header)

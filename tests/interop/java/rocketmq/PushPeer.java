@@ -42,7 +42,8 @@ final class PushPeer implements Driver.Peer {
         consumer.setMessageModel(Forms.flag(request, "broadcast", false) ? MessageModel.BROADCASTING : MessageModel.CLUSTERING);
         consumer.setConsumeMessageBatchMaxSize((int) Forms.number(request, "batch", 1));
         consumer.setPullBatchSize((int) Forms.number(request, "pull_batch", 32));
-        consumer.setMaxReconsumeTimes((int) Forms.number(request, "max_attempts", -1));
+        // Java counts the deliveries after the first one.
+        consumer.setMaxReconsumeTimes(Math.max((int) Forms.number(request, "max_attempts", -1) - 1, -1));
         consumer.setPostSubscriptionWhenPull(Forms.flag(request, "post_subscription", false));
         int threads = (int) Forms.number(request, "threads", 4);
         consumer.setConsumeThreadMin(threads);
