@@ -23,10 +23,11 @@ import msgspec
 
 from coherer import _net as net
 from coherer._client.engine.options import parse_url
+from coherer._common.logs import Log
 from coherer.errors import CohererError, DisconnectedError, UsageError
 from coherer.testing.rewriting import Addresses, Translator
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 
 class Faults(msgspec.Struct):

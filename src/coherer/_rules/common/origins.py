@@ -89,7 +89,7 @@ def fault(
     >>> fault(Origin.ROCKETMQ_CLIENT, [Draft("flights", 0, b"", b"")])
     >>> wrong = fault(Origin.ROCKETMQ_CLIENT, [Draft("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0, b"7", b"")])
     >>> print(wrong)
-    RMQ_SYS_TRANS_OP_HALF_TOPIC is a system topic: a RocketMQ client cannot write to it.
+    RMQ_SYS_TRANS_OP_HALF_TOPIC is a system topic: a RocketMQ client cannot write to it. [...]
     """
     # Most submissions name no reserved topic, so this one look-up per message is all they cost.
     if not RESERVED_TOPICS.isdisjoint([message.topic for message in messages]):
