@@ -20,7 +20,7 @@ from coherer._net import TlsOptions
 from coherer._server.node.node_options import SETTINGS, NodeOptions
 from coherer.blocking import connect
 from coherer.cli import main
-from coherer.cli.serve.command import announce, app
+from coherer.cli.serve.command import announce, app, on_signal, remembered
 from coherer.cli.serve.node_config import from_command_line, node_options
 from coherer.errors import RefusedError, UsageError
 from coherer.message import Message
@@ -327,3 +327,32 @@ def test_a_hangup_reads_the_configuration_again(tmp_path: Path, servers: list[Se
         hang_up(f"{base}{console}", "A restart is needed for console.port")
         hang_up(f"retention_bytes = 1\n{base}", "The configuration is unchanged")
     assert served.end(signal.SIGTERM)[0] == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGHUP")
+async def test_a_reload_that_comes_too_early_waits() -> None:
+    """While a node starts, nothing handles SIGHUP yet; it must not end the process."""
+    with remembered("SIGHUP"):
+        signal.raise_signal(signal.SIGHUP)
+        reloaded = asyncio.Event()
+        with on_signal("SIGHUP", reloaded.set):
+            await reloaded.wait()
+            reloaded.clear()
+        signal.raise_signal(signal.SIGHUP)  # too late: it is ignored
+        assert not reloaded.is_set()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGHUP")
+async def test_a_storm_of_reloads_is_one() -> None:
+    reloads: list[int] = []
+    reloaded = asyncio.Event()
+
+    def reload() -> None:
+        reloads.append(1)
+        reloaded.set()
+
+    with on_signal("SIGHUP", reload):
+        for _ in range(100):
+            signal.raise_signal(signal.SIGHUP)
+        await reloaded.wait()
+    assert len(reloads) < 100

@@ -14,7 +14,7 @@ import coherer
 from coherer._server.core.disk import FORGET_MS, Disk
 from coherer._server.node.node import Node, NodeOptions
 from coherer._store import Draft, OsFiles
-from coherer.errors import RefusedError, StoreFullError, UsageError
+from coherer.errors import CohererError, RefusedError, StoreFullError, UsageError
 from coherer.testing.clock import ManualClock
 from tests.server.node_harness import options
 from tests.waiting import until
@@ -241,3 +241,16 @@ async def test_an_hour_with_a_full_disk_keeps_retention_and_offsets(
             return b'"orders@g":{0:2}' in offsets.read_bytes() if offsets.exists() else False
 
         await until(saved)
+
+
+async def test_creating_a_topic_logs_no_traceback(
+    tmp_path: Path, disk: FillableDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Node(options(tmp_path)) as node, coherer.connect(node.rocketmq_url) as client:
+        await node.ready()
+        disk.full = True
+        with pytest.raises(CohererError, match="The disk is full"):
+            await client.admin().create_topic("orders", 1)
+        disk.full = False
+    assert "The disk is full" in caplog.text
+    assert "Traceback" not in caplog.text

@@ -1,6 +1,6 @@
 """Accepting connections.
 
-A port serves TLS, plain TCP, or both. On a port for both, `ProtocolDetector` looks at the first
+A port serves TLS, plain TCP, or both. On a port for both, `TlsAcceptor` looks at the first
 byte of a connection without consuming it, and then hands the socket to the event loop, with TLS or
 without. So the bytes of a plain connection take the same path as on a plain port.
 """
@@ -52,7 +52,7 @@ class Listener:
         self._budget = budget
         self._connections_max = connections_max or budget.limits.connections_max
         self._connections: set[Connection] = set()
-        self._server: asyncio.Server | ProtocolDetector
+        self._server: asyncio.Server | TlsAcceptor
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -72,26 +72,25 @@ class Listener:
         if not 0 <= port <= 0xFFFF:  # uvloop would use its lowest 16 bits
             raise UsageError(f"{port} is not a valid port: ports are 0 to 65535.")
         context = tls.server_context() if tls is not None else None
-        handshake_s = self._budget.limits.tls_handshake_ms / 1000
         loop = asyncio.get_running_loop()
         try:
             address = await _resolve(host, port)
-            if context is not None and plain:
-                detector = ProtocolDetector(context, self.new_connection, self._budget)
-                self.host, self.port = detector.open(address, port)
-                self._server = detector
+            if context is not None:
+                acceptor = TlsAcceptor(context, self.new_connection, self._budget, plain=plain)
+                self.host, self.port = acceptor.open(address, port)
+                self._server = acceptor
                 return
             server = self._server = await loop.create_server(
-                self.new_connection,
-                address,
-                port,
-                ssl=context,
-                ssl_handshake_timeout=None if context is None else handshake_s,
-                backlog=_BACKLOG,
+                self.new_connection, address, port, backlog=_BACKLOG
             )
         except OSError as error:
             raise _listen_error(host, port, error) from error
         self.host, self.port = server.sockets[0].getsockname()[:2]
+
+    def renew(self, context: ssl.SSLContext) -> None:
+        """Use another TLS context for new connections; a port without TLS ignores it."""
+        if isinstance(self._server, TlsAcceptor):
+            self._server.context = context
 
     async def close(self, *, timeout_ms: int = 2000) -> None:
         """Stop accepting, send written bytes, and close every connection.
@@ -169,13 +168,14 @@ async def listen(
     return listener
 
 
-class ProtocolDetector:
-    """Accepts both TLS and plain connections on one port.
+class TlsAcceptor:
+    """Accepts TLS connections on a port, and plain ones if it serves both.
 
     Args:
-        context: for TLS connections.
+        context: for TLS connections; it may be replaced.
         make: creates the asyncio protocol of a connection.
         budget: of the node.
+        plain: whether it serves plain connections as well.
     """
 
     def __init__(
@@ -183,8 +183,11 @@ class ProtocolDetector:
         context: ssl.SSLContext,
         make: Callable[[], asyncio.Protocol],
         budget: ConnectionBudget,
+        *,
+        plain: bool,
     ) -> None:
-        self._context = context
+        self._plain = plain
+        self.context = context
         self._make = make
         self._budget = budget
         self._loop = asyncio.get_running_loop()
@@ -226,10 +229,16 @@ class ProtocolDetector:
                 _log.warning("Cannot accept: %s", error, about=error.errno)
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
-            if len(self._silent) >= limits.connections_max or not connections.acquire():
+            if len(self._tasks) > limits.connections_max:  # in their handshakes
                 accepted.close()
                 continue
             accepted.setblocking(False)
+            if not self._plain:
+                self._start(self._hand_over(accepted, self.context))
+                continue
+            if len(self._silent) >= limits.connections_max or not connections.acquire():
+                accepted.close()
+                continue
             self._silent[accepted] = self._loop.call_later(
                 limits.first_byte_ms / 1000, self._close_silent, accepted
             )
@@ -244,7 +253,7 @@ class ProtocolDetector:
             first = b""
         self._remove(accepted)
         if first:
-            context = self._context if first == _TLS_HANDSHAKE else None
+            context = self.context if first == _TLS_HANDSHAKE else None
             self._start(self._hand_over(accepted, context))
         else:
             accepted.close()

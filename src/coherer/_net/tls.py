@@ -70,7 +70,18 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
         self._load(context)
         return context
 
+    def fingerprint(self) -> tuple[tuple[int, int, int] | None, ...]:
+        """Compare it with an earlier one to find out whether a file has changed."""
+        return tuple(map(_stamp, (self.certificate, self.key, self.trust)))
+
     def _load(self, context: ssl.SSLContext) -> None:
+        for option, file in {
+            "trust": self.trust, "certificate": self.certificate, "key": self.key,
+        }.items():  # fmt: skip
+            if file is not None:
+                with _naming(option, file):
+                    if file.exists() and not file.is_file():  # opening a FIFO would wait
+                        raise ValueError("it is not a regular file")
         if self.trust is not None:
             with _naming("trust", self.trust):
                 context.load_verify_locations(self.trust)
@@ -81,6 +92,14 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
         key = self.key or self.certificate
         with _naming("key", key):
             context.load_cert_chain(self.certificate, self.key, self.key_password or _no_password)
+
+
+def _stamp(file: Path | None) -> tuple[int, int, int] | None:
+    try:
+        found = None if file is None else file.stat()
+    except OSError:
+        return None
+    return None if found is None else (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def _no_password() -> str:

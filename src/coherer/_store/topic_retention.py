@@ -31,6 +31,8 @@ _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)(?:([KMGT])i?)?B\Z", re.IGNORECASE)
 _ENTRIES_MAX: Final = 100_000
 _CHUNK: Final = 4_096
 
+_TEXT_MAX: Final = 100
+
 
 class TopicLimit(msgspec.Struct, frozen=True):
     """How long messages of a topic can be read, and how many.
@@ -55,6 +57,8 @@ class TopicLimit(msgspec.Struct, frozen=True):
         (TopicLimit(age_ms=86400000, size_bytes=None), 1610612736)
         """
         age = size = None
+        if len(text) > _TEXT_MAX:  # a number of so many digits would be infinite
+            raise UsageError("A retention has too many digits.")
         for part in text.split("/"):
             time, many = _TIME.match(part.strip()), _SIZE.match(part.strip())
             if time is not None and age is None:

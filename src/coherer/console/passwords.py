@@ -17,6 +17,7 @@ from typing import Final, Literal
 import msgspec
 
 from coherer._common.masking import masked
+from coherer._common.regular_files import read_regular
 from coherer.errors import UsageError
 
 COST, BLOCK, PARALLEL = 2**14, 8, 1
@@ -91,7 +92,7 @@ def read(path: Path) -> dict[str, Account]:
         UsageError: the file cannot be read, or a line is malformed.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_regular(path).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"Cannot read the accounts in {path}: {getattr(error, 'strerror', None) or error}."

@@ -152,6 +152,7 @@ FAMILIES: Final = (
     Family("gauge", "coherer_unsent_bytes_limit", "Limit of unsent bytes."),
     Family("gauge", "coherer_broker_up", "With --brokers: 1 if the broker is up, otherwise 0."),
     Family("counter", "coherer_broker_restarts_total", "With --brokers: restarts of the broker."),
+    Family("gauge", "coherer_tls_files_refused", "1 if new TLS files cannot be used, otherwise 0."),
     Family("gauge", "coherer_silent_consumers", "Consumers that do not answer, by group."),
     Family("counter", "coherer_upkeep_failures_total", "Failures of each step of periodic work."),
     Family(
@@ -273,6 +274,8 @@ class Metrics:
             "coherer_unsent_bytes_limit": budget.limits.write_buffers_bytes,
         }.items():
             page.add(name, value)
+        if node.options.tls is not None:
+            page.add("coherer_tls_files_refused", int(bool(node.certificates.problem)))
         for step, count in node.upkeep.failures.items():
             page.add("coherer_upkeep_failures_total", count, _text({"step": step}))
         page.add_histogram("coherer_event_loop_lag_seconds", self.loop_lag)

@@ -31,6 +31,7 @@ from coherer._server.core.core import Core
 from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.node.accounts import NodeAccounts
 from coherer._server.node.admin import AdminService, Pages
+from coherer._server.node.certificates import Certificates
 from coherer._server.node.closing import (
     cancel_tasks,
     close_files,
@@ -69,6 +70,7 @@ POSITIONS_EVERY_MS = 5_000
 CLEAN_EVERY_MS = 60_000
 LOGS_EVERY_MS = 5_000
 DISK_EVERY_MS = 1_000
+TLS_EVERY_MS = 1_000
 LAG_EVERY_S = 0.5
 LOAD_EVERY_MS = 10_000
 ACCOUNTS_EVERY_MS = 5_000
@@ -106,6 +108,7 @@ class Node:
         drain: lets consumers finish before the node stops.
         siblings: the states of the other broker processes of `coherer serve --brokers`.
         upkeep: counts failures of the periodic steps.
+        certificates: the TLS files of the ports.
     """
 
     def __init__(
@@ -132,6 +135,7 @@ class Node:
         self._config_files: ConfigFiles | None = None
         self._saver: DeferredSaver | None = None
         self._listeners: list[net.Listener] = []
+        self.certificates = Certificates(options.tls, lambda: self._listeners)
         self.budget = net.ConnectionBudget(options.connection_limits)
         self._admin: AdminService | None = None
         self._accounts: NodeAccounts
@@ -318,6 +322,7 @@ class Node:
             kept = {name: value for name, value in new.items() if name.startswith("retention_")}
             store.options = msgspec.structs.replace(store.options, **kept)
         self._accounts.reload()
+        self.certificates.reload()
         self.options = msgspec.structs.replace(self.options, **new)
         self.tubemq.change(self.options)
         self.rocketmq.change(self.options)
@@ -548,6 +553,7 @@ class Node:
             self.tubemq.upkeep,
             self.rocketmq.upkeep,
             Step("reloading accounts", self._accounts.reload, ACCOUNTS_EVERY_MS),
+            Step("checking TLS files", self.certificates.check, TLS_EVERY_MS),
             Step("measuring the load", self.metrics.measure_busy, LOAD_EVERY_MS),
             Step("counting repeated log lines", LOG_THROTTLE.flush, LOGS_EVERY_MS),
             now_ms=self._now_ms,

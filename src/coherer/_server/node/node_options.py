@@ -9,6 +9,7 @@ embedded node of tests derive from `NodeOptions`: adding a field adds an option 
 from __future__ import annotations
 
 import ipaddress
+import math
 import platform
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias, get_args
@@ -377,6 +378,8 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def _check_topic_retention(self) -> None:
         hours, size = self.retention_hours, self.retention_bytes
+        if hours is not None and not math.isfinite(hours):
+            raise UsageError(f"`retention_hours` is {hours}; it must be a finite number.")
         for topic, limit in self.topic_limits.items():
             longer = hours is not None and (limit.age_ms or 0) > hours * 3_600_000
             if longer or (size is not None and (limit.size_bytes or 0) > size):

@@ -25,6 +25,7 @@ import msgspec
 
 from coherer._common.decoding import decoder
 from coherer._common.masking import masked
+from coherer._common.regular_files import read_regular
 from coherer._server.core.secret_files import changing, check_private, replace_private
 from coherer.errors import StoreError, UsageError
 
@@ -131,7 +132,7 @@ class Operators:
             UsageError: it is invalid, or others can read it; the accounts stay as they were.
         """
         try:
-            data = self._path.read_bytes()
+            data = read_regular(self._path)
         except FileNotFoundError:
             data = b""
         except OSError as error:

@@ -15,6 +15,7 @@ and returns, for every field, its name, type, default and `Setting`. The command
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -145,7 +146,10 @@ class Field:
             words = isinstance(given, str) and given in self.setting.choices
             if words or not self.setting.choices:
                 given = self.setting.parse(given)
-        return msgspec.convert(given, self.type, strict=False, dec_hook=_path)
+        found = msgspec.convert(given, self.type, strict=False, dec_hook=_path)
+        if isinstance(found, float) and not math.isfinite(found):
+            raise msgspec.ValidationError("Expected a finite number")
+        return found
 
     def convert_text(self, text: str) -> object:
         """Convert one text, as in the environment, where spaces separate several values.

@@ -175,10 +175,7 @@ def _limits(node: Node) -> tuple[LimitStatus, ...]:
 def _warnings(
     node: Node, disk: DiskStatus | None, limits: tuple[LimitStatus, ...], lag_ms: float | None
 ) -> Iterator[StatusWarning]:
-    reason = node.not_ready()
-    if reason is not None:
-        yield StatusWarning(f"The node is not ready. {reason}", "Look at its log.")
-    yield from _restarted(node.siblings)
+    yield from _troubles(node)
     for limit in limits:
         if limit.used > NEAR_LIMIT * limit.limit:
             text = f"{limit.used / limit.limit:.0%} of the limit for {limit.name} is in use."
@@ -220,6 +217,16 @@ def _divided(node: Node) -> Iterator[StatusWarning]:
             found += 1
             one, other = ((each.client_id, each.channel.peer, each.topics) for each in pair)
             yield different_topics(group.name, one, other)
+
+
+def _troubles(node: Node) -> Iterator[StatusWarning]:
+    reason = node.not_ready()
+    if reason is not None:
+        yield StatusWarning(f"The node is not ready. {reason}", "Look at its log.")
+    if node.certificates.problem:
+        text = f"New TLS files are not used. {node.certificates.problem}"
+        yield StatusWarning(text, "Correct them; the node reads them again by itself.")
+    yield from _restarted(node.siblings)
 
 
 def _late(lag_ms: float, busy: float | None) -> StatusWarning:

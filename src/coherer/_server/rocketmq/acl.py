@@ -32,6 +32,7 @@ from coherer._common.clock import IntervalTimer
 from coherer._common.decoding import convert
 from coherer._common.logs import Log
 from coherer._common.masking import masked
+from coherer._common.regular_files import read_regular
 from coherer._rules.common.java_json import DataVersion
 from coherer._rules.rocketmq.acl import AccessRules, Account, Request, check_listed
 from coherer._server.core.secret_files import changing, check_private, replace_private
@@ -286,7 +287,7 @@ class Access:
         found: dict[Path, _File] = {}
         for path in self._paths():
             try:
-                data = path.read_bytes()
+                data = read_regular(path)
                 check_private(path)
             except OSError as error:
                 raise UsageError(f"{path} cannot be read: {error}.") from error
@@ -387,7 +388,7 @@ def tools_account(home: Path) -> tuple[str, str] | None:
         return None
     try:
         check_private(path)
-        content: object = yaml.safe_load(path.read_bytes())
+        content: object = yaml.safe_load(read_regular(path))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error}.") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -33,7 +33,13 @@ from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._wire.rocketmq import java_properties
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.session import Session
-from coherer.errors import DisconnectedError, ProtocolError, RefusedError, RequestTimeoutError
+from coherer.errors import (
+    DisconnectedError,
+    ProtocolError,
+    RefusedError,
+    RequestTimeoutError,
+    StoreError,
+)
 
 _log = Log(logging.getLogger(__name__))
 
@@ -115,7 +121,16 @@ class Channel:
         elif isinstance(error, RefusedError):  # what headers and bodies raise
             self.respond(request, error.code or SYSTEM_ERROR, error.text)
         else:
-            if not isinstance(error, ProtocolError):
+            if isinstance(error, StoreError):  # such as a full disk
+                _log.error(
+                    "Code %d from %s failed: %s",
+                    request.code,
+                    self.peer,
+                    error,
+                    about=(request.code, type(error)),
+                    peer=self.peer,
+                )
+            elif not isinstance(error, ProtocolError):
                 _log.error(
                     "Code %d from %s failed",
                     request.code,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Generator
@@ -133,6 +134,8 @@ def main() -> int:
     line = lines.next()
     if line is None:
         return 0
+    if (hangup := getattr(signal, "SIGHUP", None)) is not None:
+        signal.signal(hangup, signal.SIG_IGN)  # the supervisor gets it, too, and sends `Reload`
     begin = msgspec.json.decode(line, type=Begin)
     log: LogOutput | None = None
     try:

@@ -111,6 +111,11 @@ def serve(*, as_json: bool = False, **given: object) -> None:
     precedence. On SIGHUP the node reads the file again, and reopens the log file. On SIGUSR1 the
     node drains, as with `coherer drain`.
     """
+    with remembered("SIGHUP"):
+        _serve(given, as_json=as_json)
+
+
+def _serve(given: Mapping[str, object], *, as_json: bool) -> None:
     from coherer import _net as net
     from coherer.cli.serve.log_output import LogOutput
 
@@ -352,6 +357,28 @@ def drain(node: Node) -> None:
         _log.plain.error("%s", error)
 
 
+_early: Final[set[str]] = set()
+"""The signals that came before anything handled them."""
+
+
+@contextmanager
+def remembered(name: str) -> Generator[None]:
+    """Let a signal that comes too early wait for `on_signal`; it would end the process otherwise.
+
+    One that comes too late, while the node stops, is ignored.
+    """
+    number = getattr(signal, name, None)
+    if number is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _early.discard(name)
+    before = signal.signal(number, lambda _number, _frame: _early.add(name))
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
 @contextmanager
 def on_signal(name: str, action: Callable[[], None]) -> Generator[None]:
     """Call `action` in the event loop on each signal of that name, if the system has it."""
@@ -363,11 +390,24 @@ def on_signal(name: str, action: Callable[[], None]) -> Generator[None]:
         return
     loop = asyncio.get_running_loop()
 
+    scheduled = False
+
+    def run() -> None:
+        nonlocal scheduled
+        scheduled = False
+        action()
+
     def arrived(number: int, frame: FrameType | None) -> None:
+        nonlocal scheduled
         del number, frame
-        loop.call_soon_threadsafe(action)
+        if not scheduled:  # a storm of signals is one
+            scheduled = True
+            loop.call_soon_threadsafe(run)
 
     before = signal.signal(number, arrived)
+    if name in _early:
+        _early.discard(name)
+        loop.call_soon(action)
     try:
         yield
     finally:

@@ -24,6 +24,7 @@ import msgspec
 
 from coherer._common.logs import Log
 from coherer._common.masking import MASK
+from coherer._common.regular_files import read_regular
 from coherer._net import TlsOptions
 from coherer._server.node.node_options import NETWORK, NODE, SETTINGS, NodeOptions
 from coherer._server.node.settings import Field, Setting, settings
@@ -166,9 +167,13 @@ def from_file(path: Path) -> Values:
         UsageError: it cannot be read, or options are unknown or malformed; it lists all of them.
     """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(read_regular(path).decode("utf-8"))
     except OSError as error:
         raise UsageError(f"Cannot read {path}: {error.strerror}.") from error
+    except RecursionError as error:
+        raise UsageError(
+            f"{path} is nested too deeply.", hint="See `coherer config example`."
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(
             f"{path} is not TOML: {error}.", hint="See `coherer config example`."
@@ -416,7 +421,7 @@ def changed_over_rocketmq(values: Values) -> list[tuple[str, str, str]]:
     path = cast("Path", DIRECTORY if given is None else given.value) / "config" / SETTINGS_FILE
     if not path.is_file():
         return []
-    found = java_properties.parse_file(str(path), path.read_bytes())
+    found = java_properties.parse_file(str(path), read_regular(path))
     return [
         (
             f"rocketmq:{name}",
