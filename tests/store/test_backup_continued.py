@@ -289,6 +289,46 @@ def test_only_a_part_is_compared_each_time_and_everything_if_asked(
     assert (rounds == 0) == everything
 
 
+@pytest.mark.parametrize("damage", ["flipped", "zeroed", "blank"])
+def test_a_damaged_entry_of_a_queue_does_not_replace_the_good_one(
+    harness: Any, tmp_path: Path, damage: str
+) -> None:
+    store, target = harness.open(), tmp_path / "backup"
+    store.append([harness.draft(n) for n in range(10)])
+    store.flush_queues()
+    take(store, target)
+    before = image(target)
+    store.append([harness.draft(n) for n in range(10, 15)])
+    store.flush_queues()
+    good = contents(store)
+    path = store.directory / "consumequeue/t/0" / f"{0:020}"
+    whole = path.read_bytes()
+    entry = {
+        "flipped": bytes((whole[60],)) + bytes((whole[61] ^ 1,)) + whole[62:80],
+        "zeroed": bytes(20),
+        "blank": bytes(8) + bytes.fromhex("7fffffff") + bytes(8),
+    }[damage]
+    path.write_bytes(whole[:60] + entry + whole[80:])
+    with pytest.raises(DamagedStoreError, match=r"Entry 3 in .* is damaged; .* verify --repair"):
+        take(store, target)
+    assert image(target) == before
+    path.write_bytes(whole)
+    take(store, target)
+    assert restored(harness, target, "r") == good
+
+
+def test_a_queue_that_was_made_anew_replaces_the_old_one(harness: Any, tmp_path: Path) -> None:
+    store, target = harness.open(), tmp_path / "backup"
+    store.append([harness.draft(n) for n in range(15)])
+    store.flush_queues()
+    take(store, target)
+    store.delete_topic("t")
+    store.append([harness.draft(n) for n in range(20, 23)])
+    store.flush_queues()
+    take(store, target)
+    assert restored(harness, target, "r") == contents(store)
+
+
 def test_a_lost_or_changed_manifest_is_noticed(harness: Any, tmp_path: Path) -> None:
     store, target = harness.open(), tmp_path / "backup"
     store.append([harness.draft(n) for n in range(100)])
@@ -458,7 +498,9 @@ def test_a_backup_that_ends_at_any_step_leaves_a_whole_one(
         steps = Steps(step, end)
         try:
             take(store, target, files=StepFiles(steps))
-        except (KilledError, StoreFullError):
+        except (KilledError, StoreFullError) as error:
+            told = getattr(error, "hint", "The previous backup is unchanged.")
+            assert step == 0 or "The previous backup is unchanged." in told
             changed = image(target).get("backup.json") != image(base)["backup.json"]
         else:
             assert steps.count <= step

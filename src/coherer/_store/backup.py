@@ -64,6 +64,7 @@ from coherer._store.backup_files import (
     allocated,
     blocks,
     checksum,
+    explain_full_disk,
     is_backup,
     is_inside_backup,
     load_manifest,
@@ -73,6 +74,7 @@ from coherer._store.backup_files import (
     save_manifest,
     stored_checksum,
 )
+from coherer._store.backup_queues import LogView, find_lost_entry
 from coherer._store.checkpoint import CHECKPOINT_BYTES, Checkpoint
 from coherer._store.config_files import PREVIOUS
 from coherer._store.files import (
@@ -85,7 +87,7 @@ from coherer._store.files import (
     translate_os_errors,
 )
 from coherer._store.history import History, load_history, removals_token
-from coherer.errors import StoreError, UsageError
+from coherer.errors import DamagedStoreError, StoreError, UsageError
 
 OFFSETS: Final = ("config/consumerOffset.json", "config/delayOffset.json")
 """Files that refer to messages by offset; they are copied before the log."""
@@ -171,7 +173,8 @@ def back_up(
         with _locked(files, target):
             previous = load_manifest(target) if is_backup(target) else None
             run = _Backup(source, target, previous, files, progress, wall_ns)
-            return run.run(accounts=accounts, everything=everything)
+            with explain_full_disk("The previous backup is unchanged."):
+                return run.run(accounts=accounts, everything=everything)
 
 
 def _check_directories(source: Path, target: Path) -> None:
@@ -243,6 +246,7 @@ class _Backup:
         self._wall_ns = wall_ns
         self._generation = 1 if previous is None else previous.generation + 1
         self._known = {} if previous is None else {one.path: one for one in previous.files}
+        self._held = dict(self._known)  # intact files of the previous backup
         self._by_time = True  # equal times mean equal content
         self._unsynced = UnsyncedFiles()
         self._written: dict[str, tuple[int, int]] = {}  # size and checksum
@@ -336,10 +340,13 @@ class _Backup:
             allocated(source / path) for path, last in large if not self._unchanged(path, last)
         )
         stored += [self._copy(path, last=last) for path, last in large]
-        log = self._copy_log(None if checkpoint is None else checkpoint.offset, held)
+        covered = None if checkpoint is None else checkpoint.offset
+        log = self._copy_log(covered, held)
         stored += [self._copy(path, last=False) for path in self._small(accounts=accounts)]
         if _are_removed(topics, _topics(source)):
             return None
+        if log is not None:
+            self._check_queues(stored, LogView(self._read, log.begin, covered))
         return Manifest(
             coherer=__version__,
             created_ms=self._wall_ns() // 10**6,
@@ -368,6 +375,7 @@ class _Backup:
         for path, one in list(self._known.items()):
             if one.name in held.damaged:
                 del self._known[path]
+                self._held.pop(path, None)
         self._repaired |= held.damaged
         return held
 
@@ -422,6 +430,26 @@ class _Backup:
         if known is None or not known.settled or (last and not self._by_time):
             return None
         return known if _stamp(self._original(path)) == known.stamp else None
+
+    def _check_queues(self, stored: list[StoredFile], log: LogView) -> None:
+        """Compare the copied files of queues with those of the previous backup.
+
+        Raises:
+            DamagedStoreError: the node has lost an entry that the previous backup holds.
+        """
+        data = self._target / DATA
+        for one in stored:
+            held, kind = self._held.get(one.path), kind_of(one.path)
+            if held is None or held.name == one.name or kind is None or kind.part != "queue":
+                continue
+            lost = find_lost_entry(one.path, data / held.name, data / one.name, log)
+            if lost is not None:
+                raise DamagedStoreError(
+                    f"Entry {lost} in {self._source / one.path} is damaged; {self._target} holds "
+                    "the right one.",
+                    hint="The backup is unchanged. Stop the node, run `coherer verify --repair`, "
+                    "which rebuilds the queue from the log, start the node, and back up again.",
+                )
 
     def _copy(self, path: str, *, last: bool = True) -> StoredFile:
         """Copy a file if it has changed.

@@ -25,7 +25,8 @@ from __future__ import annotations
 import os
 import stat
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 from zlib import crc32
@@ -42,9 +43,15 @@ from coherer._record.layout import (
     examine,
 )
 from coherer._store.backup_contents import LOG, check_manifest, refuse_links
-from coherer._store.files import Files, make_durable_directory, translate_os_errors
+from coherer._store.files import (
+    Files,
+    is_out_of_handles,
+    make_durable_directory,
+    store_error,
+    translate_os_errors,
+)
 from coherer._store.history import Ancestor
-from coherer.errors import DamagedStoreError, UsageError
+from coherer.errors import DamagedStoreError, StoreFullError, UsageError
 
 MANIFEST: Final = "backup.json"
 DATA: Final = "data"
@@ -378,6 +385,28 @@ class Walk:
             self._chunk = memoryview(self._read(at, max(size, _CHUNK)))
             self._begin, here = at, 0
         return self._chunk[here:]
+
+
+@contextmanager
+def explain_full_disk(state: str) -> Generator[None]:
+    """Say what to do if the disk of a backup, or of a restored directory, is full.
+
+    Args:
+        state: what the error leaves, for people.
+
+    Raises:
+        StoreFullError: the disk is full.
+        OSError: it failed.
+    """
+    try:
+        yield
+    except OSError as error:
+        found = store_error(error, "copy all files")
+        if isinstance(found, StoreFullError) and not is_out_of_handles(error):
+            raise StoreFullError(
+                found.text, hint=f"Free space on that disk, and run the command again. {state}"
+            ) from error
+        raise
 
 
 def log_folder(directory: Path) -> Path:

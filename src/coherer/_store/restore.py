@@ -45,6 +45,7 @@ from coherer._store.backup_files import (
     allocated,
     blocks,
     checksum,
+    explain_full_disk,
     is_backup,
     is_inside_backup,
     load_manifest,
@@ -188,17 +189,9 @@ def restore(
         _check_target(backup, target)
         _prepare(target, files)
         run = _Restore(backup, target, files, progress)
-        for one in manifest.files:
-            run.copy_file(one)
-        log = manifest.log
-        for piece in [] if log is None else log.pieces:
-            run.copy_piece(piece, 0 if log is None else log.segment_bytes)
-        if log is not None:
-            run.finish_log(log)
-        run.unsynced.sync(files, target)
-        save_history(files, target, _history(manifest))
-        files.remove(target / INCOMPLETE)
-        files.sync_directory(target)
+        with explain_full_disk(f"Until then no node starts in {target}."):
+            run.run(manifest)
+    log = manifest.log
     return RestoreReport(
         backup=str(backup),
         directory=str(target),
@@ -260,12 +253,31 @@ class _Restore:
         self._backup, self._target = backup, target
         self._files = files
         self._progress = progress
-        self.unsynced = UnsyncedFiles()
+        self._unsynced = UnsyncedFiles()
         self.done = self.written = 0
         pieces = (backup / DATA).rglob("*")
         self._total = sum(allocated(path) for path in pieces if path.is_file())
 
-    def copy_file(self, one: StoredFile) -> None:
+    def run(self, manifest: Manifest) -> None:
+        """Write everything, and mark the directory as complete.
+
+        Raises:
+            DamagedStoreError: the backup is damaged.
+            OSError: a disk failed.
+        """
+        for one in manifest.files:
+            self._copy_file(one)
+        log = manifest.log
+        for piece in [] if log is None else log.pieces:
+            self._copy_piece(piece, 0 if log is None else log.segment_bytes)
+        if log is not None:
+            self._finish_log(log)
+        self._unsynced.sync(self._files, self._target)
+        save_history(self._files, self._target, _history(manifest))
+        self._files.remove(self._target / INCOMPLETE)
+        self._files.sync_directory(self._target)
+
+    def _copy_file(self, one: StoredFile) -> None:
         """Write a file that is stored whole.
 
         Raises:
@@ -279,9 +291,9 @@ class _Restore:
                 "for one.",
                 hint="Restore to a file system that distinguishes upper and lower case.",
             )
-        self.copy(one.name, path, 0, one.size, one.crc, safe_mode(one.mode))
+        self._copy(one.name, path, 0, one.size, one.crc, safe_mode(one.mode))
 
-    def copy(self, name: str, path: Path, begin: int, size: int, crc: int, mode: int) -> None:
+    def _copy(self, name: str, path: Path, begin: int, size: int, crc: int, mode: int) -> None:
         """Write a stored file at a position of a file.
 
         Raises:
@@ -294,7 +306,7 @@ class _Restore:
         if not path.parent.exists():
             files.make_directory(path.parent)
             for folder in (path.parent, *path.parent.parents):
-                self.unsynced.directories.add(folder)
+                self._unsynced.directories.add(folder)
                 if folder == self._target:
                     break
         created = not path.exists()
@@ -315,17 +327,17 @@ class _Restore:
         if found != crc:
             raise _wrong(stored)
         self.written += created
-        self.unsynced.files.add(path)
-        self.unsynced.directories.add(path.parent)
+        self._unsynced.files.add(path)
+        self._unsynced.directories.add(path.parent)
 
-    def copy_piece(self, piece: Piece, segment_bytes: int) -> None:
+    def _copy_piece(self, piece: Piece, segment_bytes: int) -> None:
         """Write a piece of the log to its place."""
         first = piece.begin - piece.begin % segment_bytes
         path = log_folder(self._target) / file_name(first)
         size = piece.end - piece.begin
-        self.copy(piece.name, path, piece.begin - first, size, piece.crc, LOG_MODE)
+        self._copy(piece.name, path, piece.begin - first, size, piece.crc, LOG_MODE)
 
-    def finish_log(self, log: LogPieces) -> None:
+    def _finish_log(self, log: LogPieces) -> None:
         """Give the log files their full size, and mark the store as not closed."""
         files, folder = self._files, log_folder(self._target)
         files.make_directory(folder)
@@ -337,7 +349,7 @@ class _Restore:
                 files.close(handle)
         abort = self._target / "abort"
         files.close(files.open(abort, create=True))
-        self.unsynced.files.add(abort)
+        self._unsynced.files.add(abort)
 
 
 def _wrong(stored: Path) -> DamagedStoreError:
