@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import stat
 import tempfile
 from pathlib import Path
@@ -49,6 +50,9 @@ class Task:
 
     def getLocalProperty(self, name: str) -> str | None:  # noqa: N802 - Spark's name
         return self.properties.get(name)
+
+    def partitionId(self) -> int:  # noqa: N802 - Spark's name
+        return 0
 
     def taskAttemptId(self) -> int:  # noqa: N802 - Spark's name
         Task.number += 1
@@ -184,11 +188,12 @@ def test_reports_do_not_pile_up(reports: Path, monkeypatch: pytest.MonkeyPatch) 
     (reports / "old").mkdir()
     os.utime(reports / "old", (0, gaps.time.time() - RUN_KEPT_S - 60))
     (reports / "recent").mkdir()
-    for batch in range(5):
+    for batch in range(6):
         Task.properties["streaming.sql.batchId"] = str(batch)
         read(stream())
     assert {path.name for path in reports.iterdir()} == {"recent", "run"}
-    assert {path.name for path in (reports / "run").iterdir()} == {"3", "4"}
+    kept = {path.name.partition("-")[0] for path in (reports / "run").iterdir()}
+    assert kept == {"3", "4", "5"}
 
 
 def test_a_report_that_cannot_be_written_or_read(
@@ -199,11 +204,19 @@ def test_a_report_that_cannot_be_written_or_read(
     assert metrics().missing is None
     (reports / "run").unlink()
     read(stream())
-    (one, *_) = (reports / "run" / "3").iterdir()
+    (one, *_) = (reports / "run").iterdir()
     one.write_bytes(one.read_bytes()[:-3])
     assert metrics().missing is None
     monkeypatch.delenv(FOLDER_VARIABLE)
     assert reports_of("../..", 3) == []
+
+
+def test_a_folder_that_was_cleaned_is_made_again(reports: Path) -> None:
+    read(stream())
+    shutil.rmtree(reports / "run")
+    read(stream())
+    read(stream())
+    assert metrics().missing == 0
 
 
 def test_the_folder_is_private(monkeypatch: pytest.MonkeyPatch, reports: Path) -> None:

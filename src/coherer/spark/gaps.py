@@ -8,8 +8,8 @@ them up on the driver.
 
 Invariants:
 
-1. The files of a micro-batch are in `<folder>/<run id>/<batch id>`, one for each attempt of a task.
-   A run plans a micro-batch once, so all files of one folder are about the same plan.
+1. The files of a micro-batch are `<folder>/<run id>/<batch id>-…`, one for each attempt of a task.
+   A run plans a micro-batch once, so all files of one micro-batch are about the same plan.
 2. A range counts once, however often it was read: with the largest number of missing offsets that
    one of its readers found.
 3. The number is known only if ranges cover the micro-batch without a hole (`missing_of`). What
@@ -46,11 +46,15 @@ from coherer.spark.reading import ReadSettings
 
 _log = Log(logging.getLogger(__name__))
 
+_folders: Final[dict[tuple[str, str], Path]] = {}
+"""The folders of runs that this process has found or made, by the given folder and the run."""
+
 FOLDER_VARIABLE: Final = "COHERER_SPARK_REPORTS"
 """Names a folder that the driver and all workers see, if they do not share a machine."""
 
 BATCHES_KEPT: Final = 200
-"""Micro-batches of a run whose reports are kept: Spark keeps the progress of 100."""
+"""Micro-batches of a run whose reports are kept at least: Spark keeps the progress of 100. Older
+reports are deleted once in as many micro-batches, so that a task writes one small file, no more."""
 
 RUN_KEPT_S: Final = 7 * 86_400
 """The reports of runs that have not changed for this long are deleted."""
@@ -123,11 +127,16 @@ class Reporter:
         batch = context and context.getLocalProperty("streaming.sql.batchId")
         if context is None or not (run and batch and self._seen):
             return
+        given = os.environ.get(FOLDER_VARIABLE, tempfile.gettempdir())
         try:
-            folder = _batch_folder(run, int(batch))
+            folder = _folders.get((given, run)) or _made(run)
             data = msgspec.json.encode(Report(self._source, self._seen))
-            (folder / f"{context.taskAttemptId()}-{os.getpid()}").write_bytes(data)
+            (folder / f"{batch}-{context.taskAttemptId()}-{os.getpid()}").write_bytes(data)
+            _folders[given, run] = folder
+            if int(batch) % BATCHES_KEPT == 0 and context.partitionId() == 0:
+                _delete_old_batches(folder, int(batch))
         except (OSError, ValueError) as error:
+            _folders.pop((given, run), None)
             _log.debug("The gaps of a task are not reported: %s", error)
 
 
@@ -159,7 +168,7 @@ def reports_of(run: str, batch: int) -> list[Report]:
         batch: the number of the micro-batch.
     """
     try:
-        paths = sorted(_batch_path(run, batch).iterdir())
+        paths = sorted(_run_path(run).glob(f"{batch}-*"))
         return [msgspec.json.decode(path.read_bytes(), type=Report) for path in paths]
     except (OSError, ValueError):
         return []
@@ -220,22 +229,26 @@ def _count(
     return total
 
 
-def _batch_folder(run: str, batch: int) -> Path:
-    """The folder of a micro-batch. The first task that needs it makes it, and deletes old ones."""
-    path = _batch_path(run, batch)
+def _made(run: str) -> Path:
+    """The folder of a run. The first task that needs it makes it, and deletes those of old runs."""
+    path = _run_path(run)
     if not path.is_dir():
-        base = _base()
-        if not path.parent.is_dir():
-            _delete_old_runs(base)
+        _delete_old_runs(path.parent)
         path.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(_batch_path(run, batch - BATCHES_KEPT), ignore_errors=True)
     return path
 
 
-def _batch_path(run: str, batch: int) -> Path:
+def _run_path(run: str) -> Path:
     if not is_file_name(run):  # a job group that a user has set
         raise ValueError(run)
-    return _base() / run / str(batch)
+    return _base() / run
+
+
+def _delete_old_batches(folder: Path, batch: int) -> None:
+    for path in folder.iterdir():
+        number = path.name.partition("-")[0]
+        if number.isdecimal() and int(number) <= batch - BATCHES_KEPT:
+            path.unlink(missing_ok=True)
 
 
 def _base() -> Path:

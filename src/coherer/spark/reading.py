@@ -292,7 +292,9 @@ def bad_rows(one: Range, records: Sequence[BadRecord], schema: pa.Schema) -> pa.
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-LEFT_OUT: Final = "The broker left it out: it is damaged in the broker's store."
+LEFT_OUT: Final = (
+    "The broker left it out: it is damaged in the broker's store, or was lost in a power cut."
+)
 """The reason if a record did not arrive."""
 
 
