@@ -165,6 +165,7 @@ REFUSED = [
             Code.SEND_REPLY_MESSAGE_V2,
         ),
     ),
+    Asked(Code.SEND_MESSAGE_V2, {**send(0), "b": "SCHEDULE_TOPIC_XXXX"}, b"7"),
     Asked(Code.QUERY_BROKER_OFFSET),
     Asked(Code.SUSPEND_CONSUMER),
     Asked(4711),
@@ -176,6 +177,14 @@ async def test_codes_and_remarks(two: Two, asked: Asked) -> None:
     java, ours = await two(asked)
     assert (ours.code, ours.remark) == (java.code, java.remark)
     assert bool(ours.body) == bool(java.body)
+
+
+@pytest.mark.parametrize("name", ["SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"])
+async def test_sends_to_system_topics_are_refused_here_only(two: Two, name: str) -> None:
+    """Java's clients refuse them, too; its broker of 4.9.3 stores them."""
+    java, ours = await two(Asked(Code.SEND_MESSAGE_V2, {**send(0), "b": name}, b"7"))
+    assert (java.code, ours.code) == (0, 16)
+    assert ours.remark == f"Sending message to topic[{name}] is forbidden."
 
 
 NULLS = [

@@ -104,3 +104,22 @@ async def test_what_waits_still_reaches_its_destination(
         assert (await peer.send(i=properties)).code == 0
         queue = 2 if topic == SCHEDULE_TOPIC else 0
         assert [record.body for record in broker_harness.records(topic, queue)] == [b"hello"]
+
+
+async def test_the_offsets_of_transactions_belong_to_the_broker(
+    broker_harness: BrokerHarness, peer: Client
+) -> None:
+    half = "TRAN_MSG\x01true\x02PGROUP\x01payers"
+    assert (await peer.send(i=half)).code == 0
+    group = "CID_RMQ_SYS_TRANS"
+    before = list(broker_harness.state.offsets.of(group))
+    fields = {"consumerGroup": group, "topic": HALF_TOPIC, "queueId": "0", "commitOffset": "1"}
+    answer = await peer.ask(15, fields)
+    assert answer.code == 16
+    assert "belong to the broker" in (answer.remark or "")
+    committing = {"consumerGroup": group, "sysFlag": 5, "commitOffset": 1}
+    assert (await peer.pull(**committing)).code == 16
+    broker_harness.state.commit("g", "demo", 0, 1)
+    clone = {"srcGroup": "g", "destGroup": group, "topic": "demo", "offline": "true"}
+    assert (await peer.ask(314, clone)).code == 16
+    assert list(broker_harness.state.offsets.of(group)) == before

@@ -63,8 +63,9 @@ WAITING_TOPICS: Final = frozenset((SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC))
 """The topics in which messages wait before they reach their destination."""
 
 RESERVED_TOPICS: Final = WAITING_TOPICS.union(*_OWN.values(), (SELF_TEST_TOPIC, HISTORY_TOPIC))
-"""Topics to which no client can send. Java's brokers refuse the same (`TopicValidator`), except the
-topics that they do not have: the timer's, and TubeMQ's history of offsets.
+"""Topics to which no client can send. Java's `TopicValidator` has the same, except the topics that
+Java does not have: the timer's, and TubeMQ's history of offsets. Its broker of 4.9.3 refuses only
+the schedule topic, and later ones all of them.
 """
 
 

@@ -17,9 +17,10 @@ from coherer._rules.common.topics import WRITE
 from coherer._rules.rocketmq.clients import ConsumerManager, ProducerManager, QueueLocks
 from coherer._rules.rocketmq.consumer_filters import BloomBits, Compiled, ConsumerFilters
 from coherer._rules.rocketmq.groups import Group, TopicDefaults
+from coherer._rules.rocketmq.transactions import GROUP as TRANSACTIONS_GROUP
 from coherer._server.core.core import Core
 from coherer._server.rocketmq.broker.options import RocketOptions
-from coherer._server.rocketmq.remoting import Channel
+from coherer._server.rocketmq.remoting import Channel, Refusal
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.names import Queue
@@ -173,7 +174,15 @@ class RocketState:
         return self.groups.find(name, self.now_ms(), auto_create=auto_create)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Commit a group's offset."""
+        """Commit a group's offset for a client.
+
+        Raises:
+            Refusal: the group is the broker's own: its offsets say which half messages are done, so
+                a client that moved them could make the broker forget open transactions.
+        """
+        if group == TRANSACTIONS_GROUP:
+            remark = f"the offsets of group {group} belong to the broker, no client may commit them"
+            raise Refusal(ResponseCode.NO_PERMISSION, remark)
         self.offsets.open(group, topic, queue_id).move_to(offset)
         self._committed.add((topic, group))
 

@@ -1,4 +1,6 @@
-"""How a slave signs its connection to a master with accounts (docs/protocol/rocketmq.md, 6.12).
+"""How a slave signs its connection to a master with accounts.
+
+See docs/protocol/rocketmq.md, section 6.12.
 
 Java's replication protocol has no accounts. This handshake is added so that Java's programs take no
 notice of it:

@@ -261,5 +261,5 @@ class GroupAdmin:
                 continue
             for name, queue_id, position in list(state.offsets.of(header.src_group)):
                 if name == topic:
-                    state.offsets.open(header.dest_group, topic, queue_id).move_to(position.offset)
+                    state.commit(header.dest_group, topic, queue_id, position.offset)
         return done()
