@@ -17,7 +17,7 @@ import coherer
 import coherer.blocking
 from coherer._client.engine.sender import SendReport
 from coherer._net import TlsOptions
-from coherer.errors import RefusedError, SendManyError, UsageError, WrongProtocolError
+from coherer.errors import ConnectError, RefusedError, SendManyError, UsageError, WrongProtocolError
 from coherer.message import Message
 from coherer.testing import EmbeddedNode, async_embedded_node, embedded_node
 
@@ -295,3 +295,35 @@ async def test_a_consumer_whose_topic_is_created_for_it_is_warned(
                 pass
     [line] = [one.getMessage() for one in caplog.records if "misspelt-topic" in one.getMessage()]
     assert "did not exist" in line
+
+
+async def test_tls_against_a_plain_port_is_given_up_long_before_the_timeout(
+    node: EmbeddedNode,
+) -> None:
+    url = node.url.replace("tubemq://", "tubemqs://")
+    for make in (lambda c: c.producer("orders"), lambda c: c.consumer("g", "orders")):
+        async with coherer.connect(url, timeout_ms=600_000) as client:
+            with pytest.raises(ConnectError, match="TLS handshake failed"):
+                await make(client).start()
+
+
+async def test_a_failed_handler_is_logged_with_its_message(
+    node: EmbeddedNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic, group = "failing", "failing-readers"
+
+    async def fail(batch: Any) -> None:
+        raise ValueError(batch.topic)
+
+    async with coherer.connect(node.rocketmq_url) as client:
+        async with client.producer(topic) as producer:
+            await producer.send(Message(topic, b"a", keys=("order-7",)))
+        async with client.consumer(group, topic, start="earliest", max_attempts=1) as consumer:
+            running = asyncio.create_task(consumer.run(fail))
+            await until(lambda: "The handler failed" in caplog.text)
+            await consumer.close()
+            await running
+    [line] = [one.getMessage() for one in caplog.records if "handler failed" in one.getMessage()]
+    for part in (topic, "key order-7", "attempt 1", group, "moves to the dead-letter queue"):
+        assert part in line
+    assert "delivered again" not in line

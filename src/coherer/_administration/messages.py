@@ -264,7 +264,11 @@ async def by_key(
         RefusedError: the topic does not exist.
     """
     if isinstance(cluster, TubeCluster):
-        raise UsageError("TubeMQ's messages have no keys.", hint="Search by tag or by time.")
+        raise UsageError(
+            "TubeMQ has no index of keys.",
+            hint="If the node also serves RocketMQ, search over its rocketmq:// URL, also for "
+            "messages that came over TubeMQ. Otherwise search by tag or by time.",
+        )
     full = names.with_namespace(cluster.namespace, topic)
     found = await cluster.admin.messages(full, key, begin=begin, end=end, limit=limit)
     messages = tuple(found_of(one, cluster.namespace) for one in found)

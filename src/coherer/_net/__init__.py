@@ -6,7 +6,13 @@ batch. No other package opens sockets.
 
 from __future__ import annotations
 
-from coherer._net.connection import Connection, Receiver, dial
+from coherer._net.connection import (
+    Connection,
+    Receiver,
+    certificate_refused,
+    dial,
+    tls_failed,
+)
 from coherer._net.limits import (
     UNFINISHED_BYTES_MIN,
     WRITE_BUFFER_BYTES_MIN,
@@ -36,6 +42,7 @@ __all__ = [
     "ServiceManager",
     "TlsOptions",
     "bound_socket",
+    "certificate_refused",
     "check_loop",
     "dial",
     "listen",
@@ -44,4 +51,5 @@ __all__ = [
     "raise_open_files_limit",
     "run",
     "running_loop",
+    "tls_failed",
 ]

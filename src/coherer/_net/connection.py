@@ -533,6 +533,16 @@ def _reason(error: OSError, *, secure: bool) -> tuple[str, str]:
     return text or type(error).__name__, "Is the server up, and is that its port?"
 
 
+def tls_failed(error: BaseException) -> bool:
+    """Whether an error of `dial` came from the TLS handshake."""
+    return isinstance(error.__cause__, ssl.SSLError | ConnectionResetError) and "TLS" in str(error)
+
+
+def certificate_refused(error: BaseException) -> bool:
+    """Whether an error of `dial` came from the certificate of the server."""
+    return isinstance(error.__cause__, ssl.SSLCertVerificationError)
+
+
 def _enable_keep_alive(socket: _Socket | None) -> None:
     """Let the system detect within two minutes that a silent peer's machine is gone."""
     if socket is None:

@@ -13,6 +13,7 @@ from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.headers import CheckTransactionHeader
 from coherer.errors import CohererError, DisconnectedError, RefusedError
 from coherer.message import Message, ReceivedMessage
+from coherer.rocketmq import connect as connect_rocketmq
 
 SEND = RequestCode.SEND_MESSAGE_V2
 
@@ -200,3 +201,18 @@ async def test_spans(cluster, kit, client: Client, spans) -> None:
     assert batch.attributes["messaging.batch.message_count"] == 2
     assert processed.parent.span_id == sent.context.span_id
     assert processed.attributes["messaging.consumer.group.name"] == "g"
+
+
+async def test_both_sides_name_a_message_by_the_same_id(coherer_rocketmq_url, spans) -> None:
+    provider, exporter = spans
+    telemetry = Telemetry(provider)
+    async with connect_rocketmq(coherer_rocketmq_url) as client:
+        async with client.producer("ids", observers=[telemetry]) as producer:
+            await producer.send(Message("ids", b"hello"))
+        async with client.consumer("ids", "ids", start="earliest") as consumer:
+            async for message in consumer:
+                with telemetry.processing(message, "ids"):
+                    break
+    ids = [span.attributes["messaging.message.id"] for span in exporter.get_finished_spans()]
+    assert len(ids) == 2
+    assert len(set(ids)) == 1

@@ -299,6 +299,11 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
         self._said_returned = False
         self._state = "new"
 
+    @property
+    @abstractmethod
+    def group(self) -> str:
+        """The group."""
+
     # -- the assignment
 
     @property
@@ -497,7 +502,9 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
                 returned = await _handle(handler, batch)
             except Exception as error:  # noqa: BLE001 - raised by the application
                 _log.exception(
-                    "The handler failed; the messages will be delivered again", about=repr(error)
+                    "The handler failed: %s",
+                    self._after_failure(batch),
+                    about=(self.group, repr(error)),
                 )
                 await delivery.retry(None, self._RETRY)
             except BaseException:  # this task was cancelled
@@ -507,6 +514,15 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
                 delivery.acknowledge()
                 if returned is not None:
                     self._returned(returned)
+
+    def _after_failure(self, batch: B) -> str:
+        """Which messages failed, and what happens to them."""
+        count = len(batch)
+        what = "1 message" if count == 1 else f"{count} messages"
+        return (
+            f"{what} of {batch.topic}, partition {batch.partition}, in group {self.group} will be "
+            "delivered again"
+        )
 
     def _returned(self, value: object) -> None:
         """Say once that the value that a handler returned is ignored."""

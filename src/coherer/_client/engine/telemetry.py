@@ -100,7 +100,8 @@ class Telemetry:
             "messaging.operation.name": "process",
             "messaging.destination.name": message.topic,
             "messaging.destination.partition.id": str(message.partition),
-            "messaging.message.id": message.id,
+            # The producer's span has the same id; the broker's own id differs from it.
+            "messaging.message.id": getattr(message, "unique_id", "") or message.id,
             "messaging.message.body.size": len(message.body),
         }
         if group:

@@ -230,6 +230,27 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Received
     def _key(self, partition: Queue) -> Queue:
         return partition
 
+    def _after_failure(self, batch: ReceivedBatch) -> str:
+        delivery, limit = batch.delivery, self._options.max_retries
+        numbers = delivery.open_numbers if delivery is not None else []
+        if not numbers:
+            return f"all messages of the batch of {batch.topic} were acknowledged or retried before"
+        first = batch.message(numbers[0])
+        keys = f", key {' '.join(first.keys)}" if first.keys else ""
+        rest = f" and {len(numbers) - 1} more" if len(numbers) > 1 else ""
+        if self._options.model == "broadcast":
+            then = "is not delivered again, as in each broadcast group"
+        elif 0 <= limit <= first.attempt:
+            then = f"moves to the dead-letter queue after {first.attempt + 1} deliveries"
+        elif limit < 0 and not self._options.orderly:
+            then = "will be delivered again, until the group's limit of redeliveries"
+        else:
+            then = "will be delivered again"
+        return (
+            f"message {first.unique_id or first.id} of {batch.topic}{keys}, attempt "
+            f"{first.attempt + 1}{rest}, in group {self.group} {then}"
+        )
+
     async def _retry_overdue(self) -> None:
         """Retry batches that the application has not acknowledged in time (section 8.11)."""
         before_ms = now_ms() - self._options.consume_ms

@@ -27,13 +27,20 @@ from coherer._client.engine.connections import ConnectionPool, ServerConnection
 from coherer._client.engine.metrics import ClientMetrics
 from coherer._client.engine.tasks import backoff
 from coherer._common.logs import Log
-from coherer._net import Connection, TlsOptions, running_loop
+from coherer._net import (
+    Connection,
+    TlsOptions,
+    certificate_refused,
+    running_loop,
+    tls_failed,
+)
 from coherer._wire.tubemq import codes, credentials
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.methods import parse
 from coherer._wire.tubemq.names import OWN_CLIENT
 from coherer._wire.tubemq.session import ClientSession, Failure, Response
 from coherer.errors import (
+    AuthorizationError,
     CohererError,
     DisconnectedError,
     ProtocolError,
@@ -254,6 +261,11 @@ def checked(
         )
 
 
+HANDSHAKES_MAX: Final = 6
+"""After so many failed TLS handshakes in a row, in 0.3 s, the port is none for TLS. One may fail
+because the server is just ending."""
+
+
 async def retry(
     attempt: Callable[[], Awaitable[T]], *, timeout_ms: int, final: Collection[int]
 ) -> T:
@@ -271,12 +283,16 @@ async def retry(
     deadline = loop.time() + timeout_ms / 1000
     wait = backoff()
     logged = False
+    handshakes = 0  # failed ones in a row
     while True:
         try:
             return await attempt()
         except (UnavailableError, RefusedError) as error:
             pause = wait()
-            permanent = error.code in final or isinstance(error, WrongProtocolError)
+            handshakes = handshakes + 1 if tls_failed(error) else 0
+            hopeless = handshakes >= HANDSHAKES_MAX or certificate_refused(error)
+            wrong = isinstance(error, AuthorizationError | WrongProtocolError)
+            permanent = error.code in final or wrong or hopeless
             if permanent or loop.time() + pause > deadline:
                 raise
             if pause >= LOG_WAIT_S and not logged:
