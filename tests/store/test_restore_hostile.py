@@ -176,6 +176,29 @@ def test_symbolic_links_are_not_followed(backup: Path, tmp_path: Path, place: st
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs symbolic links")
+@pytest.mark.parametrize(
+    "name", ["lock", "backup.json.tmp", "backup-incomplete", "restore-incomplete"]
+)
+def test_no_file_is_written_through_a_link(
+    backup: Path, tmp_path: Path, name: str, harness: Any
+) -> None:
+    victim, new = tmp_path / "victim", tmp_path / "new"
+    victim.write_bytes(b"kept")
+    place = new if name.startswith("restore") else backup
+    place.mkdir(exist_ok=True)
+    (place / name).unlink(missing_ok=True)
+    (place / name).symlink_to(victim)
+    store = harness.open(tmp_path / "other")
+    uses = [lambda: take(store, backup)] if place is backup else []
+    if name in {"lock", "restore-incomplete"}:
+        uses.append(lambda: restore(backup, new))
+    for use in uses:
+        with pytest.raises(DamagedStoreError, match="is a symbolic link"):
+            use()
+    assert victim.read_bytes() == b"kept"
+
+
 @pytest.mark.skipif(os.name != "posix", reason="needs permissions")
 def test_permissions_are_reading_and_writing_only(
     backup: Path, tmp_path: Path, harness: Any

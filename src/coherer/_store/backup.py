@@ -169,7 +169,8 @@ def back_up(
     _check_directories(source, target)
     with translate_os_errors(f"write {target}"):
         private_directory(files, target)
-        refuse_links(target, [target / DATA, target / LOCK])
+        names = (DATA, LOCK, INCOMPLETE, MANIFEST, f"{MANIFEST}.tmp")
+        refuse_links(target, [target / name for name in names])
         with _locked(files, target):
             previous = load_manifest(target) if is_backup(target) else None
             run = _Backup(source, target, previous, files, progress, wall_ns)

@@ -235,6 +235,7 @@ def _prepare(target: Path, files: Files) -> None:
             f"{min(others)}.",
             hint="Name a new directory; a restore never removes what it did not write.",
         )
+    refuse_links(target, [target / INCOMPLETE])
     make_durable_directory(files, target.absolute())
     files.close(files.open(target / INCOMPLETE, create=True))
     files.sync_directory(target)
@@ -362,6 +363,7 @@ def _wrong(stored: Path) -> DamagedStoreError:
 @contextmanager
 def _locked(backup: Path) -> Generator[None]:
     """Keep other processes from writing the backup; read-only media need no lock."""
+    refuse_links(backup, [backup / LOCK])  # a lock is written
     handle = None
     try:
         with suppress(OSError):
