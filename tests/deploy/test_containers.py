@@ -56,6 +56,7 @@ def test_the_image_is_safe_and_complete() -> None:
         defaults.fast_port,
         int(environment()["COHERER_METRICS_PORT"]),
     }
+    assert "[fast,console]" in DOCKERFILE.read_text()
     assert last("USER") == "coherer"
     assert last("VOLUME") == environment()["COHERER_DIRECTORY"] == "/data"
     assert all("slim" in image for word, image in instructions() if word == "FROM")

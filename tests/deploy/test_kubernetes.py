@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def pod() -> dict[str, Any]:
     return spec
 
 
-@pytest.mark.parametrize("kind", ["Secret", "Service", "StatefulSet"])
+@pytest.mark.parametrize("kind", ["Service", "StatefulSet", "PodDisruptionBudget", "NetworkPolicy"])
 def test_the_manifests_match_the_schema_of_kubernetes(kind: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the validator's own libraries
@@ -62,10 +63,53 @@ def test_names_and_ports_agree() -> None:
     assert pod()["securityContext"]["runAsNonRoot"] is True
 
 
+def test_no_secret_works_unchanged() -> None:
+    assert "Secret" not in [one["kind"] for one in MANIFESTS]
+    (container,) = pod()["containers"]
+    (users,) = [one for one in container["env"] if one["name"] == "COHERER_USERS"]
+    reference = users["valueFrom"]["secretKeyRef"]
+    assert reference == {"name": "coherer", "key": "users"}, "required: the pod waits for it"
+
+
+def test_images_are_pinned() -> None:
+    (container,) = pod()["containers"]
+    assert container["image"] == f"coherer:{coherer.__version__}"
+    compose = yaml.safe_load((DEPLOY / "compose.yml").read_text())
+    images = [one["image"] for one in compose["services"].values() if "image" in one]
+    images += re.findall(r"(?m)^FROM (\S+)", (DEPLOY / "Dockerfile").read_text())
+    assert len(images) == 4
+    for image in images:
+        assert re.search(r":v?\d+\.\d+\.\d+", image), image
+
+
+def test_grace_periods_agree_and_leave_time_to_stop() -> None:
+    grace_s = pod()["terminationGracePeriodSeconds"]
+    compose = yaml.safe_load((DEPLOY / "compose.yml").read_text())
+    assert compose["services"]["node"]["stop_grace_period"] == f"{grace_s // 60}m"
+    unit = (DEPLOY / "systemd/coherer.service").read_text()
+    assert f"TimeoutStopSec={grace_s // 60}min" in unit
+    (container,) = pod()["containers"]
+    command = container["lifecycle"]["preStop"]["exec"]["command"][-1]
+    (drain_s,) = map(int, re.findall(r"-lt (\d+)", command))
+    assert command.startswith("kill -USR1 1;"), "`coherer serve` is process 1, and drains"
+    assert drain_s + 30 <= grace_s
+
+
+def test_the_network_policy_covers_every_port() -> None:
+    (container,) = pod()["containers"]
+    rules = manifest("NetworkPolicy")["spec"]["ingress"]
+    allowed = {port["port"]: rule["from"] for rule in rules for port in rule["ports"]}
+    assert set(allowed) == {one["name"] for one in container["ports"]}
+    assert all(allowed.values()), "nobody is allowed from everywhere"
+    labels = manifest("StatefulSet")["spec"]["selector"]["matchLabels"]
+    assert manifest("NetworkPolicy")["spec"]["podSelector"]["matchLabels"] == labels
+    assert manifest("PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == labels
+
+
 def test_the_container_starts_and_answers_its_probes(tmp_path: Path) -> None:
     (container,) = pod()["containers"]
     # A name, as in a cluster; this machine knows only its own.
-    values = {"POD_NAME": "localhost", "COHERER_USERS": manifest("Secret")["stringData"]["users"]}
+    values = {"POD_NAME": "localhost", "COHERER_USERS": "admin=of-the-test"}
     environment = {
         one["name"]: one.get("value", values.get(one["name"], "")).replace(
             "$(POD_NAME).coherer", "localhost"
@@ -82,7 +126,7 @@ def test_the_container_starts_and_answers_its_probes(tmp_path: Path) -> None:
         for url in (found["url"], found["rocketmq_url"]):
             assert "//localhost:" in url
             with (
-                coherer.blocking.connect(url, user="admin", password="change-me") as client,
+                coherer.blocking.connect(url, user="admin", password="of-the-test") as client,
                 client.producer("flights") as producer,
             ):
                 assert producer.send(Message("flights", b"x")).partition >= 0
