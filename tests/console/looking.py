@@ -13,14 +13,16 @@ from coherer.console.serving import served
 from tests.console.browser import SCHEMES, SIZES, Browser, browser
 
 PAGES: Final[Mapping[str, str]] = {
-    "topics": "/topics",
+    "overview": "/overview",
+    "topics": "/topics?sort=lag",
     "topic": "/topics/orders",
     "topic-settings": "/topics/orders/settings",
     "topic-delete": "/topics/orders/delete",
-    "groups": "/groups",
+    "groups": "/groups?sort=lag",
     "group": "/groups/billing",
     "reset": "/groups/billing/reset?topic=orders&to=earliest",
     "messages": "/messages?topic=orders",
+    "wrong-id": "/messages?by=id&id=x",
     "clients": "/clients",
     "brokers": "/brokers",
     "accounts": "/accounts",
@@ -75,7 +77,7 @@ def look_at(
     found: list[str] = []
     for name, path in pages.items():
         one.open(path)
-        if name != "refusal" and one.all("p.problem[role=alert]"):
+        if name not in {"refusal", "wrong-id"} and one.all("p.problem[role=alert]"):
             found.append(f"{name}: {one.text()}")
         for size, scheme in views:
             one.view(size, scheme)

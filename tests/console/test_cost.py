@@ -26,6 +26,8 @@ pytestmark = [
 
 TOPICS = 1000
 CPU_MS = 20
+OVERVIEW_CPU_MS = 150
+"""A node computes the lag of all groups for its status."""
 LOOKS = 5
 """The cheapest look counts, because a busy machine makes all of them slower."""
 
@@ -101,4 +103,5 @@ async def test_a_look_costs_the_broker_at_most_20_ms(broker: Broker, protocol: s
                 answer = await visitor.get(path)
                 costs[name].append(broker.cpu_ms - before)
                 assert answer.status_code == (404 if name == "refusal" else 200), (name, answer)
-    assert {name: spent for name, spent in costs.items() if min(spent) > CPU_MS} == {}
+    most_ms = {**dict.fromkeys(pages, CPU_MS), "overview": OVERVIEW_CPU_MS}
+    assert {name: spent for name, spent in costs.items() if min(spent) > most_ms[name]} == {}

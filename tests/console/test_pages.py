@@ -4,13 +4,15 @@ import pytest
 
 from coherer._administration.access import opened
 from coherer.console.facts import Facts
+from coherer.message import Message
 from coherer.testing import EmbeddedNode, embedded_node
 from tests.console.visitor import Visitor, visiting, words
+from tests.waiting import until
 
 SHARED = {
     "/topics": ("orders", "payments"),
     "/topics?q=pay": ("payments",),
-    "/topics/orders": ("Messages 12", "Consumer groups", "billing"),
+    "/topics/orders": ("Messages 12", "Read by", "billing"),
     "/groups": ("billing",),
     "/groups/billing": ("Lag", "Partitions", "Filters"),
     "/groups/billing/reset": ("Reset the offsets",),
@@ -66,11 +68,63 @@ async def test_pages_show_a_cluster_over_tubemq(tube_visitor: Visitor, path: str
             assert expected in text, text
 
 
-async def test_the_first_page_is_the_one_that_needs_attention(
-    visitor: Visitor, tube_visitor: Visitor
-) -> None:
-    assert (await visitor.get("/")).headers["location"] == "/dead-letters"
-    assert (await tube_visitor.get("/")).headers["location"] == "/topics"
+@pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
+async def test_the_first_page_shows_what_needs_attention(node: EmbeddedNode, protocol: str) -> None:
+    url = node.url if protocol == "tubemq" else node.rocketmq_url
+    async with visiting(url) as visitor:
+        assert (await visitor.get("/")).headers["location"] == "/overview"
+        text = await visitor.page("/")
+        for expected in (
+            "unread messages and no consumer. Start the consumers",
+            "Brokers running 1 of 1",
+            "Groups that lag most",
+            "billing",
+        ):
+            assert expected in text, text
+        row = text.partition("Oldest unread Members Topics")[2]
+        assert "unknown" not in row.partition("15m")[0], "a node reports the ages"
+
+
+@pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
+async def test_lists_are_sorted_and_filtered_by_lag(node: EmbeddedNode, protocol: str) -> None:
+    async with opened(node.rocketmq_url) as cluster:
+        await cluster.admin.create_topic("aa-read", 1, exist_ok=True)
+        async with cluster.client.producer("aa-read") as producer:
+            await producer.send(Message("aa-read", b"x"))
+        async with cluster.client.consumer("aa-done", ["aa-read"], start="earliest") as consumer:
+            async for batch in consumer.batches():
+                await consumer.commit(batch)
+                break
+    url = node.url if protocol == "tubemq" else node.rocketmq_url
+    async with visiting(url) as visitor:
+        by_name = await visitor.page("/groups")
+        assert by_name.index("aa-done") < by_name.index("billing")
+        by_lag = await visitor.get("/groups?sort=lag")
+        assert 'aria-sort="descending"' in by_lag.text
+        assert by_lag.text.index("/groups/billing") < by_lag.text.index("/groups/aa-done")
+        upwards = words((await visitor.get("/groups?sort=lag&order=up")).text)
+        assert upwards.index("aa-done") < upwards.index("billing")
+        behind = await visitor.page("/groups?only=behind")
+        assert "billing" in behind
+        assert "aa-done" not in behind
+
+        async def sampled() -> bool:
+            return "orders" in await visitor.page("/topics?only=behind")
+
+        await until(sampled)
+        topics = await visitor.page("/topics?only=behind&sort=lag")
+        assert "aa-read" not in topics
+        listed = words((await visitor.get("/topics?sort=messages")).text)
+        assert listed.index("orders") < listed.index("aa-read")
+        assert "billing" in listed, "the list says which groups read a topic"
+        assert "aa-read" in await visitor.page("/topics?sort=nonsense&order=nonsense")
+
+
+async def test_a_topic_says_who_reads_it_and_how_far(visitor: Visitor) -> None:
+    text = await visitor.page("/topics/orders")
+    row = text.partition("Lag in this topic Oldest unread Members")[2].partition("Producers")[0]
+    assert row.split()[0] == "billing"
+    assert "unknown" not in row
 
 
 @pytest.mark.parametrize(

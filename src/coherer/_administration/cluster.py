@@ -385,7 +385,8 @@ async def topic_names(cluster: Cluster, *, system: bool = False) -> list[str]:
     """Return the names of the topics, sorted: one request, however many there are."""
     if isinstance(cluster, RocketCluster):
         return await cluster.admin.topic_names(system=system)
-    return [one.name for one in await topics(cluster, system=system)]
+    found = await cluster.admin.topic_names()
+    return [name for name in found if system or not name.startswith("__")]
 
 
 async def topic(cluster: Cluster, name: str) -> TopicDetails | None:

@@ -43,12 +43,14 @@ class MemberHealth(msgspec.Struct, frozen=True):
         answers: whether it answers; None if it is unknown.
         silent_ms: how long it has been silent; None if it answers, or if that is unknown.
         topics: RocketMQ: its own topics and filters; None if it is unknown.
+        reads: RocketMQ: the keys of the queues that it reads now.
     """
 
     client: Client
     answers: bool | None
     silent_ms: int | None = None
     topics: str | None = None
+    reads: frozenset[str] = frozenset()
 
 
 async def check(
@@ -101,7 +103,9 @@ async def _asked(cluster: RocketCluster, one: Client) -> MemberHealth:
         return silent if is_silent else MemberHealth(one, None)
     except CohererError:
         return MemberHealth(one, None)
-    return MemberHealth(one, answers=True, topics=described(info.subscription_set))
+    reads = frozenset(f"{queue.broker}:{queue.topic}:{queue.id}" for queue in info.mq_table)
+    topics = described(info.subscription_set)
+    return MemberHealth(one, answers=True, topics=topics, reads=reads)
 
 
 def problems(found: Iterable[MemberHealth]) -> list[StatusWarning]:

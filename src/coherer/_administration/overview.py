@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from coherer._administration import members as member_health
-from coherer._administration.access import Cluster
+from coherer._administration.access import Cluster, RocketCluster
 from coherer._administration.cluster import (
     Broker,
     Group,
@@ -74,21 +74,28 @@ class Overview(msgspec.Struct, frozen=True):
     node: NodeStatus | None
 
 
-async def overview(cluster: Cluster, *names: str) -> Overview:
+async def overview(
+    cluster: Cluster,
+    *names: str,
+    topics: Sequence[str] | None = None,
+    listed: Sequence[str] | None = None,
+) -> Overview:
     """Look at a cluster.
 
     Args:
         cluster: the cluster.
         names: look only at these groups, because there are too many; the sum of the lag is unknown
             then.
+        topics: the names of all topics, if they are known already.
+        listed: the names of all groups, if they are known already.
 
     Raises:
         UnavailableError: no name server or master answers.
     """
     node = await node_status(cluster)
     brokers = await broker_list(cluster, node)
-    topics = await topic_names(cluster)
-    listed = await group_names(cluster)
+    topics = await topic_names(cluster) if topics is None else topics
+    listed = await group_names(cluster) if listed is None else listed
     found = await groups(cluster, *names) if names or listed else []
     known = [one for one in found if one.name in listed]
     behind = await most_behind(cluster, known)
@@ -117,11 +124,19 @@ async def most_behind(cluster: Cluster, found: Sequence[Group]) -> list[Behind]:
     lagging = [one for one in found if one.lag]
     lagging.sort(key=lambda one: (-(one.lag or 0), one.name))
     some = lagging[:BEHIND_MAX]
-    ages = await asyncio.gather(*(unread_ages(cluster, one) for one in some))
+    ages = await _ages_of(cluster, some)
     return [
         Behind(one.name, one.lag or 0, oldest_ms(one, age), len(one.members), one.topics)
         for one, age in zip(some, ages, strict=True)
     ]
+
+
+async def _ages_of(cluster: Cluster, some: Sequence[Group]) -> list[dict[str, int]]:
+    """`unread_ages` of several groups."""
+    if isinstance(cluster, RocketCluster):
+        return list(await asyncio.gather(*(unread_ages(cluster, one) for one in some)))
+    found = await cluster.admin.unread_ages_of([one.name for one in some]) if some else {}
+    return [found.get(one.name, {}) for one in some]
 
 
 async def unread_ages(cluster: Cluster, group: Group) -> dict[str, int]:

@@ -856,6 +856,10 @@ class Admin(Facade[aio.Admin]):
         """
         return self._portal.call(lambda: self._inner.unread_ages(group, *topics))
 
+    def unread_ages_of(self, groups: Collection[str]) -> dict[str, dict[str, int]]:
+        """`unread_ages` of several groups, with one request to each broker."""
+        return self._portal.call(lambda: self._inner.unread_ages_of(groups))
+
     def groups_of(self, topic: str) -> list[str]:
         """The groups that consume a topic, or have offsets in it."""
         return self._portal.call(lambda: self._inner.groups_of(topic))

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from coherer._administration.resets import Move, Target
     from coherer._client.rocketmq.admin_records import GroupState as RocketGroupState
     from coherer._client.tubemq.admin import GroupState
+    from coherer._views import PartitionState
     from coherer._wire.rocketmq.names import Queue
 
 _SYSTEM_PREFIX: Final = "CID_RMQ_SYS_"
@@ -106,6 +107,7 @@ def describe(
 
     for problem in problems(members):
         typer.secho(f"! {problem.text} {problem.action}", fg="red", err=True)
+    readers = {key: one.client.id for one in members for key in one.reads}
     print_table(
         ("member", "address", "answers"),
         ((one.client.id, one.client.address, _answers(one)) for one in members),
@@ -122,7 +124,7 @@ def describe(
                 p.max_offset,
                 p.lag,
                 "-" if p.lag == 0 else age(ages.get(p.key)),
-                _owner(p),
+                _owner(p, readers),
             )
             for p in state.partitions
         ),
@@ -332,9 +334,9 @@ def committed_offsets(
     return found
 
 
-def _owner(partition: object) -> str:
-    """The member that reads a partition; RocketMQ's brokers do not report it."""
-    return getattr(partition, "owner", None) or "-"
+def _owner(partition: PartitionState, readers: Mapping[str, str]) -> str:
+    """The member that reads a partition: TubeMQ's brokers know it, RocketMQ's members say it."""
+    return getattr(partition, "owner", None) or readers.get(partition.key, "-")
 
 
 def _key(partition: str | Queue) -> str:

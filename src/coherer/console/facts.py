@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
@@ -18,9 +20,13 @@ import msgspec
 from coherer import rocketmq, tubemq
 from coherer._administration import cluster as listing
 from coherer._administration import dead_letters as letters
+from coherer._administration import members as members_of
+from coherer._administration import overview
 from coherer._administration.access import Cluster, RocketCluster
 from coherer._administration.cluster import Account, Broker, Client, version_name
 from coherer._administration.dead_letters import DeadLetterQueue
+from coherer._administration.members import MemberHealth
+from coherer._administration.overview import Overview
 from coherer._wire.rocketmq import names
 from coherer._wire.rocketmq.bodies import ConsumerConnection
 from coherer.errors import CohererError, RefusedError, UsageError
@@ -238,6 +244,33 @@ class Facts:
             return None
         known = found[0].members or found[0].partitions or found[0].silent
         return found[0] if known or name in await self.group_names() else None
+
+    async def health(self, name: str) -> list[MemberHealth]:
+        """Whether the members of a group answer."""
+        return await self._get(("health", name), lambda: self._health(name))
+
+    async def _health(self, name: str) -> list[MemberHealth]:
+        found = await self.groups([name])
+        members = [one for state in found for one in listing.group_of(state).members]
+        node = None
+        with suppress(CohererError):
+            node = await listing.node_status(self.cluster)
+        return await members_of.check(self.cluster, members, node)
+
+    async def unread_ages(self, group: AnyGroup) -> dict[str, int]:
+        """The ages of a group's oldest unread messages by partition, without unknown ones."""
+        record = listing.group_of(group)
+        ask = partial(overview.unread_ages, self.cluster, record)
+        return await self._get(("unread ages", group.name), ask)
+
+    async def overview(self, *names: str) -> Overview:
+        """The state of the cluster, with a look at these groups, or at all."""
+
+        async def ask() -> Overview:
+            topics, groups = await self.topic_names(), await self.group_names()
+            return await overview.overview(self.cluster, *names, topics=topics, listed=groups)
+
+        return await self._get(("overview", *names), ask)
 
     async def readers(self, topic: str) -> list[str]:
         """The groups that read a topic, or have offsets in it."""

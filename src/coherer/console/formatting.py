@@ -94,6 +94,19 @@ def ago(time_ms: float | None, now_s: float | None = None) -> str:
     return form.format(text.replace(" ", "T"), text, words)
 
 
+def age(age_ms: float | None) -> str:
+    """Format an age in ms.
+
+    >>> str(age(7_300_000)), str(age(40_000)), age(None) is UNKNOWN
+    ('2 h', '40 s', True)
+    """
+    if age_ms is None:
+        return UNKNOWN
+    seconds = age_ms / 1000
+    found = (f"{seconds // unit:.0f} {name}" for unit, name in _AGES if seconds >= unit)
+    return next(found, f"{seconds:.0f} s")
+
+
 class Payload(msgspec.Struct, frozen=True):
     """The body of a message for people.
 

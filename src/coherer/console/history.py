@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 SPANS: Final = {"15m": 900, "1h": 3_600, "6h": 21_600, "24h": 86_400}
@@ -112,6 +112,7 @@ class History:
         self._series: dict[str, Series] = {}
         self._counters: dict[str, Point] = {}
         self._watched: dict[Subject, float] = {}
+        self._lags: dict[str, Mapping[str, int | None]] = {}
 
     def add(self, name: str, time_s: float, value: float | None) -> None:
         """Add a sample to a series."""
@@ -138,6 +139,19 @@ class History:
         if before is not None or count is None:
             self.add(name, time_s, rate)
 
+    def add_lags(self, group: str, lags: Mapping[str, int | None]) -> None:
+        """Record the lag of a group in each of its topics; None if it is unknown."""
+        self._lags[group] = lags
+
+    def topic_lag(self, topic: str) -> int | None:
+        """The lag of all sampled groups in a topic; None if it is unknown, or no group reads it."""
+        found = [lags[topic] for lags in self._lags.values() if topic in lags]
+        return sum(lag or 0 for lag in found) if found and None not in found else None
+
+    def readers(self, topic: str) -> list[str]:
+        """The sampled groups that read a topic, sorted."""
+        return sorted(group for group, lags in self._lags.items() if topic in lags)
+
     def gap(self, time_s: float) -> None:
         """Record in every series that nothing was sampled for some time."""
         self._counters.clear()
@@ -161,6 +175,8 @@ class History:
     def forget(self, kind: Kind, alive: Iterable[str]) -> None:
         """Drop the series of topics or groups that no longer exist."""
         names = set(alive)
+        if kind == "group":
+            self._lags = {name: lags for name, lags in self._lags.items() if name in names}
         for series in list(self._series):
             owner, _, rest = series.partition(SEPARATOR)
             if owner == kind and rest.split(SEPARATOR)[0] not in names:

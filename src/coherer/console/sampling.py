@@ -107,6 +107,11 @@ class Sampler:
 
     def _add_group(self, group: AnyGroup, now: float, *, watched: bool) -> None:
         self._history.add(series_name("group", group.name, "lag"), now, group.lag)
+        lags: dict[str, int | None] = {}
+        for one in group.partitions:
+            before = lags.get(one.topic, 0)
+            lags[one.topic] = None if before is None or one.lag is None else before + one.lag
+        self._history.add_lags(group.name, lags)
         committed = [one.committed for one in group.partitions if one.committed is not None]
         steps = {getattr(one, "offset_step", 1) for one in group.partitions}
         count = sum(max(one, 0) for one in committed) if committed and steps == {1} else None

@@ -368,15 +368,22 @@ class Admin:
             By partition key, `broker:topic:partition`. A partition is missing if it has no unread
             message, and if the age is unknown: Java's brokers do not report it.
         """
+        found = (await self.unread_ages_of([group])).get(group, {})
+        return {key: age for key, age in found.items() if not topics or key.split(":")[1] in topics}
+
+    async def unread_ages_of(self, groups: Collection[str]) -> dict[str, dict[str, int]]:
+        """`unread_ages` of several groups, with one request to each broker."""
         brokers = [broker for broker in await self.brokers() if broker.web_port]
-        answers = await asyncio.gather(*(self._calls.unread(broker, group) for broker in brokers))
-        return {
-            f"{broker.id}:{topic.topic_name}:{one.partition_id}": one.age_ms
-            for broker, answer in zip(brokers, answers, strict=True)
-            for topic in answer
-            if not topics or topic.topic_name in topics
-            for one in topic.unread
-        }
+        answers = await asyncio.gather(*(self._calls.unread(broker, groups) for broker in brokers))
+        found: dict[str, dict[str, int]] = {group: {} for group in groups}
+        for broker, answer in zip(brokers, answers, strict=True):
+            for group in answer:
+                found.setdefault(group.group_name, {}).update(
+                    (f"{broker.id}:{topic.topic_name}:{one.partition_id}", one.age_ms)
+                    for topic in group.sub_info
+                    for one in topic.unread
+                )
+        return found
 
     async def groups_of(self, topic: str) -> list[str]:
         """The groups that consume a topic, or have offsets in it."""

@@ -460,17 +460,19 @@ class AdminCalls:
         found = await asyncio.gather(*(self.offsets(broker, half, topic=topic) for half in halves))
         return list(itertools.chain.from_iterable(found))
 
-    async def unread(self, broker: BrokerState, group: str) -> list[records.CommittedTopic]:
-        """The topics of a group at a broker with the ages of what is unread; none if unknown."""
-        parameters = {"groupName": group, "unread": "true"}
+    async def unread(
+        self, broker: BrokerState, groups: Collection[str]
+    ) -> list[records.GroupOffsets]:
+        """The topics of groups at a broker with the ages of what is unread; none if unknown."""
+        parameters = {"groupName": ",".join(sorted(groups)), "unread": "true"}
         try:
             answer = await self.broker(broker).call(
                 records.GroupOffsets, "admin_query_offset", parameters
             )
         except CohererError as error:
-            _log.info("Broker %d does not report what group %s reads: %s", broker.id, group, error)
+            _log.info("Broker %d does not report what groups have to read: %s", broker.id, error)
             return []
-        return [topic for one in answer.data_set for topic in one.sub_info]
+        return answer.data_set
 
     async def ends(
         self, broker: BrokerState, topics: Collection[str]

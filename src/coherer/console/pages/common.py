@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from functools import partial
 from typing import Final, Generic, TypeAlias, TypeVar, cast
 from urllib.parse import quote, urlencode
@@ -36,6 +36,7 @@ SPAN_COOKIE: Final = "coherer-span"
 NOTICE: Final = "notice"
 
 NAVIGATION: Final = (
+    ("/overview", "Overview"),
     ("/dead-letters", "Dead letters"),
     ("/topics", "Topics"),
     ("/groups", "Groups"),
@@ -47,7 +48,8 @@ NAVIGATION: Final = (
 )
 
 FILTERS: Final = (
-    "number", "rate", "size", "share", "when", "ago", "payload", "preview", "yes_no", "or_unknown",
+    "number", "rate", "size", "share", "when", "ago", "age", "payload", "preview", "yes_no",
+    "or_unknown",
 )  # fmt: skip
 """The functions of `formatting` that templates use."""
 
@@ -108,6 +110,39 @@ def matching(names: Sequence[str], text: str) -> list[str]:
     """Return the names that contain a text; case does not matter."""
     wanted = text.strip().lower()
     return [name for name in names if wanted in name.lower()]
+
+
+class Sorting(msgspec.Struct, frozen=True):
+    """The order of a list.
+
+    Args:
+        by: the column.
+        largest_first: whether the largest values come first.
+    """
+
+    by: str
+    largest_first: bool
+
+    def ordered(self, names: Sequence[str], value: Callable[[str], float | None]) -> list[str]:
+        """Sort names by a value and by name; unknown values come last.
+
+        >>> Sorting("lag", True).ordered(["c", "b", "a"], {"a": None, "b": 1, "c": 5}.get)
+        ['c', 'b', 'a']
+        """
+        sign = -1 if self.largest_first else 1
+
+        def place(name: str) -> tuple[bool, float, str]:
+            found = value(name)
+            return found is None, 0 if found is None else sign * found, name
+
+        return sorted(names, key=place)
+
+
+def sorting_of(request: Request, columns: Container[str]) -> Sorting:
+    """The order that the URL names; by name if it names none."""
+    by = request.query_params.get("sort", "name")
+    by = by if by in columns else "name"
+    return Sorting(by, request.query_params.get("order", "down") != "up")
 
 
 class Console:

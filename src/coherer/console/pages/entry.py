@@ -14,10 +14,15 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from coherer._administration.overview import BEHIND_MAX
 from coherer.console.charts import chart
 from coherer.console.guard import KEPT, changing, parse_form, read_form, safe_path
-from coherer.console.pages.common import Console
+from coherer.console.history import series_name
+from coherer.console.pages.common import Console, Sorting
 from coherer.console.sessions import Session, is_token
+
+WHOLE_MAX: Final = 30
+"""If there are more groups, the overview asks only for those that lagged most when sampled."""
 
 _CHECKS_AT_ONCE = 2
 """The number of concurrent password checks; each takes 16 MiB."""
@@ -43,6 +48,7 @@ class Entry:
         """The routes."""
         return [
             Route("/", self.first, methods=["GET"]),
+            Route("/overview", self.overview, methods=["GET"]),
             Route("/login", self.show_login, methods=["GET"]),
             Route("/login", self.login, methods=["POST"]),
             Route(KEPT, self.keep, methods=["POST"]),
@@ -54,10 +60,33 @@ class Entry:
         ]
 
     async def first(self, request: Request) -> Response:
-        """Redirect to the first page: dead letters, or topics over TubeMQ, which has none."""
+        """Redirect to the first page."""
         del request
-        rocket = self._console.facts.rocket is not None
-        return RedirectResponse("/dead-letters" if rocket else "/topics", 303)
+        return RedirectResponse("/overview", 303)
+
+    async def overview(self, request: Request) -> Response:
+        """The state of the cluster: what is wrong, the rates, and the groups that lag most."""
+        console = self._console
+        history = console.history
+        names = await console.facts.group_names()
+        few = len(names) <= WHOLE_MAX
+        lags = {name: history.last(series_name("group", name, "lag")) for name in names}
+        ranked = Sorting("lag", largest_first=True).ordered(names, lags.get)
+        found = await console.facts.overview(*([] if few else ranked[:BEHIND_MAX]))
+        masters = [one.name for one in found.brokers if one.role != "slave"]
+        series = {series_name("broker", name, "in"): f"{name}: written" for name in masters}
+        series |= {series_name("broker", name, "out"): f"{name}: delivered" for name in masters}
+        known = [one for one in found.brokers if one.in_per_s is not None]
+        return console.render(
+            request,
+            "overview.html",
+            found=found,
+            few=few,
+            running=sum(one.status == "running" for one in found.brokers),
+            in_per_s=sum(one.in_per_s or 0 for one in known) if known else None,
+            out_per_s=sum(one.out_per_s or 0 for one in known) if known else None,
+            rates=console.chart(request, "Messages per second", series),
+        )
 
     async def health(self, request: Request) -> Response:
         """The health check."""

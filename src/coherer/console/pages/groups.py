@@ -12,17 +12,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from coherer._administration.cluster import group_of
+from coherer._administration.members import problems
+from coherer._administration.overview import oldest_ms
 from coherer._administration.resets import Move, planned
 from coherer.console.charts import SERIES_MAX
 from coherer.console.facts import AnyPartition
 from coherer.console.guard import changing
 from coherer.console.history import series_name
-from coherer.console.pages.common import Console, matching, part_of, path_of
+from coherer.console.pages.common import Console, matching, part_of, path_of, sorting_of
 from coherer.console.pages.dead_letters import moment
 from coherer.errors import UsageError
 
 ROWS: Final = 20
 """The number of groups on a page; each takes three requests to a broker."""
+
+ASKED_MAX: Final = 50
+"""If there are more groups, a list is sorted by their last samples."""
 
 PARTITIONS: Final = 50
 """The number of rows in the table of partitions."""
@@ -57,8 +63,18 @@ class Groups:
         console = self._console
         search = request.query_params.get("q", "")
         names = matching(await console.facts.group_names(), search)
+        sorting = sorting_of(request, ("lag", "consumed"))
+        behind = request.query_params.get("only") == "behind"
+        sampled = False
+        if behind or sorting.by == "lag":
+            lags, sampled = await self._lags(names)
+            names = [name for name in names if lags[name] or not behind]
+            names = sorting.ordered(names, lags.get) if sorting.by == "lag" else names
+        if sorting.by == "consumed":
+            names = sorting.ordered(names, self._consumed)
         part = part_of(names, request.query_params.get("page"), ROWS)
-        groups = await console.facts.groups(part.rows)
+        found = {one.name: one for one in await console.facts.groups(part.rows)}
+        groups = [found[name] for name in part.rows if name in found]
         dead = set(await console.facts.dead_letter_groups())
         return console.render(
             request,
@@ -67,10 +83,24 @@ class Groups:
             groups=groups,
             dead=dead,
             search=search,
-            rates={
-                name: console.history.last(series_name("group", name, "out")) for name in part.rows
-            },
+            rates={name: self._consumed(name) for name in part.rows},
+            sorting=sorting,
+            behind=behind,
+            sampled=sampled,
         )
+
+    def _consumed(self, name: str) -> float | None:
+        return self._console.history.last(series_name("group", name, "out"))
+
+    async def _lags(self, names: Sequence[str]) -> tuple[dict[str, float | None], bool]:
+        """The lags of groups, and whether they are samples, because there are too many to ask."""
+        console = self._console
+        if len(names) > ASKED_MAX:
+            last = console.history.last
+            return {name: last(series_name("group", name, "lag")) for name in names}, True
+        lags: dict[str, float | None] = dict.fromkeys(names)
+        lags |= {one.name: one.lag for one in await console.facts.groups(names)}
+        return lags, False
 
     async def group(self, request: Request) -> Response:
         """One group."""
@@ -86,13 +116,22 @@ class Groups:
         lags |= {
             series_name("group", name, "lag", one.key): one.key for one in behind[: SERIES_MAX - 1]
         }
+        health = await console.facts.health(name)
+        ages = await console.facts.unread_ages(group)
+        readers = {key: one.client.id for one in health for key in one.reads}
         return console.render(
             request,
             "group.html",
             group=group,
-            members=await console.facts.members([name]),
+            members=health,
+            problems=problems(health),
+            ages=ages,
+            oldest_ms=oldest_ms(group_of(group), ages),
             filters=await console.facts.filters(name),
-            owners={one.key: getattr(one, "owner", None) for one in group.partitions},
+            owners={
+                one.key: getattr(one, "owner", None) or readers.get(one.key)
+                for one in group.partitions
+            },
             partitions=part_of(group.partitions, request.query_params.get("page"), PARTITIONS),
             has_dead=name in await console.facts.dead_letter_groups(),
             rate=console.history.last(series_name("group", name, "out")),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from typing import Final
 
+import msgspec
 from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,7 +15,7 @@ from starlette.routing import Route
 from coherer._administration.access import RocketCluster
 from coherer.console.guard import changing
 from coherer.console.history import series_name
-from coherer.console.pages.common import Console, matching, part_of, path_of
+from coherer.console.pages.common import Console, matching, part_of, path_of, sorting_of
 from coherer.errors import CohererError, UsageError
 
 CREATE_WAIT_MS: Final = 5_000
@@ -24,6 +26,26 @@ ACCESS: Final = {
     "2": (True, False),
 }
 """Whether a topic is writable and readable, by RocketMQ's permission numbers."""
+
+
+READERS: Final = 20
+"""The number of groups on the page of a topic whose state is asked for."""
+
+
+class Reader(msgspec.Struct, frozen=True):
+    """A group that reads a topic; None stands for an unknown value.
+
+    Args:
+        group: its name.
+        lag: its lag in the topic.
+        oldest_ms: the age of its oldest unread message there.
+        members: the number of its members.
+    """
+
+    group: str
+    lag: int | None = None
+    oldest_ms: int | None = None
+    members: int | None = None
 
 
 class Topics:
@@ -55,16 +77,32 @@ class Topics:
         system = request.query_params.get("system") == "1"
         search = request.query_params.get("q", "")
         names = matching(await console.facts.topic_names(system=system), search)
+        history = console.history
+        values: dict[str, Callable[[str], float | None]] = {
+            "messages": lambda name: history.last(series_name("topic", name, "held")),
+            "written": lambda name: history.last(series_name("topic", name, "in")),
+            "lag": history.topic_lag,
+        }
+        behind = request.query_params.get("only") == "behind"
+        if behind:
+            names = [name for name in names if history.topic_lag(name)]
+        sorting = sorting_of(request, values)
+        if sorting.by in values:
+            names = sorting.ordered(names, values[sorting.by])
         part = part_of(names, request.query_params.get("page"))
-        rates = {name: console.history.last(series_name("topic", name, "in")) for name in part.rows}
+        rates = {name: values["written"](name) for name in part.rows}
         return console.render(
             request,
             "topics.html",
             part=part,
             topics=await console.facts.topics(part.rows),
             rates=rates,
+            lags={name: history.topic_lag(name) for name in part.rows},
+            read_by={name: history.readers(name) for name in part.rows},
             search=search,
             system=system,
+            sorting=sorting,
+            behind=behind,
         )
 
     async def create(self, request: Request, form: FormData) -> Response:
@@ -101,11 +139,32 @@ class Topics:
             rate=console.history.last(series_name("topic", name, "in")),
             rates=console.chart(request, "Messages written per second", rates),
             lags=console.chart(request, "Lag of its groups, in messages", consumed),
-            group_lags={
-                group: console.history.last(series_name("group", group, "lag"))
-                for group in readers or ()
-            },
+            groups=await self._groups(name, readers or ()),
         )
+
+    async def _groups(self, topic: str, readers: Sequence[str]) -> list[Reader]:
+        """The state in a topic of the groups that read it; of the first `READERS`."""
+        facts = self._console.facts
+        try:
+            states = await facts.groups(readers[:READERS])
+        except CohererError:
+            return [Reader(name) for name in readers]
+        known = {one.name: one for one in states}
+        found: list[Reader] = []
+        for name in readers:
+            state = known.get(name)
+            parts = [] if state is None else [one for one in state.partitions if one.topic == topic]
+            lags = [one.lag for one in parts]
+            if state is None or None in lags:
+                found.append(Reader(name))
+                continue
+            ages = await facts.unread_ages(state)
+            behind = [ages.get(one.key) for one in parts if one.lag]
+            ages_known = [age for age in behind if age is not None]
+            oldest = max(ages_known) if behind and len(ages_known) == len(behind) else None
+            lag = sum(lag or 0 for lag in lags)
+            found.append(Reader(name, lag, oldest, len(state.members)))
+        return found
 
     async def _readers(self, topic: str) -> list[str] | None:
         try:
