@@ -8,7 +8,7 @@ So that old files become free in spite of messages that wait for days, holders *
 forward: they store them again at the end of the log. `next_to_go` says which files will be deleted
 soon; a holder carries what it has there. Carrying makes the log longer, and a log full of waiting
 messages would be written again and again. So carried records may take at most as many bytes as
-everything else that is appended (`Holds.may_carry`). A log that is at most half full of waiting
+everything else that is appended (`Holds.room`). A log that is at most half full of waiting
 messages keeps its limits. A fuller one grows beyond them, and `Holds.held_bytes` says by how much.
 """
 
@@ -71,21 +71,17 @@ class Holds:
                 return name
         return ""
 
-    def may_carry(self, size: int) -> bool:
-        """Whether so many bytes may be stored again now; if so, they are counted.
-
-        Args:
-            size: the size of the records. Carry nothing larger than a few MiB at once.
-        """
+    def room(self) -> int:
+        """How many bytes of records may be stored again now."""
         end, most = self._log.end, (self._log.end - self._log.begin) // 2
         fresh = most if self._seen < 0 else end - self._seen
         self._credit = min(self._credit + fresh, max(most, self._log.segment_bytes))
         self._seen = end
-        if size > self._credit:
-            return False
-        # The copies come back as growth of the log, so each of their bytes costs twice.
-        self._credit -= 2 * size
-        return True
+        return self._credit
+
+    def carried(self, size: int) -> None:
+        """Count bytes that are about to be stored again; at most `room`."""
+        self._credit -= 2 * size  # the copies come back as growth of the log
 
 
 def exceeds_limit(log: CommitLog, options: StoreOptions) -> bool:

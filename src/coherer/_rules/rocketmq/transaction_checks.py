@@ -200,6 +200,7 @@ class TransactionLedger:
         read: Callable[[int], tuple[Sequence[Record], int]],
         times: ClockHistory | None = None,
         carry_to: int = 0,
+        room: int = _PLAN_BYTES,
     ) -> Plan:
         """Continue a round, after all marks have been added.
 
@@ -211,8 +212,9 @@ class TransactionLedger:
             times: converts the times of half messages to the clock of `now_ms`; None if they are of
                 that clock.
             carry_to: do not check, but copy those before this log offset.
+            room: the largest size of the half messages in the plan; the first one may be larger.
         """
-        round_ = _CheckRound(self._options, self.is_done, started_ms, now_ms, times, carry_to)
+        round_ = _CheckRound(self._options, self.is_done, started_ms, now_ms, times, carry_to, room)
         at = begin = self.half_offset
         while not round_.over:
             while at in self._ended:
@@ -259,10 +261,11 @@ class _CheckRound:
         now_ms: int,
         times: ClockHistory | None,
         carry_to: int,
+        room: int,
     ) -> None:
         self._options = options
         self._is_done = is_done
-        self._carry_to = carry_to
+        self._carry_to, self._room = carry_to, room
         self._size = 0
         self._started_ms = started_ms
         self._now_ms = now_ms
@@ -277,7 +280,7 @@ class _CheckRound:
         """Decide about a half message; returns False if the round ends before it."""
         if self._is_done(record):
             return True
-        if len(self.drafts) >= self._options.per_round or self._size >= _PLAN_BYTES:
+        if len(self.drafts) >= self._options.per_round or self._size >= self._room:
             self.full = self.over = True
             return False
         if self._carry_to:

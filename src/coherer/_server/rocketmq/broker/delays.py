@@ -60,18 +60,20 @@ class _Delivery:
     Args:
         positions: the levels' offsets before it.
         at_once: the largest number of messages.
+        room: their largest size in bytes; the first one may be larger.
     """
 
-    def __init__(self, positions: DelayPositions, at_once: int) -> None:
+    def __init__(self, positions: DelayPositions, at_once: int, room: int) -> None:
         self.before = positions
         self.positions = positions.copy()
         self.drafts: list[Draft] = []
         self.size = 0
         self._at_once = at_once
+        self._room = room
 
     @property
     def is_full(self) -> bool:
-        return len(self.drafts) >= self._at_once or self.size >= BYTES_AT_ONCE
+        return len(self.drafts) >= self._at_once or self.size >= self._room
 
     def add(self, level: int, entry: QueueEntry, draft: Draft | None) -> None:
         """Add the message of a level's next entry; None if it is bad and passed over."""
@@ -140,7 +142,7 @@ class DelayService:
         """Deliver what is due, and carry forward what waits in files that will be deleted soon."""
         if self._busy or self._stopped:
             return
-        delivery = _Delivery(self.positions, self._at_once)
+        delivery = _Delivery(self.positions, self._at_once, BYTES_AT_ONCE)
         now_ms = self._core.now_ms()
         levels = range(1, len(self._levels_ms) + 1)
         for level in (*levels[self._turn :], *levels[: self._turn]):
@@ -257,14 +259,16 @@ class DelayService:
         timers, to = self._timers, self._core.next_to_go
         if timers is None or to <= self._carried_to:
             return
-        delivery = _Delivery(self.positions, self._at_once)
+        holds = self._core.store.holds
+        delivery = _Delivery(self.positions, self._at_once, min(BYTES_AT_ONCE, holds.room()))
         is_all = True
         for level in range(1, len(self._levels_ms) + 1):
             is_all = self._carry_level(delivery, timers, level, to, now_ms) and is_all
         if not delivery.drafts:
             self.positions = delivery.positions
             self._carried_to = to if is_all else self._carried_to
-        elif self._core.store.holds.may_carry(delivery.size):
+        else:
+            holds.carried(delivery.size)
             self._submit(delivery)
 
     def _carry_level(

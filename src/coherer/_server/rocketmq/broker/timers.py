@@ -362,11 +362,11 @@ class TimerService:
         if to <= max(self._carried_to, self._progress.rolled_to):
             return
         copies: list[Draft] = []
-        size, end = 0, to
+        size, end, room = 0, to, min(BYTES_AT_ONCE, self._store.holds.room())
         for entry in self._oldest():
             if entry.physical_offset >= to:
                 break
-            if size >= BYTES_AT_ONCE or len(copies) >= self._at_once:
+            if size + entry.size_bytes > room or len(copies) >= self._at_once:
                 end = entry.physical_offset
                 break
             copy = self._core.foreign.at(TIMER_TOPIC, entry.physical_offset, rolled)
@@ -375,7 +375,8 @@ class TimerService:
                 size += entry.size_bytes
         if not copies:
             self._carried_to = end
-        elif self._store.holds.may_carry(size):
+        else:
+            self._store.holds.carried(size)
             self._submit((), self._progress.rolling(end), copies)
 
     def _oldest(self) -> Iterator[QueueEntry]:

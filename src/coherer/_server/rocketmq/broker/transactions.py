@@ -393,11 +393,12 @@ class TransactionService:
         to, ledger, now_ms = self._core.next_to_go, self._ledger, self._core.now_ms()
         if to <= self._carried_to:
             return False
-        plan = ledger.plan(now_ms, now_ms, self._read_halves, carry_to=to)
-        if plan.drafts and not self._core.store.holds.may_carry(sum(s.size for s in plan.sources)):
-            return False
-        if not plan.drafts:
+        holds = self._core.store.holds
+        room = min(_READ_BYTES, holds.room())
+        plan = ledger.plan(now_ms, now_ms, self._read_halves, carry_to=to, room=room)
+        if not plan.drafts and not plan.more:
             self._carried_to = to
+        holds.carried(sum(source.size for source in plan.sources))
         self._store_plan(ledger, plan, is_round=False)
         return bool(plan.drafts)
 
