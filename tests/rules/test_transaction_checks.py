@@ -40,7 +40,8 @@ class Harness:
                 layout.encode(
                     draft.topic, draft.body, draft.properties,
                     queue_id=0, queue_offset=len(queue), physical_offset=0, store_ms=self.now_ms,
-                    born_ms=draft.born_ms, born_host=HOST, sys_flag=draft.sys_flag,
+                    born_ms=draft.born_ms, born_host=HOST, sys_flag=draft.sys_flag, flag=draft.flag,
+                    prepared_offset=draft.prepared_offset,
                 )
             )
         )  # fmt: skip

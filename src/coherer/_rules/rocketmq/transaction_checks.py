@@ -37,6 +37,7 @@ from coherer._rules.rocketmq.ended import OffsetSet
 from coherer._rules.rocketmq.transactions import (
     CHECK_TIMES,
     IMMUNITY,
+    PREPARED_OFFSET,
     Op,
     given_up,
     name_of,
@@ -323,7 +324,8 @@ class _CheckRound:
         if age_ms <= -1 or age_ms > immune_ms:
             self._copy(record, {CHECK_TIMES: str(checks + 1)}, ask=True)
         elif immunity is not None:
-            self._copy(record, {})  # so that it does not delay the next ones
+            # So that it does not delay the next ones. Java's brokers read this property.
+            self._copy(record, {PREPARED_OFFSET: str(name_of(record))})
         else:
             self.over = True
             return False

@@ -8,8 +8,9 @@ as done; a rollback only marks it. A mark is a message in the op topic whose bod
 message's queue offset in decimal.
 
 A half message may be stored again: when its producer is asked, or before its log file is deleted.
-All copies are one transaction. Its name is the queue offset of the first one, which the copies have
-as a property (`name_of`).
+All copies are one transaction. Its name is the queue offset of the first one. Copies and marks have
+it, plus one, as their prepared offset, a field of records that Java's brokers leave 0 there
+(`name_of`). The flag of a mark is 1 for a rollback; Java leaves it 0.
 
 If a producer does not end a transaction, the broker asks it for the state:
 `coherer._rules.rocketmq.transaction_checks`.
@@ -51,8 +52,8 @@ CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 PREPARED_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
 """The queue offset of the first copy of a half message. Java's brokers set it on some copies."""
-_ROLLBACK: Final = "COHERER_ROLLBACK"
-"""A property of marks: the transaction was rolled back."""
+_ROLLBACK: Final = 1
+"""The flag of a mark: the transaction was rolled back."""
 _ROOM_BYTES: Final = 128
 """Room that is left in the properties of a half message for those that its copies have."""
 
@@ -101,6 +102,7 @@ def half(draft: Draft) -> Draft:
         queue_id=0,
         sys_flag=draft.sys_flag & ~ROLLED_BACK,
         properties=text,
+        prepared_offset=0,
         destination=draft.topic,
     )
 
@@ -153,8 +155,10 @@ def committed(record: Record) -> Draft | None:
 def name_of(record: Record) -> int:
     """The transaction of a half message: the queue offset of its first copy.
 
-    A copy without the property, which an older version has made, has a name of its own.
+    A copy that an older version or Java's broker has made usually has a name of its own.
     """
+    if 0 < record.prepared_offset <= record.queue_offset:
+        return record.prepared_offset - 1
     first = number_in(decode(record.properties).get(PREPARED_OFFSET))
     return record.queue_offset if first is None else min(first, record.queue_offset)
 
@@ -180,36 +184,38 @@ def done_mark(
     >>> mark.topic, mark.body, mark.properties
     ('RMQ_SYS_TRANS_OP_HALF_TOPIC', b'17', b'WAIT\x01true\x02TAGS\x01d')
     """
-    body, text = str(half_offset).encode(), _OP_PROPERTIES
-    if name is not None and name != half_offset:
-        text += f"\x02{PREPARED_OFFSET}\x01{name}".encode()
-    if is_rollback:
-        text += f"\x02{_ROLLBACK}\x01true".encode()
-    return Draft(OP_HALF_TOPIC, 0, body, text, tag_code=_OP_CODE, born_ms=now_ms, born_host=host)
+    return Draft(
+        OP_HALF_TOPIC,
+        0,
+        str(half_offset).encode(),
+        _OP_PROPERTIES,
+        tag_code=_OP_CODE,
+        flag=_ROLLBACK if is_rollback else 0,
+        born_ms=now_ms,
+        born_host=host,
+        prepared_offset=0 if name is None or name == half_offset else name + 1,
+    )
 
 
 def put_back(record: Record, changes: Mapping[str, str]) -> Draft:
     """Copy a half message, with changed properties, for the end of the half topic."""
-    return _moved(record, HALF_TOPIC, {PREPARED_OFFSET: str(name_of(record)), **changes})
+    return _moved(record, HALF_TOPIC, changes, name_of(record) + 1)
 
 
 def resumed(record: Record) -> Draft:
     """Copy a half message that was given up, with its checks reset (code 323)."""
-    return _moved(record, HALF_TOPIC, {CHECK_TIMES: "0"})
+    return _moved(record, HALF_TOPIC, {CHECK_TIMES: "0"}, record.prepared_offset)
 
 
 def given_up(record: Record) -> Draft:
     """Copy a half message to the topic of messages that are no longer checked."""
-    try:
-        name = {PREPARED_OFFSET: str(name_of(record))}
-        return _moved(record, CHECK_MAX_TIME_TOPIC, name)
-    except UsageError:  # no room
-        return _moved(record, CHECK_MAX_TIME_TOPIC, {})
+    return _moved(record, CHECK_MAX_TIME_TOPIC, {}, name_of(record) + 1)
 
 
-def _moved(record: Record, topic: str, changes: Mapping[str, str]) -> Draft:
+def _moved(record: Record, topic: str, changes: Mapping[str, str], prepared_offset: int) -> Draft:
     properties = {**decode(record.properties), **changes}
-    return _copy(record, topic, 0, properties, encode(properties))
+    copy = _copy(record, topic, 0, properties, encode(properties))
+    return msgspec.structs.replace(copy, prepared_offset=prepared_offset)
 
 
 def _copy(
@@ -247,17 +253,13 @@ class Op(msgspec.Struct, frozen=True):
 
 def read_op(record: Record) -> Op | None:
     """Read a message of the op topic; None if it is invalid."""
-    properties = decode(record.properties)
     half_offset = number_in(bytes(record.body[:20]).decode("ascii", "replace"))
-    if half_offset is None or properties.get(TAGS) != DONE_TAG:
+    if half_offset is None or decode(record.properties).get(TAGS) != DONE_TAG:
         return None
-    name = number_in(properties.get(PREPARED_OFFSET))
-    return Op(
-        record.queue_offset,
-        half_offset,
-        half_offset if name is None else min(name, half_offset),
-        _ROLLBACK in properties,
-    )
+    name = half_offset
+    if 0 < record.prepared_offset <= half_offset:
+        name = record.prepared_offset - 1
+    return Op(record.queue_offset, half_offset, name, record.flag == _ROLLBACK)
 
 
 class Question(msgspec.Struct, frozen=True):
