@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import random
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,7 +21,9 @@ from coherer._server.core.core import Core
 from coherer._server.rocketmq.broker.delays import DelayService
 from coherer._server.rocketmq.broker.timers import TimerService
 from coherer._store import Draft, Store, StoreOptions
+from coherer._store.files import Files, OsFiles
 from coherer.testing import ManualClock
+from tests.store.conftest import PowerFiles
 
 OPTIONS = StoreOptions(
     segment_bytes=16 << 10,
@@ -36,12 +38,19 @@ class Node:
     """A store, a core, and the services of delayed and timed messages."""
 
     def __init__(
-        self, directory: Path, clock: ManualClock, options: StoreOptions = OPTIONS
+        self,
+        directory: Path,
+        clock: ManualClock,
+        options: StoreOptions = OPTIONS,
+        files: Files | None = None,
     ) -> None:
         self.directory = directory
         self.clock = clock
         self.options = options
-        self.store = Store.open(directory, options, now_ms=clock.wall_ms, monotonic_ms=clock.now_ms)
+        self.store = Store.open(
+            directory, options, now_ms=clock.wall_ms, monotonic_ms=clock.now_ms,
+            files=files or OsFiles(),
+        )  # fmt: skip
         self.core = Core(self.store, clock.now_ms, wall_ms=clock.wall_ms)
         self.timers = TimerService(self.core)
         self.delays = DelayService(self.core, options.delay_levels_ms, self.timers)
@@ -186,7 +195,7 @@ async def test_retention_by_age_keeps_what_waits(tmp_path: Path, clock: ManualCl
         node.clock.advance(600_000)
         await node.fill(2)
     assert node.store.min_offset > 0
-    await node.until(600_000)
+    await node.until(600_000, 300_000)
     assert node.delivered() == ["two hours"]
     node.clock.advance(3_600_000)
     await node.work()
@@ -224,6 +233,99 @@ async def test_a_kill_while_messages_are_carried(node: Node) -> None:
         assert len(again.delivered()) == 80
         assert set(again.delivered()) == expected
         await again.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_power_cut_loses_no_waiting_message(
+    tmp_path: Path, clock: ManualClock, seed: int
+) -> None:
+    """Copies are durable before the file of the messages that they replace is deleted."""
+    chance, files = random.Random(seed), PowerFiles()
+    node = Node(tmp_path / "store", clock, OPTIONS, files)
+    for number in range(20):
+        await node.delay(f"d{number}", 5)
+        await node.time(f"t{number}", 60_000)
+    node.store.flush()  # their receipts are sent
+    for _ in range(chance.randint(40, 120)):
+        await node.send(*(Draft("other", 0, bytes(900), b"") for _ in range(chance.randint(1, 5))))
+        if chance.random() < 0.3:
+            node.store.flush()
+        node.delays.tick()
+        node.timers.tick()
+        await node.core.appender.close()
+        if chance.random() < 0.3:
+            node.core.delete_expired()
+    files.cut(node.directory, tmp_path / "cut", chance)
+    again = Node(tmp_path / "cut", ManualClock(clock.wall_ms()), OPTIONS)
+    again.store.options = msgspec.structs.replace(OPTIONS, retention_bytes=None)
+    await again.until(60_000, 20_000)
+    assert set(again.delivered()) == {f"{kind}{number}" for kind in "dt" for number in range(20)}
+    await again.close()
+    await node.close()
+
+
+@pytest.mark.parametrize("kind", ["deliver", "carry"])
+async def test_a_mark_behind_a_torn_place_does_not_count(
+    node: Node, tmp_path: Path, kind: str
+) -> None:
+    """A power cut kept the end of the last append, but not all of it."""
+    for number in range(5):
+        await node.delay(f"d{number}", 5)
+        await node.time(f"t{number}", 60_000)
+    await node.fill(5 if kind == "carry" else 1)
+    while kind == "carry" and node.delays.positions[5] == 0:
+        await node.send(Draft("other", 0, bytes(900), b""))
+        node.store.flush_queues()
+        end = node.store.end_offset
+        node.delays.tick()
+        await node.core.appender.close()
+    if kind == "deliver":
+        node.clock.advance(60_000)
+        node.store.flush_queues()
+        end = node.store.end_offset
+        node.delays.tick()
+        await node.core.appender.close()
+    target = tmp_path / "torn"
+    shutil.copytree(node.directory, target, ignore=shutil.ignore_patterns("*.tmp"))
+    log = target / "commitlog" / f"{end - end % (16 << 10):020}"
+    data = bytearray(log.read_bytes())
+    begin = end % (16 << 10)
+    data[begin : begin + 150] = bytes(150)
+    log.write_bytes(data)
+    for _ in range(2):  # the second start does not see what was torn
+        again = Node(target, ManualClock(node.clock.wall_ms()))
+        again.delays.tick()
+        again.timers.tick()
+        await again.core.appender.close()
+        await again.close()
+    again = Node(target, ManualClock(node.clock.wall_ms()))
+    again.store.options = msgspec.structs.replace(OPTIONS, retention_bytes=None)
+    await again.until(60_000, 20_000)
+    assert {f"{kind}{number}" for kind in "dt" for number in range(5)} <= set(again.delivered())
+    await again.close()
+
+
+@pytest.mark.parametrize("role", ["slave", "master"])
+async def test_a_slave_keeps_what_its_master_has_not_delivered(
+    node: Node, tmp_path: Path, role: str
+) -> None:
+    await node.time("m", 60_000)
+    await node.fill(2)
+    copy = Store.open(tmp_path / "copy", OPTIONS, now_ms=node.clock.wall_ms)
+    core = Core(copy, node.clock.now_ms)
+    timers = TimerService(core, is_slave=lambda: role == "slave")
+    for _ in range(40):
+        await node.fill(1)
+        while copy.end_offset < node.store.end_offset:
+            data = node.store.read_raw(copy.end_offset, 1 << 20)
+            core.append_raw(copy.end_offset, bytes(data))
+        copy.flush()
+        core.clean()
+    # A master ticks, and delivers from what it keeps; a slave follows the marks of its master.
+    assert (copy.min_offset > 64 << 10) == (role == "slave")
+    timers.stop()
+    await core.close()
+    copy.close()
 
 
 @pytest.mark.parametrize("late_ms", [1, SLOT_MS, 10 * SLOT_MS])
@@ -264,4 +366,3 @@ async def test_bad_records_are_passed_over_and_counted(
     assert again.core.foreign.bad[SCHEDULE_TOPIC] == 3
     assert caplog.text.count("is passed over") == 2
     await again.close()
-    await asyncio.sleep(0)

@@ -6,6 +6,10 @@ attacker with access to the directory. So every record that is read back is *for
 a bad record never stops the part of the node that reads it. The record is passed over, counted by
 topic, and reported in one log line a minute.
 
+A power cut can also tear an append in the middle and keep its end. A mark at the end of an append,
+which says what was stored before it, is then wrong. So marks behind the first torn place that a
+start finds do not count (`newest`, `torn`).
+
 Parsers are given the record and return what it means, or None if it is invalid. Errors that invalid
 numbers and texts cause while parsing have the same meaning as None.
 """
@@ -53,10 +57,15 @@ class ForeignRecords:
 
     Attributes:
         bad: by topic, how many records were passed over.
+        torn: the damaged ranges in the part of the log that was not synced when the last process
+            ended; empty if it was closed.
     """
 
     def __init__(self, store: Store) -> None:
         self.bad: Counter[str] = Counter()
+        found = store.recovery
+        since = found.log_end if found.clean else found.replayed_from
+        self.torn = [piece for piece in found.damage if piece.begin >= since]
         self._store = store
 
     def at(self, topic: str, offset: int, parse: Callable[[Record], T | None]) -> T | None:
@@ -74,7 +83,7 @@ class ForeignRecords:
         return self._parse(topic, offset, view, parse)
 
     def newest(self, topic: str, queue: int, parse: Callable[[Record], T | None]) -> T | None:
-        """Parse the last record of a queue that is not bad; None if there is none.
+        """Parse the last mark of a queue that counts; None if there is none.
 
         Args:
             topic: the system topic.
@@ -84,7 +93,9 @@ class ForeignRecords:
         first, end = self._store.queue_range(topic, queue)
         for number in range(end - 1, first - 1, -1):
             offset = self._store.place_of(topic, queue, number)
-            found = None if offset is None else self.at(topic, offset, parse)
+            if offset is None or (self.torn and offset > self.torn[0].begin):
+                continue
+            found = self.at(topic, offset, parse)
             if found is not None:
                 return found
         return None

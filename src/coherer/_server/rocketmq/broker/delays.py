@@ -11,7 +11,7 @@ Invariants:
 
 * Messages are delivered once, also if the process is killed: each delivery is stored together with
   a mark of the levels' offsets, in one append, and the newest mark counts at the start. (A power
-  cut can tear the last append. It can repeat this one delivery, and loses none.) The offsets are
+  cut can tear the last appends. It can repeat their deliveries, and loses none.) The offsets are
   also written to a file every few seconds, for Java's brokers; the store makes the delivered
   messages that they cover durable first (`Store.save_config`).
 * Retention keeps the file of the first message that waits (`coherer._store.retention`). Messages in
@@ -105,6 +105,7 @@ class DelayService:
         self._levels_ms = levels_ms
         self._timers = timers
         self._busy = self._stopped = False
+        self._mark_again = bool(core.foreign.torn)  # so that no later start takes a torn mark
         self._at_once = ENTRIES_AT_ONCE
         self._turn = 0  # the level that is looked at first
         self._carried_to = 0  # nothing waits before this log offset
@@ -143,6 +144,9 @@ class DelayService:
         if self._busy or self._stopped:
             return
         delivery = _Delivery(self.positions, self._at_once, BYTES_AT_ONCE)
+        if self._mark_again:
+            self._submit(delivery)
+            return
         now_ms = self._core.now_ms()
         levels = range(1, len(self._levels_ms) + 1)
         for level in (*levels[self._turn :], *levels[: self._turn]):
@@ -208,7 +212,7 @@ class DelayService:
                 return
             else:
                 self.positions = delivery.positions
-                self._at_once = ENTRIES_AT_ONCE
+                self._at_once, self._mark_again = ENTRIES_AT_ONCE, False
             asyncio.get_running_loop().call_soon(self.tick)
 
         core.appender.submit(

@@ -146,6 +146,7 @@ class TimerService:
         self._first = self._first_slot()
         self._busy = False
         self._stopped = False
+        self._mark_again = bool(core.foreign.torn)  # so that no later start takes a torn mark
         self._at_once = MESSAGES_AT_ONCE
         self._wake: asyncio.TimerHandle | None = None
         self._wake_ms = 0
@@ -227,7 +228,9 @@ class TimerService:
             self._expected = False
         if self._busy or self._stopped:
             return
-        if not self._deliver(self._core.wall_ms()):
+        if self._mark_again:
+            self._submit((), self._progress)
+        elif not self._deliver(self._core.wall_ms()):
             self._carry()
 
     def stop(self) -> None:
@@ -333,7 +336,7 @@ class TimerService:
                 if isinstance(outcome, UsageError):
                     self._at_once = 1  # to find the one that cannot be stored
             else:
-                self._at_once = MESSAGES_AT_ONCE
+                self._at_once, self._mark_again = MESSAGES_AT_ONCE, False
                 self._progress = progress
                 self._later()
 

@@ -372,6 +372,10 @@ class TransactionService:
     def _op_of(self, record: Record) -> Op | None:
         """The meaning of a mark; it can only name half messages that exist."""
         op = read_op(record)
+        if op is not None and not op.is_rollback:
+            for piece in self._core.foreign.torn:
+                if piece.end == record.physical_offset:
+                    return None  # the message that was committed is torn
         end = self._core.store.queue_range(HALF_TOPIC, 0)[1]
         return op if op is not None and op.half_offset < end else None
 
