@@ -70,10 +70,6 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
         self._load(context)
         return context
 
-    def fingerprint(self) -> tuple[tuple[int, int, int] | None, ...]:
-        """Compare it with an earlier one to find out whether a file has changed."""
-        return tuple(map(_stamp, (self.certificate, self.key, self.trust)))
-
     def _load(self, context: ssl.SSLContext) -> None:
         for option, file in {
             "trust": self.trust, "certificate": self.certificate, "key": self.key,
@@ -92,6 +88,11 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
         key = self.key or self.certificate
         with _naming("key", key):
             context.load_cert_chain(self.certificate, self.key, self.key_password or _no_password)
+
+
+def fingerprint(options: TlsOptions) -> tuple[tuple[int, int, int] | None, ...]:
+    """Describe the files of TLS settings; it differs once one of them has changed."""
+    return tuple(map(_stamp, (options.certificate, options.key, options.trust)))
 
 
 def _stamp(file: Path | None) -> tuple[int, int, int] | None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from coherer._common.logs import Log
+from coherer._common.upkeep import Upkeep
 from coherer.console.facts import AnyGroup, Facts
 from coherer.console.history import History, Subject, series_name
 from coherer.errors import CohererError
@@ -37,6 +38,9 @@ class Sampler:
         history: stores the samples.
         every_ms: the sampling interval.
         clock: returns the time of day, s since 1970.
+
+    Attributes:
+        upkeep: counts samples that failed unexpectedly.
     """
 
     def __init__(
@@ -52,17 +56,22 @@ class Sampler:
         self._clock = clock
         self._last_s: float | None = None
         self._turn = 0
+        self.upkeep = Upkeep()
 
     async def run(self) -> None:
         """Take samples until cancelled. A cluster that does not answer leaves gaps."""
         while True:
             began = time.monotonic()
-            try:
-                await self.sample()
-            except CohererError as error:
-                _log.warning("Cannot sample the cluster: %s", error)
-                self._history.gap(self._clock())
+            with self.upkeep.guard("sampling the cluster"):
+                await self._sample_or_gap()
             await asyncio.sleep(max(self._every_s - (time.monotonic() - began), 0.05))
+
+    async def _sample_or_gap(self) -> None:
+        try:
+            await self.sample()
+        except CohererError as error:
+            _log.warning("Cannot sample the cluster: %s", error)
+            self._history.gap(self._clock())
 
     async def sample(self) -> None:
         """Take one sample of brokers, and of some topics and groups.

@@ -16,6 +16,7 @@ the metrics of RocketMQ 5's clients.
 | `messaging.process.duration` | from receiving to acknowledging, s | batch acknowledged |
 | `rocketmq_send_cost_time` | time of a send, ms | `send`, `send_many`, request of a batch |
 | `rocketmq_process_time` | from receiving to acknowledging, ms | batch acknowledged |
+| `coherer.client.upkeep.failures` | failures of periodic work, by `step` | collection |
 | `rocketmq_consumer_cached_messages`, `…_bytes` | fetched, not acknowledged | collection |
 
 Messages in a batch are not measured one by one: `send_many` counts its messages by topic, and all
@@ -32,6 +33,7 @@ from weakref import WeakSet
 
 from coherer import __version__
 from coherer._client.engine.sender import Bulk, SendReport, Sink, Stored, UnseenFailures
+from coherer._common.upkeep import Upkeep
 from coherer.errors import CohererError, UsageError
 from coherer.message import Message
 
@@ -71,6 +73,7 @@ class ClientMetrics:
         meter = metrics.get_meter("coherer", __version__, provider)
         self._observation = metrics.Observation
         self._consumers: WeakSet[ConsumerMeter] = WeakSet()
+        self._upkeeps: WeakSet[Upkeep] = WeakSet()
         self.sent = meter.create_counter(
             "messaging.client.sent.messages", "{message}", "Messages sent to brokers."
         )
@@ -101,8 +104,24 @@ class ClientMetrics:
                 name, [self._cached(attribute)], unit, "Fetched and not acknowledged."
             )
 
+        meter.create_observable_counter(
+            "coherer.client.upkeep.failures", [self._failures], "{failure}",
+            "Failures of the periodic work of clients, by step.",
+        )  # fmt: skip
+
     def __repr__(self) -> str:
         return "<ClientMetrics>"
+
+    def watch(self, upkeep: Upkeep) -> None:
+        """Report the failures of a client's periodic work."""
+        self._upkeeps.add(upkeep)
+
+    def _failures(self, _: CallbackOptions) -> Iterator[Observation]:
+        total: Counter[str] = Counter()
+        for upkeep in list(self._upkeeps):
+            total.update(upkeep.failures)
+        for step, count in total.items():
+            yield self._observation(count, {"step": step})
 
     def producer(self, system: str, client_id: Callable[[], str]) -> ProducerMeter:
         """Make the meter of a producer."""

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from coherer._common.logs import Log
-from coherer.errors import CohererError
-
-_log = Log(logging.getLogger(__name__))
+from coherer._common.upkeep import Upkeep
 
 RETRY_MS_FIRST: Final = 10
 RETRY_MS_MAX: Final = 1000
@@ -25,21 +21,21 @@ async def cancel(*tasks: asyncio.Task[Any] | None) -> None:
     await asyncio.gather(*running, return_exceptions=True)
 
 
-async def every(period_ms: int, work: Callable[[], Awaitable[None]]) -> None:
-    """Run `work` periodically, until cancelled. Failures are logged.
+async def every(
+    upkeep: Upkeep, name: str, period_ms: int, work: Callable[[], Awaitable[None]]
+) -> None:
+    """Run `work` periodically, until cancelled.
 
     Args:
+        upkeep: counts and logs failures.
+        name: what `work` does, such as `sending heartbeats`.
         period_ms: the pause before each run.
         work: a coroutine function.
     """
     while True:
         await asyncio.sleep(period_ms / 1000)
-        try:
+        with upkeep.guard(name):
             await work()
-        except CohererError as error:
-            _log.warning("%s", error)
-        except Exception:  # noqa: BLE001 - a bug; the task must continue
-            _log.exception("Unhandled error in a background task of the client")
 
 
 def backoff(limit_ms: int = RETRY_MS_MAX) -> Callable[[], float]:

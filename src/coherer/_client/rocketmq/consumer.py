@@ -143,7 +143,13 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Received
         self._membership.make_batch = self._make_batch
         services = {}
         if self._options.consume_ms and not self._options.orderly:
-            services["overdue"] = partial(every, OVERDUE_CHECK_MS, self._retry_overdue)
+            services["overdue"] = partial(
+                every,
+                self._membership.upkeep,
+                "retrying overdue messages",
+                OVERDUE_CHECK_MS,
+                self._retry_overdue,
+            )
         join = partial(self._membership.join, retry_topic=True, services=services)
         await self._start_with(join, self._membership.leave)
 

@@ -28,6 +28,7 @@ from coherer._client.rocketmq.request_reply import PendingReplies
 from coherer._client.rocketmq.routing import MASTER, NameServers, RouteTable
 from coherer._client.rocketmq.transactions import TransactionChecks
 from coherer._common.logs import Log
+from coherer._common.upkeep import Upkeep
 from coherer._net import running_loop
 from coherer._wire.rocketmq import acl
 from coherer._wire.rocketmq.bodies import HeartbeatData, ProducerData
@@ -103,6 +104,9 @@ class Instance:
         self._registered: WeakSet[Link] = WeakSet()
         self._starting: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self.upkeep = Upkeep()
+        if options.metrics is not None:
+            options.metrics.watch(self.upkeep)
         self._rounds = 0
         self._accepted = False  # whether a broker accepted a heartbeat of the last round
         self._closed = False
@@ -285,9 +289,18 @@ class Instance:
         unit = f"@{self.options.unit}" if self.options.unit else ""
         self.client_id = f"{f'[{host}]' if ':' in host else host}@{instance}{unit}"
         self._tasks = [
-            asyncio.create_task(every(self.options.route_ms, self.routes.refresh), name="routes"),
             asyncio.create_task(
-                every(self.options.heartbeat_ms, self.heartbeat_now), name="heartbeats"
+                every(self.upkeep, "refreshing routes", self.options.route_ms, self.routes.refresh),
+                name="routes",
+            ),
+            asyncio.create_task(
+                every(
+                    self.upkeep,
+                    "sending heartbeats",
+                    self.options.heartbeat_ms,
+                    self.heartbeat_now,
+                ),
+                name="heartbeats",
             ),
         ]
 

@@ -102,6 +102,7 @@ class GroupMembership:
         self._joined = False
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self.upkeep = instance.upkeep
 
     @property
     def topics(self) -> Collection[str]:
@@ -183,12 +184,15 @@ class GroupMembership:
         await instance.heartbeat_now()
         instance.check_account()
         self._joined = True
+        upkeep = self.upkeep
         work: dict[str, Coroutine[None, None, None]] = {
             "rebalance": self._rebalance(),
-            "offsets": every(self.options.persist_ms, self.manager.persist),
+            "offsets": every(
+                upkeep, "saving offsets", self.options.persist_ms, self.manager.persist
+            ),
         }
         if self.manager.locking:
-            work["locks"] = every(LOCK_MS, self.manager.locks.renew)
+            work["locks"] = every(upkeep, "renewing locks", LOCK_MS, self.manager.locks.renew)
         work |= {name: service() for name, service in services.items()}
         self._tasks = [asyncio.create_task(task, name=name) for name, task in work.items()]
 

@@ -46,6 +46,7 @@ from coherer._client.tubemq.options import (
 )
 from coherer._common import clock
 from coherer._common.logs import Log
+from coherer._common.upkeep import Upkeep
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.names import BrokerInfo, Partition
 from coherer.errors import CohererError, RefusedError, RequestTimeoutError, UsageError
@@ -97,6 +98,7 @@ class AssignmentManager:
         self._make_batch = make_batch
         self._turn = asyncio.Lock()  # an instruction and a loss may concern the same partition
         self._losses: set[asyncio.Task[None]] = set()
+        self.upkeep = Upkeep()
         self._heartbeats = asyncio.create_task(self._send_heartbeats(), name="broker heartbeats")
 
     async def take(self, partitions: Iterable[Partition]) -> None:
@@ -231,8 +233,9 @@ class AssignmentManager:
     async def _send_heartbeats(self) -> None:
         while True:
             await asyncio.sleep(self._heartbeat_ms / 1000)
-            brokers = {fetcher.partition.broker for fetcher in self._assignments}
-            await asyncio.gather(*(self._send_heartbeat(broker) for broker in brokers))
+            with self.upkeep.guard("sending heartbeats to brokers"):
+                brokers = {fetcher.partition.broker for fetcher in self._assignments}
+                await asyncio.gather(*(self._send_heartbeat(broker) for broker in brokers))
 
     async def _send_heartbeat(self, broker: BrokerInfo) -> None:
         here = {one.key: one for one in self._assignments if one.partition.broker == broker}
@@ -375,6 +378,8 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
             self._cluster.options.heartbeat_ms,
             self._make_batch,
         )
+        if self._cluster.options.metrics is not None:
+            self._cluster.options.metrics.watch(self._manager.upkeep)
         self._working = asyncio.create_task(self._carry_out_instructions(), name="rebalance")
         membership.begin()
 

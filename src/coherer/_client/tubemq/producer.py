@@ -37,6 +37,7 @@ from coherer._client.tubemq.routing import (
     partition_ids,
 )
 from coherer._client.tubemq.sender import EncodedPayload, PendingSend, TubeSender
+from coherer._common.upkeep import Upkeep
 from coherer._record.batches import PackedMessages, decode_batch
 from coherer._wire.tubemq import payload
 from coherer._wire.tubemq.codes import ResultCode
@@ -93,6 +94,9 @@ class Producer(BaseProducer):
         self._publishing = asyncio.Lock()
         self._changes: asyncio.Future[None] | None = None
         self._ticking: asyncio.Task[None] | None = None
+        self._upkeep = Upkeep()
+        if cluster.options.metrics is not None:
+            cluster.options.metrics.watch(self._upkeep)
 
     async def publish(self, *topics: str) -> None:
         """Publish topics; returns when messages can be sent to them.
@@ -387,17 +391,21 @@ class Producer(BaseProducer):
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_MS / 1000)
-            now_ms = int(self._loop.time() * 1000)
-            self._quality.check(now_ms)
-            brokers = list(self._publisher.brokers)
-            all_usable = len(self._quality.usable(brokers, now_ms)) == len(brokers)
-            for route in self._routes.values():
-                # With thousands of topics, computing every route each second is expensive. It is
-                # unnecessary while all brokers are usable.
-                if not (all_usable and route.complete):
-                    route.stale = True
-            if self._publisher.credentials.signs:
-                self._authorize()
+            with self._upkeep.guard("checking brokers"):
+                self._check_brokers()
+
+    def _check_brokers(self) -> None:
+        now_ms = int(self._loop.time() * 1000)
+        self._quality.check(now_ms)
+        brokers = list(self._publisher.brokers)
+        all_usable = len(self._quality.usable(brokers, now_ms)) == len(brokers)
+        for route in self._routes.values():
+            # With thousands of topics, computing every route each second is expensive. It is
+            # unnecessary while all brokers are usable.
+            if not (all_usable and route.complete):
+                route.stale = True
+        if self._publisher.credentials.signs:
+            self._authorize()
 
 
 def _unpacked(body: bytes, text: bytes) -> EncodedPayload:

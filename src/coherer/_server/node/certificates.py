@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from coherer import _net as net
 from coherer._common.logs import Log
+from coherer._net.tls import fingerprint
 from coherer.errors import UsageError
 
 _log = Log(logging.getLogger(__name__))
@@ -35,7 +36,7 @@ class Certificates:
     ) -> None:
         self._tls = tls
         self._listeners = listeners
-        self._seen = tls.fingerprint() if tls is not None else ()
+        self._seen = fingerprint(tls) if tls is not None else ()
         self._forced = False
         self.problem = ""
 
@@ -47,7 +48,7 @@ class Certificates:
         """Use the files if they have changed; call it every second or so."""
         if self._tls is None:
             return
-        seen = self._tls.fingerprint()
+        seen = fingerprint(self._tls)
         if seen == self._seen and not self._forced:
             return
         self._seen, self._forced = seen, False

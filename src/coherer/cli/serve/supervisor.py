@@ -38,6 +38,7 @@ import typer
 from coherer import __version__
 from coherer import _net as net
 from coherer._common.logs import Log
+from coherer._common.upkeep import Upkeep
 from coherer._server.node.node_options import NodeOptions
 from coherer._server.node.siblings import SiblingState, directory_of, names, servers_of
 from coherer.cli.common import on_stop_signals, print_json
@@ -213,6 +214,7 @@ class Supervisor:
         ]
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._upkeep = Upkeep()
         self._draining = False
         self._tasks: list[asyncio.Task[None]] = []
         self._account = _own_account(options)
@@ -343,18 +345,22 @@ class Supervisor:
         timeout_s = self._options.hang_timeout_ms / 1000
         while timeout_s:
             await asyncio.sleep(timeout_s / ASKS_MAX)
-            for one in self._processes:
-                if not one.state.ready:
-                    continue
-                if one.unanswered == ASKS_MAX:
-                    _log.plain.error(
-                        "Broker %d has not responded for %g s, so it is killed",
-                        *(one.state.broker_id, timeout_s),
-                        extra={"broker": one.state.broker_id},
-                    )
-                    one.kill()
-                one.unanswered += 1
-                one.send(Ask())
+            with self._upkeep.guard("watching brokers"):
+                self._ask(timeout_s)
+
+    def _ask(self, timeout_s: float) -> None:
+        for one in self._processes:
+            if not one.state.ready:
+                continue
+            if one.unanswered == ASKS_MAX:
+                _log.plain.error(
+                    "Broker %d has not responded for %g s, so it is killed",
+                    *(one.state.broker_id, timeout_s),
+                    extra={"broker": one.state.broker_id},
+                )
+                one.kill()
+            one.unanswered += 1
+            one.send(Ask())
 
     def _begin(self, one: Process) -> Begin:
         fixed: dict[str, Any] = dict(self._account)
