@@ -110,7 +110,7 @@ def of_members(value: type, hidden: set[str]) -> Iterator[str]:
 
 def kind_of(value: object) -> str:
     """How a function is called."""
-    return "async def" if inspect.iscoroutinefunction(value) else "def"
+    return "async def" if inspect.iscoroutinefunction(inspect.unwrap(value)) else "def"
 
 
 def fields_of(value: type) -> dict[str, object]:
