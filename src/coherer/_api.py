@@ -55,6 +55,7 @@ class ConnectKeywords(CommonKeywords, total=False):
     """The keywords of `connect`: those of both protocols, then TubeMQ's, then RocketMQ's."""
 
     admin: str | None
+    idle_ms: int
     on_disk: bool
     token: str | None
     route_ms: int

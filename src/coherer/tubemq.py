@@ -105,6 +105,7 @@ class ConnectKeywords(CommonKeywords, total=False):
     """The keywords of `connect`; see `ClientOptions`."""
 
     admin: str | None
+    idle_ms: int
     on_disk: bool
 
 

@@ -206,6 +206,17 @@ async def test_heartbeats_that_fail_are_logged(cluster, kit, instance: Instance,
     assert not instance.versions
 
 
+async def test_a_broker_that_no_route_names_is_no_warning(
+    cluster, kit, instance: Instance, caplog
+) -> None:
+    caplog.set_level(logging.INFO, "coherer._client.rocketmq.instance")
+    cluster.script(BEAT, kit.refuse(1, "not today"))
+    await instance.routes.look_up("demo")  # known, but no topic in use is there
+    await instance.heartbeat_now()
+    [line] = [one for one in caplog.records if "not today" in one.getMessage()]
+    assert line.levelno == logging.INFO
+
+
 async def test_brokers_without_a_route_are_forgotten(cluster, instance: Instance) -> None:
     await instance.routes.route("demo")
     await cluster.add("broker-b")

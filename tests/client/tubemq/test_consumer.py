@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import time
 from collections import Counter
 from datetime import timedelta
 
@@ -42,6 +43,8 @@ async def test_what_the_master_is_told(fake, way: Cluster) -> None:
     [register] = fake.asked(methods.CONSUMER_REGISTER)
     assert register.clientId.startswith(f"{GROUP}_127.0.0.1-")
     assert "-Pull-" in register.clientId
+    made_ms = int(register.clientId.split("-")[2])
+    assert abs(made_ms - time.time() * 1000) < 86_400_000
     assert (register.groupName, register.hostName) == (GROUP, "127.0.0.1")
     assert (list(register.topicList), list(register.subscribeInfo)) == (["demo"], [])
     assert list(register.topicCondition) == ["demo#AA,UA"]

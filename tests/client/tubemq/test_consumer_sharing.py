@@ -147,10 +147,28 @@ async def test_a_partition_that_cannot_be_taken_is_left_to_the_next_balance(
         name = consumer._membership.member
         fake.always(methods.PARTITION_REGISTER, kit.refuse(415))
         fake.instruct(GROUP, name, 10, *fake.partitions("demo"))
-        fake.instruct(GROUP, name, 3)  # a report, which is not for us
         consumer._membership.hurry()
-        await fake.until(lambda: len(fake.groups[GROUP][name].events) == 1)
+        await fake.until(lambda: not fake.groups[GROUP][name].events)
         assert not consumer.assignment
+
+
+@pytest.mark.parametrize("kind", [3, 4, 99])
+async def test_reports_and_unknown_instructions_are_answered(fake, way: Cluster, kind: int) -> None:
+    """The master sends the next instruction only after the answer to this one."""
+    async with consumer_of(way) as consumer:
+        held = await consumer.wait_assigned(2_000)
+        await fake.until(lambda: len(consumer.assignment) == 3)
+        name = consumer._membership.member
+        await fake.until(lambda: not fake.groups[GROUP][name].events)
+        fake.instruct(GROUP, name, kind)
+        fake.instruct(GROUP, name, 20, *sorted(held)[:1])
+        consumer._membership.hurry()
+        await fake.until(lambda: not fake.groups[GROUP][name].events)
+        answers = [
+            one for one in fake.asked(methods.CONSUMER_HEARTBEAT) if one.event.opType == kind
+        ]
+        assert len(answers[0].subscribeInfo) == 3
+        assert answers[0].reportSubscribeInfo
 
 
 async def test_a_listener_that_fails_harms_nobody(

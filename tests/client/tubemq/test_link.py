@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+import coherer
 from coherer._client.engine import connections
 from coherer._client.tubemq.cluster import Cluster, Pool, TubeConnection
 from coherer._wire.tubemq import messages as pb
@@ -17,6 +18,7 @@ from coherer.errors import (
     ProtocolError,
     RefusedError,
     RequestTimeoutError,
+    UsageError,
 )
 
 CLOSE = pb.CloseRequestP2M(clientId="p")
@@ -139,7 +141,7 @@ async def test_idle_connections_are_closed(
     fake, kit, way: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = await way.pool.get("127.0.0.1", fake.master.port)
-    monkeypatch.setattr(TubeConnection, "idle_ms", 0)
+    monkeypatch.setattr(link, "idle_ms", 0)
     late = []
     fake.script(methods.PRODUCER_CLOSE, late.append)
     waiting = asyncio.ensure_future(ask(link))
@@ -151,6 +153,17 @@ async def test_idle_connections_are_closed(
     link._check_idle()
     assert not link.open
     assert link.retired
+
+
+async def test_the_time_until_an_idle_connection_is_closed_is_an_option(fake) -> None:
+    async with coherer.connect(f"tubemq://127.0.0.1:{fake.master.port}", idle_ms=1) as client:
+        link = await client._cluster.pool.get("127.0.0.1", fake.master.port)
+        closed = asyncio.Event()
+        link.when_closed(closed.set)
+        await closed.wait()
+        assert link.retired
+    with pytest.raises(UsageError, match="idle_ms"):
+        coherer.connect("tubemq://127.0.0.1:1", idle_ms=0)
 
 
 async def test_a_cancelled_request_harms_nobody(fake, kit, link: TubeConnection) -> None:

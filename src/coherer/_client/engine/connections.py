@@ -21,7 +21,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
-from typing import ClassVar, Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from coherer._common.logs import Log
 from coherer._net import Connection, ConnectionLimits, TlsOptions, check_loop, dial, running_loop
@@ -91,7 +91,7 @@ class ServerConnection(Generic[A]):
         idle_ms: how long a connection without requests may be silent before it is closed.
     """
 
-    idle_ms: ClassVar[int] = 300_000
+    idle_ms: int = 300_000
 
     def __init__(self, connection: Connection, server: str) -> None:
         self.connection = connection

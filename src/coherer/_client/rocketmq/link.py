@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from typing import ClassVar, Final
+from typing import Final
 
 from coherer._client.engine.connections import ConnectionPool, PendingRequest, ServerConnection
 from coherer._common.logs import Log
@@ -132,7 +132,7 @@ class Link(ServerConnection[Command]):
     """
 
     # Java's servers close at 120 s. Closing first avoids losing a request to that.
-    idle_ms: ClassVar[int] = 110_000
+    idle_ms: int = 110_000
 
     def __init__(self, connection: Connection, server: str, handlers: RequestHandlers) -> None:
         super().__init__(connection, server)

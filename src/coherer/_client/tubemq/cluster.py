@@ -89,7 +89,9 @@ class TubeConnection(ServerConnection[Response | Failure]):
         session: assigns serial numbers and parses answers.
     """
 
-    def __init__(self, connection: Connection, server: str) -> None:
+    def __init__(self, connection: Connection, server: str, idle_ms: int | None = None) -> None:
+        if idle_ms is not None:
+            self.idle_ms = idle_ms
         super().__init__(connection, server)
         self.session = ClientSession()
 
@@ -144,10 +146,21 @@ class Pool(ConnectionPool[TubeConnection]):
     Args:
         tls: the TLS options; None for plain TCP.
         connect_timeout_ms: for each new connection.
+        idle_ms: after which silence a connection without requests is closed; Java's when None.
     """
 
-    def __init__(self, *, tls: TlsOptions | None = None, connect_timeout_ms: int = 3000) -> None:
-        super().__init__(TubeConnection, tls=tls, connect_timeout_ms=connect_timeout_ms)
+    def __init__(
+        self,
+        *,
+        tls: TlsOptions | None = None,
+        connect_timeout_ms: int = 3000,
+        idle_ms: int | None = None,
+    ) -> None:
+        super().__init__(
+            lambda connection, server: TubeConnection(connection, server, idle_ms),
+            tls=tls,
+            connect_timeout_ms=connect_timeout_ms,
+        )
 
 
 LOG_WAIT_S: Final = 0.3
@@ -320,6 +333,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
         connect_timeout_ms: of each new connection.
         heartbeat_ms: interval of heartbeats to masters and brokers, which forget clients that are
             silent for 30 s.
+        idle_ms: a connection without requests is closed after this time without received data.
         admin: URL of the master's HTTP port, for `Client.admin`.
         on_disk: readers and offsets end where the broker's files end. Otherwise Java's broker also
             delivers messages that are only in memory, and that are lost if it is killed.
@@ -333,6 +347,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     timeout_ms: int = 10_000
     connect_timeout_ms: int = 3_000
     heartbeat_ms: int = 13_000
+    idle_ms: int = 300_000
     admin: str | None = None
     on_disk: bool = False
     metrics: ClientMetrics | None = None
@@ -346,7 +361,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(
                 f"timeout_ms is {TIMEOUT_MS_MIN} to {TIMEOUT_MS_MAX}, not {self.timeout_ms}."
             )
-        for name in ("connect_timeout_ms", "heartbeat_ms"):
+        for name in ("connect_timeout_ms", "heartbeat_ms", "idle_ms"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is 1 or more, not {getattr(self, name)}.")
 
@@ -440,7 +455,11 @@ class Cluster:
 
     def __init__(self, options: ClientOptions) -> None:
         self.options = options
-        self.pool = Pool(tls=options.tls, connect_timeout_ms=options.connect_timeout_ms)
+        self.pool = Pool(
+            tls=options.tls,
+            connect_timeout_ms=options.connect_timeout_ms,
+            idle_ms=options.idle_ms,
+        )
         self.masters = Masters(options.addresses, self.pool, options.timeout_ms)
 
     def credentials(self) -> Credentials:
@@ -466,13 +485,15 @@ class Cluster:
 def client_id(local_host: str, kind: str = "") -> str:
     """A unique id for a producer, or for a consumer of the given kind.
 
+    It contains the host, the process, the time of creation in ms since 1970, and a random number.
+
     >>> client_id("10.0.0.1").startswith("10.0.0.1-")
     True
     """
     parts = [
         local_host,
         str(os.getpid()),
-        str(time.monotonic_ns()),
+        str(int(time.time() * 1000)),
         str(secrets.randbits(31)),
         *([kind] if kind else []),
         f"{OWN_CLIENT}{__version__}",

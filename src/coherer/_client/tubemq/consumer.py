@@ -36,7 +36,7 @@ from coherer._client.tubemq.broker_rpc import BrokerRpc, StartPosition
 from coherer._client.tubemq.cluster import Cluster, Pool
 from coherer._client.tubemq.fetching import PartitionFetcher, ReceivedBatch
 from coherer._client.tubemq.flow_control import FlowControl
-from coherer._client.tubemq.membership import Instruction, Membership, Subscription
+from coherer._client.tubemq.membership import REPORT, Instruction, Membership, Subscription
 from coherer._client.tubemq.options import (
     ConsumerOptions,
     Listener,
@@ -482,10 +482,11 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
                 elif instruction.takes:
                     await self._manager.take(partitions)
                     self._positions.group_began()
-                else:
+                elif instruction.kind != REPORT:
                     _log.info("Ignored an instruction of the master: %r", instruction)
-                    continue
             except Exception:  # noqa: BLE001 - the group waits for this member
                 _log.exception("Carrying out %r failed", instruction)
+            # An instruction without an answer blocks the next ones: the master sends them one by
+            # one. The answer lists the partitions, which is all that REPORT asks for.
             self._membership.assignment.finished(instruction)
             self._membership.hurry()

@@ -81,6 +81,7 @@ REPORT_EVERY: Final = 6
 
 CONNECT: Final = 1
 DISCONNECT: Final = 2
+REPORT: Final = 3
 ONLY_CONNECT: Final = 10
 ONLY_DISCONNECT: Final = 20
 
@@ -127,7 +128,7 @@ class Instruction(msgspec.Struct, frozen=True):
 
     Args:
         id: the number of the rebalance.
-        kind: one of the operation codes above; others are ignored.
+        kind: one of the operation codes above; others are only answered.
         partitions: the partitions to take or to give up.
     """
 
