@@ -50,6 +50,45 @@ async def test_a_cluster_of_javas_rocketmq(rocket: RocketSite) -> None:
         await until(all_are_counted, "top shows the messages")
 
 
+async def test_javas_broker_helps_to_name_what_is_wrong(rocket: RocketSite) -> None:
+    """It relays the questions to members, and knows when messages were stored."""
+    cluster = await asyncio.to_thread(rocket.cluster, "java")
+    topic, other = (f"t{uuid.uuid4().hex[:10]}" for _ in range(2))
+    group = f"g{topic}"
+    async with opened(cluster.url) as one, opened(cluster.url) as two:
+        for name in (topic, other):
+            await one.admin.create_topic(name, 1)
+            await one.admin.wait_usable(name, timeout_ms=60_000)
+        async with one.client.producer(topic) as producer:
+            (await producer.send_many([Message(topic, b"x")] * 3)).check()
+            async with one.client.consumer(group, [topic], start="earliest") as consumer:
+                async for batch in consumer.batches():
+                    await consumer.commit(batch)
+                    break
+            (await producer.send_many([Message(topic, b"x")] * 3)).check()
+
+        async def is_shown() -> bool:
+            rows = [row for row in (await overview(one)).behind if row.group == group]
+            return bool(rows) and rows[0].lag >= 3 and rows[0].oldest_ms is not None
+
+        await until(is_shown, "the age of the oldest unread message is known")
+        async with (
+            one.client.consumer(group, [topic], start="latest"),
+            two.client.consumer(group, [other], start="latest"),
+        ):
+
+            async def is_named() -> bool:
+                texts = [found.text for found in (await overview(one)).problems]
+                return any(
+                    f"group {group} have different topics" in text
+                    and f"has {topic}" in text
+                    and f"has {other}" in text
+                    for text in texts
+                )
+
+            await until(is_named, "both members and their topics are named")
+
+
 @scenario(PAIRS, partitions=2)
 async def test_a_cluster_of_tubemq(at: At) -> None:
     """A store of Java's broker counts once, though its partitions share an index."""

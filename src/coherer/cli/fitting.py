@@ -21,13 +21,20 @@ class Part(msgspec.Struct, frozen=True):
 
     Args:
         name: its name, for the line that says that it is not shown.
-        columns: the names of a table's columns; empty for lines.
-        rows: the rows of the table, or the lines.
+        columns: the names of a table's columns; without columns the part has lines.
+        rows: the rows of the table.
+        lines: the lines of a part without a table.
     """
 
     name: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[object]] | Sequence[RenderableType]
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[object]] = ()
+    lines: Sequence[RenderableType] = ()
+
+    @property
+    def size(self) -> int:
+        """The number of rows or lines."""
+        return len(self.rows) + len(self.lines)
 
     def shown(self, count: int) -> RenderableType:
         """The part with its first rows."""
@@ -36,12 +43,11 @@ class Part(msgspec.Struct, frozen=True):
 
         from coherer.cli.common import table
 
-        some = [*self.rows[:count]]
-        hidden = len(self.rows) - count
+        hidden = self.size - count
         more = [Text(f"… {hidden} more", style="dim")] if hidden else []
         if not self.columns:
-            return Group(*some, *more)
-        return Group(table(self.columns, some), *more)
+            return Group(*self.lines[:count], *more)
+        return Group(table(self.columns, self.rows[:count]), *more)
 
 
 def fitted(parts: Sequence[Part], console: Console, height: int | None) -> RenderableType:
@@ -58,7 +64,7 @@ def fitted(parts: Sequence[Part], console: Console, height: int | None) -> Rende
     left = height
     shown: list[RenderableType] = []
     hidden: list[str] = []
-    wanted = [part for part in parts if part.rows]
+    wanted = [part for part in parts if part.size]
     for number, part in enumerate(wanted):
         gap = int(bool(shown))
         # A line is kept for the names of the parts that are not shown.
@@ -79,9 +85,9 @@ def fitted(parts: Sequence[Part], console: Console, height: int | None) -> Rende
 
 def _count(part: Part, console: Console, room: int | None) -> int:
     """How many rows of a part fit; 0 if none does."""
-    if room is None or lines_of(part.shown(len(part.rows)), console) <= room:
-        return len(part.rows)
-    most = min(len(part.rows) - 1, room)
+    if room is None or lines_of(part.shown(part.size), console) <= room:
+        return part.size
+    most = min(part.size - 1, room)
     return next(
         (n for n in range(most, 0, -1) if lines_of(part.shown(n), console) <= room),
         0,

@@ -124,9 +124,9 @@ def rendered(found: Overview, console: Console, height: int | None = None) -> Re
     ]
     behind = [(one.group, one.lag, age(one.oldest_ms), one.members) for one in found.behind]
     parts = [
-        Part("state", (), _state(found)),
+        Part("state", lines=_state(found)),
         Part("groups", ("group", "lag", "oldest unread", "members"), behind),
-        Part("figures", (), _pairs(figures)),
+        Part("figures", lines=_pairs(figures)),
         Part("brokers", ("broker", "address", "version", "state", "in/s", "out/s"), brokers),
     ]
     if node is not None:
