@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
@@ -116,7 +116,7 @@ class Upkeep:
             other.replace(name, work)
 
     @contextmanager
-    def guard(self, name: str) -> Iterator[None]:
+    def guard(self, name: str) -> Generator[None]:
         """Count and log an exception of the block instead of raising it.
 
         Args:

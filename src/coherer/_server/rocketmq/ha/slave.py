@@ -116,10 +116,7 @@ class HaSlave:
             host, port = host_and_port(self.address)
             self.link = await net.dial(host, port, self._make, tls=self._tls)
             await self.link.ended.wait()
-            raise UnavailableError(
-                f"Copying the master's log failed, retrying: {self.link.trouble}",
-                server=self.address,
-            )
+            raise UnavailableError(self.link.trouble, server=self.address)
         finally:
             self.link = None
 
