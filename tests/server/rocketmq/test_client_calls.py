@@ -378,6 +378,13 @@ async def test_consumers_that_do_not_answer(hasty: Harness, code: int) -> None:
         "consumer <g> <c1> Timeout: The client did not answer within 200 ms.",
     )
     assert (await client.next_asked()).code == code
+    hasty.clock.advance(5_000)
+    [(group, silent, silent_ms)] = [one for some in hasty.calls.silent() for one in some]
+    assert (group, silent.client_id, silent_ms) == ("g", "c1", 5_000)
+    pending = admin.begin(code, running("c1", msgId=message_id))
+    client.answer(await client.next_asked())
+    assert (await pending).code == 0
+    assert [one for some in hasty.calls.silent() for one in some] == []
 
 
 async def test_bodies_are_what_msgspec_reads(harness: Harness, admin: Client) -> None:
