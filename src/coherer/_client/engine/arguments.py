@@ -49,6 +49,8 @@ _KAFKA: Final = {
 }
 """Names of options in Kafka's clients, and the option here."""
 
+_FUNCTION: Final = get_origin(Callable[[], object])
+
 _WORDS: Final[Mapping[object, str]] = {
     bool: "True or False",
     bytes: "bytes",
@@ -98,16 +100,18 @@ def _fits_class(value: object, kind: object) -> bool:
 
 
 def _fits_generic(value: object, origin: Any, inner: tuple[object, ...]) -> bool:
-    if origin is collections.abc.Callable:
+    if origin is _FUNCTION:
         return callable(value)
     if not isinstance(origin, type) or not isinstance(value, origin):
         return not isinstance(origin, type)
-    if issubclass(origin, Mapping) and isinstance(value, Mapping):
+    if issubclass(origin, Mapping):
         pairs = cast("Mapping[object, object]", value)
-        few = pairs if len(pairs) <= ELEMENTS_CHECKED else {}
-        return all(fits(key, inner[0]) and fits(few[key], inner[1]) for key in few)
-    sized = isinstance(value, collections.abc.Collection) and len(value) <= ELEMENTS_CHECKED
-    if not sized or inner[0] is object or not issubclass(origin, collections.abc.Iterable):
+        if len(pairs) > ELEMENTS_CHECKED:
+            return True
+        return all(fits(key, inner[0]) and fits(pairs[key], inner[1]) for key in pairs)
+    sized = isinstance(value, collections.abc.Collection)
+    few = sized and len(cast("collections.abc.Collection[object]", value)) <= ELEMENTS_CHECKED
+    if not few or inner[0] is object or not issubclass(origin, collections.abc.Iterable):
         return True
     elements = list(cast("Iterable[object]", value))
     if issubclass(origin, tuple) and inner[-1] is not ...:
@@ -131,7 +135,7 @@ def _described(kind: object) -> Iterator[str]:
             yield from _described(one)
     elif origin is Literal:
         yield from map(repr, get_args(kind))
-    elif origin is collections.abc.Callable:
+    elif origin is _FUNCTION:
         yield "a function"
     elif origin is typing.Annotated:
         yield from _described(get_args(kind)[0])
