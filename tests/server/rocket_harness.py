@@ -16,7 +16,7 @@ from coherer._server.core.core import Core
 from coherer._server.rocketmq.acl import Access
 from coherer._server.rocketmq.broker.broker import RocketBroker
 from coherer._server.rocketmq.broker.options import RocketOptions
-from coherer._store import Store, StoreOptions
+from coherer._store import Files, OsFiles, Store, StoreOptions
 from coherer._wire.rocketmq.command import Command
 from coherer.testing import ManualClock
 from tests.server.rocketmq_caller import Caller
@@ -47,6 +47,7 @@ class BrokerHarness:
         *,
         sync_flush: bool = False,
         store_options: StoreOptions = STORE,
+        files: Files | None = None,
         access: Access | None = None,
         **options: Any,
     ) -> None:
@@ -56,6 +57,7 @@ class BrokerHarness:
             msgspec.structs.replace(store_options, flush="sync" if sync_flush else "async"),
             now_ms=clock.wall_ms,
             monotonic_ms=clock.now_ms,
+            files=files or OsFiles(),
         )
         self.core = Core(self.store, clock.now_ms, wall_ms=clock.wall_ms)
         self.broker = RocketBroker(RocketOptions(**options), self.core, access=access)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -88,6 +89,9 @@ class _Inode:
         self.pending: list[tuple[int, bytes]] = []  # writes since then; (size, b"") is a resize
 
 
+BOOTS = itertools.count(1)
+
+
 class PowerFiles(OsFiles):
     """Files whose unsynced changes a power cut may lose, in any order, sector by sector.
 
@@ -96,6 +100,7 @@ class PowerFiles(OsFiles):
     """
 
     def __init__(self) -> None:
+        self.boot = next(BOOTS).to_bytes(16, "big")
         self._inodes: dict[int, _Inode] = {}
         self._handles: dict[int, _Inode] = {}
         self._names: dict[Path, _Inode | None] = {}  # None is a directory
@@ -195,6 +200,9 @@ class PowerFiles(OsFiles):
         super().remove_tree(path)
         for name in [name for name in self._names if path in (name, *name.parents)]:
             self._pending_names.append((name, self._names.pop(name), False))
+
+    def boot_id(self) -> bytes:
+        return self.boot
 
     def cut(self, root: Path, image: Path, chance: random.Random) -> None:
         """Write the state of `root` after a power cut now to `image`."""

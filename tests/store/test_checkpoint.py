@@ -9,10 +9,20 @@ from hypothesis import strategies as st
 
 from coherer._store.checkpoint import Checkpoint, CheckpointFile
 from coherer._store.files import OsFiles
+from coherer._store.offset_reserve import GAPS_MAX, Gap
 
 i64 = st.integers(0, (1 << 63) - 1)
 checkpoints = st.builds(
-    Checkpoint, i64, i64, i64, offset=st.none() | i64, index_file=i64, index_count=i64
+    Checkpoint,
+    i64,
+    i64,
+    i64,
+    offset=st.none() | i64,
+    index_file=i64,
+    index_count=i64,
+    reserve=i64,
+    boot=st.just(b"") | st.binary(min_size=16, max_size=16).filter(any),
+    gaps=st.lists(st.builds(Gap, i64, i64, i64), max_size=GAPS_MAX).map(tuple),
 )
 
 
@@ -28,7 +38,8 @@ def test_round_trip(checkpoint: Checkpoint) -> None:
     )
     found = Checkpoint.decode(data)
     if checkpoint.offset is None:
-        assert found == Checkpoint(checkpoint.log_ms, checkpoint.queues_ms, checkpoint.index_ms)
+        times = checkpoint.log_ms, checkpoint.queues_ms, checkpoint.index_ms
+        assert found == Checkpoint(*times, gaps=checkpoint.gaps)
     else:
         assert found == checkpoint
 
@@ -41,6 +52,23 @@ def test_a_damaged_checkpoint_covers_less(checkpoint: Checkpoint, at: int, chang
     assert found.offset in (None, checkpoint.offset)
     if at < 24:
         assert found.offset is None
+    assert found.reserve in (0, checkpoint.reserve)
+    assert found.gaps in ((), checkpoint.gaps)
+
+
+def test_all_parts_are_in_one_sector() -> None:
+    """So a power cut leaves the old or the new content."""
+    gaps = (Gap(1, 2, 3),) * GAPS_MAX
+    data = Checkpoint(1, 2, 3, 4, 5, 6, 7, b"boot" * 4, gaps).encode()
+    assert len(data.rstrip(b"\0")) <= 512
+
+
+def test_java_has_used_the_directory() -> None:
+    """The reserve no longer holds; the gaps do."""
+    gaps = (Gap(1, 2, 3),)
+    data = bytearray(Checkpoint(1, 2, 3, 4, 5, 6, 7, b"boot" * 4, gaps).encode())
+    struct.pack_into(">qqq", data, 0, 9, 2, 3)
+    assert Checkpoint.decode(bytes(data)) == Checkpoint(9, 2, 3, gaps=gaps)
 
 
 @given(st.binary(max_size=100))

@@ -55,6 +55,8 @@ def spread(harness: Any, begin: int, count: int, topics: int = TOPICS) -> list[A
 def test_a_batch_over_many_topics_is_one_write(harness: Any) -> None:
     files = Counting()
     store = harness.open(files=files, segment_bytes=1 << 20)
+    store.append(spread(harness, 0, 1))
+    store.delete_topic("t0")  # the first append has reserved offsets
     files.writes.clear()
     for number in range(5):
         store.append(spread(harness, number * TOPICS, TOPICS))

@@ -40,6 +40,7 @@ WRITTEN_OTHERWISE = {
     "history.json": "where backups ended; written by a restore, after the log is synced",
     "removals": "a random token",
     "inventory": "written at the end, after everything was flushed; compared with the checkpoint",
+    "reserve": "zeros that keep space for the other files",
     "backup.json": "a backup's manifest: not in the directory of the node",
     "metadata in ZooKeeper": "not a file",
     "coherer-transactions": "Spark's decisions: not in the directory of the node",

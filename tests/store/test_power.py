@@ -91,8 +91,10 @@ def with_key(harness: Any, store: Store, topic: str) -> list[str]:
     found: list[str] = []
     for queue_id in store.queues(topic):
         at = store.queue_range(topic, queue_id)[0]
+        end = store.queue_range(topic, queue_id)[1]
         slices = store.read(topic, queue_id, at, max_bytes=1 << 30, max_count=9999)
-        while slices.records:
+        while at < end:
+            at = slices.next_offset
             found += [
                 harness.label(record)
                 for record in slices.records

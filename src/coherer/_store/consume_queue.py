@@ -3,6 +3,7 @@
 An entry has 20 bytes: log offset, record size, tag code. A file holds 300,000 entries and is named
 by the byte offset of its first one. *Blank* entries stand for no message: they fill a queue that
 lost its beginning, and they replace damaged messages (offset 0, size 2,147,483,647, tag code 0).
+With tag code 1 they fill a gap in the offsets that a power cut left (`offset_reserve`).
 After the last entry a file is all zeros.
 
 A batch of sends may touch a thousand queues with one entry each. Writing every entry at once would
@@ -49,6 +50,8 @@ ENTRY: Final = struct.Struct(">qiq")
 ENTRY_BYTES: Final = 20
 BLANK_SIZE: Final = 0x7FFFFFFF
 BLANK_ENTRY: Final = ENTRY.pack(0, BLANK_SIZE, 0)
+GAP_CODE: Final = 1
+GAP_ENTRY: Final = ENTRY.pack(0, BLANK_SIZE, GAP_CODE)
 QUEUES_MAX: Final = 1 << 31
 _RUN_ENTRIES = 4096
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
@@ -167,7 +170,7 @@ def publish(queues: Iterable[ConsumeQueue], pending: PendingEntries, *, show: bo
 
 def _leading_blanks(entries: bytes) -> int:
     count = 0
-    while entries.startswith(BLANK_ENTRY, count * ENTRY_BYTES):
+    while entries.startswith((BLANK_ENTRY, GAP_ENTRY), count * ENTRY_BYTES):
         count += 1
     return count
 
@@ -375,6 +378,18 @@ class ConsumeQueue:
                 self.new_entries[:] = [BLANK_ENTRY] * (index - first)
                 publish((self,), self._pending)
         self.min = index
+
+    def skip_to(self, index: int) -> None:
+        """Continue at a later entry. Blanks fill the gap; readers pass over them."""
+        if self.next == 0:
+            self.start_at(index)
+            return
+        with self._pending.guard:
+            is_empty = self.min == self.max
+            self.new_entries[:] = [GAP_ENTRY] * (index - self.next)
+            publish((self,), self._pending)
+            if is_empty:
+                self.min = index
 
     def begins(self) -> list[int]:
         """Return the byte offsets at which the files begin."""

@@ -24,8 +24,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Protocol, cast
+from uuid import UUID
 
 from coherer.errors import StoreError, StoreFullError
 
@@ -137,6 +139,13 @@ class Files(Protocol):
 
     def remove_tree(self, path: Path) -> None:
         """Remove a directory with its content if it exists."""
+        ...
+
+    def boot_id(self) -> bytes:
+        """Return 16 bytes that change when the machine starts; empty if that is unknown.
+
+        As long as they stay the same, nothing that was written is lost.
+        """
         ...
 
     def lock(self, path: Path) -> int:
@@ -276,6 +285,10 @@ class OsFiles:
         if path.exists():
             shutil.rmtree(path)
 
+    def boot_id(self) -> bytes:
+        """See `Files.boot_id`."""
+        return _boot_id()
+
     def lock(self, path: Path) -> int:
         """See `Files.lock`."""
         real = path.resolve()
@@ -317,6 +330,15 @@ class ReadOnlyFiles(OsFiles):
             StoreError: always.
         """
         raise StoreError("The files of the store are open for reading only.")
+
+
+@cache
+def _boot_id() -> bytes:
+    try:
+        text = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+        return UUID(text.strip()).bytes
+    except (OSError, ValueError):  # not Linux
+        return b""
 
 
 def _in_use(path: Path) -> StoreError:

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from coherer._record.layout import BLANK, BLANK_BYTES, MAGIC, properties_of, spans, store_ms_of
 from coherer._record.properties import decode, index_keys
 from coherer._store.commit_log import CommitLog
-from coherer._store.consume_queue import BLANK_SIZE, ENTRY, ConsumeQueue
+from coherer._store.consume_queue import BLANK_SIZE, ENTRY, GAP_CODE, ConsumeQueue
 from coherer._store.index import KeyIndex
 from coherer._store.model import QueueEntry, ReadResult, ReadStatus
 from coherer.errors import DamagedStoreError
@@ -69,7 +69,8 @@ class _Collector:
                 if not begin <= physical < end:
                     segment = self.log.segment_at(physical)
                     if segment is None:
-                        self.damaged.append(at)
+                        if tag != GAP_CODE or size != BLANK_SIZE:
+                            self.damaged.append(at)
                         at += 1
                         continue
                     begin, end = segment.begin, segment.end
@@ -81,7 +82,8 @@ class _Collector:
                     or BLANK.unpack_from(record) != (size, MAGIC)
                     or (has_damage and self.log.is_damaged(physical))
                 ):
-                    self.damaged.append(at)
+                    if tag != GAP_CODE or size != BLANK_SIZE:
+                        self.damaged.append(at)
                     at += 1
                     continue
                 bytes_left -= size
@@ -126,8 +128,9 @@ def read_queue(
         entries = queue.read(collector.next, min(wanted, stop - collector.next))
         if not collector.collect(entries, tags):
             break
-        if tags is None:
+        if tags is None and (collector.records or collector.damaged):
             break
+        wanted = _CHUNK_ENTRIES  # a filter matched nothing, or a power cut left a gap here
     status = ReadStatus.FOUND if collector.records else ReadStatus.NO_MATCH
     backlog = log.shown - collector.physical if collector.physical else 0
     return ReadResult(

@@ -23,7 +23,7 @@ of the log file that Java's rule finds by store times (docs/protocol/rocketmq.md
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -48,6 +48,7 @@ from coherer._store.consume_queue import (
     BLANK_SIZE,
     ENTRY,
     ENTRY_BYTES,
+    GAP_ENTRY,
     ConsumeQueue,
     QueueDirectory,
     Queues,
@@ -57,6 +58,7 @@ from coherer._store.files import Files
 from coherer._store.index import KeyIndex
 from coherer._store.index_file import IndexKeys
 from coherer._store.model import DamagedRange, RecoveryReport, StoreOptions
+from coherer._store.offset_reserve import Gap, is_gap
 from coherer.errors import UsageError
 
 RECORD_BYTES_MIN = 92
@@ -75,6 +77,7 @@ class Replayer:
         queues: the consume queues, up to what the checkpoint covers.
         index: the key index, if there is one.
         now_ms: the time of day; a new index file is named after it.
+        gaps: the gaps in queue offsets that power cuts made.
 
     Attributes:
         lost_bytes: the size of the damage found; it limits the gaps in queue offsets.
@@ -83,7 +86,14 @@ class Replayer:
         blanks: the number of blank entries that were added.
     """
 
-    def __init__(self, queues: QueueDirectory, index: KeyIndex | None, now_ms: int) -> None:
+    def __init__(
+        self,
+        queues: QueueDirectory,
+        index: KeyIndex | None,
+        now_ms: int,
+        gaps: Sequence[Gap] = (),
+    ) -> None:
+        self._gaps = gaps
         self._find_queue = queues.get
         self._all = queues.queues
         self._index = index
@@ -138,7 +148,7 @@ class Replayer:
         offset, kind = record.physical_offset, record.sys_flag & ROLLED_BACK
         keys = tag_and_keys(record.properties)[1]
         if kind not in (PREPARED, ROLLED_BACK):
-            wrong = self._prepare_queue(queue, record.queue_offset)
+            wrong = self._prepare_queue(queue, record.queue_offset, offset)
             if wrong:
                 return wrong
             self._touched[queue] = None
@@ -154,7 +164,10 @@ class Replayer:
         if queue is None or record.sys_flag & ROLLED_BACK in (PREPARED, ROLLED_BACK):
             return
         expected = queue.next + len(queue.new_entries)
-        if 0 < record.queue_offset < expected or self._prepare_queue(queue, record.queue_offset):
+        place = record.physical_offset
+        if 0 < record.queue_offset < expected or self._prepare_queue(
+            queue, record.queue_offset, place
+        ):
             return
         self._touched[queue] = None
         code = entry_code(queue, record)
@@ -192,7 +205,7 @@ class Replayer:
         count = len(hashes)
         index.add(IndexKeys(hashes, [offset] * count, [record.store_ms] * count))
 
-    def _prepare_queue(self, queue: ConsumeQueue, queue_offset: int) -> str:
+    def _prepare_queue(self, queue: ConsumeQueue, queue_offset: int, offset: int) -> str:
         """Make `queue_offset` the next entry of a queue; return why that is impossible, or ""."""
         expected = queue.next + len(queue.new_entries)
         gap = queue_offset - expected
@@ -201,9 +214,13 @@ class Replayer:
         if expected == 0 and gap > 0:
             queue.start_at(queue_offset)
             return ""
-        if 0 < gap <= self.lost_bytes // RECORD_BYTES_MIN:
+        lost = self.lost_bytes // RECORD_BYTES_MIN
+        if 0 < gap <= lost:
             queue.new_entries.extend([BLANK_ENTRY] * gap)
             self.blanks += gap
+            return ""
+        if gap > 0 and is_gap(queue, gap - lost, offset, self._gaps):
+            queue.new_entries.extend([GAP_ENTRY] * gap)
             return ""
         if queue_offset == 0:  # the topic was deleted and created again
             queue.new_entries.clear()
@@ -288,6 +305,7 @@ def recover(
         rebuild: whether all queues are missing.
     """
     notes: list[str] = []
+    gaps = checkpoint.gaps
     if rebuild:
         checkpoint = Checkpoint(offset=0)
         notes.append("the consume queues are missing: all are rebuilt")
@@ -301,7 +319,7 @@ def recover(
     reindex = index is not None and known is not None and not index.matches(known.index)
     if reindex and index is not None and known is not None:
         index.reset(known.index)
-    replayer = Replayer(queues, index, now_ms)
+    replayer = Replayer(queues, index, now_ms, gaps)
     recovery = Recovery(log, queues.queues, checkpoint, clean=clean, replica=options.replica)
     damaged = {} if rebuild else comparison.damaged_queues(queues)
     report, last_ms = recovery.run(replayer, options.verify_bytes, damaged, reindex=reindex)

@@ -28,7 +28,7 @@ time of day has caught up. `clock_history` converts store times to a monotonic c
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self, TypeVar
@@ -40,7 +40,7 @@ from coherer._store.checkpoint import Checkpointer
 from coherer._store.clock_history import ClockHistory
 from coherer._store.commit_log import CommitLog
 from coherer._store.config_files import ConfigFiles
-from coherer._store.consume_queue import QueueDirectory
+from coherer._store.consume_queue import ConsumeQueue, QueueDirectory
 from coherer._store.encoder import Encoder
 from coherer._store.files import Files, OsFiles, make_durable_directory, translate_os_errors
 from coherer._store.history import ensure_history, note_removal
@@ -56,6 +56,7 @@ from coherer._store.model import (
     RecoveryReport,
     StoreOptions,
 )
+from coherer._store.offset_reserve import next_offset
 from coherer._store.recovery import recover, verify
 from coherer._store.replica import Replica
 from coherer._store.retention import Holds, exceeds_limit, first_file_is_expired, next_to_go
@@ -126,13 +127,14 @@ class Store:
                 options.pending_keys_max,
             )  # fmt: skip
         self._config = ConfigFiles(files, directory / "config")
-        self._encoder = Encoder(log.segment_bytes, self._queue_files.get)
+        self._encoder = Encoder(log.segment_bytes, self._queue_to_write)
         self._checkpointer = Checkpointer(
             files, directory / "checkpoint", log, self._index, self._queue_files.pending, now_ms,
-            show_durable=options.flush == "sync",
+            monotonic_ms, show_durable=options.flush == "sync", reserve=not options.replica,
         )  # fmt: skip
         self._replica: Replica | None = None
         self._inventory: Inventory | None = None
+        self._known_topics: Container[str] | None = None
         self._lock_handle, self._closed, self._last_ms = -1, False, 0
         self._check_size_at = 0  # the end of the log at which its size limit is checked next
         self._flush_timer = IntervalTimer(options.flush_interval_ms, 0)
@@ -207,7 +209,8 @@ class Store:
         self._inventory, self._last_ms = found.inventory, found.last_ms
         end = found.report.log_end
         self.clock_history = ClockHistory(end, self._monotonic_ms(), self._now_ms())
-        self._checkpointer.start_at(end, found.last_ms)
+        lost_power = not clean and self._lost_power()
+        self._checkpointer.start_at(end, found.last_ms, lost_power=lost_power)
         self._log.damage = found.report.damage
         if found.has_changes:
             try:
@@ -216,6 +219,29 @@ class Store:
             except StoreFullError as error:
                 found.notes.append(str(error))
         self.recovery = found.report.with_notes([*found.notes, *self._queue_files.notes])
+
+    def _lost_power(self) -> bool:
+        """Whether the machine may have lost power since the store was used."""
+        boot = self._files.boot_id()
+        return not boot or boot != self._checkpointer.checkpoint.boot
+
+    def _queue_to_write(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return a queue for its first append in this process, behind the gaps of power cuts."""
+        queue, known = self._queue_files.get(topic, queue_id), self._known_topics
+        gaps = self._checkpointer.gaps
+        if gaps and (queue.next or known is None or topic in known):
+            with translate_os_errors("read the consume queues"):
+                index = next_offset(queue, gaps)
+                if index > queue.next:
+                    queue.skip_to(index)
+        return queue
+
+    def know_topics(self, topics: Container[str]) -> None:
+        """Name the topics that exist at open; the queues of new topics begin at offset 0.
+
+        Without a call every topic can have had messages that a power cut took back.
+        """
+        self._known_topics = topics
 
     @property
     def min_offset(self) -> int:
@@ -278,6 +304,9 @@ class Store:
         batch = self._encoder.encode(drafts, begin, store_ms, self.store_host)
         try:
             self._limit_pending(store_ms, keys=batch.keys is not None)
+            if batch.queues:
+                growth = max([len(queue.new_entries) for queue in batch.queues])
+                self._checkpointer.claim(growth)
             self._log.write(batch.chunks)
         except StoreError:
             for queue in batch.queues:
@@ -377,6 +406,7 @@ class Store:
         self._check_open()
         now_ms = self._monotonic_ms()
         try:
+            self._checkpointer.extend_if_low()
             if self._queue_flush_is_due(now_ms):
                 self.flush_queues()
                 # With a hundred thousand queues this takes seconds; then it runs less often.
@@ -643,6 +673,7 @@ class Store:
         if self._closed:
             return
         self._closed = True
+        self._checkpointer.end_reserve()
         try:
             try:
                 self._checkpointer.flush()

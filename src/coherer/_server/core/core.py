@@ -87,6 +87,7 @@ class Core:
         self.topics = self._load(TOPICS_FILE, _read_topics, TopicTable)
         self.groups = self._load(GROUPS_FILE, _read_groups, GroupTable)
         self.offsets = self._load(OFFSETS_FILE, OffsetTable.load, OffsetTable)
+        store.know_topics(frozenset(topic.name for topic in self.topics))
         self.topics.watch(self._topics_changed)
         self.groups.watch(self._groups_changed)
         self.counters = Counters(self.now_ms(), self.wall_ms)

@@ -1,0 +1,145 @@
+"""A queue offset never means two messages, also if a power cut takes messages back.
+
+With async flush a message can be read, and its offset stored elsewhere, before it is durable. After
+a power cut the next message must not get that offset. So offsets are *reserved* ahead of the log:
+
+* The checkpoint says how many entries a queue may have got since the offset that it covers
+  (`Checkpoint.reserve`). The writer counts the growth of the fastest queue (`claim`), and hands out
+  offsets only within a reserve that is on the disk. The reserve lasts for about two seconds. The
+  other thread extends it; the writer does if that comes too late.
+* When a store is opened after a power cut, a `Gap` is written into the checkpoint: each queue
+  continues behind the entries that it can have had. This is done with the next append to a queue,
+  so that thousands of queues cost nothing. Blank entries fill the gap; readers pass over them.
+* A process that dies without a power cut loses nothing that it wrote, and leaves no gap. The
+  checkpoint names the boot of the machine that wrote it (`Files.boot_id`): if the same one still
+  runs, there was no power cut. If that is unknown, one is assumed.
+* After an orderly stop, with sync flush, and in a replica nothing is reserved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from coherer._store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_BYTES, ConsumeQueue
+
+GAPS_MAX: Final = 4
+LEAD_MIN: Final = 256
+LEAD_MAX: Final = 1_000_000
+_LEAD_S: Final = 2
+_ELAPSED_MS_MIN: Final = 100
+
+
+class Gap(Struct, frozen=True):
+    """What a power cut may have taken back.
+
+    Args:
+        covered: the log offset from which on messages may be lost.
+        end: the end of the log after the recovery.
+        entries: how many entries a queue can have got behind `covered`.
+    """
+
+    covered: int
+    end: int
+    entries: int
+
+
+def with_gap(gaps: Sequence[Gap], new: Gap) -> tuple[Gap, ...]:
+    """Add a gap; join the oldest ones if there are too many.
+
+    >>> gaps = [Gap(100 * n, 100 * n, n) for n in range(1, 5)]
+    >>> with_gap(gaps, Gap(500, 500, 5))[:2]
+    (Gap(covered=200, end=200, entries=3), Gap(covered=300, end=300, entries=3))
+    """
+    found = [*gaps, new]
+    while len(found) > GAPS_MAX:
+        first, second = found[:2]
+        found[:2] = [Gap(second.covered, second.end, first.entries + second.entries)]
+    return tuple(found)
+
+
+def _last_place(queue: ConsumeQueue) -> int:
+    """Return the log offset of a queue's last message, visible or not; -1 if it is not known."""
+    for written in reversed(queue.new_entries):
+        place, size, _ = ENTRY.unpack(written)
+        if size != BLANK_SIZE:
+            return int(place)
+    at = queue.next - 1
+    while at * ENTRY_BYTES >= queue.first_file:
+        entry = queue.entry(at)
+        if entry is None:
+            break
+        if entry[1] != BLANK_SIZE:
+            return entry[0]
+        at -= 1
+    return -1
+
+
+def _from(place: int) -> Callable[[int, int, int], bool]:
+    return lambda _, offset, __: offset >= place
+
+
+def next_offset(queue: ConsumeQueue, gaps: Sequence[Gap]) -> int:
+    """Return the first offset of a queue that no message can have had."""
+    last, start = _last_place(queue), queue.next
+    for gap in gaps:
+        if last >= gap.end:
+            continue
+        base = start
+        if start == queue.next:
+            base = queue.first_where(_from(gap.covered))
+        start = max(start, base + gap.entries)
+    return start
+
+
+def is_gap(queue: ConsumeQueue, size: int, offset: int, gaps: Sequence[Gap]) -> bool:
+    """Whether `size` entries may be missing before the record at a log offset."""
+    before = [gap for gap in gaps if gap.end <= offset]
+    if not before or size > sum(gap.entries for gap in before):
+        return False
+    return _last_place(queue) < before[-1].end
+
+
+class Reserve:
+    """Counts how much queues grow, and how much they may grow. The caller holds a lock.
+
+    Attributes:
+        growth: the entries that the fastest queue can have got since the store was opened.
+        limit: the growth that is reserved on the disk.
+        covered: the growth at the offset that the checkpoint covers.
+    """
+
+    def __init__(self) -> None:
+        self.growth = self.limit = self.covered = 0
+        self._lead = LEAD_MIN
+        self._saved = (0, 0)  # time and growth when the reserve was extended last
+
+    @property
+    def is_low(self) -> bool:
+        """Whether half of the reserve is used."""
+        return 0 < self.limit < self.growth + self._lead // 2
+
+    def claim(self, entries: int) -> bool:
+        """Let queues grow by up to `entries`; returns False if the reserve must be extended."""
+        if self.growth + entries > self.limit:
+            return False
+        self.growth += entries
+        return True
+
+    def plan(self, now_ms: int, wanted: int) -> int:
+        """Return the next limit, and do not exceed it from now on.
+
+        Args:
+            now_ms: a monotonic clock.
+            wanted: the entries that the next batch needs.
+        """
+        saved_ms, growth = self._saved
+        elapsed_ms = max(now_ms - saved_ms, _ELAPSED_MS_MIN)
+        used = (self.growth - growth) * 1000 * _LEAD_S // elapsed_ms
+        self._lead = max(LEAD_MIN, min(used, LEAD_MAX), wanted)
+        self._saved = now_ms, self.growth
+        limit = self.growth + self._lead
+        self.limit = min(self.limit, limit)
+        return limit
