@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 import pytest
 
@@ -29,6 +30,26 @@ def test_errors_can_be_pickled(kind: type[errors.CohererError]) -> None:
     assert vars(copy) == vars(error)
 
 
-def test_timeouts_are_builtin_timeouts() -> None:
-    with pytest.raises(TimeoutError):
-        raise errors.RequestTimeoutError("Late.")
+def test_the_tree_is_that_of_the_classes() -> None:
+    assert errors.__doc__ is not None
+    parents: list[str] = []
+    for prefix, name in re.findall(r"^([│├└─ ]*)(\w+Error)\b", errors.__doc__, re.MULTILINE):
+        depth = len(prefix) // 4
+        bases = [base.__name__ for base in getattr(errors, name).__bases__]
+        assert bases[0] == (parents[depth - 1] if depth else "Exception")
+        parents[depth:] = [name]
+
+
+@pytest.mark.parametrize(
+    ("kind", "builtin"),
+    [
+        (errors.UsageError, ValueError),
+        (errors.WindowFullError, BufferError),
+        (errors.RequestTimeoutError, TimeoutError),
+    ],
+)
+def test_some_are_builtin_errors_too(
+    kind: type[errors.CohererError], builtin: type[Exception]
+) -> None:
+    with pytest.raises(builtin):
+        raise kind("No.")

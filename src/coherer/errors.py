@@ -89,7 +89,7 @@ class UsageError(CohererError, ValueError):
 
 
 class ClosedError(UsageError):
-    """The client, producer, consumer or node has been closed."""
+    """The client, producer or consumer has been closed."""
 
 
 class ForkedError(UsageError):

@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 import coherer.blocking
 from coherer.cli import main
 from coherer.cli.serve.command import Ready
+from coherer.rocketmq import StoredMessage, Verdict
 from coherer.testing import EmbeddedNode, embedded_node
 from tests.waiting import until
 
@@ -75,7 +76,10 @@ def test_a_payment_that_fails_leaves_no_message(node: EmbeddedNode) -> None:
     with pytest.raises(sqlite3.IntegrityError):
         asyncio.run(cast("Callable[[], Coroutine[None, None, None]]", names["main"])())
     (row,) = cast("sqlite3.Connection", names["books"]).execute("SELECT COUNT(*) FROM paid")
-    assert row == (0,), "the check finds no row, and answers ROLLBACK"
+    assert row == (0,)
+    half = StoredMessage("payments", b"100 cents", unique_id="0A")
+    check = cast("Callable[[StoredMessage], Verdict]", names["was_paid"])
+    assert check(half) is Verdict.ROLLBACK
 
 
 def test_the_worker(node: EmbeddedNode, capsys: pytest.CaptureFixture[str]) -> None:

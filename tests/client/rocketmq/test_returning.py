@@ -62,6 +62,24 @@ async def test_a_refused_send_back_goes_to_the_retry_topic(cluster, shelf, clien
     assert bytes(asked.request.body) == b"a"
 
 
+async def test_a_send_back_whose_answer_is_lost_may_happen_twice(
+    cluster, shelf, client, kit
+) -> None:
+    """The broker may have it already; both have the id of the message that was delivered."""
+    shelf.put(b"a")
+    cluster.script(BACK, kit.hang_up)
+    async with reading(client) as consumer:
+        [message] = await one(consumer)
+        await message.retry()
+    [back] = cluster.asked(BACK)
+    [copy] = cluster.asked(RequestCode.SEND_MESSAGE_V2)
+    header = read_send(copy.request.code, copy.fields)
+    assert isinstance(header, SendHeader)
+    assert header.topic == "%RETRY%readers"
+    origin = decode((header.properties or "").encode())["ORIGIN_MESSAGE_ID"]
+    assert (origin, back.fields["offset"]) == (message.id, "1000")
+
+
 async def test_a_message_that_no_broker_accepts_is_redelivered_locally(
     cluster, shelf, client, kit
 ) -> None:
