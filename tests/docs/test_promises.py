@@ -48,7 +48,7 @@ def statements(page: str) -> Iterator[str]:
                 )
         else:
             for item in re.split(r"\n(?=\* |\d+\. )", "\n".join(lines)):
-                plain = " ".join(re.sub(r"^(\* |\d+\. )", "", item).split())
+                plain = " ".join(re.sub(r"^(\* |\d+\. )", "", item).replace("**", "").split())
                 yield from re.split(r"(?<=[.:!?])\s+(?=[A-Z`\[*])", plain)
 
 
