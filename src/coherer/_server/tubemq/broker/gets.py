@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from coherer import limits
 from coherer._common.logs import Log
-from coherer._record.offset_ranges import described, joined
+from coherer._record.offset_ranges import between, described, joined
 from coherer._server.tubemq.broker.consumers import ConsumerHandler
 from coherer._server.tubemq.broker.mapping import Mapper
 from coherer._server.tubemq.broker.state import CLOSED, BrokerState, PartitionReader, ReplyChannel
@@ -316,6 +316,10 @@ class GetHandler:
         reader = get.reader
         self._count(get, start, found)
         remaining = found.max_offset - found.next_offset
+        ranges = self._left_out(get, left_out)
+        if reader.tags is None and found.next_offset - start > len(found.offsets):
+            # Clients count offsets from `start`, so a gap after a power cut is left out, too.
+            ranges = joined([*ranges, *between(start, found.next_offset, found.offsets)])
         frame = encode_get_response(
             get.request.serial,
             chunks,
@@ -323,7 +327,7 @@ class GetHandler:
             backlog_bytes=found.backlog_bytes,
             max_offset=found.max_offset,
             require_slow=reader.tags is not None and remaining < limits.FILTER_NEAR_END,
-            left_out=self._left_out(get, left_out),
+            left_out=ranges,
             next_offset=found.next_offset,
         )
         if get.request.timeout_ms > 0:
