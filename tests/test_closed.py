@@ -62,7 +62,7 @@ def arguments(partition: Any) -> dict[str, Any]:
         "address": "127.0.0.1:9",
         "addresses": ["127.0.0.1"],
         "batch": object(),
-        "batches": [object()],
+        "batches": [],
         "body": b"x",
         "born_ms": 0,
         "broker": "broker-a",
@@ -83,7 +83,7 @@ def arguments(partition: Any) -> dict[str, Any]:
         "namespace": "ORDER_TOPIC_CONFIG",
         "offset": 0,
         "offset_id": MESSAGE_ID,
-        "offsets": {"1:orders:0": 0},
+        "offsets": {partition: 0} if isinstance(partition, Queue) else {"1:orders:0": 0},
         "order": "1",
         "partition": partition,
         "partitions": 1,
@@ -134,6 +134,8 @@ def call(thing: Any, name: str, values: dict[str, Any]) -> Any:
             named[parameter.name] = values[parameter.name]
         else:
             positional.append(values[parameter.name])
+    if name == "reset_offsets" and values["to"] is Edge.END:
+        positional = ["latest" if value is Edge.END else value for value in positional]
     if name == "alter_topic":  # it needs one of its optional parameters
         named["partitions"] = values["partitions"]
     return method(*positional, **named)

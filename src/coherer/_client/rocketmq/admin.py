@@ -46,6 +46,7 @@ from coherer._wire.rocketmq.headers import (
 )
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import (
+    ClosedError,
     CohererError,
     RefusedError,
     RequestTimeoutError,
@@ -534,12 +535,15 @@ class Admin(MessageAdmin):
             By the key of the queue, `broker:topic:queue`. A queue is missing if it has no unread
             message, and if the age is unknown.
         """
+        await self._instance.start()
         turns = asyncio.Semaphore(_TIME_SPANS_AT_ONCE)
 
         async def ask(topic: str) -> list[QueueTimeSpan]:
             try:
                 async with turns:
                     return await self.time_spans(group, topic)
+            except ClosedError:
+                raise
             except CohererError as error:
                 _log.info(
                     "The age of what %s has to read in %s is unknown: %s", group, topic, error

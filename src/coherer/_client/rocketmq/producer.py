@@ -125,6 +125,9 @@ class Producer(BaseProducer):
         # `_prepare` inlined, which saves a coroutine per message.
         if self._window.full or message_topic(message) not in self._published:
             await self._prepare(message.topic)
+        timed = delay_level or deliver_at is not None or delay is not None
+        if not timed and order_by is None and queue is None:
+            return await self.submit(message)  # passing the others costs as much as a check
         return await self.submit(
             message,
             order_by=order_by,

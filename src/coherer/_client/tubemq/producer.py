@@ -127,7 +127,8 @@ class Producer(BaseProducer):
         """
         if message_topic(message) not in self._routes:
             await self.publish(message.topic)
-        await self._window.wait_for_space()
+        if self._window.full:
+            await self._window.wait_for_space()
         return await self.submit(message)
 
     @overload
