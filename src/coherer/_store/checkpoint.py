@@ -100,11 +100,11 @@ class Checkpoint(Struct, frozen=True):
         return max(min(self.log_ms, self.queues_ms) - _SLACK_MS, 0)
 
     def encode(self) -> bytes:
-        r"""Return the content of the file.
+        """Return the content of the file.
 
-        >>> Checkpoint.decode(Checkpoint(5, 4, 3, 97).encode())
-        Checkpoint(log_ms=5, queues_ms=4, index_ms=3, offset=97, index_file=0, index_count=0, \
-reserve=0, boot=b'', gaps=())
+        >>> found = Checkpoint.decode(Checkpoint(5, 4, 3, 97).encode())
+        >>> found.log_ms, found.queues_ms, found.index_ms, found.offset
+        (5, 4, 3, 97)
         """
         times = (self.log_ms, self.queues_ms, self.index_ms)
         data = bytearray(CHECKPOINT_BYTES)
