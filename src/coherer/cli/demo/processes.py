@@ -164,13 +164,28 @@ def spark_session(
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(lambda record: "py4j" not in record.pathname)
     try:
-        with _spark_errors(directory / "spark.log"):
+        with _reports_in(directory / "gaps"), _spark_errors(directory / "spark.log"):
             with _interrupts_end_java(), _errors_to(directory / "spark.log"):
                 spark = session(directory, cores, settings)
             yield spark
             spark.stop()
     finally:
         _end_java()
+
+
+@contextmanager
+def _reports_in(folder: Path) -> Generator[None]:
+    """Lets the tasks of Spark report gaps in a folder that is deleted with the others."""
+    from coherer.spark.gaps import FOLDER_VARIABLE
+
+    before = os.environ.get(FOLDER_VARIABLE)
+    os.environ[FOLDER_VARIABLE] = str(folder)
+    try:
+        yield
+    finally:
+        del os.environ[FOLDER_VARIABLE]
+        if before is not None:
+            os.environ[FOLDER_VARIABLE] = before
 
 
 @contextmanager
