@@ -277,7 +277,7 @@ def _resolved(annotation: object, scope: dict[str, Any]) -> object:
     if not isinstance(annotation, str):
         return object if annotation is inspect.Parameter.empty else annotation
     try:
-        # Producers refuse what is no message with a better text.
+        # Producers themselves refuse other types, with a text that shows how to write a Message.
         return eval(annotation, {**scope, "Message": object})  # noqa: S307 - our own source
     except (NameError, AttributeError, TypeError):
         return object

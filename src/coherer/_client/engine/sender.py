@@ -135,7 +135,7 @@ class Window:
 
 
 Outcome = Receipt | CohererError
-"""What the callback of `submit` gets: the receipt, or why there is none."""
+"""The argument of the callback of `submit`: the receipt, or the error of the send."""
 
 
 class Stored(Protocol):

@@ -65,7 +65,7 @@ LATEST_MS: Final = -1
 _TIME_SPANS_AT_ONCE: Final = 16
 
 _SINCE_1970_MS: Final = 1_000_000_000_000
-"""A larger age is none, but the time of a broker."""
+"""A larger value is not an age but a time of day, which some brokers return."""
 
 _ENDS: Final = {"earliest": 0, "latest": LATEST_MS}
 

@@ -165,7 +165,7 @@ class RocketMqService:
         fast_port: the port that answers all requests except pulls.
         ha_port: the replication port; -1 without one.
         replicator: the broker's replication; None without.
-        upkeep: the periodic steps; there are none before `connect`.
+        upkeep: the periodic steps; empty before `connect`.
     """
 
     def __init__(self, options: NodeOptions, now_ms: Callable[[], int], listen: Listen) -> None:

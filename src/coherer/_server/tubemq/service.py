@@ -65,7 +65,7 @@ class TubeMqService:
         master: the master; None in a node without one.
         broker: the broker; None in a node without one.
         master_port: the port of the master; -1 without one, as for the other ports.
-        upkeep: the periodic steps; there are none before `connect`.
+        upkeep: the periodic steps; empty before `connect`.
     """
 
     def __init__(
