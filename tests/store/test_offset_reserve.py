@@ -15,7 +15,7 @@ from coherer._store import DraftBatch, OsFiles
 from coherer._store.offset_reserve import LEAD_MIN, Gap, Reserve
 from coherer.errors import StoreError
 
-SEEDS = 12
+SEEDS = 16
 Place = tuple[str, int, int]
 
 
@@ -41,6 +41,7 @@ def test_no_offset_means_two_messages(
 ) -> None:
     """Lives of a store that end by a power cut, a kill, or a stop; readers see all at once."""
     chance = random.Random(seed)
+    file_bytes = [20_000, 400][seed % 2]  # a gap is shorter, or longer, than a file of a queue
     directory, number = tmp_path / "life0", 0
     boot: bytes | None = None
     given: dict[Place, str] = {}
@@ -48,7 +49,7 @@ def test_no_offset_means_two_messages(
         files = power_files()
         files.boot = boot or files.boot
         files.adopt(directory)
-        store = harness.open(directory, files=files, queue_segment_bytes=20_000)
+        store = harness.open(directory, files=files, queue_segment_bytes=file_bytes)
         check(harness, store, given)
         for _ in range(chance.randint(0, 12)):
             step = chance.random()
@@ -77,7 +78,7 @@ def test_no_offset_means_two_messages(
             shutil.copytree(directory, image)
         boot = files.boot if end == "kill" else None
         directory = image
-    store = harness.open(directory, queue_segment_bytes=20_000)
+    store = harness.open(directory, queue_segment_bytes=file_bytes)
     check(harness, store, given)
     drafts = [harness.draft(number + n, "tu"[n % 2], n // 2) for n in range(4)]
     append(harness, store, given, drafts)
@@ -107,6 +108,22 @@ def cut_after(
     image = tmp_path / name
     files.cut(harness.directory, image, NothingSurvives())
     return image
+
+
+def test_a_queue_that_lost_all_entries_has_no_hole_in_its_files(
+    harness: Any, power_files: Callable[[], Any], tmp_path: Path
+) -> None:
+    """It begins files further on; the empty file that the power cut left is removed."""
+    image = cut_after(harness, power_files(), tmp_path, durable=0, lost=1)
+    queue = image / "consumequeue" / "t" / "0"
+    queue.mkdir(parents=True)
+    (queue / f"{0:020}").write_bytes(bytes(400))  # 20 entries
+    store = harness.open(image, queue_segment_bytes=400)
+    (placed,) = store.append([harness.draft(1)])
+    assert placed.queue_offset >= LEAD_MIN
+    store.close()
+    again = harness.open(image, queue_segment_bytes=400)
+    assert harness.labels(again) == {placed.queue_offset: "t/0/1"}
 
 
 @pytest.mark.parametrize("durable", [0, 10])

@@ -371,6 +371,12 @@ class ConsumeQueue:
         per_file = self.file_bytes // ENTRY_BYTES
         first = index - index % per_file
         self.first_file = first * ENTRY_BYTES
+        with self._pending.writing, self._handles.guard:
+            # A queue that lost all its entries still has an empty file. `load` takes the files
+            # from the first one on to be without holes.
+            for begin in self.begins():
+                if begin < self.first_file:
+                    self._remove_file(self._path(begin))
         with self._pending.guard:
             self.tail = (first, bytearray())
             self.max = self.next = first
