@@ -1,12 +1,19 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer._record.ids import UniqueIdGenerator, decode_offset_id, encode_offset_id, unique_id
+from coherer._record.ids import (
+    UniqueIdGenerator,
+    decode_offset_id,
+    derived_id,
+    encode_offset_id,
+    unique_id,
+)
 from coherer.errors import UsageError
 
 
@@ -52,6 +59,19 @@ def test_unique_ids_differ_and_contain_the_time() -> None:
     begin = time.mktime((now.tm_year, now.tm_mon, 1, 0, 0, 0, 0, 0, -1))
     since_ms = int(made[-1][20:28], 16)
     assert abs(begin + since_ms / 1000 - time.time()) < 3600
+
+
+@pytest.mark.parametrize("day", range(1, 32))
+def test_ids_can_be_made_on_every_day_of_a_month(monkeypatch: pytest.MonkeyPatch, day: int) -> None:
+    """2 ** 31 ms are less than 25 days."""
+    now = datetime(2026, 12, day, 23, 59, 59, tzinfo=UTC)
+    monkeypatch.setattr("time.time_ns", lambda: int(now.timestamp()) * 10**9)
+    made = UniqueIdGenerator(bytes([127, 0, 0, 1])).next()
+    here = now.astimezone()
+    begin = here.replace(day=1, hour=0, minute=0, second=0)
+    assert int(made[20:28], 16) == (here - begin).total_seconds() * 1000
+    derived = derived_id(bytes(16), int(now.timestamp()) * 1000)
+    assert int(derived[20:28], 16) == max((day * 24 - 14) * 3_600_000 - 1000, 0)
 
 
 def test_unique_ids_differ_after_the_clock_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from coherer.errors import UsageError
 
 _PLACE = struct.Struct(">iq")
-_UNIQUE = struct.Struct(">HIiH")
+_UNIQUE = struct.Struct(">HIIH")
 _CLAMP_MS = -1_000_000
 _ZONES_MS = 14 * 3_600_000
 
@@ -67,6 +67,9 @@ def unique_id(address: bytes, process: int, loader: int, month_ms: int, counter:
     """
     if _CLAMP_MS <= month_ms < 0:
         month_ms = 0
+    # From the 25th day of a month on, the time needs all 32 bits. Java writes the same bits as a
+    # negative int, and its tools read them without a sign.
+    month_ms &= 0xFFFFFFFF
     tail = _UNIQUE.pack(process & 0xFFFF, loader & 0xFFFFFFFF, month_ms, counter & 0xFFFF)
     return (address + tail).hex().upper()
 
