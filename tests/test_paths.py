@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coherer._client.rocketmq.offsets import LocalOffsets
+from coherer._client.rocketmq.consuming.offsets import LocalOffsets
 from coherer._common.paths import child, is_file_name
 from coherer._store import Draft, Store, StoreOptions
 from coherer._store.config_files import ConfigFiles

@@ -159,7 +159,7 @@ def _post(
 }
 EXTRA_IMPORTS: Final = {
     "rocketmq": {
-        "coherer._client.rocketmq.sender": {"delivery_time"},
+        "coherer._client.rocketmq.producing.sender": {"delivery_time"},
         "coherer.blocking._portal": {"Portal", "Post"},
         "datetime": {"datetime", "timedelta"},
         "functools": {"partial"},
@@ -312,7 +312,9 @@ class Generator:
             if member == "dead_letter":
                 # asyncio's would call our `retry` in the loop.
                 body = "self.retry(later=DEAD, reason=reason)"
-                self.imports.setdefault("coherer._client.rocketmq.received", set()).add("DEAD")
+                self.imports.setdefault("coherer._client.rocketmq.consuming.received", set()).add(
+                    "DEAD"
+                )
             elif isinstance(tree, ast.AsyncFunctionDef):
                 body = f"work = super().{member}\n        {portal}.call(lambda: work({given}))"
             parts.append(

@@ -23,9 +23,8 @@ from coherer._client.engine.assigned import RetryAfter
 from coherer._client.engine.consumer import Progress
 from coherer._client.engine.metrics import ClientMetrics
 from coherer._client.engine.sender import Outcome, SendReport
-from coherer._client.engine.telemetry import Telemetry
-from coherer._client.rocketmq.admin import Admin
-from coherer._client.rocketmq.admin_records import (
+from coherer._client.rocketmq.administration.admin import Admin
+from coherer._client.rocketmq.administration.records import (
     BrokerState,
     GroupState,
     MemberState,
@@ -33,8 +32,9 @@ from coherer._client.rocketmq.admin_records import (
     TopicState,
 )
 from coherer._client.rocketmq.client import Client, ConsumerKeywords, ProducerKeywords
-from coherer._client.rocketmq.consumer import Consumer, PullConsumer
-from coherer._client.rocketmq.half_messages import HalfMessages
+from coherer._client.rocketmq.consuming.consumer import Consumer, PullConsumer
+from coherer._client.rocketmq.consuming.reader import Reader
+from coherer._client.rocketmq.consuming.received import ReceivedBatch, ReceivedMessage
 from coherer._client.rocketmq.options import (
     ClientOptions,
     ConsumerOptions,
@@ -44,11 +44,11 @@ from coherer._client.rocketmq.options import (
     Selection,
     Topics,
 )
-from coherer._client.rocketmq.producer import Producer
-from coherer._client.rocketmq.queue_selection import FaultRules, Key
-from coherer._client.rocketmq.reader import Reader
-from coherer._client.rocketmq.received import ReceivedBatch, ReceivedMessage
+from coherer._client.rocketmq.producing.half_messages import HalfMessages
+from coherer._client.rocketmq.producing.producer import Producer
+from coherer._client.rocketmq.producing.queue_selection import FaultRules, Key
 from coherer._client.rocketmq.start_position import Edge, Start
+from coherer._client.rocketmq.telemetry import Telemetry
 from coherer._client.rocketmq.tracing import Kind, Observer, SendObserver, StoredSend
 from coherer._client.rocketmq.transactions import Check, Transaction, Verdict
 from coherer._net import TlsOptions

@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict
 from typing import Any
 
-from coherer._client.rocketmq.consumer import Consumer
+from coherer._client.rocketmq.consuming.consumer import Consumer
 from coherer._record import layout
 from coherer._record.properties import encode
 from coherer._wire.rocketmq.bodies import ConsumerIds, HeartbeatData, LockBatch, LockedBatch

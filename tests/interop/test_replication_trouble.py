@@ -12,7 +12,7 @@ import pytest
 
 import coherer
 from coherer import Message, errors
-from coherer._client.rocketmq.producer import Producer
+from coherer._client.rocketmq.producing.producer import Producer
 from tests.interop.peers.rocket_pair import PAIRS, Pair, directory_of, log_end
 from tests.interop.peers.rocket_site import RocketSite, wait_until
 

@@ -13,8 +13,8 @@ import pytest
 
 import coherer
 from coherer import Message, TlsOptions
-from coherer._client.rocketmq.admin import Admin
-from coherer._client.rocketmq.admin_records import MemberState
+from coherer._client.rocketmq.administration.admin import Admin
+from coherer._client.rocketmq.administration.records import MemberState
 from coherer._wire.rocketmq.codes import QueryNotFoundError, TopicNotExistError
 from coherer.errors import DisconnectedError, RefusedError
 from coherer.rocketmq import Client as RocketClient

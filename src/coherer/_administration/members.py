@@ -15,7 +15,7 @@ import msgspec
 
 from coherer._administration.access import Cluster, RocketCluster
 from coherer._administration.cluster import Client
-from coherer._client.rocketmq.subscription_check import described
+from coherer._client.rocketmq.consuming.subscription_check import described
 from coherer._common.consumer_problems import different_topics, silent_consumer
 from coherer._common.node_status import NodeStatus, StatusWarning
 from coherer._wire.rocketmq.codes import ResponseCode

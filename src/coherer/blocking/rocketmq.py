@@ -22,10 +22,10 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self, Unpack, cast, overload
 
 from coherer import rocketmq as aio
-from coherer._client.rocketmq.consumer import POLL_MS
-from coherer._client.rocketmq.received import DEAD
+from coherer._client.rocketmq.consuming.consumer import POLL_MS
+from coherer._client.rocketmq.consuming.received import DEAD
+from coherer._client.rocketmq.producing.sender import delivery_time
 from coherer._client.rocketmq.routing import READ, WRITE
-from coherer._client.rocketmq.sender import delivery_time
 from coherer.blocking._portal import (
     ClientFacade,
     ConsumerFacade,
@@ -679,7 +679,7 @@ class Producer(ProducerFacade[aio.Producer, SendReceipt]):
             verdict: commit or roll back.
             window: the maximum number of requests in flight.
             within_ms: send no request later than this; those that are left fail. A coordinator that
-                may be replaced needs it: see `coherer._client.rocketmq.half_messages`.
+                may be replaced needs it: see `coherer._client.rocketmq.producing.half_messages`.
 
         Returns:
             The index and the error of each half message whose end was refused or not answered. A

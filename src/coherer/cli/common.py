@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from coherer import blocking
     from coherer._administration.access import Cluster
-    from coherer._client.rocketmq.admin import Admin as RocketAdmin
+    from coherer._client.rocketmq.administration.admin import Admin as RocketAdmin
     from coherer._client.tubemq.admin import Admin
     from coherer.blocking.rocketmq import Client as RocketClient
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from coherer._administration.access import Cluster
     from coherer._administration.members import MemberHealth
     from coherer._administration.resets import Move, Target
-    from coherer._client.rocketmq.admin_records import GroupState as RocketGroupState
+    from coherer._client.rocketmq.administration.records import GroupState as RocketGroupState
     from coherer._client.tubemq.admin import GroupState
     from coherer._views import PartitionState
     from coherer._wire.rocketmq.names import Queue

@@ -36,8 +36,8 @@ from coherer.errors import CohererError
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from coherer._client.rocketmq.admin_records import GroupState as RocketGroup
-    from coherer._client.rocketmq.admin_records import PartitionState as RocketPartition
+    from coherer._client.rocketmq.administration.records import GroupState as RocketGroup
+    from coherer._client.rocketmq.administration.records import PartitionState as RocketPartition
     from coherer._client.tubemq.admin_records import GroupState as TubeGroup
     from coherer._client.tubemq.admin_records import PartitionState as TubePartition
 
@@ -193,7 +193,7 @@ def _counted(parts: Iterable[tuple[AnyPartition, int | None, int | None]]) -> Pa
 
 def _step(one: AnyPartition) -> int:
     """How far an offset moves with one message."""
-    from coherer._client.rocketmq.admin_records import PartitionState
+    from coherer._client.rocketmq.administration.records import PartitionState
 
     return 1 if isinstance(one, PartitionState) else one.offset_step or 1
 

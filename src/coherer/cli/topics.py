@@ -30,8 +30,10 @@ from coherer.cli.completion import complete_topic
 from coherer.errors import UsageError
 
 if TYPE_CHECKING:
-    from coherer._client.rocketmq.admin_records import PartitionState as RocketPartitionState
-    from coherer._client.rocketmq.admin_records import TopicState as RocketTopicState
+    from coherer._client.rocketmq.administration.records import (
+        PartitionState as RocketPartitionState,
+    )
+    from coherer._client.rocketmq.administration.records import TopicState as RocketTopicState
     from coherer._client.tubemq.admin import PartitionState, TopicState
 
 app = typer.Typer(
@@ -228,7 +230,7 @@ def describe(
 
 
 async def _topics(admin: AnyAdmin, *, system: bool) -> Sequence[TopicState | RocketTopicState]:
-    from coherer._client.rocketmq.admin import Admin as RocketAdmin
+    from coherer._client.rocketmq.administration.admin import Admin as RocketAdmin
 
     if isinstance(admin, RocketAdmin):
         return await admin.topics(system=system)

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coherer._client.rocketmq.queue_selection import hash_of
+from coherer._client.rocketmq.producing.queue_selection import hash_of
 from coherer._record.batches import PackedMessages
 from coherer._record.ids import UniqueIdGenerator
 from coherer._record.packing import (

@@ -4,8 +4,8 @@ Coherer's broker commits a half message once, however often and late the request
 (`Producer.ends_once`). So the coordinator repeats every commit that may have been lost.
 
 Java's broker carries out every commit that it receives, also the second one of a half message
-(`coherer._client.rocketmq.half_messages`). So `Coordinator` sends it a commit only if it knows that
-none was carried out before:
+(`coherer._client.rocketmq.producing.half_messages`). So `Coordinator` sends it a commit
+only if it knows that none was carried out before:
 
 1. Nobody has sent one: the decision is new, and this process wrote it.
 2. Otherwise it looks. A committed message contains the log offset of its half message, and is

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from coherer._client.rocketmq import assigned_queue, membership
 from coherer._client.rocketmq.client import Client
+from coherer._client.rocketmq.consuming import assigned_queue, membership
 from coherer._net import Listener, listen
 from coherer._server.rocketmq.remoting import Channel, RemotingServer
 from coherer._wire.rocketmq.bodies import BrokerData, HeartbeatData, QueueData, TopicRoute

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coherer._client.rocketmq import offsets
+from coherer._client.rocketmq.consuming import offsets
 from coherer._wire.rocketmq.bodies import ResetOffset
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.names import Queue

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from coherer._client.rocketmq.received import ReceivedMessage
+from coherer._client.rocketmq.consuming.received import ReceivedMessage
 from coherer._client.rocketmq.start_position import Edge
 from coherer._wire.rocketmq.bodies import ConsumerStatus
 from coherer._wire.rocketmq.codes import RequestCode

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coherer._client.rocketmq.offsets import BrokerOffsets, LocalOffsets
+from coherer._client.rocketmq.consuming.offsets import BrokerOffsets, LocalOffsets
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import CohererError, DisconnectedError
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coherer._client.rocketmq import assignment
+from coherer._client.rocketmq.consuming import assignment
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import ClosedError, RefusedError, UsageError

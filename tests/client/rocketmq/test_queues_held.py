@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coherer._client.rocketmq import assignment, broker_rpc, fetch_loop, membership
+from coherer._client.rocketmq.consuming import assignment, broker_rpc, fetch_loop, membership
 from coherer._wire.rocketmq.bodies import LockBatch, LockedBatch
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer.errors import RequestTimeoutError

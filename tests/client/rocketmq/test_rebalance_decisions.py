@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coherer._client.rocketmq.assignment import allocate, change_of
+from coherer._client.rocketmq.consuming.assignment import allocate, change_of
 from coherer._wire.rocketmq.names import Queue
 
 QUEUES = [Queue("flights", broker, number) for broker in ("a", "b") for number in range(2)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coherer._client.rocketmq import broker_requests, consumer
+from coherer._client.rocketmq.consuming import broker_requests, consumer
 from coherer._record.properties import decode
 from coherer._wire.rocketmq.bodies import ConsumeDirectlyResult
 from coherer._wire.rocketmq.codes import RequestCode

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer._client.rocketmq.queue_selection import (
+from coherer._client.rocketmq.producing.queue_selection import (
     BrokerFaults,
     FaultRules,
     QueueSelector,

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 import coherer
-from coherer._client.rocketmq import assigned_queue, membership
+from coherer._client.rocketmq.consuming import assigned_queue, membership
 from coherer._wire.rocketmq.bodies import RunningInfo, SubscriptionData
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.subscription import Sql92

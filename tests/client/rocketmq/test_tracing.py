@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from coherer._client.engine.telemetry import Telemetry
 from coherer._client.rocketmq import tracing
 from coherer._client.rocketmq.client import Client
+from coherer._client.rocketmq.telemetry import Telemetry
 from coherer._client.rocketmq.tracing import Record, Tracer, bodies, record
 from coherer._client.rocketmq.transactions import Verdict
 from coherer._record import layout

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 from coherer._client.engine.arguments import checked
 from coherer._client.engine.lifecycle import BaseClient
 from coherer._client.engine.options import options_of
-from coherer._client.rocketmq.broker_rpc import BrokerRpc
-from coherer._client.rocketmq.consumer import Consumer, PullConsumer
+from coherer._client.rocketmq.consuming.broker_rpc import BrokerRpc
+from coherer._client.rocketmq.consuming.consumer import Consumer, PullConsumer
+from coherer._client.rocketmq.consuming.reader import Reader, first_since
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.options import (
     ClientOptions,
@@ -22,9 +23,8 @@ from coherer._client.rocketmq.options import (
     ProducerOptions,
     Topics,
 )
-from coherer._client.rocketmq.producer import Producer
-from coherer._client.rocketmq.queue_selection import FaultRules
-from coherer._client.rocketmq.reader import Reader, first_since
+from coherer._client.rocketmq.producing.producer import Producer
+from coherer._client.rocketmq.producing.queue_selection import FaultRules
 from coherer._client.rocketmq.start_position import Edge, Start
 from coherer._client.rocketmq.tracing import Observer
 from coherer._client.rocketmq.transactions import Check
@@ -35,7 +35,7 @@ from coherer._wire.rocketmq.names import Queue
 from coherer.errors import RefusedError
 
 if TYPE_CHECKING:
-    from coherer._client.rocketmq.admin import Admin
+    from coherer._client.rocketmq.administration.admin import Admin
 
 
 class ProducerKeywords(TypedDict, total=False):
@@ -295,7 +295,7 @@ class Client(BaseClient):
 
     def admin(self) -> Admin:
         """Administration of the cluster, over the same connections."""
-        from coherer._client.rocketmq.admin import Admin
+        from coherer._client.rocketmq.administration.admin import Admin
 
         self._instance.pool.check()
         return Admin(self._instance)

@@ -49,7 +49,7 @@ from coherer.errors import (
 )
 
 if TYPE_CHECKING:
-    from coherer._client.rocketmq.membership import GroupMembership
+    from coherer._client.rocketmq.consuming.membership import GroupMembership
 
 _log = Log(logging.getLogger(__name__))
 

@@ -12,7 +12,7 @@ from coherer import limits
 from coherer._client.engine.assigned import FetchLimits
 from coherer._client.engine.metrics import ClientMetrics
 from coherer._client.engine.sender import check_window
-from coherer._client.rocketmq.queue_selection import FaultRules
+from coherer._client.rocketmq.producing.queue_selection import FaultRules
 from coherer._client.rocketmq.start_position import Start
 from coherer._client.rocketmq.tracing import Observer
 from coherer._client.rocketmq.transactions import Check
@@ -145,7 +145,7 @@ class ProducerOptions(msgspec.Struct, frozen=True, kw_only=True):
         wait: whether the broker answers only after the message is flushed and replicated as
             configured.
         trace: send a record of each message to the trace topic, or to the topic of this name.
-        observers: called while messages are sent; `coherer._client.engine.telemetry` has one.
+        observers: called while messages are sent; `coherer.rocketmq.Telemetry` is one.
         check: called when a broker asks about a transaction whose end it does not know. A producer
             without it cannot begin transactions.
     """

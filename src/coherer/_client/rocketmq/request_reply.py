@@ -36,7 +36,7 @@ from coherer.errors import (
 from coherer.message import Message
 
 if TYPE_CHECKING:
-    from coherer._client.rocketmq.received import ReceivedMessage
+    from coherer._client.rocketmq.consuming.received import ReceivedMessage
 
 _log = Log(logging.getLogger(__name__))
 CORRELATION: Final = "CORRELATION_ID"

@@ -33,8 +33,8 @@ from coherer.errors import CohererError
 from coherer.message import Message
 
 if TYPE_CHECKING:
-    from coherer._client.rocketmq.producer import Producer
-    from coherer._client.rocketmq.received import DoneCallback, ReceivedBatch
+    from coherer._client.rocketmq.consuming.received import DoneCallback, ReceivedBatch
+    from coherer._client.rocketmq.producing.producer import Producer
 
 _log = Log(logging.getLogger(__name__))
 

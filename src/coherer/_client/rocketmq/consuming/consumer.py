@@ -31,12 +31,12 @@ from coherer._client.engine.consumer import BaseConsumer, Progress
 from coherer._client.engine.lifecycle import Lifecycle
 from coherer._client.engine.metrics import ROCKETMQ
 from coherer._client.engine.tasks import every
-from coherer._client.rocketmq.assigned_queue import AssignedQueue
+from coherer._client.rocketmq.consuming.assigned_queue import AssignedQueue
+from coherer._client.rocketmq.consuming.membership import GroupMembership
+from coherer._client.rocketmq.consuming.received import ReceivedBatch, ReceivedMessage
 from coherer._client.rocketmq.instance import Instance
-from coherer._client.rocketmq.membership import GroupMembership
 from coherer._client.rocketmq.options import ConsumerOptions, Selection, Topics, selector_of
-from coherer._client.rocketmq.producer import make_tracer
-from coherer._client.rocketmq.received import ReceivedBatch, ReceivedMessage
+from coherer._client.rocketmq.producing.producer import make_tracer
 from coherer._client.rocketmq.start_position import Edge
 from coherer._client.rocketmq.tracing import ConsumerTrace
 from coherer._common.clock import now_ms

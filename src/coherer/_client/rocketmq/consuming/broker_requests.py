@@ -18,10 +18,10 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from coherer._client.engine.assigned import Delivery, PartitionState, RetryAfter
-from coherer._client.rocketmq.assigned_queue import AssignedQueue, ConsumeStatistics
+from coherer._client.rocketmq.consuming.assigned_queue import AssignedQueue, ConsumeStatistics
+from coherer._client.rocketmq.consuming.received import ReceivedBatch
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import Link
-from coherer._client.rocketmq.received import ReceivedBatch
 from coherer._common.clock import now_ms
 from coherer._record import layout
 from coherer._wire.rocketmq.bodies import (
@@ -36,7 +36,7 @@ from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.names import Queue
 
 if TYPE_CHECKING:
-    from coherer._client.rocketmq.membership import GroupMembership
+    from coherer._client.rocketmq.consuming.membership import GroupMembership
 
 MIB: Final = 1024 * 1024
 

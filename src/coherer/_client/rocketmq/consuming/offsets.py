@@ -33,7 +33,7 @@ from typing import Final
 
 import msgspec
 
-from coherer._client.rocketmq.broker_rpc import BrokerRpc
+from coherer._client.rocketmq.consuming.broker_rpc import BrokerRpc
 from coherer._common.logs import Log
 from coherer._common.paths import child
 from coherer._wire.rocketmq import fastjson

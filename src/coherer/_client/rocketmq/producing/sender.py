@@ -26,7 +26,10 @@ from coherer._client.engine.arguments import check_value
 from coherer._client.engine.producer import check_body, encoding_error, message_topic
 from coherer._client.engine.sender import Sink, Window
 from coherer._client.engine.tasks import cancel
-from coherer._client.rocketmq.broker_sender import (
+from coherer._client.rocketmq.instance import Instance
+from coherer._client.rocketmq.link import NO_FIELDS
+from coherer._client.rocketmq.options import ProducerOptions
+from coherer._client.rocketmq.producing.broker_sender import (
     BATCH,
     SINGLE,
     MasterSender,
@@ -34,10 +37,7 @@ from coherer._client.rocketmq.broker_sender import (
     TargetQueue,
     now_ms,
 )
-from coherer._client.rocketmq.instance import Instance
-from coherer._client.rocketmq.link import NO_FIELDS
-from coherer._client.rocketmq.options import ProducerOptions
-from coherer._client.rocketmq.queue_selection import BrokerFaults, Key, QueueSelector
+from coherer._client.rocketmq.producing.queue_selection import BrokerFaults, Key, QueueSelector
 from coherer._client.rocketmq.routing import MASTER, Route
 from coherer._client.rocketmq.tracing import Kind, Observer, observe
 from coherer._client.rocketmq.transactions import CheckObserver

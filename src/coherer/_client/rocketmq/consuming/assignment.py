@@ -30,15 +30,15 @@ import msgspec
 
 from coherer._client.engine.assignments import Assignments, PrefetchBuffer
 from coherer._client.engine.tasks import backoff
-from coherer._client.rocketmq.assigned_queue import (
+from coherer._client.rocketmq.consuming.assigned_queue import (
     AssignedQueue,
     ConsumeStatistics,
     QueueContext,
 )
-from coherer._client.rocketmq.broker_rpc import BrokerRpc
-from coherer._client.rocketmq.offsets import OffsetStore
+from coherer._client.rocketmq.consuming.broker_rpc import BrokerRpc
+from coherer._client.rocketmq.consuming.offsets import OffsetStore
+from coherer._client.rocketmq.consuming.received import ReceivedBatch, Redelivery
 from coherer._client.rocketmq.options import ConsumerOptions, Listener
-from coherer._client.rocketmq.received import ReceivedBatch, Redelivery
 from coherer._client.rocketmq.start_position import Edge, StartPositions
 from coherer._common.clock import now_ms
 from coherer._common.logs import Log

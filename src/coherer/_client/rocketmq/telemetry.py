@@ -27,7 +27,7 @@ from coherer.message import Message, ReceivedMessage
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
-    from coherer._client.rocketmq.received import ReceivedMessage as ConsumedMessage
+    from coherer._client.rocketmq.consuming.received import ReceivedMessage as ConsumedMessage
 
 SYSTEM: Final = "rocketmq"
 

@@ -32,7 +32,7 @@ from msgspec.structs import replace
 from coherer._client.engine.arguments import checked
 from coherer._client.engine.assigned import Delivery, RetryAfter
 from coherer._client.engine.consumer import Acknowledgeable
-from coherer._client.rocketmq.broker_rpc import SEND_BACK_TIMEOUT_MS, BrokerRpc
+from coherer._client.rocketmq.consuming.broker_rpc import SEND_BACK_TIMEOUT_MS, BrokerRpc
 from coherer._client.rocketmq.options import ConsumerOptions
 from coherer._common.logs import Log
 from coherer._record import properties as text

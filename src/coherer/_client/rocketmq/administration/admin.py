@@ -14,14 +14,14 @@ from datetime import datetime
 from typing import Final, Literal
 
 from coherer._client.engine.arguments import checked
-from coherer._client.rocketmq.admin_messages import MessageAdmin
-from coherer._client.rocketmq.admin_records import (
+from coherer._client.rocketmq.administration.messages import MessageAdmin
+from coherer._client.rocketmq.administration.records import (
     GroupState,
     MemberState,
     PartitionState,
     TopicState,
 )
-from coherer._client.rocketmq.admin_servers import to_ms
+from coherer._client.rocketmq.administration.servers import to_ms
 from coherer._client.rocketmq.routing import MASTER, READ, WRITE, Route
 from coherer._common.logs import Log
 from coherer._wire.rocketmq import fastjson, names

@@ -26,7 +26,7 @@ from coherer._record.properties import java_hash
 from coherer._wire.rocketmq.names import Queue
 
 if TYPE_CHECKING:
-    from coherer._client.rocketmq.broker_sender import TargetQueue
+    from coherer._client.rocketmq.producing.broker_sender import TargetQueue
 
 Key = str | int
 """Messages with the same key are stored in order."""

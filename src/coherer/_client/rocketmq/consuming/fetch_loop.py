@@ -23,7 +23,7 @@ import asyncio
 import logging
 from typing import Final, NamedTuple, Protocol
 
-from coherer._client.rocketmq.broker_rpc import BrokerRpc
+from coherer._client.rocketmq.consuming.broker_rpc import BrokerRpc
 from coherer._client.rocketmq.link import Link
 from coherer._client.rocketmq.routing import MASTER
 from coherer._common.logs import Log

@@ -27,7 +27,7 @@ from coherer._client.engine.options import parse_address
 from coherer._client.engine.sender import BrokerSender, Sink
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import Link
-from coherer._client.rocketmq.queue_selection import BrokerFaults
+from coherer._client.rocketmq.producing.queue_selection import BrokerFaults
 from coherer._client.rocketmq.routing import NEW_TOPIC_QUEUES
 from coherer._wire.rocketmq import codes
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
@@ -46,7 +46,7 @@ from coherer.errors import (
 from coherer.message import Message
 
 if TYPE_CHECKING:
-    from coherer._client.rocketmq.sender import Sender
+    from coherer._client.rocketmq.producing.sender import Sender
 
 SINGLE: Final = int(RequestCode.SEND_MESSAGE_V2)
 BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)

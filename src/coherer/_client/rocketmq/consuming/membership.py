@@ -16,17 +16,17 @@ from typing import Final
 from coherer._client.engine.assignments import Assignments
 from coherer._client.engine.consumer import Progress
 from coherer._client.engine.tasks import cancel, every
-from coherer._client.rocketmq import broker_requests
-from coherer._client.rocketmq.assigned_queue import AssignedQueue, ConsumeStatistics
-from coherer._client.rocketmq.assignment import LOCK_MS, AssignmentManager
-from coherer._client.rocketmq.broker_rpc import BrokerRpc
+from coherer._client.rocketmq.consuming import broker_requests
+from coherer._client.rocketmq.consuming.assigned_queue import AssignedQueue, ConsumeStatistics
+from coherer._client.rocketmq.consuming.assignment import LOCK_MS, AssignmentManager
+from coherer._client.rocketmq.consuming.broker_rpc import BrokerRpc
+from coherer._client.rocketmq.consuming.offsets import BrokerOffsets, LocalOffsets, OffsetStore
+from coherer._client.rocketmq.consuming.received import ReceivedBatch
+from coherer._client.rocketmq.consuming.subscription_check import SubscriptionCheck
 from coherer._client.rocketmq.instance import Instance
-from coherer._client.rocketmq.offsets import BrokerOffsets, LocalOffsets, OffsetStore
 from coherer._client.rocketmq.options import ConsumerOptions, Topics, selectors_by_topic
-from coherer._client.rocketmq.received import ReceivedBatch
 from coherer._client.rocketmq.routing import Route
 from coherer._client.rocketmq.start_position import StartPositions
-from coherer._client.rocketmq.subscription_check import SubscriptionCheck
 from coherer._common.clock import now_ms
 from coherer._common.logs import Log
 from coherer._wire.rocketmq.bodies import ConsumerData, SubscriptionData

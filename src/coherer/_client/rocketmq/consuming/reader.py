@@ -21,8 +21,8 @@ from typing import ClassVar, Final
 from coherer._client.engine.arguments import checked
 from coherer._client.engine.lifecycle import Lifecycle
 from coherer._client.engine.tasks import Waiters
-from coherer._client.rocketmq.broker_rpc import BrokerRpc
-from coherer._client.rocketmq.fetch_loop import SLACK_MS, FetchLoop, FetchRequest
+from coherer._client.rocketmq.consuming.broker_rpc import BrokerRpc
+from coherer._client.rocketmq.consuming.fetch_loop import SLACK_MS, FetchLoop, FetchRequest
 from coherer._client.rocketmq.start_position import Edge
 from coherer._common.logs import Log
 from coherer._record.offset_ranges import between, described

@@ -12,7 +12,7 @@ from datetime import datetime
 from ipaddress import ip_address
 from typing import Final
 
-from coherer._client.rocketmq.admin_servers import ServerAdmin, to_ms
+from coherer._client.rocketmq.administration.servers import ServerAdmin, to_ms
 from coherer._client.rocketmq.routing import MASTER
 from coherer._record import compression
 from coherer._record import properties as text

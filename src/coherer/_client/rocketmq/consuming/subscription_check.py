@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 
 from coherer._client.engine.tasks import cancel
-from coherer._client.rocketmq.broker_rpc import BrokerRpc
+from coherer._client.rocketmq.consuming.broker_rpc import BrokerRpc
 from coherer._common.logs import Log
 from coherer._wire.rocketmq.bodies import SubscriptionData
 from coherer._wire.rocketmq.names import RETRY_PREFIX

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from coherer._client.rocketmq.admin_records import BrokerState, MemberState
+from coherer._client.rocketmq.administration.records import BrokerState, MemberState
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import NO_FIELDS, Fields
 from coherer._client.rocketmq.routing import MASTER

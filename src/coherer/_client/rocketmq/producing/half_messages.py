@@ -48,7 +48,7 @@ from coherer.errors import CohererError, DisconnectedError, RefusedError, Unavai
 from coherer.message import Message
 
 if TYPE_CHECKING:
-    from coherer._client.rocketmq.broker_sender import PendingSend
+    from coherer._client.rocketmq.producing.broker_sender import PendingSend
 
 SAFE: Final = "SEND_OK"
 DELIVERY_MS: Final = 3_000

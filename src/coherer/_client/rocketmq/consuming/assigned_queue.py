@@ -27,11 +27,11 @@ import msgspec
 from coherer._client.engine.assigned import Delivery, PartitionState, RetryAfter
 from coherer._client.engine.assignments import PrefetchBuffer
 from coherer._client.engine.consumer import Progress
-from coherer._client.rocketmq.broker_rpc import BrokerRpc
-from coherer._client.rocketmq.fetch_loop import SLACK_MS, FetchLoop, FetchRequest
-from coherer._client.rocketmq.offsets import OffsetStore
+from coherer._client.rocketmq.consuming.broker_rpc import BrokerRpc
+from coherer._client.rocketmq.consuming.fetch_loop import SLACK_MS, FetchLoop, FetchRequest
+from coherer._client.rocketmq.consuming.offsets import OffsetStore
+from coherer._client.rocketmq.consuming.received import ReceivedBatch, Redelivery
 from coherer._client.rocketmq.options import ConsumerOptions
-from coherer._client.rocketmq.received import ReceivedBatch, Redelivery
 from coherer._client.rocketmq.routing import MASTER
 from coherer._common.clock import now_ms
 from coherer._common.logs import Log

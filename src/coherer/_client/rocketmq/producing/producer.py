@@ -20,18 +20,18 @@ from coherer._client.engine.arguments import checked
 from coherer._client.engine.metrics import ROCKETMQ
 from coherer._client.engine.producer import BaseProducer, check_body, encoding_error, message_topic
 from coherer._client.engine.sender import CallbackSink, FutureSink, Outcome, Sink
-from coherer._client.rocketmq.broker_sender import SINGLE
-from coherer._client.rocketmq.half_messages import Ending, HalfBulk, HalfMessages
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import NO_FIELDS, Link
 from coherer._client.rocketmq.options import ProducerOptions
-from coherer._client.rocketmq.queue_selection import Key
+from coherer._client.rocketmq.producing.broker_sender import SINGLE
+from coherer._client.rocketmq.producing.half_messages import Ending, HalfBulk, HalfMessages
+from coherer._client.rocketmq.producing.queue_selection import Key
+from coherer._client.rocketmq.producing.sender import DeliveryTime, Sender, delivery_time
 from coherer._client.rocketmq.request_reply import (
     reply_message,
     reply_target,
     request_properties,
 )
-from coherer._client.rocketmq.sender import DeliveryTime, Sender, delivery_time
 from coherer._client.rocketmq.tracing import Kind, ProducerTrace, Tracer, observe
 from coherer._client.rocketmq.transactions import PREPARED, Transaction, Verdict, end_header
 from coherer._record.batches import (
@@ -48,7 +48,7 @@ from coherer.errors import CohererError, UsageError
 from coherer.message import Message, Receipt
 
 if TYPE_CHECKING:
-    from coherer._client.rocketmq.received import ReceivedMessage
+    from coherer._client.rocketmq.consuming.received import ReceivedMessage
 
 TRACE_TIMEOUT_MS: Final = 5_000
 """The timeout of a message with trace records, as in Java."""
@@ -368,7 +368,7 @@ class Producer(BaseProducer):
             verdict: commit or roll back.
             window: the maximum number of requests in flight.
             within_ms: send no request later than this; those that are left fail. A coordinator that
-                may be replaced needs it: see `coherer._client.rocketmq.half_messages`.
+                may be replaced needs it: see `coherer._client.rocketmq.producing.half_messages`.
 
         Returns:
             The index and the error of each half message whose end was refused or not answered. A
