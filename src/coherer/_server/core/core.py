@@ -277,7 +277,7 @@ class Core:
             deleted = self.store.delete_expired(self.retention_ms())
         if deleted:
             _log.info("Deleted %d expired files of the log", deleted)
-        if holds.held_bytes > self.store.segment_bytes:  # carrying forward does not keep up
+        if self.outgrows_retention:
             _log.warning(
                 "%d bytes of old log files are not deleted, because they hold %s. The log grows "
                 "beyond its retention until these are delivered.",
@@ -285,6 +285,11 @@ class Core:
                 holds.held_by,
                 about=holds.held_by,
             )
+
+    @property
+    def outgrows_retention(self) -> bool:
+        """Whether waiting messages keep several expired log files: carrying does not keep up."""
+        return self.store.holds.held_bytes > self.store.segment_bytes
 
     def retention_ms(self) -> int:
         """The time by which messages expire: setting the clock forward deletes no young ones."""

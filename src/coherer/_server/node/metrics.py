@@ -155,6 +155,7 @@ FAMILIES: Final = (
     Family("gauge", "coherer_tls_files_refused", "1 if new TLS files cannot be used, otherwise 0."),
     Family("gauge", "coherer_silent_consumers", "Consumers that do not answer, by group."),
     Family("counter", "coherer_upkeep_failures_total", "Failures of each step of periodic work."),
+    Family("gauge", "coherer_log_file_bytes", "Size of one file of the log."),
     Family(
         "gauge", "coherer_retention_held_bytes",
         "Bytes of expired log files that are kept because messages in them still wait.",
@@ -394,6 +395,7 @@ def _storage(core: Core, page: Page) -> None:
         "coherer_damaged_records": store.recovery.lost,
         "coherer_retention_limit_bytes": store.options.retention_bytes,
         "coherer_retention_held_bytes": store.holds.held_bytes,
+        "coherer_log_file_bytes": store.segment_bytes,
         "coherer_store_writable": int(core.disk.problem is None),
         "coherer_disk_bytes": core.disk.total,
         "coherer_disk_free_bytes": core.disk.free,

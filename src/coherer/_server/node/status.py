@@ -199,11 +199,23 @@ def _warnings(
                 f"{share:.0%} of the disk is free.",
                 "Lower `retention_hours`, set `retention_bytes`, or make the disk larger.",
             )
+    yield from _outgrown(node.core)
     if lag_ms is not None and lag_ms > LATE_MS:
         yield _late(lag_ms, node.metrics.busy)
     for text in warnings(node.options):
         what, _, action = text.partition(". ")
         yield StatusWarning(f"{what.removesuffix('.')}.", action)
+
+
+def _outgrown(core: Core | None) -> Iterator[StatusWarning]:
+    """What keeps expired files of the log."""
+    if core is not None and core.outgrows_retention:
+        holds = core.store.holds
+        yield StatusWarning(
+            f"{holds.held_bytes:,} bytes of expired log files are kept: they hold {holds.held_by}.",
+            "The log shrinks once these are delivered. Watch the free space, or raise the "
+            "retention.",
+        )
 
 
 def _divided(node: Node) -> Iterator[StatusWarning]:
