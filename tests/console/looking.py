@@ -44,8 +44,8 @@ def console(url: str, **options: object) -> Generator[Browser]:
     wanted = ConsoleOptions(**{"allow_changes": True, "sample_ms": 200, **options}, url=url, port=0)  # type: ignore[arg-type] # any option
     with (
         start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(served(wanted)) as place,
-        browser(place) as one,
+        portal.wrap_async_context_manager(served(wanted)) as serving,
+        browser(serving.url) as one,
     ):
         yield one
 

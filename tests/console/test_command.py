@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import urllib.request
@@ -10,14 +13,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from typer.testing import CliRunner
 
 from coherer.cli import main
 from coherer.cli.serve.node_config import FIELDS
+from coherer.console.options import ConsoleOptions
 from coherer.console.passwords import read
+from coherer.console.serving import served
 from coherer.testing import EmbeddedNode, embedded_node
+from tests.waiting import until
+
+PEM = Path(__file__).parents[1] / "net" / "localhost.pem"
 
 FREE_PORTS = [
     word
@@ -28,21 +37,31 @@ FREE_PORTS = [
 
 @contextmanager
 def started(*words: str, **environment: str) -> Iterator[dict[str, Any]]:
+    """The line of JSON that a command prints; it runs until the block ends."""
+    with running(*words, **environment) as (_, said):
+        yield said
+
+
+@contextmanager
+def running(
+    *words: str, **environment: str
+) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """A command that runs until the block ends, and the line of JSON that it prints."""
     process = subprocess.Popen(
         [sys.executable, "-m", "coherer", *words, "--json"],
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         env={**os.environ, **environment},
         text=True,
     )
     try:
         assert process.stdout is not None
-        yield json.loads(process.stdout.readline())
+        yield process, json.loads(process.stdout.readline())
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     finally:
         process.kill()
-        process.communicate()
+        print(process.communicate()[1])
 
 
 @pytest.fixture(scope="module")
@@ -170,3 +189,60 @@ def test_secrets_of_the_console_are_masked_in_the_configuration() -> None:
     assert "very-secret" not in done.output
     names = {one.name for one in FIELDS}
     assert {"console.enabled", "console.port", "console.allow_changes"} <= names
+
+
+def certificate_of(url: str) -> str:
+    place = urlsplit(url)
+    assert place.hostname is not None
+    assert place.port is not None
+    return ssl.get_server_certificate((place.hostname, place.port))
+
+
+async def test_a_renewed_certificate_is_used_without_a_restart(
+    node: EmbeddedNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coherer.console.serving.TLS_EVERY_MS", 1)
+    file = tmp_path / "localhost.pem"
+    shutil.copy(PEM, file)
+    options = ConsoleOptions(url=node.rocketmq_url, port=0, tls_cert=file, tls_key=file)
+    async with served(options) as serving:
+        assert serving.certificates is not None
+
+        async def shown() -> str:
+            return await asyncio.to_thread(certificate_of, serving.url)
+
+        first = await shown()
+        assert first.strip() in PEM.read_text()
+        new = tmp_path / "new"
+        new.write_text("no certificate")
+        new.replace(file)
+        await until(lambda: serving.certificates and serving.certificates.problem)
+        assert await shown() == first
+        shutil.copy(PEM.with_name("renewed.pem"), new)
+        new.replace(file)
+
+        async def is_new() -> bool:
+            return await shown() != first
+
+        await until(is_new)
+        assert (await shown()).strip() in PEM.with_name("renewed.pem").read_text()
+
+
+def test_wrong_tls_files_are_named(node: EmbeddedNode, tmp_path: Path) -> None:
+    file = tmp_path / "missing.pem"
+    words = ["console", "--url", node.rocketmq_url, "--tls-cert", str(file), "--tls-key", str(PEM)]
+    result = CliRunner().invoke(main.app, words)
+    assert result.exit_code == 2
+    assert f"the file {file} cannot be used" in result.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGHUP")
+def test_the_command_reads_its_certificate_again_on_a_signal(
+    node: EmbeddedNode, tmp_path: Path
+) -> None:
+    words = ("console", "--url", node.rocketmq_url, "--port", "0")
+    with running(*words, "--tls-cert", str(PEM), "--tls-key", str(PEM)) as (process, said):
+        process.send_signal(signal.SIGHUP)
+        assert process.stderr is not None
+        assert any("Read the TLS files again" in line for line in process.stderr)
+        assert certificate_of(said["url"])

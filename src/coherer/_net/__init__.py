@@ -6,6 +6,7 @@ batch. No other package opens sockets.
 
 from __future__ import annotations
 
+from coherer._net.certificates import Certificates, FixedContext
 from coherer._net.connection import (
     Connection,
     Receiver,
@@ -34,9 +35,11 @@ from coherer._net.tls import TlsOptions
 __all__ = [
     "UNFINISHED_BYTES_MIN",
     "WRITE_BUFFER_BYTES_MIN",
+    "Certificates",
     "Connection",
     "ConnectionBudget",
     "ConnectionLimits",
+    "FixedContext",
     "Listener",
     "Receiver",
     "ServiceManager",

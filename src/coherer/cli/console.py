@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -150,12 +151,14 @@ def _print_account(name: str, *, read_only: bool) -> None:
 
 
 async def _run(options: ConsoleOptions, *, as_json: bool) -> None:
-    from coherer.cli.serve.command import stop_event
+    from coherer.cli.serve.command import on_signal, stop_event
     from coherer.console.serving import served
 
-    with stop_event() as stopped:
-        async with served(options) as url:
-            announce(url, options, as_json=as_json)
+    with stop_event() as stopped, ExitStack() as stack:
+        async with served(options) as serving:
+            if serving.certificates is not None:
+                stack.enter_context(on_signal("SIGHUP", serving.certificates.reload))
+            announce(serving.url, options, as_json=as_json)
             await stopped.wait()
 
 

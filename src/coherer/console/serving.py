@@ -5,16 +5,34 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Final, NamedTuple
 
 import uvicorn
 
 from coherer import _net as net
+from coherer._common.upkeep import Step, Upkeep
 from coherer.console.app import running
 from coherer.console.options import ConsoleOptions
 from coherer.errors import UnavailableError, UsageError
 
 STOP_S = 3
 """How long requests may take when the server stops."""
+
+
+TLS_EVERY_MS: Final = 1_000
+"""How often the TLS files are looked at."""
+
+
+class Serving(NamedTuple):
+    """A console that is served.
+
+    Args:
+        url: for browsers.
+        certificates: its TLS files; None without TLS.
+    """
+
+    url: str
+    certificates: net.Certificates | None
 
 
 class _Server(uvicorn.Server):
@@ -27,11 +45,11 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def served(options: ConsoleOptions) -> AsyncGenerator[str]:
-    """Serve a console; yields its URL.
+async def served(options: ConsoleOptions) -> AsyncGenerator[Serving]:
+    """Serve a console until the block ends.
 
     Raises:
-        UsageError: an option is malformed.
+        UsageError: an option is malformed, or a TLS file cannot be used.
         UnavailableError: the server cannot listen on the address.
     """
     async with running(options) as app:
@@ -39,8 +57,6 @@ async def served(options: ConsoleOptions) -> AsyncGenerator[str]:
             app,
             host=options.host.strip("[]"),
             port=options.port,
-            ssl_certfile=str(options.tls_cert) if options.tls_cert is not None else None,
-            ssl_keyfile=str(options.tls_key) if options.tls_key is not None else None,
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -49,6 +65,7 @@ async def served(options: ConsoleOptions) -> AsyncGenerator[str]:
             timeout_graceful_shutdown=STOP_S,
             proxy_headers=False,
         )
+        certificates = _with_tls(config, options)
         server = _Server(config)
         try:  # uvicorn would log a failure on its own, and end the process
             bound = await net.bound_socket(options.host.strip("[]"), options.port)
@@ -56,16 +73,33 @@ async def served(options: ConsoleOptions) -> AsyncGenerator[str]:
             text = f"The console cannot start. {error.text}"
             raise UnavailableError(text, hint=error.hint) from error
         serving = asyncio.create_task(server.serve([bound]), name="serve the console")
+        upkeep = Upkeep()
+        if certificates is not None:
+            upkeep.add(Step("checking TLS files", certificates.check, TLS_EVERY_MS))
+        tasks = upkeep.start()
         try:
             while not server.started:
                 if serving.done():
                     serving.result()
                     raise UnavailableError("The console stopped while it started.")
                 await asyncio.sleep(0.01)
-            yield _url(options, server)
+            yield Serving(_url(options, server), certificates)
         finally:
             server.should_exit = True
-            await asyncio.gather(serving, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(serving, *tasks, return_exceptions=True)
+
+
+def _with_tls(config: uvicorn.Config, options: ConsoleOptions) -> net.Certificates | None:
+    """Have uvicorn serve TLS with our context, whose files can be renewed."""
+    if options.tls_cert is None:
+        return None
+    tls = net.TlsOptions(certificate=options.tls_cert, key=options.tls_key)
+    config.load()
+    config.ssl = tls.server_context()
+    port = net.FixedContext(config.ssl)
+    return net.Certificates(tls, lambda: [port])
 
 
 def _url(options: ConsoleOptions, server: uvicorn.Server) -> str:

@@ -31,7 +31,6 @@ from coherer._server.core.core import Core
 from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.node.accounts import NodeAccounts
 from coherer._server.node.admin import AdminService, Pages
-from coherer._server.node.certificates import Certificates
 from coherer._server.node.closing import (
     cancel_tasks,
     close_files,
@@ -135,7 +134,7 @@ class Node:
         self._config_files: ConfigFiles | None = None
         self._saver: DeferredSaver | None = None
         self._listeners: list[net.Listener] = []
-        self.certificates = Certificates(options.tls, lambda: self._listeners)
+        self.certificates = net.Certificates(options.tls, lambda: self._listeners)
         self.budget = net.ConnectionBudget(options.connection_limits)
         self._admin: AdminService | None = None
         self._accounts: NodeAccounts

@@ -323,7 +323,7 @@ async def open_console(
         console_password=settings.password,
         accounts=settings.accounts,
     )
-    return await stack.enter_async_context(served(options))
+    return (await stack.enter_async_context(served(options))).url
 
 
 def _reconfigure(node: Node, reload: Callable[[], NodeOptions], manager: ServiceManager) -> None:

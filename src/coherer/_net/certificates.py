@@ -1,4 +1,4 @@
-"""Renews the certificate of a node's ports without a restart.
+"""Renews the certificate of a server's ports without a restart.
 
 Invariants:
 
@@ -10,32 +10,57 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import ssl
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
-from coherer import _net as net
 from coherer._common.logs import Log
-from coherer._net.tls import fingerprint
+from coherer._net.tls import TlsOptions, fingerprint
 from coherer.errors import UsageError
 
 _log = Log(logging.getLogger(__name__))
 
 
+class Renewable(Protocol):
+    """A port whose TLS context can be replaced."""
+
+    def renew(self, context: ssl.SSLContext) -> None:
+        """Use another context for new connections."""
+
+
+class FixedContext:
+    """The port of a server that keeps the TLS context with which it was opened.
+
+    Args:
+        context: that context.
+    """
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._context = context
+
+    def renew(self, context: ssl.SSLContext) -> None:
+        """Have each new connection switch to another context at the start of its handshake."""
+
+        def switch(connection: ssl.SSLObject | ssl.SSLSocket, *_: object) -> None:
+            connection.context = context
+
+        self._context.sni_callback = switch  # also called for clients that name no server
+
+
 class Certificates:
-    """The TLS files of a node.
+    """The TLS files of a server.
 
     Args:
         tls: the settings; None without TLS.
-        listeners: returns the ports of the node.
+        ports: returns the ports of the server.
 
     Attributes:
         problem: why the files on disk are not in use; empty if they are.
     """
 
-    def __init__(
-        self, tls: net.TlsOptions | None, listeners: Callable[[], Sequence[net.Listener]]
-    ) -> None:
+    def __init__(self, tls: TlsOptions | None, ports: Callable[[], Iterable[Renewable]]) -> None:
         self._tls = tls
-        self._listeners = listeners
+        self._ports = ports
         self._seen = fingerprint(tls) if tls is not None else ()
         self._forced = False
         self.problem = ""
@@ -58,7 +83,7 @@ class Certificates:
             self.problem = str(error)
             _log.plain.error("New TLS files are not used, the previous ones stay: %s", error)
             return
-        for listener in self._listeners():
-            listener.renew(context)
+        for port in self._ports():
+            port.renew(context)
         self.problem = ""
         _log.plain.warning("Read the TLS files again; new connections use them")
