@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 from typer.testing import CliRunner
@@ -40,6 +42,27 @@ def test_modules_of_commands_import_no_heavy_packages() -> None:
         check=True,
     ).stdout.split()
     assert not HEAVY & set(out)
+
+
+def options_of_fractions() -> Iterator[tuple[str, ...]]:
+    """The words of a command line up to each option whose value may have a fraction."""
+    for name, module in COMMANDS.items():
+        commands = import_module(module).app.registered_commands
+        for one in commands:
+            hints = get_type_hints(one.callback, include_extras=True)
+            words = (name,) if len(commands) == 1 else (name, one.name or one.callback.__name__)
+            for parameter, hint in hints.items():
+                if get_args(hint) and float in (get_args(get_args(hint)[0]) or get_args(hint)[:1]):
+                    option = get_args(hint)[1].default  # its first name, if it has one
+                    yield (*words, f"--{parameter}" if option is ... else option)
+
+
+@pytest.mark.parametrize("words", [*options_of_fractions()], ids=" ".join)
+@pytest.mark.parametrize("text", ["nan", "inf", "-1", "1e300", "x"])
+def test_a_number_of_seconds_is_checked(words: tuple[str, ...], text: str) -> None:
+    done = CliRunner().invoke(app, [*words, text])
+    assert done.exit_code == 2
+    assert "is not a number of seconds from" in " ".join(done.stderr.replace("│", "").split())
 
 
 def test_the_url_of_the_environment(

@@ -11,8 +11,9 @@ import threading
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
+from math import nan
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar, cast
 
 import msgspec
 import typer
@@ -65,6 +66,32 @@ def rocketmq_command_url(given: str | None) -> str:
     """
     url = command_url(given)
     return DEFAULT_ROCKETMQ_URL if url is DEFAULT_URL else url
+
+
+SECONDS_MAX: Final = 366 * 86_400
+"""The largest number of seconds that an option accepts; event loops cannot wait for any time."""
+
+
+def seconds_option(*names: str, least: float = 0, about: str) -> Any:
+    """Create an option for a number of seconds; `min` of typer's own type accepts `nan`.
+
+    Args:
+        names: of the option; none for the parameter's name.
+        least: the smallest value.
+        about: the help text.
+    """
+
+    def parse(given: str | float) -> float:
+        try:
+            found = float(given)
+        except ValueError:
+            found = nan
+        if not least <= found <= SECONDS_MAX:
+            text = f"{given!r} is not a number of seconds from {least:g} to {SECONDS_MAX}."
+            raise typer.BadParameter(text)
+        return found
+
+    return typer.Option(*names, parser=parse, metavar="SECONDS", help=about)
 
 
 Url = Annotated[

@@ -39,6 +39,7 @@ from coherer.cli.common import (
     amount,
     connect,
     is_rocketmq,
+    seconds_option,
     signals_interrupt,
 )
 from coherer.cli.completion import complete_group, complete_topic
@@ -170,7 +171,7 @@ Maximum = Annotated[
 ]
 Timeout = Annotated[
     float | None,
-    typer.Option("--timeout", "-t", min=0, help="Stop after this many seconds without a message."),
+    seconds_option("--timeout", "-t", about="Stop after this many seconds without a message."),
 ]
 Tags = Annotated[
     list[str] | None,

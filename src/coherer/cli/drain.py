@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import typer
 
-from coherer.cli.common import Json, Password, User, amount, print_json, signals_interrupt
+from coherer.cli.common import (
+    Json,
+    Password,
+    User,
+    amount,
+    print_json,
+    seconds_option,
+    signals_interrupt,
+)
 from coherer.errors import CohererError, ConnectError, RefusedError, UsageError
 
 if TYPE_CHECKING:
@@ -60,13 +68,12 @@ def drain(
     user: User = None,
     password: Password = None,
     timeout: Annotated[
-        float, typer.Option(min=0, help="Seconds after which the node stops in any case.")
+        float, seconds_option(about="Seconds after which the node stops in any case.")
     ] = 300.0,
     grace: Annotated[
         float,
-        typer.Option(
-            min=0,
-            help="Seconds for which sends are accepted while producers move to other brokers.",
+        seconds_option(
+            about="Seconds for which sends are accepted while producers move to other brokers.",
         ),
     ] = 15.0,
     cancel: Annotated[

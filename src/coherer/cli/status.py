@@ -23,6 +23,7 @@ from coherer.cli.common import (
     User,
     cell_text,
     print_json,
+    seconds_option,
 )
 from coherer.cli.fitting import Part, fitted
 
@@ -47,7 +48,8 @@ def status(
     password: Password = None,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh it until Ctrl-C.")] = False,
     interval_s: Annotated[
-        float, typer.Option("--interval", min=0.1, help="With --watch: seconds between refreshes.")
+        float,
+        seconds_option("--interval", least=0.1, about="With --watch: seconds between refreshes."),
     ] = 2.0,
     as_json: Json = False,
 ) -> None:

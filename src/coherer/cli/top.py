@@ -29,6 +29,7 @@ from coherer.cli.common import (
     Url,
     User,
     print_json,
+    seconds_option,
 )
 from coherer.cli.fitting import Part, lines_of
 from coherer.errors import CohererError
@@ -287,7 +288,7 @@ def top(
     user: User = None,
     password: Password = None,
     interval_s: Annotated[
-        float, typer.Option("--interval", min=0.1, help="Seconds between two snapshots.")
+        float, seconds_option("--interval", least=0.1, about="Seconds between two snapshots.")
     ] = 2.0,
     sort: Annotated[Sort, typer.Option(help="The order of the rows.")] = Sort.RATE,
     once: Annotated[bool, typer.Option("--once", help="Show the rates once, and exit.")] = False,

@@ -25,6 +25,7 @@ from coherer.cli.common import (
     print_done,
     print_json,
     print_table,
+    seconds_option,
 )
 from coherer.cli.completion import complete_topic
 from coherer.errors import UsageError
@@ -91,7 +92,7 @@ def create(
         bool, typer.Option("--if-missing", help="Succeed if the topic exists already.")
     ] = False,
     wait_s: Annotated[
-        float, typer.Option("--wait", min=0, help="Seconds to wait until the topic is usable.")
+        float, seconds_option("--wait", about="Seconds to wait until the topic is usable.")
     ] = 100.0,
     url: Url = "",
     admin: AdminUrl = None,
