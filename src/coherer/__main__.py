@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coherer.cli.main import main
+from coherer.cli.entry import main
 
 if __name__ == "__main__":
     main()

@@ -20,7 +20,8 @@ from coherer._net import TlsOptions
 from coherer._server.node.node_options import SETTINGS, NodeOptions
 from coherer.blocking import connect
 from coherer.cli import main
-from coherer.cli.serve.command import announce, app, on_signal, remembered
+from coherer.cli.entry import remembered
+from coherer.cli.serve.command import announce, app, on_signal
 from coherer.cli.serve.node_config import from_command_line, node_options
 from coherer.errors import RefusedError, UsageError
 from coherer.message import Message
@@ -326,6 +327,32 @@ def test_a_hangup_reads_the_configuration_again(tmp_path: Path, servers: list[Se
         console = "[console]\nport = 8791\n"
         hang_up(f"{base}{console}", "A restart is needed for console.port")
         hang_up(f"retention_bytes = 1\n{base}", "The configuration is unchanged")
+    assert served.end(signal.SIGTERM)[0] == 0
+
+
+HANGUP_WHILE_LOADING = """
+import signal, sys
+
+class Hangup:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            signal.raise_signal(signal.SIGHUP)
+
+sys.meta_path.insert(0, Hangup())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGHUP")
+def test_a_hangup_while_python_loads_the_command_waits(
+    tmp_path: Path, servers: list[Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(HANGUP_WHILE_LOADING)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    log = tmp_path / "node.log"
+    served = Served("--directory", str(tmp_path / "data"), "--log-file", str(log), *FREE)
+    servers.append(served)
+    served.ready()
+    asyncio.run(until(lambda: "Read the configuration again" in log.read_text()))
     assert served.end(signal.SIGTERM)[0] == 0
 
 

@@ -156,6 +156,6 @@ def _discard_output() -> None:
 
 
 def main() -> None:
-    """The entry point of the script `coherer`."""
+    """Run the command that the arguments of the process name."""
     _open_standard_streams()
     app()

@@ -18,6 +18,7 @@ import typer
 from coherer import __version__
 from coherer._common.logs import Log
 from coherer.cli.common import let_signals_kill, on_stop_signals, print_json
+from coherer.cli.entry import EARLY
 from coherer.cli.serve.node_config import (
     check_node,
     console_settings,
@@ -111,11 +112,6 @@ def serve(*, as_json: bool = False, **given: object) -> None:
     precedence. On SIGHUP the node reads the file again, and reopens the log file. On SIGUSR1 the
     node drains, as with `coherer drain`.
     """
-    with remembered("SIGHUP"):
-        _serve(given, as_json=as_json)
-
-
-def _serve(given: Mapping[str, object], *, as_json: bool) -> None:
     from coherer import _net as net
     from coherer.cli.serve.log_output import LogOutput
 
@@ -357,28 +353,6 @@ def drain(node: Node) -> None:
         _log.plain.error("%s", error)
 
 
-_early: Final[set[str]] = set()
-"""The signals that came before anything handled them."""
-
-
-@contextmanager
-def remembered(name: str) -> Generator[None]:
-    """Let a signal that comes too early wait for `on_signal`; it would end the process otherwise.
-
-    One that comes too late, while the node stops, is ignored.
-    """
-    number = getattr(signal, name, None)
-    if number is None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    _early.discard(name)
-    before = signal.signal(number, lambda _number, _frame: _early.add(name))
-    try:
-        yield
-    finally:
-        signal.signal(number, before)
-
-
 @contextmanager
 def on_signal(name: str, action: Callable[[], None]) -> Generator[None]:
     """Call `action` in the event loop on each signal of that name, if the system has it."""
@@ -405,8 +379,8 @@ def on_signal(name: str, action: Callable[[], None]) -> Generator[None]:
             loop.call_soon_threadsafe(run)
 
     before = signal.signal(number, arrived)
-    if name in _early:
-        _early.discard(name)
+    if name in EARLY:
+        EARLY.discard(name)
         loop.call_soon(action)
     try:
         yield
