@@ -1,4 +1,4 @@
-"""The version of this package, the same as in `pyproject.toml`."""
+"""The version of this package. The build reads it from here."""
 
 from __future__ import annotations
 
