@@ -220,6 +220,8 @@ class Generator:
         connect = self.connect()
         shared = sorted(set(self.names) - {*self.facades, *RECEIVED[self.protocol], "connect"})
         self.imports.setdefault(f"coherer.{self.protocol}", set()).update(shared)
+        self.imports.setdefault("typing", set()).add("TYPE_CHECKING")
+        self.imports.setdefault("coherer._common.renamed", set()).add("renamed")
         lines = [
             f"from {module} import {', '.join(sorted(names))}"
             for module, names in sorted(self.imports.items())
@@ -235,6 +237,7 @@ class Generator:
             + connect
             + EXTRA[self.protocol]
             + classes
+            + OLD_NAMES
         )
 
     def connect(self) -> str:
@@ -460,6 +463,14 @@ class Generator:
 
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+OLD_NAMES: Final = """
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        return renamed(__name__, name)
+"""
 
 MAKER: Final = """
     def __init__(self, portal: Portal, inner: aio.{name}) -> None:

@@ -26,6 +26,7 @@ from generate_blocking import HIDDEN
 TARGET = Path(__file__).parent.parent / "tests" / "api"
 MODULES = (
     "coherer",
+    "coherer.admin",
     "coherer.arrow",
     "coherer.tubemq",
     "coherer.rocketmq",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from coherer._common.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from coherer import blocking, rocketmq, spark, testing, tubemq
+    from coherer import admin, blocking, rocketmq, spark, testing, tubemq
     from coherer._api import (
         Admin,
         Batch,
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from coherer._client.engine.metrics import ClientMetrics
     from coherer._client.engine.sender import Outcome, SendReport
     from coherer._net import TlsOptions
-    from coherer._views import AnyMessage, GroupState, PartitionState, TopicState
+    from coherer._views import AnyMessage
     from coherer.errors import CohererError
     from coherer.message import Message, Receipt, ReceivedMessage
 
@@ -31,16 +31,14 @@ __all__ = [
     "ClientMetrics",
     "CohererError",
     "Consumer",
-    "GroupState",
     "Message",
     "Outcome",
-    "PartitionState",
     "Producer",
     "Receipt",
     "ReceivedMessage",
     "SendReport",
     "TlsOptions",
-    "TopicState",
+    "admin",
     "blocking",
     "connect",
     "rocketmq",
@@ -49,22 +47,19 @@ __all__ = [
     "tubemq",
 ]
 
-_MODULES = ("blocking", "errors", "rocketmq", "spark", "testing", "tubemq")
+_MODULES = ("admin", "blocking", "errors", "rocketmq", "spark", "testing", "tubemq")
 """Modules that `import coherer` makes available."""
 
 _MODULE_OF = {
     "AnyMessage": "_views",
     "ClientMetrics": "_client.engine.metrics",
     "CohererError": "errors",
-    "GroupState": "_views",
     "Message": "message",
     "Outcome": "_client.engine.sender",
-    "PartitionState": "_views",
     "Receipt": "message",
     "ReceivedMessage": "message",
     "SendReport": "_client.engine.sender",
     "TlsOptions": "_net",
-    "TopicState": "_views",
 }
 """Where names are defined that are not in `_api`."""
 
@@ -77,7 +72,9 @@ if not TYPE_CHECKING:
         if name in _MODULES:
             return import_module(f"coherer.{name}")
         if name not in __all__:
-            raise AttributeError(f"module 'coherer' has no attribute {name!r}")
+            from coherer._common.renamed import renamed
+
+            return renamed(__name__, name)
         value = getattr(import_module(f"coherer.{_MODULE_OF.get(name, '_api')}"), name)
         globals()[name] = value
         return value

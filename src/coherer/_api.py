@@ -36,7 +36,8 @@ from coherer import limits
 from coherer._client.connecting import CommonKeywords
 from coherer._client.engine.options import parse_url, url_of
 from coherer._client.engine.sender import Outcome, SendReport
-from coherer._views import AnyMessage, GroupState, PartitionState, TopicState
+from coherer._views import AnyMessage
+from coherer.admin import Group, Partition, Topic
 from coherer.message import Message, Receipt
 
 if TYPE_CHECKING:
@@ -71,8 +72,13 @@ class Admin(Protocol):
     Methods raise `UnavailableError` when no server answers, and `RefusedError` when one refuses.
     """
 
-    async def topics(self, *names: str) -> Sequence[TopicState]:
-        """List topics in order of their names; with names, only those."""
+    async def topics(self, *names: str, system: bool = False) -> list[Topic]:
+        """List topics in order of their names; with names, only those.
+
+        Args:
+            names: names of topics; without names, all topics.
+            system: include topics that are not the users' own, such as dead letters.
+        """
         ...
 
     async def create_topic(
@@ -93,7 +99,7 @@ class Admin(Protocol):
         """
         ...
 
-    async def wait_usable(self, name: str, *, timeout_ms: int) -> TopicState:
+    async def wait_usable(self, name: str, *, timeout_ms: int) -> Topic:
         """Wait until a topic can be written and read.
 
         Raises:
@@ -109,7 +115,7 @@ class Admin(Protocol):
         """
         ...
 
-    async def partitions(self, topic: str) -> Sequence[PartitionState]:
+    async def partitions(self, topic: str) -> list[Partition]:
         """List the partitions or queues of a topic.
 
         Raises:
@@ -117,8 +123,13 @@ class Admin(Protocol):
         """
         ...
 
-    async def groups(self, *names: str) -> Sequence[GroupState]:
-        """List consumer groups in order of their names; with names, only those."""
+    async def groups(self, *names: str, system: bool = False) -> list[Group]:
+        """List consumer groups in order of their names; with names, only those.
+
+        Args:
+            names: names of groups; without names, all groups.
+            system: include RocketMQ's own groups.
+        """
         ...
 
     async def delete_group(self, name: str) -> None:

@@ -1,100 +1,10 @@
-"""Messages and states of a cluster as the clients of both protocols return them, as types.
-
-The structs of each protocol have these attributes, and more.
-"""
+"""A received message as the clients of both protocols return it, as a type."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Protocol
-
-
-class TopicState(Protocol):
-    """A topic of the cluster."""
-
-    @property
-    def name(self) -> str:
-        """The name of the topic."""
-        ...
-
-    @property
-    def writable(self) -> bool:
-        """Whether producers can send to it."""
-        ...
-
-    @property
-    def readable(self) -> bool:
-        """Whether consumers can read it."""
-        ...
-
-
-class PartitionState(Protocol):
-    """A partition or queue, and the position of a group in it."""
-
-    @property
-    def topic(self) -> str:
-        """The topic."""
-        ...
-
-    @property
-    def partition(self) -> int:
-        """The number of the partition or queue."""
-        ...
-
-    @property
-    def key(self) -> str:
-        """`broker:topic:partition`."""
-        ...
-
-    @property
-    def min_offset(self) -> int | None:
-        """The offset of the oldest message; None if it is unknown."""
-        ...
-
-    @property
-    def max_offset(self) -> int | None:
-        """The offset of the next message; None if it is unknown."""
-        ...
-
-    @property
-    def committed(self) -> int | None:
-        """The group's committed offset; None if it has not committed, or it is unknown."""
-        ...
-
-    @property
-    def lag(self) -> int | None:
-        """How many messages the group is behind; None if it is unknown."""
-        ...
-
-
-class GroupState(Protocol):
-    """A consumer group."""
-
-    @property
-    def name(self) -> str:
-        """The name of the group."""
-        ...
-
-    @property
-    def topics(self) -> Sequence[str]:
-        """The topics that it consumes or has offsets of."""
-        ...
-
-    @property
-    def partitions(self) -> Sequence[PartitionState]:
-        """Its position in every partition of its topics."""
-        ...
-
-    @property
-    def lag(self) -> int | None:
-        """How many messages it is behind; None if that is unknown (`no_lag` says why)."""
-        ...
-
-    @property
-    def no_lag(self) -> str | None:
-        """Why the lag is unknown; None if it is known."""
-        ...
 
 
 class AnyMessage(Protocol):

@@ -16,7 +16,7 @@ async with coherer.rocketmq.connect("rocketmq://127.0.0.1:9876") as client:
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from coherer._client.connecting import CommonKeywords, client_options
 from coherer._client.engine.assigned import RetryAfter
@@ -24,13 +24,6 @@ from coherer._client.engine.consumer import Progress
 from coherer._client.engine.metrics import ClientMetrics
 from coherer._client.engine.sender import Outcome, SendReport
 from coherer._client.rocketmq.administration.admin import Admin
-from coherer._client.rocketmq.administration.records import (
-    BrokerState,
-    GroupState,
-    MemberState,
-    PartitionState,
-    TopicState,
-)
 from coherer._client.rocketmq.client import Client, ConsumerKeywords, ProducerKeywords
 from coherer._client.rocketmq.consuming.consumer import Consumer, PullConsumer
 from coherer._client.rocketmq.consuming.reader import Reader
@@ -51,6 +44,7 @@ from coherer._client.rocketmq.start_position import Edge, Start
 from coherer._client.rocketmq.telemetry import Telemetry
 from coherer._client.rocketmq.tracing import Kind, Observer, SendObserver, StoredSend
 from coherer._client.rocketmq.transactions import Check, Transaction, Verdict
+from coherer._common.renamed import renamed
 from coherer._net import TlsOptions
 from coherer._record.batches import PackedMessages
 from coherer._wire.rocketmq.allocate import (
@@ -86,7 +80,6 @@ __all__ = [
     "AclConfig",
     "Admin",
     "BrokerData",
-    "BrokerState",
     "BrokerStats",
     "Check",
     "Client",
@@ -101,12 +94,10 @@ __all__ = [
     "ConsumerOptions",
     "Edge",
     "FaultRules",
-    "GroupState",
     "HalfMessages",
     "Key",
     "Kind",
     "Listener",
-    "MemberState",
     "Message",
     "MessageBatch",
     "Model",
@@ -114,7 +105,6 @@ __all__ = [
     "Offsets",
     "Outcome",
     "PackedMessages",
-    "PartitionState",
     "PlainAccessConfig",
     "Producer",
     "ProducerKeywords",
@@ -142,7 +132,6 @@ __all__ = [
     "Telemetry",
     "TlsOptions",
     "TopicConfig",
-    "TopicState",
     "Topics",
     "Transaction",
     "Verdict",
@@ -196,3 +185,9 @@ for _class in (
     Transaction,
 ):
     _class.__module__ = __name__  # errors, `repr` and documentation show the public name
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        return renamed(__name__, name)

@@ -16,7 +16,7 @@ async with coherer.tubemq.connect("tubemq://127.0.0.1:8715") as client:
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from coherer._client.connecting import CommonKeywords, client_options
 from coherer._client.engine.assigned import RetryAfter
@@ -24,13 +24,6 @@ from coherer._client.engine.consumer import Progress
 from coherer._client.engine.metrics import ClientMetrics
 from coherer._client.engine.sender import Outcome, SendReport
 from coherer._client.tubemq.admin import Admin
-from coherer._client.tubemq.admin_records import (
-    BrokerState,
-    GroupState,
-    MemberState,
-    PartitionState,
-    TopicState,
-)
 from coherer._client.tubemq.client import Client, ConsumerKeywords
 from coherer._client.tubemq.cluster import ClientOptions
 from coherer._client.tubemq.consumer import Consumer
@@ -49,6 +42,7 @@ from coherer._common.node_status import (
     SilentMember,
     StatusWarning,
 )
+from coherer._common.renamed import renamed
 from coherer._net import TlsOptions
 from coherer._record.batches import PackedMessages
 from coherer._wire.tubemq.delivery import MessageBatch
@@ -59,7 +53,6 @@ __all__ = [
     "Admin",
     "Bound",
     "BrokerInfo",
-    "BrokerState",
     "Client",
     "ClientMetrics",
     "ClientOptions",
@@ -69,18 +62,15 @@ __all__ = [
     "ConsumerOptions",
     "DiskStatus",
     "GroupLag",
-    "GroupState",
     "LimitStatus",
     "Listener",
     "ListenerStatus",
-    "MemberState",
     "Message",
     "MessageBatch",
     "NodeStatus",
     "Outcome",
     "PackedMessages",
     "Partition",
-    "PartitionState",
     "Producer",
     "Progress",
     "QualityRules",
@@ -95,7 +85,6 @@ __all__ = [
     "Start",
     "StatusWarning",
     "TlsOptions",
-    "TopicState",
     "Topics",
     "connect",
 ]
@@ -128,3 +117,9 @@ def connect(url: str | None = None, **options: Unpack[ConnectKeywords]) -> Clien
 
 for _class in (Admin, Client, Consumer, Producer, Reader, ReceivedBatch):
     _class.__module__ = __name__  # errors, `repr` and documentation show the public name
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        return renamed(__name__, name)

@@ -23,8 +23,7 @@ from typer.testing import CliRunner
 import coherer
 from coherer._administration.cluster import Broker
 from coherer._administration.overview import Overview
-from coherer._client.tubemq.admin import Admin, GroupState, TopicState
-from coherer._client.tubemq.admin import PartitionState as TubePartition
+from coherer._client.tubemq.admin import Admin
 from coherer._common.node_status import (
     LimitStatus,
     ListenerStatus,
@@ -32,6 +31,7 @@ from coherer._common.node_status import (
     Rate,
     StatusWarning,
 )
+from coherer.admin import Group, Partition, Topic
 from coherer.cli.main import app
 from coherer.cli.status import rendered as rendered_status
 from coherer.cli.top import (
@@ -238,20 +238,20 @@ class JavaAdmin:
 
     def __init__(self, messages: int, read: int) -> None:
         self.parts = [
-            TubePartition("t", 1, number, 0, messages * 28, committed=read * 28,
+            Partition("t", "1", number, 0, messages * 28, committed=read * 28,
                           lag=messages - read, offset_step=28)
             for number in (0, 1, 10_000)
         ]  # fmt: skip
 
-    async def topics(self) -> list[TopicState]:
-        return [TopicState("t", {1: (0, 1, 10_000)}, writable=True, readable=True)]
+    async def topics(self) -> list[Topic]:
+        return [Topic("t", 3, {"1": 3}, writable=True, readable=True)]
 
-    async def partitions(self, topic: str) -> list[TubePartition]:
+    async def partitions(self, topic: str) -> list[Partition]:
         assert topic == "t"
         return self.parts
 
-    async def groups(self) -> list[GroupState]:
-        return [GroupState("g", ("t",), (), tuple(self.parts))]
+    async def groups(self) -> list[Group]:
+        return [Group("g", ("t",), (), tuple(self.parts))]
 
 
 async def test_a_store_of_javas_broker_counts_once() -> None:

@@ -9,7 +9,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from coherer import _net as net
-from coherer._client.tubemq.admin import Admin, BrokerState, MemberState, PartitionState, TopicState
+from coherer._client.tubemq.admin import Admin
+from coherer.admin import Broker, Member, Partition, Topic
 from coherer.errors import (
     ConnectError,
     RefusedError,
@@ -147,25 +148,28 @@ async def admin(cluster: FakeCluster) -> Admin:
 
 async def test_topics(cluster: FakeCluster, admin: Admin) -> None:
     s, t = await admin.topics()
-    assert t == TopicState("t", {1: (0, 1)}, writable=True, readable=True)
-    assert s.partitions == {1: (0, 1, 10_000, 10_001)}, "a second store begins at 10,000"
-    assert (s.count, s.keys[3]) == (4, (1, "s", 10_001))
+    assert t == Topic("t", 2, {"1": 2}, writable=True, readable=True)
+    assert (s.partitions, s.brokers) == (4, {"1": 4}), "it has two stores"
     await admin.topics("a", "b")
     assert cluster.called("admin_query_topic_info") == [{}, {"topicName": "a,b"}]
 
 
 async def test_brokers(cluster: FakeCluster, admin: Admin) -> None:
     one, two = await admin.brokers()
-    assert one == BrokerState(
-        1, "127.0.0.1", 8123, cluster.listener.port, "online", running=True, writable=True
-    )
-    assert two == BrokerState(2, "10.0.0.2", 8123, 0, "draft", running=False)
+    assert one == Broker(
+        "1", 1, "127.0.0.1:8123", "broker", "running", writable=True, readable=False,
+        managed="online", web_port=cluster.listener.port,
+    )  # fmt: skip
+    assert two == Broker(
+        "2", 2, "10.0.0.2:8123", "broker", "stopped", writable=False, readable=False,
+        managed="draft",
+    )  # fmt: skip
 
 
 async def test_create_a_topic_on_all_that_are_online(cluster: FakeCluster, admin: Admin) -> None:
     cluster.answers["admin_add_new_topic_record"] = ok(item())
     await admin.create_topic("t", 4)
-    await admin.create_topic("t", 4, brokers=[2, 1])
+    await admin.create_topic("t", 4, brokers=["2", 1])
     first, second = cluster.called("admin_add_new_topic_record")
     assert first == {
         "topicName": "t",
@@ -248,18 +252,22 @@ async def test_a_deletion_that_stopped_half_way_goes_on(cluster: FakeCluster, ad
 
 async def test_partitions(admin: Admin) -> None:
     assert await admin.partitions("t") == [
-        PartitionState("t", 1, 0, 28, 196, offset_step=28),
-        PartitionState("t", 1, 1, 0, 0, offset_step=28),
+        Partition("t", "1", 0, 28, 196, offset_step=28),
+        Partition("t", "1", 1, 0, 0, offset_step=28),
     ]
 
 
 async def test_groups_and_lag(cluster: FakeCluster, admin: Admin) -> None:
     g, old = await admin.groups()
-    assert (g.name, g.topics, g.members) == ("g", ("t",), (MemberState("g_1", "127.0.0.9"),))
+    assert (g.name, g.topics, g.members) == (
+        "g",
+        ("t",),
+        (Member("g_1", "g", address="127.0.0.9"),),
+    )
     first, second = g.partitions
     step = 28  # bytes a message
-    assert first == PartitionState("t", 1, 0, 28, 196, committed=84, lag=4, offset_step=step)
-    assert second == PartitionState("t", 1, 1, 0, 0, lag=0, owner="g_1", offset_step=step)
+    assert first == Partition("t", "1", 0, 28, 196, committed=84, lag=4, offset_step=step)
+    assert second == Partition("t", "1", 1, 0, 0, lag=0, owner="g_1", offset_step=step)
     assert g.lag == 4
     assert (old.name, old.members, old.lag) == ("old", (), None)
     await admin.groups("g", "h")

@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from coherer._administration.access import opened
+from coherer.admin import Partition
 from coherer.console import history as module
 from coherer.console.charts import chart
 from coherer.console.facts import Facts, TopicFacts
 from coherer.console.history import History, Point, series_name
 from coherer.console.sampling import SUBJECTS, Sampler
 from coherer.testing import EmbeddedNode
-from coherer.tubemq import PartitionState
 
 
 def values(history: History, name: str) -> list[float | None]:
@@ -97,8 +97,8 @@ def test_a_chart_draws_unknown_values_as_gaps() -> None:
 
 
 def test_a_topic_of_java_brokers_is_counted_once_for_each_store() -> None:
-    def partition(number: int, low: int | None, high: int, step: int | None) -> PartitionState:
-        return PartitionState("t", 1, number, low, high, offset_step=step)
+    def partition(number: int, low: int | None, high: int, step: int | None) -> Partition:
+        return Partition("t", "1", number, low, high, offset_step=step)
 
     stores = [partition(0, 28, 280, 28), partition(1, 28, 280, 28), partition(10_000, 0, 56, 28)]
     assert TopicFacts("t", stores).held == 9 + 2

@@ -10,7 +10,7 @@ import pytest
 
 REFERENCE = Path(__file__).parents[2] / "docs/reference"
 ELSEWHERE = {
-    "coherer": {"CohererError", "blocking", "rocketmq", "spark", "testing", "tubemq"},
+    "coherer": {"CohererError", "admin", "blocking", "rocketmq", "spark", "testing", "tubemq"},
     "coherer.tubemq": {"PackedMessages", "Progress"},
 }
 """Names that another page describes."""
@@ -34,6 +34,7 @@ def described(page: str, module: str) -> list[str]:
     ("module", "page"),
     [
         ("coherer", "coherer.md"),
+        ("coherer.admin", "coherer.md"),
         ("coherer.rocketmq", "rocketmq.md"),
         ("coherer.tubemq", "tubemq.md"),
         ("coherer.testing", "testing.md"),

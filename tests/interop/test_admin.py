@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from test_matrix import drain, numbered, until
 
-from coherer._client.tubemq.admin import Admin, GroupState
+from coherer._client.tubemq.admin import Admin
+from coherer.admin import Group
 from coherer.errors import RefusedError, UsageError
 from coherer.testing import async_embedded_node
 from coherer.tubemq import connect as connect_tubemq
@@ -32,7 +33,7 @@ async def test_admin_sees_where_a_group_is_and_moves_it(at: At) -> None:
         assert partition.max_offset is not None
         assert partition.max_offset > 0
 
-    async def caught_up() -> GroupState | None:
+    async def caught_up() -> Group | None:
         found = await admin.groups(group)
         return found[0] if found and found[0].lag == 0 else None
 
@@ -67,11 +68,11 @@ async def test_admin_creates_and_deletes(at: At) -> None:
     assert caught.value.code == 402
     await admin.create_topic(name, 3, brokers, exist_ok=True)
     (topic,) = await admin.topics(name)
-    assert dict(topic.partitions) == dict.fromkeys(brokers, (0, 1, 2))
+    assert topic.brokers == {str(number): 3 for number in brokers}
     await admin.delete_topic(name)
     assert await admin.topics(name) == []
     known = {broker.id: broker for broker in await admin.brokers()}
-    assert all(known[number].running for number in brokers)
+    assert all(known[number].status == "running" for number in brokers)
 
 
 @scenario(PAIRS)

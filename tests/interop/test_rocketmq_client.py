@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 import pytest
+from coherer._client.rocketmq.administration.admin import Admin
 
 import coherer
 from coherer import Message, TlsOptions
-from coherer._client.rocketmq.administration.admin import Admin
-from coherer._client.rocketmq.administration.records import MemberState
 from coherer._wire.rocketmq.codes import QueryNotFoundError, TopicNotExistError
+from coherer.admin import Member
 from coherer.errors import DisconnectedError, RefusedError
 from coherer.rocketmq import Client as RocketClient
 from coherer.rocketmq import connect as connect_rocketmq
@@ -52,7 +52,7 @@ async def eventually(ask: Callable[[], Awaitable[T]], holds: Callable[[T], objec
     return answer
 
 
-async def known(admin: Admin, group: str) -> list[MemberState]:
+async def known(admin: Admin, group: str) -> list[Member]:
     """The producers of a group, none where no broker knows it."""
     try:
         return await admin.producers(group)
@@ -95,7 +95,7 @@ async def test_brokers_and_settings(client: RocketClient, word: str) -> None:
     [broker] = await eventually(admin.brokers, lambda found: found[0].version)
     assert (broker.name, broker.id, broker.cluster) == ("broker-a", 0, "DefaultCluster")
     assert broker.version.startswith("V4_9_3")
-    assert int(broker.runtime["commitLogMaxOffset"]) >= 0
+    assert int(broker.reported["commitLogMaxOffset"]) >= 0
     config = await admin.broker_config("broker-a")
     assert config["brokerName"] == "broker-a"
     assert "listenPort" in await admin.names_config()

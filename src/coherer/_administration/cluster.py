@@ -6,131 +6,22 @@ Nothing is cached: each call asks the servers. A value that they do not report i
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
 from coherer._administration.access import Cluster, RocketCluster, TubeCluster
 from coherer._common.node_status import NodeStatus
-from coherer._record.system_topics import SYSTEM_GROUP_PREFIX
+from coherer.admin import Broker, Group, Member, Partition, Topic
 from coherer.errors import CohererError, RefusedError
-from coherer.rocketmq import BrokerState as RocketBroker
-from coherer.rocketmq import GroupState as RocketGroup
-from coherer.rocketmq import PartitionState as RocketPartition
-from coherer.tubemq import BrokerState as TubeBroker
-from coherer.tubemq import GroupState as TubeGroup
-from coherer.tubemq import PartitionState as TubePartition
 
 PARALLEL: Final = 16
 """The number of concurrent requests."""
 
-_DISK: Final = re.compile(r"Total\s*:\s*([\d.]+)\s*(\w+),\s*Free\s*:\s*([\d.]+)\s*(\w+)")
 _BROKER_PORTS: Final = frozenset({"TubeMQ broker", "TubeMQ broker, TLS"})
-_UNITS: Final = {"B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50, "E": 2**60}
-
-
-class Broker(msgspec.Struct, frozen=True):
-    """A broker.
-
-    Args:
-        name: RocketMQ's name, which a master and its slaves share; TubeMQ's id.
-        id: RocketMQ: 0 is the master; TubeMQ: its id.
-        address: `host:port` for clients.
-        role: `master`, `slave`, or `broker` over TubeMQ.
-        status: `running`, `silent` if it does not answer, or `stopped` if the master of TubeMQ says
-            so.
-        writable: whether it accepts messages.
-        readable: whether it can be read.
-        managed: TubeMQ: the status that administrators set, `online` for example.
-        cluster: RocketMQ: its cluster.
-        version: the release of its software.
-        in_per_s: messages stored per second.
-        out_per_s: messages delivered per second.
-        disk_used: the used part of the disk, from 0 to 1.
-        disk_bytes: the size of the disk.
-        disk_free_bytes: the free space on the disk.
-        started_ms: when it was started, ms since 1970.
-        reported: further values that the broker reports.
-    """
-
-    name: str
-    id: int
-    address: str
-    role: Literal["master", "slave", "broker"]
-    status: Literal["running", "silent", "stopped"] | None
-    writable: bool | None = None
-    readable: bool | None = None
-    managed: str | None = None
-    cluster: str | None = None
-    version: str | None = None
-    in_per_s: float | None = None
-    out_per_s: float | None = None
-    disk_used: float | None = None
-    disk_bytes: int | None = None
-    disk_free_bytes: int | None = None
-    started_ms: int | None = None
-    reported: Mapping[str, str] = {}
-
-
-class Topic(msgspec.Struct, frozen=True):
-    """A topic.
-
-    Args:
-        name: its name.
-        partitions: the number of partitions on all brokers.
-        brokers: the number of partitions by broker.
-        writable: whether any broker accepts messages.
-        readable: whether it can be read from any broker.
-    """
-
-    name: str
-    partitions: int
-    brokers: Mapping[str, int]
-    writable: bool
-    readable: bool
-
-
-class Partition(msgspec.Struct, frozen=True):
-    """A partition of a topic; in the record of a group also the group's position in it.
-
-    Args:
-        topic: its topic.
-        broker: its broker.
-        partition: its number.
-        min_offset: the offset of the oldest message.
-        max_offset: the offset of the next message.
-        newest_ms: RocketMQ: when the newest message was stored, ms since 1970; in the record of a
-            group, when the last message that the group has consumed was stored.
-        committed: the group's offset.
-        lag: how many messages the group is behind.
-        owner: TubeMQ: the member that reads it now.
-    """
-
-    topic: str
-    broker: str
-    partition: int
-    min_offset: int | None
-    max_offset: int | None
-    newest_ms: int | None = None
-    committed: int | None = None
-    lag: int | None = None
-    owner: str | None = None
-
-    @property
-    def key(self) -> str:
-        """The text form of the command line: `broker:topic:partition`."""
-        return f"{self.broker}:{self.topic}:{self.partition}"
-
-    @property
-    def messages(self) -> int | None:
-        """The number of offsets it holds; for Java's TubeMQ brokers these are bytes of an index."""
-        if self.min_offset is None or self.max_offset is None:
-            return None
-        return max(self.max_offset - self.min_offset, 0)
 
 
 class TopicDetails(msgspec.Struct, frozen=True):
@@ -155,54 +46,6 @@ class TopicDetails(msgspec.Struct, frozen=True):
     readers: tuple[str, ...]
     writers: tuple[str, ...] | None
     config: Mapping[str, Mapping[str, str]]
-
-
-class Client(msgspec.Struct, frozen=True):
-    """A connected client.
-
-    Args:
-        id: its client id, or TubeMQ's consumer id.
-        role: what it does.
-        group: its group.
-        address: its address as seen by a server.
-        language: the language of its library.
-        version: the version of its library.
-        heartbeat_ms: how long ago its last heartbeat came, in ms.
-    """
-
-    id: str
-    role: Literal["consumer", "producer"]
-    group: str
-    address: str | None = None
-    language: str | None = None
-    version: str | None = None
-    heartbeat_ms: int | None = None
-
-
-class Group(msgspec.Struct, frozen=True):
-    """A consumer group.
-
-    Args:
-        name: its name.
-        topics: the topics that it consumes or has offsets in.
-        members: the connected members.
-        partitions: its position in every partition.
-        lag: the number of messages that it has not acknowledged.
-        no_lag: why the lag is unknown; None if it is known.
-        model: RocketMQ: `CLUSTERING` or `BROADCASTING`, if it has members.
-        silent: brokers that did not answer.
-        subscriptions: RocketMQ: the filter by topic, if it has members.
-    """
-
-    name: str
-    topics: tuple[str, ...]
-    members: tuple[Client, ...]
-    partitions: tuple[Partition, ...]
-    lag: int | None
-    no_lag: str | None
-    model: str | None = None
-    silent: tuple[str, ...] = ()
-    subscriptions: Mapping[str, str] | None = None
 
 
 class Account(msgspec.Struct, frozen=True):
@@ -240,9 +83,7 @@ async def brokers(cluster: Cluster) -> list[Broker]:
 
 async def broker_list(cluster: Cluster, node: NodeStatus | None) -> list[Broker]:
     """The brokers, with what the status of a node says about its own one."""
-    if isinstance(cluster, RocketCluster):
-        return [_rocket_broker(one) for one in await cluster.admin.brokers()]
-    return _with_own([_tube_broker(one) for one in await cluster.admin.brokers()], node)
+    return _with_own(await cluster.admin.brokers(), node)
 
 
 async def node_status(cluster: Cluster) -> NodeStatus | None:
@@ -278,115 +119,7 @@ def _with_own(found: Sequence[Broker], node: NodeStatus | None) -> list[Broker]:
     return [known if one is own[0] else one for one in found]
 
 
-def _tube_broker(state: TubeBroker) -> Broker:
-    statuses: Mapping[bool | None, Literal["running", "stopped"] | None] = {
-        True: "running",
-        False: "stopped",
-        None: None,
-    }
-    return Broker(
-        name=str(state.id),
-        id=state.id,
-        address=f"{state.host}:{state.port}",
-        role="broker",
-        status=statuses[state.running],
-        writable=state.writable,
-        readable=state.readable,
-        managed=state.managed or None,
-        version=state.version or None,
-    )
-
-
-def _rocket_broker(state: RocketBroker) -> Broker:
-    known = state.runtime
-    answered = bool(known)
-    total, free = _disk(known.get("commitLogDirCapacity", ""))
-    return Broker(
-        name=state.name,
-        id=state.id,
-        address=state.address,
-        role="slave" if state.id else "master",
-        status="running" if answered else "silent",
-        cluster=state.cluster or None,
-        version=state.version or None,
-        in_per_s=state.put_per_s if answered else None,
-        out_per_s=state.get_per_s if answered else None,
-        disk_used=_ratio(known.get("commitLogDiskRatio", "")),
-        disk_bytes=total,
-        disk_free_bytes=free,
-        started_ms=_number(known.get("bootTimestamp", "")),
-        reported=known,
-    )
-
-
-def _disk(words: str) -> tuple[int | None, int | None]:
-    """The size of a disk and what is free, in bytes.
-
-    >>> _disk("Total : 100.0 GiB, Free : 512 MiB."), _disk("")
-    ((107374182400, 536870912), (None, None))
-    """
-    found = _DISK.search(words)
-    if found is None:
-        return None, None
-    total, total_unit, free, free_unit = found.groups()
-    return _bytes(total, total_unit), _bytes(free, free_unit)
-
-
-def _bytes(number: str, unit: str) -> int | None:
-    factor = _UNITS.get(unit[0].upper())
-    return None if factor is None else int(float(number) * factor)
-
-
-def _ratio(words: str) -> float | None:
-    """Parse a share of 1; None for an unknown one, which brokers report as a negative number."""
-    try:
-        value = float(words)
-    except ValueError:
-        return None
-    return value if 0 <= value <= 1 else None
-
-
-def _number(words: str) -> int | None:
-    return int(words) if words.isdecimal() else None
-
-
 # -- topics
-
-
-async def topics(cluster: Cluster, *names: str, system: bool = False) -> list[Topic]:
-    """The topics, sorted by name.
-
-    Args:
-        cluster: the cluster.
-        names: only these topics; those that do not exist are left out.
-        system: include system topics.
-    """
-    if isinstance(cluster, RocketCluster):
-        found = await cluster.admin.topics(*names, system=system)
-        return [
-            Topic(one.name, one.partitions, one.brokers, one.writable, one.readable)
-            for one in found
-        ]
-    states = await cluster.admin.topics(*names)
-    return [
-        Topic(
-            one.name,
-            one.count,
-            {str(broker): len(numbers) for broker, numbers in one.partitions.items()},
-            one.writable,
-            one.readable,
-        )
-        for one in states
-        if system or not one.name.startswith("__")
-    ]
-
-
-async def topic_names(cluster: Cluster, *, system: bool = False) -> list[str]:
-    """Return the names of the topics, sorted: one request, however many there are."""
-    if isinstance(cluster, RocketCluster):
-        return await cluster.admin.topic_names(system=system)
-    found = await cluster.admin.topic_names()
-    return [name for name in found if system or not name.startswith("__")]
 
 
 async def topic(cluster: Cluster, name: str) -> TopicDetails | None:
@@ -395,10 +128,10 @@ async def topic(cluster: Cluster, name: str) -> TopicDetails | None:
     Raises:
         UnavailableError: a server does not answer.
     """
-    found = next((one for one in await topics(cluster, name) if one.name == name), None)
+    found = next((one for one in await cluster.admin.topics(name) if one.name == name), None)
     if found is None:
         return None
-    partitions = tuple(map(_partition, await cluster.admin.partitions(name)))
+    partitions = tuple(await cluster.admin.partitions(name))
     if isinstance(cluster, TubeCluster):
         groups_found = await cluster.admin.groups()
         readers = tuple(sorted(one.name for one in groups_found if name in one.topics))
@@ -457,42 +190,12 @@ async def _configs(cluster: RocketCluster, found: Topic) -> dict[str, dict[str, 
     return configs
 
 
-def _partition(state: RocketPartition | TubePartition) -> Partition:
-    rocket = state if isinstance(state, RocketPartition) else None
-    return Partition(
-        topic=state.topic,
-        broker=str(state.broker),
-        partition=state.partition,
-        min_offset=state.min_offset,
-        max_offset=state.max_offset,
-        newest_ms=(rocket.last_ms or None) if rocket else None,
-        committed=state.committed,
-        lag=state.lag,
-        owner=None if isinstance(state, RocketPartition) else state.owner,
-    )
-
-
 # -- groups and clients
-
-
-async def groups(cluster: Cluster, *names: str) -> list[Group]:
-    """Return the consumer groups, sorted by name; with names, only these groups.
-
-    The subscriptions are not looked up; `group` does that.
-    """
-    found = await cluster.admin.groups(*names)
-    return [group_of(one) for one in found]
-
-
-async def group_names(cluster: Cluster) -> list[str]:
-    """The names of the consumer groups, sorted, without RocketMQ's own."""
-    names = await cluster.admin.group_names()
-    return [name for name in names if not name.startswith(SYSTEM_GROUP_PREFIX)]
 
 
 async def group(cluster: Cluster, name: str) -> Group | None:
     """Return a group; None if it does not exist, or has consumed nothing yet."""
-    found = await groups(cluster, name)
+    found = await cluster.admin.groups(name)
     if not found or not (found[0].members or found[0].partitions or found[0].silent):
         return None
     if isinstance(cluster, TubeCluster):
@@ -506,59 +209,18 @@ async def group(cluster: Cluster, name: str) -> Group | None:
     return msgspec.structs.replace(found[0], subscriptions=subscriptions)
 
 
-def group_of(state: RocketGroup | TubeGroup) -> Group:
-    """The record of a group for both protocols."""
-    return Group(
-        name=state.name,
-        topics=state.topics,
-        members=tuple(_member(state, number) for number in range(len(state.members))),
-        partitions=tuple(map(_partition, state.partitions)),
-        lag=state.lag,
-        no_lag=state.no_lag,
-        model=state.model if isinstance(state, RocketGroup) else None,
-        silent=tuple(map(str, state.silent)),
-    )
-
-
-def _member(state: RocketGroup | TubeGroup, number: int) -> Client:
-    if isinstance(state, TubeGroup):
-        tube = state.members[number]
-        return Client(tube.id, "consumer", state.name, tube.address)
-    rocket = state.members[number]
-    return Client(
-        rocket.id,
-        "consumer",
-        state.name,
-        rocket.address,
-        rocket.language,
-        version_name(rocket.version),
-        rocket.heartbeat_ms,
-    )
-
-
-def version_name(number: int) -> str | None:
-    """The name of a RocketMQ release; None for 0.
-
-    >>> version_name(399), version_name(0)
-    ('V4_9_3', None)
-    """
-    from coherer._wire.rocketmq.codes import version_name as name_of
-
-    return name_of(number) if number else None
-
-
-async def clients(cluster: Cluster, *, producer_groups: Sequence[str] = ()) -> list[Client]:
+async def clients(cluster: Cluster, *, producer_groups: Sequence[str] = ()) -> list[Member]:
     """The connected clients, sorted by role, group and id.
 
     Args:
         cluster: the cluster.
         producer_groups: RocketMQ: the producer groups to look up. Brokers of 4.9 do not list them.
     """
-    found = [member for one in await groups(cluster) for member in one.members]
+    found = [member for one in await cluster.admin.groups() for member in one.members]
     if isinstance(cluster, RocketCluster):
         limit = asyncio.Semaphore(PARALLEL)
 
-        async def ask(name: str) -> list[Client]:
+        async def ask(name: str) -> list[Member]:
             async with limit:
                 return await _producers(cluster, name)
 
@@ -567,15 +229,11 @@ async def clients(cluster: Cluster, *, producer_groups: Sequence[str] = ()) -> l
     return sorted(found, key=lambda one: (one.role, one.group, one.id))
 
 
-async def _producers(cluster: RocketCluster, name: str) -> list[Client]:
+async def _producers(cluster: RocketCluster, name: str) -> list[Member]:
     try:
-        found = await cluster.admin.producers(name)
+        return await cluster.admin.producers(name)
     except RefusedError:  # the broker does not know the group
         return []
-    return [
-        Client(one.id, "producer", name, one.address, one.language, version_name(one.version))
-        for one in found
-    ]
 
 
 # -- accounts

@@ -20,8 +20,9 @@ from coherer._record import properties as text
 from coherer._record.ids import decode_offset_id
 from coherer._wire.rocketmq import names
 from coherer._wire.rocketmq.codes import ResponseCode
+from coherer.admin import Partition
 from coherer.errors import RefusedError, UsageError
-from coherer.rocketmq import PartitionState, Queue, StoredMessage
+from coherer.rocketmq import Queue, StoredMessage
 
 CHUNK: Final = 64
 """The number of messages of a queue that are read at once."""
@@ -273,11 +274,11 @@ async def queue_of_existing(cluster: Cluster, group: str) -> DeadLetterQueue | N
     return found
 
 
-async def _part(cluster: RocketCluster, state: PartitionState) -> DeadLetterPart:
+async def _part(cluster: RocketCluster, state: Partition) -> DeadLetterPart:
     low, high = max(state.min_offset or 0, 0), max(state.max_offset or 0, 0)
     high = max(low, high)
     oldest_ms = await cluster.admin.oldest_ms(state.queue) if high > low else None
-    newest_ms = (state.last_ms or None) if high > low else None
+    newest_ms = state.newest_ms if high > low else None
     return DeadLetterPart(state.broker, state.partition, low, high, oldest_ms, newest_ms)
 
 

@@ -14,11 +14,11 @@ from typing import Final
 import msgspec
 
 from coherer._administration.access import Cluster, RocketCluster
-from coherer._administration.cluster import Client
 from coherer._client.rocketmq.consuming.subscription_check import described
 from coherer._common.consumer_problems import different_topics, silent_consumer
 from coherer._common.node_status import NodeStatus, StatusWarning
 from coherer._wire.rocketmq.codes import ResponseCode
+from coherer.admin import Member
 from coherer.errors import CohererError, RefusedError, RequestTimeoutError
 
 ANSWER_S: Final = 3.0
@@ -46,7 +46,7 @@ class MemberHealth(msgspec.Struct, frozen=True):
         reads: RocketMQ: the keys of the queues that it reads now.
     """
 
-    client: Client
+    client: Member
     answers: bool | None
     silent_ms: int | None = None
     topics: str | None = None
@@ -54,7 +54,7 @@ class MemberHealth(msgspec.Struct, frozen=True):
 
 
 async def check(
-    cluster: Cluster, members: Sequence[Client], node: NodeStatus | None = None
+    cluster: Cluster, members: Sequence[Member], node: NodeStatus | None = None
 ) -> list[MemberHealth]:
     """Find out which members answer.
 
@@ -67,7 +67,7 @@ async def check(
         return _seen_by(node, members)
     turns = asyncio.Semaphore(AT_ONCE)
 
-    async def ask(one: Client) -> MemberHealth:
+    async def ask(one: Member) -> MemberHealth:
         async with turns:
             return await _asked(cluster, one)
 
@@ -75,7 +75,7 @@ async def check(
     return [*asked, *(MemberHealth(one, None) for one in members[ASKED_MAX:])]
 
 
-def _seen_by(node: NodeStatus | None, members: Sequence[Client]) -> list[MemberHealth]:
+def _seen_by(node: NodeStatus | None, members: Sequence[Member]) -> list[MemberHealth]:
     if node is None:
         return [MemberHealth(one, None) for one in members]
     silent: Mapping[tuple[str, str], int] = {
@@ -87,7 +87,7 @@ def _seen_by(node: NodeStatus | None, members: Sequence[Client]) -> list[MemberH
     ]
 
 
-async def _asked(cluster: RocketCluster, one: Client) -> MemberHealth:
+async def _asked(cluster: RocketCluster, one: Member) -> MemberHealth:
     silent = MemberHealth(one, answers=False, silent_ms=one.heartbeat_ms)
     if one.heartbeat_ms is not None and one.heartbeat_ms > LATE_MS:
         return silent

@@ -13,16 +13,9 @@ import msgspec
 
 from coherer._administration import members as member_health
 from coherer._administration.access import Cluster, RocketCluster
-from coherer._administration.cluster import (
-    Broker,
-    Group,
-    broker_list,
-    group_names,
-    groups,
-    node_status,
-    topic_names,
-)
+from coherer._administration.cluster import broker_list, node_status
 from coherer._common.node_status import NodeStatus, StatusWarning
+from coherer.admin import Broker, Group
 
 BEHIND_MAX: Final = 10
 """The number of groups that an overview shows."""
@@ -94,9 +87,9 @@ async def overview(
     """
     node = await node_status(cluster)
     brokers = await broker_list(cluster, node)
-    topics = await topic_names(cluster) if topics is None else topics
-    listed = await group_names(cluster) if listed is None else listed
-    found = await groups(cluster, *names) if names or listed else []
+    topics = await cluster.admin.topic_names() if topics is None else topics
+    listed = await cluster.admin.group_names() if listed is None else listed
+    found = await cluster.admin.groups(*names) if names or listed else []
     known = [one for one in found if one.name in listed]
     behind = await most_behind(cluster, known)
     return Overview(

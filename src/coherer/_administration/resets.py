@@ -10,10 +10,8 @@ import msgspec
 
 if TYPE_CHECKING:
     from coherer._administration.access import Cluster
-    from coherer.rocketmq import PartitionState as RocketPartition
-    from coherer.tubemq import PartitionState as TubePartition
+    from coherer.admin import Partition
 
-AnyPartition: TypeAlias = "RocketPartition | TubePartition"
 Target: TypeAlias = Literal["earliest", "latest"] | datetime | int
 """An end of the partitions, a time of storing, or an offset for every partition."""
 
@@ -41,9 +39,9 @@ class Move(msgspec.Struct, frozen=True):
 
 async def planned(
     cluster: Cluster,
-    positions: Iterable[AnyPartition],
+    positions: Iterable[Partition],
     topic: str,
-    partitions: Iterable[AnyPartition],
+    partitions: Iterable[Partition],
     target: Target,
 ) -> list[Move]:
     """What a reset would do.
@@ -63,7 +61,7 @@ async def planned(
     for one in partitions:
         low, high = one.min_offset, one.max_offset
         if isinstance(target, datetime):
-            new = since.get((str(one.broker), one.partition))
+            new = since.get((one.broker, one.partition))
         elif isinstance(target, int):
             new = None if low is None or high is None else min(max(target, low), high)
         else:

@@ -20,10 +20,9 @@ from coherer._administration.messages import Found
 from coherer._wire.rocketmq import names
 from coherer._wire.rocketmq.bodies import SubscriptionData
 from coherer._wire.rocketmq.codes import ResponseCode
+from coherer.admin import Partition
 from coherer.errors import RefusedError
-from coherer.rocketmq import PartitionState as RocketPartition
 from coherer.rocketmq import StoredMessage
-from coherer.tubemq import PartitionState as TubePartition
 
 FIELD: Final = "\x01"
 RECORD: Final = "\x02"
@@ -287,7 +286,7 @@ async def _copies(cluster: RocketCluster, topic: str, unique_id: str) -> list[St
         raise
 
 
-def _committed(partitions: Sequence[RocketPartition | TubePartition], message: Found) -> int | None:
+def _committed(partitions: Sequence[Partition], message: Found) -> int | None:
     """The committed offset in the partition of a message."""
     place = (message.topic, message.broker, message.partition)
     found = (one for one in partitions if (one.topic, str(one.broker), one.partition) == place)

@@ -41,6 +41,9 @@ HISTORY_TOPIC: Final = "__offset_history__"
 """The topic to which TubeMQ's Java brokers write the offsets of groups. TubeMQ's masters put it on
 every broker. RocketMQ's name servers are not told of it, because no client can use it."""
 
+TUBEMQ_PREFIX: Final = "__"
+"""Begins the names of TubeMQ's own topics."""
+
 SYSTEM_TOPICS: Final = (
     AUTO_CREATE_TOPIC,
     SCHEDULE_TOPIC,
@@ -83,6 +86,19 @@ def is_system_topic(topic: str) -> bool:
     (True, True, False)
     """
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_internal_topic(topic: str) -> bool:
+    """Tell whether a topic is not the users' own, so that lists leave it out.
+
+    >>> [is_internal_topic(topic) for topic in ("TBW102", "%DLQ%g", "a_REPLY_TOPIC", "__x", "x")]
+    [True, True, True, True, False]
+    """
+    return (
+        is_system_topic(topic)
+        or topic.startswith((RETRY_PREFIX, DLQ_PREFIX, TUBEMQ_PREFIX))
+        or topic.endswith(REPLY_TOPIC_SUFFIX)
+    )
 
 
 DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"

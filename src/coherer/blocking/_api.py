@@ -29,7 +29,8 @@ from coherer import limits
 from coherer._api import ConnectKeywords, Start, Topics
 from coherer._client.engine.options import parse_url, url_of
 from coherer._client.engine.sender import Outcome, SendReport
-from coherer._views import AnyMessage, GroupState, PartitionState, TopicState
+from coherer._views import AnyMessage
+from coherer.admin import Group, Partition, Topic
 from coherer.blocking._portal import FutureReceipt
 from coherer.message import Message, Receipt
 
@@ -45,8 +46,13 @@ class Admin(Protocol):
     Methods raise `UnavailableError` when no server answers, and `RefusedError` when one refuses.
     """
 
-    def topics(self, *names: str) -> Sequence[TopicState]:
-        """List topics in order of their names; with names, only those."""
+    def topics(self, *names: str, system: bool = False) -> list[Topic]:
+        """List topics in order of their names; with names, only those.
+
+        Args:
+            names: names of topics; without names, all topics.
+            system: include topics that are not the users' own, such as dead letters.
+        """
         ...
 
     def create_topic(
@@ -67,7 +73,7 @@ class Admin(Protocol):
         """
         ...
 
-    def wait_usable(self, name: str, *, timeout_ms: int) -> TopicState:
+    def wait_usable(self, name: str, *, timeout_ms: int) -> Topic:
         """Wait until a topic can be written and read.
 
         Raises:
@@ -83,7 +89,7 @@ class Admin(Protocol):
         """
         ...
 
-    def partitions(self, topic: str) -> Sequence[PartitionState]:
+    def partitions(self, topic: str) -> list[Partition]:
         """List the partitions or queues of a topic.
 
         Raises:
@@ -91,8 +97,13 @@ class Admin(Protocol):
         """
         ...
 
-    def groups(self, *names: str) -> Sequence[GroupState]:
-        """List consumer groups in order of their names; with names, only those."""
+    def groups(self, *names: str, system: bool = False) -> list[Group]:
+        """List consumer groups in order of their names; with names, only those.
+
+        Args:
+            names: names of groups; without names, all groups.
+            system: include RocketMQ's own groups.
+        """
         ...
 
     def delete_group(self, name: str) -> None:

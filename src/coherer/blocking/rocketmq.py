@@ -19,13 +19,15 @@ from datetime import datetime, timedelta
 from functools import partial
 from itertools import count, repeat
 from types import TracebackType
-from typing import Any, Final, Literal, Self, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, Unpack, cast, overload
 
+from coherer import admin
 from coherer import rocketmq as aio
 from coherer._client.rocketmq.consuming.consumer import POLL_MS
 from coherer._client.rocketmq.consuming.received import DEAD
 from coherer._client.rocketmq.producing.sender import delivery_time
 from coherer._client.rocketmq.routing import READ, WRITE
+from coherer._common.renamed import renamed
 from coherer.blocking._portal import (
     ClientFacade,
     ConsumerFacade,
@@ -40,7 +42,6 @@ from coherer.errors import CohererError
 from coherer.rocketmq import (
     AclConfig,
     BrokerData,
-    BrokerState,
     BrokerStats,
     Check,
     ClientMetrics,
@@ -53,12 +54,10 @@ from coherer.rocketmq import (
     ConsumerOptions,
     Edge,
     FaultRules,
-    GroupState,
     HalfMessages,
     Key,
     Kind,
     Listener,
-    MemberState,
     Message,
     MessageBatch,
     Model,
@@ -66,7 +65,6 @@ from coherer.rocketmq import (
     Offsets,
     Outcome,
     PackedMessages,
-    PartitionState,
     PlainAccessConfig,
     ProducerKeywords,
     ProducerOptions,
@@ -90,7 +88,6 @@ from coherer.rocketmq import (
     TlsOptions,
     TopicConfig,
     Topics,
-    TopicState,
     Verdict,
     average,
     by_circle,
@@ -104,7 +101,6 @@ __all__ = [
     "AclConfig",
     "Admin",
     "BrokerData",
-    "BrokerState",
     "BrokerStats",
     "Check",
     "Client",
@@ -119,12 +115,10 @@ __all__ = [
     "ConsumerOptions",
     "Edge",
     "FaultRules",
-    "GroupState",
     "HalfMessages",
     "Key",
     "Kind",
     "Listener",
-    "MemberState",
     "Message",
     "MessageBatch",
     "Model",
@@ -132,7 +126,6 @@ __all__ = [
     "Offsets",
     "Outcome",
     "PackedMessages",
-    "PartitionState",
     "PlainAccessConfig",
     "Producer",
     "ProducerKeywords",
@@ -160,7 +153,6 @@ __all__ = [
     "Telemetry",
     "TlsOptions",
     "TopicConfig",
-    "TopicState",
     "Topics",
     "Transaction",
     "Verdict",
@@ -1295,14 +1287,14 @@ class Admin(Facade[aio.Admin]):
     refuses.
     """
 
-    def topics(self, *names_wanted: str, system: bool = False) -> list[TopicState]:
+    def topics(self, *names: str, system: bool = False) -> list[admin.Topic]:
         """The topics, sorted by name.
 
         Args:
-            names_wanted: names of topics; without names, all topics.
+            names: names of topics; without names, all topics.
             system: include RocketMQ's own topics: retry topics, dead letters and others.
         """
-        return self._portal.call(lambda: self._inner.topics(*names_wanted, system=system))
+        return self._portal.call(lambda: self._inner.topics(*names, system=system))
 
     def topic_names(self, *, system: bool = False) -> list[str]:
         """The names of the topics, sorted: one request, however many there are.
@@ -1376,7 +1368,7 @@ class Admin(Facade[aio.Admin]):
             )
         )
 
-    def wait_usable(self, name: str, *, timeout_ms: int) -> TopicState:
+    def wait_usable(self, name: str, *, timeout_ms: int) -> admin.Topic:
         """Wait until the name servers have the route of a topic.
 
         Raises:
@@ -1392,7 +1384,7 @@ class Admin(Facade[aio.Admin]):
         """
         self._portal.call(lambda: self._inner.delete_topic(name))
 
-    def partitions(self, topic: str) -> list[PartitionState]:
+    def partitions(self, topic: str) -> list[admin.Partition]:
         """The queues of a topic and their offsets.
 
         Raises:
@@ -1425,19 +1417,24 @@ class Admin(Facade[aio.Admin]):
         """When the oldest message of a queue was stored, ms since 1970; None if it has none."""
         return self._portal.call(lambda: self._inner.oldest_ms(queue))
 
-    def groups(self, *names_wanted: str) -> list[GroupState]:
+    def groups(self, *names: str, system: bool = False) -> list[admin.Group]:
         """The consumer groups, sorted by name.
 
         A group exists if a broker has a configuration of it.
 
         Args:
-            names_wanted: names of groups; without names, all groups except RocketMQ's own.
+            names: names of groups; without names, all groups.
+            system: include RocketMQ's own groups.
         """
-        return self._portal.call(lambda: self._inner.groups(*names_wanted))
+        return self._portal.call(lambda: self._inner.groups(*names, system=system))
 
-    def group_names(self) -> list[str]:
-        """The names of all groups except RocketMQ's own, sorted: one request to each master."""
-        return self._portal.call(self._inner.group_names)
+    def group_names(self, *, system: bool = False) -> list[str]:
+        """The names of the consumer groups, sorted: one request to each master.
+
+        Args:
+            system: include RocketMQ's own groups.
+        """
+        return self._portal.call(lambda: self._inner.group_names(system=system))
 
     def create_group(
         self, name: str, brokers: Iterable[str] | None = None, *, max_retries: int = 16
@@ -1628,11 +1625,11 @@ class Admin(Facade[aio.Admin]):
         """All registered brokers and clusters."""
         return self._portal.call(self._inner.cluster)
 
-    def brokers(self, *, runtime: bool = True) -> list[BrokerState]:
+    def brokers(self, *, runtime: bool = True) -> list[admin.Broker]:
         """The registered brokers, sorted by name and id.
 
         Args:
-            runtime: ask each broker for its state; one that does not answer has no version.
+            runtime: ask each broker for its state; without it, `status` and the figures are None.
         """
         return self._portal.call(lambda: self._inner.brokers(runtime=runtime))
 
@@ -1764,7 +1761,7 @@ class Admin(Facade[aio.Admin]):
         """The settings of all topics of a master, by topic."""
         return self._portal.call(lambda: self._inner.topic_configs(broker))
 
-    def producers(self, group: str) -> list[MemberState]:
+    def producers(self, group: str) -> list[admin.Member]:
         """The connected producers of a group.
 
         Raises:
@@ -1812,3 +1809,9 @@ class Admin(Facade[aio.Admin]):
     def clean(self, broker: str) -> None:
         """Have a master delete expired index files and unused topics."""
         self._portal.call(lambda: self._inner.clean(broker))
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        return renamed(__name__, name)

@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable, Collection, Generator, Iterable
 from concurrent.futures import Future
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
-from coherer import limits
+from coherer import admin, limits
 from coherer import tubemq as aio
+from coherer._common.renamed import renamed
 from coherer.blocking._portal import (
     ClientFacade,
     ConsumerFacade,
@@ -24,7 +25,6 @@ from coherer.errors import CohererError
 from coherer.tubemq import (
     Bound,
     BrokerInfo,
-    BrokerState,
     ClientMetrics,
     ClientOptions,
     ConnectKeywords,
@@ -32,18 +32,15 @@ from coherer.tubemq import (
     ConsumerOptions,
     DiskStatus,
     GroupLag,
-    GroupState,
     LimitStatus,
     Listener,
     ListenerStatus,
-    MemberState,
     Message,
     MessageBatch,
     NodeStatus,
     Outcome,
     PackedMessages,
     Partition,
-    PartitionState,
     Progress,
     QualityRules,
     Rate,
@@ -56,14 +53,12 @@ from coherer.tubemq import (
     StatusWarning,
     TlsOptions,
     Topics,
-    TopicState,
 )
 
 __all__ = [
     "Admin",
     "Bound",
     "BrokerInfo",
-    "BrokerState",
     "Client",
     "ClientMetrics",
     "ClientOptions",
@@ -73,18 +68,15 @@ __all__ = [
     "ConsumerOptions",
     "DiskStatus",
     "GroupLag",
-    "GroupState",
     "LimitStatus",
     "Listener",
     "ListenerStatus",
-    "MemberState",
     "Message",
     "MessageBatch",
     "NodeStatus",
     "Outcome",
     "PackedMessages",
     "Partition",
-    "PartitionState",
     "Producer",
     "Progress",
     "QualityRules",
@@ -99,7 +91,6 @@ __all__ = [
     "Start",
     "StatusWarning",
     "TlsOptions",
-    "TopicState",
     "Topics",
     "connect",
 ]
@@ -716,19 +707,28 @@ class Admin(Facade[aio.Admin]):
     `UsageError` when the server does not belong to the cluster; then nothing was changed.
     """
 
-    def topics(self, *names: str) -> list[TopicState]:
-        """The topics, sorted by name; with names, only these topics."""
-        return self._portal.call(lambda: self._inner.topics(*names))
+    def topics(self, *names: str, system: bool = False) -> list[admin.Topic]:
+        """The topics, sorted by name.
 
-    def topic_names(self) -> list[str]:
-        """The names of the topics, sorted: one request, however many there are."""
-        return self._portal.call(self._inner.topic_names)
+        Args:
+            names: names of topics; without names, all topics.
+            system: include TubeMQ's own topics, if no names are given.
+        """
+        return self._portal.call(lambda: self._inner.topics(*names, system=system))
+
+    def topic_names(self, *, system: bool = False) -> list[str]:
+        """The names of the topics, sorted: one request, however many there are.
+
+        Args:
+            system: include TubeMQ's own topics.
+        """
+        return self._portal.call(lambda: self._inner.topic_names(system=system))
 
     def create_topic(
         self,
         name: str,
         partitions: int,
-        brokers: Iterable[int] | None = None,
+        brokers: Iterable[str | int] | None = None,
         *,
         exist_ok: bool = False,
         wait_ms: int = 0,
@@ -738,7 +738,7 @@ class Admin(Facade[aio.Admin]):
         Args:
             name: a letter, then letters, digits, `_` and `-`.
             partitions: the number of partitions on each broker.
-            brokers: ids of brokers; all that are online when None.
+            brokers: names of brokers; all that are online when None.
             exist_ok: do not raise if a broker already has the topic.
             wait_ms: how long to wait until producers can use it. Coherer's nodes need milliseconds,
                 Java's brokers 41 seconds, and up to 90 if another change was made just before.
@@ -761,7 +761,7 @@ class Admin(Facade[aio.Admin]):
         partitions: int | None = None,
         writable: bool | None = None,
         readable: bool | None = None,
-        brokers: Iterable[int] | None = None,
+        brokers: Iterable[str | int] | None = None,
     ) -> None:
         """Change a topic. Settings that are None stay unchanged.
 
@@ -775,10 +775,11 @@ class Admin(Facade[aio.Admin]):
                 messages of a removed partition could no longer be read.
             writable: whether producers can send to it.
             readable: whether consumers can read it.
-            brokers: ids of brokers; None for all that have the topic.
+            brokers: names of brokers; None for all that have the topic.
 
         Raises:
-            UsageError: all settings are None, or partitions would be removed.
+            UsageError: a broker's name is not a number, all settings are None, or partitions would
+                be removed.
             RefusedError: the topic does not exist.
             UnavailableError: a broker does not have it.
         """
@@ -788,8 +789,8 @@ class Admin(Facade[aio.Admin]):
             )
         )
 
-    def wait_usable(self, name: str, *, timeout_ms: int) -> TopicState:
-        """Wait until producers and consumers can use a topic; returns its state.
+    def wait_usable(self, name: str, *, timeout_ms: int) -> admin.Topic:
+        """Wait until producers and consumers can use a topic; returns it.
 
         Raises:
             RequestTimeoutError: it cannot be used within `timeout_ms`.
@@ -804,7 +805,7 @@ class Admin(Facade[aio.Admin]):
         """
         self._portal.call(lambda: self._inner.delete_topic(name))
 
-    def brokers(self) -> list[BrokerState]:
+    def brokers(self) -> list[admin.Broker]:
         """The brokers that the master knows, sorted by id."""
         return self._portal.call(self._inner.brokers)
 
@@ -816,7 +817,7 @@ class Admin(Facade[aio.Admin]):
         """
         return self._portal.call(self._inner.node_status)
 
-    def partitions(self, topic: str) -> list[PartitionState]:
+    def partitions(self, topic: str) -> list[admin.Partition]:
         """The partitions of a topic, and their offsets.
 
         Raises:
@@ -824,24 +825,32 @@ class Admin(Facade[aio.Admin]):
         """
         return self._portal.call(lambda: self._inner.partitions(topic))
 
-    def partitions_of(self, topics: Collection[str]) -> dict[str, list[PartitionState]]:
+    def partitions_of(self, topics: Collection[str]) -> dict[str, list[admin.Partition]]:
         """The partitions of several topics, with one request to each server.
 
         Topics that do not exist are left out.
         """
         return self._portal.call(lambda: self._inner.partitions_of(topics))
 
-    def group_names(self) -> list[str]:
-        """The names of the consumer groups, sorted: few requests, however many there are."""
-        return self._portal.call(self._inner.group_names)
+    def group_names(self, *, system: bool = False) -> list[str]:
+        """The names of the consumer groups, sorted: few requests, however many there are.
 
-    def groups(self, *names: str) -> list[GroupState]:
-        """The consumer groups, sorted by name; with names, only these groups.
+        Args:
+            system: include RocketMQ's own groups, which a node lists here, too.
+        """
+        return self._portal.call(lambda: self._inner.group_names(system=system))
+
+    def groups(self, *names: str, system: bool = False) -> list[admin.Group]:
+        """The consumer groups, sorted by name.
 
         A group exists if it has members now, or offsets on a broker. Groups that only serve a
         reader of Coherer are left out, unless they are named.
+
+        Args:
+            names: names of groups; without names, all groups.
+            system: include RocketMQ's own groups, which a node lists here, too.
         """
-        return self._portal.call(lambda: self._inner.groups(*names))
+        return self._portal.call(lambda: self._inner.groups(*names, system=system))
 
     def unread_ages(self, group: str, *topics: str) -> dict[str, int]:
         """The ages of the oldest messages that a group has not acknowledged, in ms.
@@ -908,3 +917,9 @@ class Admin(Facade[aio.Admin]):
             UnavailableError: a broker does not report its offsets; nothing was changed.
         """
         return self._portal.call(lambda: self._inner.reset_offsets(group, topic, to))
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        return renamed(__name__, name)

@@ -21,7 +21,7 @@ from coherer.cli.common import (
 
 if TYPE_CHECKING:
     from coherer._administration.access import Cluster
-    from coherer._administration.cluster import Broker
+    from coherer.admin import Broker
 
 app = typer.Typer(help="Show the brokers of a cluster.", add_completion=False)
 

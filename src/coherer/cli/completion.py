@@ -37,15 +37,11 @@ def complete_dead_group(context: typer.Context, incomplete: str) -> list[str]:
 
 
 async def _topics(cluster: Cluster) -> list[str]:
-    from coherer._administration.cluster import topic_names
-
-    return await topic_names(cluster)
+    return await cluster.admin.topic_names()
 
 
 async def _groups(cluster: Cluster) -> list[str]:
-    from coherer._administration.cluster import group_names
-
-    return await group_names(cluster)
+    return await cluster.admin.group_names()
 
 
 async def _dead_groups(cluster: Cluster) -> list[str]:

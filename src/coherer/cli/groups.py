@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -33,15 +33,8 @@ if TYPE_CHECKING:
     from coherer._administration.access import Cluster
     from coherer._administration.members import MemberHealth
     from coherer._administration.resets import Move, Target
-    from coherer._client.rocketmq.administration.records import GroupState as RocketGroupState
-    from coherer._client.tubemq.admin import GroupState
-    from coherer._views import PartitionState
     from coherer._wire.rocketmq.names import Queue
-
-_SYSTEM_PREFIX: Final = "CID_RMQ_SYS_"
-"""Prefix of RocketMQ's own groups, which a node lists over TubeMQ too."""
-
-AnyGroup: TypeAlias = "GroupState | RocketGroupState"
+    from coherer.admin import Group, Partition
 
 app = typer.Typer(
     help="List, describe, reset and delete consumer groups.",
@@ -65,8 +58,8 @@ def list_groups(
     as_json: Json = False,
 ) -> None:
     """List consumer groups with their members, topics and lag."""
-    found = group_states(AdminTarget(url, admin, None, user, password))
-    groups = [one for one in found if everything or not one.name.startswith(_SYSTEM_PREFIX)]
+    target = AdminTarget(url, admin, None, user, password)
+    groups = group_states(target, system=everything)
     if as_json:
         print_json([_summary(group) for group in groups])
         return
@@ -135,20 +128,20 @@ def describe(
 
 async def _described(
     cluster: Cluster, name: str
-) -> tuple[AnyGroup, dict[str, int], list[MemberHealth]] | None:
+) -> tuple[Group, dict[str, int], list[MemberHealth]] | None:
     """A group with the ages of its unread messages, and whether its members answer."""
-    from coherer._administration.cluster import group_of, node_status
+    from coherer._administration.cluster import node_status
     from coherer._administration.members import check
     from coherer._administration.overview import unread_ages
 
-    found: Sequence[AnyGroup] = await cluster.admin.groups(name)
+    found = await cluster.admin.groups(name)
     # RocketMQ's brokers give the same answer for an unknown group and for an idle one.
     if not found or not (found[0].members or found[0].partitions or found[0].silent):
         return None
-    group = group_of(found[0])
+    group = found[0]
     ages = await unread_ages(cluster, group)
     members = await check(cluster, group.members, await node_status(cluster))
-    return found[0], ages, members
+    return group, ages, members
 
 
 def _answers(one: MemberHealth) -> str | None:
@@ -286,16 +279,16 @@ def parse_target(to: str) -> Literal["earliest", "latest"] | int | datetime | No
             return parse_moment(to)
 
 
-def group_states(target: AdminTarget, *names: str) -> Sequence[AnyGroup]:
-    """Return the states of groups; without names, of all groups."""
+def group_states(target: AdminTarget, *names: str, system: bool = False) -> list[Group]:
+    """Return groups; without names, all groups."""
 
-    async def work(admin: AnyAdmin) -> Sequence[AnyGroup]:
-        return await admin.groups(*names)
+    async def work(admin: AnyAdmin) -> list[Group]:
+        return await admin.groups(*names, system=system)
 
     return target.run(work)
 
 
-def check_no_members(states: Sequence[AnyGroup], group: str, reason: str) -> None:
+def check_no_members(states: Sequence[Group], group: str, reason: str) -> None:
     """Check that no consumer of a group runs.
 
     Args:
@@ -315,7 +308,7 @@ def check_no_members(states: Sequence[AnyGroup], group: str, reason: str) -> Non
 
 
 def committed_offsets(
-    states: Sequence[AnyGroup], group: str, topic: str
+    states: Sequence[Group], group: str, topic: str
 ) -> dict[tuple[str, int], int]:
     """Return the committed offsets of a group in a topic, by broker and partition.
 
@@ -323,7 +316,7 @@ def committed_offsets(
         UsageError: the group has no offsets in the topic.
     """
     found = {
-        (str(one.broker), one.partition): one.committed
+        (one.broker, one.partition): one.committed
         for state in states
         if state.name == group
         for one in state.partitions
@@ -334,9 +327,9 @@ def committed_offsets(
     return found
 
 
-def _owner(partition: PartitionState, readers: Mapping[str, str]) -> str:
+def _owner(partition: Partition, readers: Mapping[str, str]) -> str:
     """The member that reads a partition: TubeMQ's brokers know it, RocketMQ's members say it."""
-    return getattr(partition, "owner", None) or readers.get(partition.key, "-")
+    return partition.owner or readers.get(partition.key, "-")
 
 
 def _key(partition: str | Queue) -> str:
@@ -345,7 +338,7 @@ def _key(partition: str | Queue) -> str:
     return f"{partition.broker}:{partition.topic}:{partition.id}"
 
 
-def _summary(group: AnyGroup) -> dict[str, object]:
+def _summary(group: Group) -> dict[str, object]:
     return {
         "group": group.name,
         "topics": group.topics,
@@ -355,7 +348,7 @@ def _summary(group: AnyGroup) -> dict[str, object]:
     }
 
 
-def _explain_unknown(groups: Sequence[AnyGroup]) -> None:
+def _explain_unknown(groups: Sequence[Group]) -> None:
     """Explain lags that are shown as `?`, once for all groups with the same reason."""
     reasons: dict[str, list[str]] = {}
     for group in groups:

@@ -37,15 +37,9 @@ from coherer.errors import CohererError
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from coherer._client.rocketmq.administration.records import GroupState as RocketGroup
-    from coherer._client.rocketmq.administration.records import PartitionState as RocketPartition
-    from coherer._client.tubemq.admin_records import GroupState as TubeGroup
-    from coherer._client.tubemq.admin_records import PartitionState as TubePartition
+    from coherer.admin import Partition
 
 app = typer.Typer(add_completion=False)
-
-AnyPartition: TypeAlias = "RocketPartition | TubePartition"
-AnyGroup: TypeAlias = "RocketGroup | TubeGroup"
 
 _AT_ONCE: Final = 16
 """The number of concurrent requests."""
@@ -148,13 +142,11 @@ async def take_snapshot(admin: AnyAdmin) -> Snapshot:
                 return {}
         return _counted((one, one.min_offset, one.max_offset) for one in partitions)
 
-    listed = [topic.name for topic in await admin.topics()]
-    names = [name for name in listed if not name.startswith("__")]  # as `topics list` does
+    names = [topic.name for topic in await admin.topics()]
     began_s = time.monotonic()
     topics = dict(zip(names, await asyncio.gather(*map(ends_of, names)), strict=True))
-    found: Sequence[AnyGroup] = await admin.groups()
+    found = await admin.groups()
     groups: dict[tuple[str, str], Pairs] = {}
-    parts: Sequence[AnyPartition]
     for group in found:
         for topic in dict.fromkeys(one.topic for one in group.partitions):
             parts = [one for one in group.partitions if one.topic == topic]
@@ -166,7 +158,7 @@ async def take_snapshot(admin: AnyAdmin) -> Snapshot:
     return Snapshot((began_s + time.monotonic()) / 2, topics, groups, members)
 
 
-def _counted(parts: Iterable[tuple[AnyPartition, int | None, int | None]]) -> Pairs:
+def _counted(parts: Iterable[tuple[Partition, int | None, int | None]]) -> Pairs:
     """Return two numbers of each partition, in messages.
 
     Java's TubeMQ counts bytes of an index that all partitions of a store share. There the result
@@ -178,11 +170,11 @@ def _counted(parts: Iterable[tuple[AnyPartition, int | None, int | None]]) -> Pa
     stores: dict[tuple[str, int], list[tuple[int | None, int | None]]] = {}
     steps: dict[tuple[str, int], int] = {}
     for one, first, second in parts:
-        step = _step(one)
+        step = one.offset_step or 1
         if step == 1:
             found[one.key] = first, second
             continue
-        store = str(one.broker), one.partition // STORE_STRIDE
+        store = one.broker, one.partition // STORE_STRIDE
         stores.setdefault(store, []).append((first, second))
         steps[store] = step
     for (broker, number), pairs in stores.items():
@@ -192,16 +184,9 @@ def _counted(parts: Iterable[tuple[AnyPartition, int | None, int | None]]) -> Pa
     return found
 
 
-def _step(one: AnyPartition) -> int:
-    """How far an offset moves with one message."""
-    from coherer._client.rocketmq.administration.records import PartitionState
-
-    return 1 if isinstance(one, PartitionState) else one.offset_step or 1
-
-
-def _offsets(one: AnyPartition) -> int | None:
+def _offsets(one: Partition) -> int | None:
     """Return the lag, as a difference of offsets."""
-    return None if one.lag is None else one.lag * _step(one)
+    return None if one.lag is None else one.lag * (one.offset_step or 1)
 
 
 def _mean(numbers: Sequence[int | None], step: int) -> int | None:

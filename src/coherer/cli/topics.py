@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,7 +19,6 @@ from coherer.cli.common import (
     Yes,
     amount,
     confirm_and_delete,
-    is_rocketmq,
     print_done,
     print_json,
     print_table,
@@ -31,11 +28,7 @@ from coherer.cli.completion import complete_topic
 from coherer.errors import UsageError
 
 if TYPE_CHECKING:
-    from coherer._client.rocketmq.administration.records import (
-        PartitionState as RocketPartitionState,
-    )
-    from coherer._client.rocketmq.administration.records import TopicState as RocketTopicState
-    from coherer._client.tubemq.admin import PartitionState, TopicState
+    from coherer.admin import Partition, Topic
 
 app = typer.Typer(
     help="List, create, alter, delete and describe topics.",
@@ -63,14 +56,17 @@ def list_topics(
     as_json: Json = False,
 ) -> None:
     """List the topics of the cluster."""
-    found = AdminTarget(url, admin, None, user, password).run(partial(_topics, system=everything))
-    topics = [topic for topic in found if everything or not topic.name.startswith("__")]
+
+    async def look(admin: AnyAdmin) -> list[Topic]:
+        return await admin.topics(system=everything)
+
+    topics = AdminTarget(url, admin, None, user, password).run(look)
     if as_json:
         print_json(topics)
         return
     print_table(
         ("topic", "partitions", "brokers", "writable", "readable"),
-        ((t.name, *_layout(t), t.writable, t.readable) for t in topics),
+        ((t.name, t.partitions, tuple(t.brokers), t.writable, t.readable) for t in topics),
         empty="There are no topics.",
     )
 
@@ -105,9 +101,9 @@ def create(
     wait_ms = int(wait_s * 1000)
 
     async def make(admin: AnyAdmin) -> None:
-        # TubeMQ identifies brokers by number, RocketMQ by name.
-        chosen: Any = (brokers if is_rocketmq(url) else _numbers(brokers or ())) or None
-        await admin.create_topic(topic, partitions, chosen, exist_ok=if_missing, wait_ms=wait_ms)
+        await admin.create_topic(
+            topic, partitions, brokers or None, exist_ok=if_missing, wait_ms=wait_ms
+        )
 
     AdminTarget(url, admin, token, user, password).run(make)
     print_done("topic", topic, "created", as_json=as_json)
@@ -152,11 +148,14 @@ def alter(
             "There is nothing to change.", hint="Give --partitions, --[not-]writable, ..."
         )
 
-    async def change(admin: AnyAdmin) -> Sequence[TopicState | RocketTopicState]:
-        chosen: Any = (brokers if is_rocketmq(url) else _numbers(brokers or ())) or None
+    async def change(admin: AnyAdmin) -> list[Topic]:
         if not dry_run:
             await admin.alter_topic(
-                topic, partitions=partitions, writable=writable, readable=readable, brokers=chosen
+                topic,
+                partitions=partitions,
+                writable=writable,
+                readable=readable,
+                brokers=brokers or None,
             )
         return await admin.topics(topic)
 
@@ -169,8 +168,8 @@ def alter(
     elif as_json:
         print_json({"topic": topic, "dry_run": True, "now": found[0]})
     else:
-        count, on = _layout(found[0])
-        typer.echo(f"{topic}: now {amount(count, 'partition')} on {', '.join(map(str, on))}")
+        count = amount(found[0].partitions, "partition")
+        typer.echo(f"{topic}: now {count} on {', '.join(found[0].brokers)}")
 
 
 @app.command()
@@ -207,7 +206,7 @@ def describe(
 ) -> None:
     """Show the partitions of a topic and their offsets."""
 
-    async def look(admin: AnyAdmin) -> Sequence[PartitionState | RocketPartitionState]:
+    async def look(admin: AnyAdmin) -> list[Partition]:
         return await admin.partitions(topic)
 
     partitions = AdminTarget(url, admin, None, user, password).run(look)
@@ -228,32 +227,3 @@ def describe(
     if any(p.max_offset is None for p in partitions):
         typer.echo("Not every broker answered.", err=True)
         raise typer.Exit(FAILED)
-
-
-async def _topics(admin: AnyAdmin, *, system: bool) -> Sequence[TopicState | RocketTopicState]:
-    from coherer._client.rocketmq.administration.admin import Admin as RocketAdmin
-
-    if isinstance(admin, RocketAdmin):
-        return await admin.topics(system=system)
-    return await admin.topics()
-
-
-def _layout(topic: TopicState | RocketTopicState) -> tuple[int, tuple[int | str, ...]]:
-    """The number of partitions, and their brokers."""
-    from coherer._client.tubemq.admin import TopicState
-
-    if isinstance(topic, TopicState):
-        return topic.count, tuple(topic.partitions)
-    return topic.partitions, tuple(topic.brokers)
-
-
-def _numbers(brokers: Iterable[str]) -> list[int]:
-    """Broker numbers of TubeMQ.
-
-    Raises:
-        UsageError: one is not a number.
-    """
-    wrong = [broker for broker in brokers if not broker.isdecimal()]
-    if wrong:
-        raise UsageError(f"--broker {wrong[0]!r} is not a number, as TubeMQ needs.")
-    return [int(broker) for broker in brokers]

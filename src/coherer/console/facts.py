@@ -13,22 +13,22 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from coherer import rocketmq, tubemq
 from coherer._administration import cluster as listing
 from coherer._administration import dead_letters as letters
 from coherer._administration import members as members_of
 from coherer._administration import overview
 from coherer._administration.access import Cluster, RocketCluster
-from coherer._administration.cluster import Account, Broker, Client, version_name
+from coherer._administration.cluster import Account
 from coherer._administration.dead_letters import DeadLetterQueue
 from coherer._administration.members import MemberHealth
 from coherer._administration.overview import Overview
-from coherer._wire.rocketmq import names
 from coherer._wire.rocketmq.bodies import ConsumerConnection
+from coherer._wire.rocketmq.codes import version_name
+from coherer.admin import Broker, Group, Member, Partition
 from coherer.errors import CohererError, RefusedError, UsageError
 
 T = TypeVar("T")
@@ -43,9 +43,6 @@ _GONE: Final = "It is being deleted."
 _STORE_STRIDE: Final = 10_000
 """The step between the partition numbers of two stores of a TubeMQ topic."""
 
-AnyPartition: TypeAlias = rocketmq.PartitionState | tubemq.PartitionState
-AnyGroup: TypeAlias = rocketmq.GroupState | tubemq.GroupState
-
 
 class TopicFacts(msgspec.Struct, frozen=True):
     """A topic.
@@ -59,7 +56,7 @@ class TopicFacts(msgspec.Struct, frozen=True):
     """
 
     name: str
-    partitions: Sequence[AnyPartition] | None = None
+    partitions: Sequence[Partition] | None = None
     problem: str | None = None
     writable: bool | None = None
     readable: bool | None = None
@@ -67,7 +64,7 @@ class TopicFacts(msgspec.Struct, frozen=True):
     @property
     def brokers(self) -> list[str]:
         """The brokers that have it."""
-        return sorted({str(one.broker) for one in self.partitions or ()})
+        return sorted({one.broker for one in self.partitions or ()})
 
     @property
     def held(self) -> int | None:
@@ -82,8 +79,7 @@ class TopicFacts(msgspec.Struct, frozen=True):
     @property
     def last_ms(self) -> int | None:
         """When the newest message was stored, ms since 1970; None if it is unknown."""
-        times = [last for one in self.partitions or () if (last := getattr(one, "last_ms", 0)) > 0]
-        return max(times, default=None)
+        return max((one.newest_ms for one in self.partitions or () if one.newest_ms), default=None)
 
 
 class Facts:
@@ -147,17 +143,10 @@ class Facts:
         """The names of all topics, sorted.
 
         Args:
-            system: include RocketMQ's system topics.
+            system: include topics that are not the users' own.
         """
-
-        async def ask() -> list[str]:
-            if isinstance(self.cluster, RocketCluster):
-                found = await self.cluster.admin.topic_names(system=system)
-            else:
-                found = await self.cluster.admin.topic_names()
-            return [name for name in found if system or not name.startswith("__")]
-
-        return await self._get(("topic names", system), ask)
+        admin = self.cluster.admin
+        return await self._get(("topic names", system), lambda: admin.topic_names(system=system))
 
     async def topics(self, names: Sequence[str]) -> list[TopicFacts]:
         """The topics with these names; one that cannot be read has a `problem`."""
@@ -182,7 +171,7 @@ class Facts:
 
     async def access(self, name: str) -> tuple[bool | None, bool | None]:
         """Whether producers can send to a topic, and whether consumers can read it."""
-        states = await self._get(("access", name), lambda: listing.topics(self.cluster, name))
+        states = await self._get(("access", name), lambda: self.cluster.admin.topics(name))
         found = next((state for state in states if state.name == name), None)
         return (None, None) if found is None else (found.writable, found.readable)
 
@@ -197,15 +186,17 @@ class Facts:
     async def _topic_settings(self, name: str) -> dict[str, dict[str, str]]:
         cluster = self.cluster
         if not isinstance(cluster, RocketCluster):
+            writable, readable = await self.access(name)
+            numbers: dict[str, list[int]] = {}
+            for one in await cluster.admin.partitions(name):
+                numbers.setdefault(one.broker, []).append(one.partition)
             return {
-                str(broker): {
-                    "partitions": str(1 + max(number % _STORE_STRIDE for number in numbers)),
-                    "stores": str(1 + max(number // _STORE_STRIDE for number in numbers)),
-                    "perm": str(4 * state.readable + 2 * state.writable),
+                broker: {
+                    "partitions": str(1 + max(number % _STORE_STRIDE for number in some)),
+                    "stores": str(1 + max(number // _STORE_STRIDE for number in some)),
+                    "perm": str(4 * bool(readable) + 2 * bool(writable)),
                 }
-                for state in await cluster.admin.topics(name)
-                if state.name == name
-                for broker, numbers in state.partitions.items()
+                for broker, some in numbers.items()
             }
         found = await cluster.admin.queue_settings(name)
         return {
@@ -220,24 +211,16 @@ class Facts:
 
     async def group_names(self) -> list[str]:
         """The names of all groups, sorted."""
-        return await self._get(("group names",), self._group_names)
+        return await self._get(("group names",), self.cluster.admin.group_names)
 
-    async def _group_names(self) -> list[str]:
-        found = await self.cluster.admin.group_names()
-        # A node lists RocketMQ's own groups over TubeMQ, too.
-        return [name for name in found if not name.startswith(names.SYSTEM_GROUP_PREFIX)]
-
-    async def groups(self, group_names: Sequence[str]) -> list[AnyGroup]:
+    async def groups(self, group_names: Sequence[str]) -> list[Group]:
         """The states of these groups; those that do not exist are left out."""
         if not group_names:
             return []
         key = ("groups", *group_names)
-        return list(await self._get(key, lambda: self._groups(group_names)))
+        return await self._get(key, lambda: self.cluster.admin.groups(*group_names))
 
-    async def _groups(self, group_names: Sequence[str]) -> Sequence[AnyGroup]:
-        return await self.cluster.admin.groups(*group_names)
-
-    async def group(self, name: str) -> AnyGroup | None:
+    async def group(self, name: str) -> Group | None:
         """The state of a group; None if no broker knows it."""
         found = await self.groups([name])
         if not found:
@@ -251,16 +234,15 @@ class Facts:
 
     async def _health(self, name: str) -> list[MemberHealth]:
         found = await self.groups([name])
-        members = [one for state in found for one in listing.group_of(state).members]
+        members = [one for group in found for one in group.members]
         node = None
         with suppress(CohererError):
             node = await listing.node_status(self.cluster)
         return await members_of.check(self.cluster, members, node)
 
-    async def unread_ages(self, group: AnyGroup) -> dict[str, int]:
+    async def unread_ages(self, group: Group) -> dict[str, int]:
         """The ages of a group's oldest unread messages by partition, without unknown ones."""
-        record = listing.group_of(group)
-        ask = partial(overview.unread_ages, self.cluster, record)
+        ask = partial(overview.unread_ages, self.cluster, group)
         return await self._get(("unread ages", group.name), ask)
 
     async def overview(self, *names: str) -> Overview:
@@ -277,27 +259,22 @@ class Facts:
         admin = self.cluster.admin
         return await self._get(("readers", topic), lambda: admin.groups_of(topic))
 
-    async def members(self, group_names: Sequence[str]) -> list[Client]:
+    async def members(self, group_names: Sequence[str]) -> list[Member]:
         """The connected consumers of these groups."""
         if self.rocket is not None:
             found = await self._each(group_names, self._rocket_members)
             return [member for members in found for member in members]
-        return [
-            Client(member.id, "consumer", group.name, member.address)
-            for group in await self.groups(group_names)
-            for member in group.members
-        ]
+        return [member for group in await self.groups(group_names) for member in group.members]
 
-    async def _rocket_members(self, group: str) -> list[Client]:
+    async def _rocket_members(self, group: str) -> list[Member]:
         online = await self._subscribed(group)
         return [
-            Client(
+            Member(
                 one.client_id,
-                "consumer",
                 group,
-                one.client_addr,
-                one.language,
-                version_name(one.version),
+                address=one.client_addr,
+                language=one.language,
+                version=version_name(one.version) if one.version else None,
             )
             for one in ([] if online is None else online.connection_set)
         ]
@@ -314,7 +291,7 @@ class Facts:
         table = {} if online is None else online.subscription_table
         return {topic: data.sub_string for topic, data in sorted(table.items())}
 
-    async def producers(self, group: str) -> list[Client]:
+    async def producers(self, group: str) -> list[Member]:
         """The connected producers of a group; brokers of RocketMQ 4.9 list them only by group.
 
         Raises:
@@ -323,13 +300,9 @@ class Facts:
         if self.rocket is None:
             raise UsageError("TubeMQ's servers do not report producers.")
         try:
-            found = await self.rocket.admin.producers(group)
+            return await self.rocket.admin.producers(group)
         except RefusedError:
             return []  # no broker has a producer of the group
-        return [
-            Client(one.id, "producer", group, one.address, one.language, version_name(one.version))
-            for one in found
-        ]
 
     # -- dead letters
 
@@ -375,7 +348,7 @@ def _retrieve(task: asyncio.Task[Any]) -> None:
 
 
 def _total(
-    partitions: Sequence[AnyPartition] | None, number: Callable[[AnyPartition], int | None]
+    partitions: Sequence[Partition] | None, number: Callable[[Partition], int | None]
 ) -> int | None:
     """Add up a number of all partitions; None if it is unknown for one of them.
 
@@ -386,7 +359,7 @@ def _total(
     found: dict[tuple[object, int], int] = {}
     for one in partitions:
         count = number(one)
-        step = getattr(one, "offset_step", 1)
+        step = one.offset_step
         if count is None or step is None:
             return None
         place = one.partition if step == 1 else one.partition // _STORE_STRIDE * _STORE_STRIDE
@@ -395,7 +368,7 @@ def _total(
     return sum(found.values())
 
 
-def _held(partition: AnyPartition) -> int | None:
+def _held(partition: Partition) -> int | None:
     if partition.min_offset is None or partition.max_offset is None:
         return None
     return max(partition.max_offset - max(partition.min_offset, 0), 0)

@@ -14,7 +14,8 @@ from typing import Final
 
 from coherer._common.logs import Log
 from coherer._common.upkeep import Upkeep
-from coherer.console.facts import AnyGroup, Facts
+from coherer.admin import Group
+from coherer.console.facts import Facts
 from coherer.console.history import History, Subject, series_name
 from coherer.errors import CohererError
 
@@ -114,7 +115,7 @@ class Sampler:
         self._turn += room
         return chosen
 
-    def _add_group(self, group: AnyGroup, now: float, *, watched: bool) -> None:
+    def _add_group(self, group: Group, now: float, *, watched: bool) -> None:
         self._history.add(series_name("group", group.name, "lag"), now, group.lag)
         lags: dict[str, int | None] = {}
         for one in group.partitions:

@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from coherer import _net as net
-from coherer import limits
+from coherer import admin, limits
 from coherer._client.engine.arguments import checked
 from coherer._client.tubemq import admin_records as records
 from coherer._client.tubemq.admin_calls import (
@@ -26,18 +26,16 @@ from coherer._client.tubemq.admin_calls import (
     AdminCalls,
     ClusterIdentity,
 )
-from coherer._client.tubemq.admin_records import (
-    BrokerState,
-    GroupState,
-    MemberState,
-    PartitionState,
-    TopicState,
-)
+from coherer._client.tubemq.admin_records import BrokerRecord, TopicRecord
 from coherer._client.tubemq.webapi import FORBIDDEN, OK, UNAUTHORIZED, Answer
 from coherer._common.decoding import decoder
 from coherer._common.logs import Log
 from coherer._common.node_status import NodeStatus
-from coherer._record.system_topics import READER_GROUP_PREFIX
+from coherer._record.system_topics import (
+    READER_GROUP_PREFIX,
+    SYSTEM_GROUP_PREFIX,
+    is_internal_topic,
+)
 from coherer.errors import (
     CohererError,
     RefusedError,
@@ -45,8 +43,6 @@ from coherer.errors import (
     UnavailableError,
     UsageError,
 )
-
-__all__ = ["Admin", "BrokerState", "GroupState", "MemberState", "PartitionState", "TopicState"]
 
 _log = Log(logging.getLogger(__name__))
 
@@ -111,24 +107,36 @@ class Admin:
 
     # -- topics
 
-    async def topics(self, *names: str) -> list[TopicState]:
-        """The topics, sorted by name; with names, only these topics."""
-        found = await self._calls.ask_for(
-            records.TopicRecord, "admin_query_topic_info", "topicName", names
-        )
-        states = (record.state() for record in found)
-        return sorted((state for state in states if state.partitions), key=lambda t: t.name)
+    async def topics(self, *names: str, system: bool = False) -> list[admin.Topic]:
+        """The topics, sorted by name.
 
-    async def topic_names(self) -> list[str]:
-        """The names of the topics, sorted: one request, however many there are."""
+        Args:
+            names: names of topics; without names, all topics.
+            system: include TubeMQ's own topics, if no names are given.
+        """
+        found = [record.topic() for record in await self._topics(names)]
+        return [one for one in found if names or system or not is_internal_topic(one.name)]
+
+    async def topic_names(self, *, system: bool = False) -> list[str]:
+        """The names of the topics, sorted: one request, however many there are.
+
+        Args:
+            system: include TubeMQ's own topics.
+        """
         answer = await self._calls.ask(records.DeployedTopics, "admin_query_deployed_topics", {})
-        return sorted({name for record in answer.data for name in record.topic_name})
+        found = {name for record in answer.data for name in record.topic_name}
+        return sorted(name for name in found if system or not is_internal_topic(name))
+
+    async def _topics(self, names: Collection[str]) -> list[TopicRecord]:
+        """The records of topics that have partitions, sorted by name; without names, of all."""
+        found = await self._calls.ask_for(TopicRecord, "admin_query_topic_info", "topicName", names)
+        return sorted((one for one in found if one.keys), key=lambda one: one.topic_name)
 
     async def create_topic(
         self,
         name: str,
         partitions: int,
-        brokers: Iterable[int] | None = None,
+        brokers: Iterable[str | int] | None = None,
         *,
         exist_ok: bool = False,
         wait_ms: int = 0,
@@ -138,7 +146,7 @@ class Admin:
         Args:
             name: a letter, then letters, digits, `_` and `-`.
             partitions: the number of partitions on each broker.
-            brokers: ids of brokers; all that are online when None.
+            brokers: names of brokers; all that are online when None.
             exist_ok: do not raise if a broker already has the topic.
             wait_ms: how long to wait until producers can use it. Coherer's nodes need milliseconds,
                 Java's brokers 41 seconds, and up to 90 if another change was made just before.
@@ -154,7 +162,7 @@ class Admin:
                 topic=name,
             )
         await self._calls.prepare(changes=True)
-        ids = sorted(brokers) if brokers is not None else await self._online_brokers()
+        ids = _ids(brokers) if brokers is not None else await self._online_brokers()
         if not ids:
             raise UnavailableError(
                 "No broker is online.", topic=name, hint="Start one, or name the brokers."
@@ -176,7 +184,7 @@ class Admin:
         partitions: int | None = None,
         writable: bool | None = None,
         readable: bool | None = None,
-        brokers: Iterable[int] | None = None,
+        brokers: Iterable[str | int] | None = None,
     ) -> None:
         """Change a topic. Settings that are None stay unchanged.
 
@@ -190,10 +198,11 @@ class Admin:
                 messages of a removed partition could no longer be read.
             writable: whether producers can send to it.
             readable: whether consumers can read it.
-            brokers: ids of brokers; None for all that have the topic.
+            brokers: names of brokers; None for all that have the topic.
 
         Raises:
-            UsageError: all settings are None, or partitions would be removed.
+            UsageError: a broker's name is not a number, all settings are None, or partitions would
+                be removed.
             RefusedError: the topic does not exist.
             UnavailableError: a broker does not have it.
         """
@@ -207,7 +216,7 @@ class Admin:
             raise UsageError("There is nothing to change.", topic=name)
         await self._calls.prepare(changes=True)
         now = await self._partition_counts(name)
-        wanted = sorted(now) if brokers is None else sorted(brokers)
+        wanted = sorted(now) if brokers is None else _ids(brokers)
         if missing := set(wanted) - now.keys():
             raise UnavailableError(f"Broker {_numbers(missing)} lacks the topic.", topic=name)
         most = max(now[broker] for broker in wanted)
@@ -224,8 +233,8 @@ class Admin:
             topic=name,
         )
 
-    async def wait_usable(self, name: str, *, timeout_ms: int) -> TopicState:
-        """Wait until producers and consumers can use a topic; returns its state.
+    async def wait_usable(self, name: str, *, timeout_ms: int) -> admin.Topic:
+        """Wait until producers and consumers can use a topic; returns it.
 
         Raises:
             RequestTimeoutError: it cannot be used within `timeout_ms`.
@@ -253,11 +262,9 @@ class Admin:
             RefusedError: the topic does not exist.
         """
         await self._calls.prepare(changes=True)
-        found = await self._calls.ask(
-            records.TopicRecord, "admin_query_topic_info", {"topicName": name}
-        )
+        found = await self._calls.ask(TopicRecord, "admin_query_topic_info", {"topicName": name})
         named = (record for record in found.data if record.topic_name == name)
-        record = next(named, records.TopicRecord(name))
+        record = next(named, TopicRecord(name))
         if not record.brokers(0, 1):
             raise self._no_topic(name)
         if alive := record.brokers(0):
@@ -267,15 +274,20 @@ class Admin:
 
     # -- brokers
 
-    async def brokers(self) -> list[BrokerState]:
+    async def brokers(self) -> list[admin.Broker]:
         """The brokers that the master knows, sorted by id."""
         configured, running = await asyncio.gather(
-            self._calls.ask(records.BrokerRecord, "admin_query_broker_configure", {}),
+            self._brokers(),
             self._calls.ask(records.BrokerRun, "admin_query_broker_run_status", {}),
         )
         runs = {run.broker_id: run for run in running.data}
-        states = [record.state(runs.get(record.broker_id)) for record in configured.data]
-        return sorted(states, key=lambda broker: broker.id)
+        return [record.broker(runs.get(record.broker_id)) for record in configured]
+
+    async def _brokers(self, *, web: bool = False) -> list[BrokerRecord]:
+        """The records of the brokers, sorted by id; with `web`, of those with a web port."""
+        answer = await self._calls.ask(BrokerRecord, "admin_query_broker_configure", {})
+        found = [one for one in answer.data if one.web_port or not web]
+        return sorted(found, key=lambda one: one.broker_id)
 
     async def node_status(self) -> NodeStatus | None:
         """The status of the master, if it is a node of Coherer; None for other servers.
@@ -296,7 +308,7 @@ class Admin:
 
     # -- groups and offsets
 
-    async def partitions(self, topic: str) -> list[PartitionState]:
+    async def partitions(self, topic: str) -> list[admin.Partition]:
         """The partitions of a topic, and their offsets.
 
         Raises:
@@ -307,40 +319,47 @@ class Admin:
             raise self._no_topic(topic)
         return found[topic]
 
-    async def partitions_of(self, topics: Collection[str]) -> dict[str, list[PartitionState]]:
+    async def partitions_of(self, topics: Collection[str]) -> dict[str, list[admin.Partition]]:
         """The partitions of several topics, with one request to each server.
 
         Topics that do not exist are left out.
         """
         if not topics:
             return {}
-        states, brokers = await asyncio.gather(self.topics(*topics), self.brokers())
+        known, brokers = await asyncio.gather(self._topics(topics), self._brokers(web=True))
         offsets = records.ClusterOffsets()
-        web = [broker for broker in brokers if broker.web_port]
-        answers = await asyncio.gather(*(self._calls.ends(broker, topics) for broker in web))
-        for broker, answer in zip(web, answers, strict=True):
-            offsets.add(broker.id, answer)
+        answers = await asyncio.gather(*(self._calls.ends(broker, topics) for broker in brokers))
+        for broker, answer in zip(brokers, answers, strict=True):
+            offsets.add(broker.broker_id, answer)
         return {
-            state.name: [offsets.partition(key) for key in state.keys]
-            for state in states
-            if state.name in topics
+            one.topic_name: [offsets.partition(key) for key in one.keys]
+            for one in known
+            if one.topic_name in topics
         }
 
-    async def group_names(self) -> list[str]:
-        """The names of the consumer groups, sorted: few requests, however many there are."""
-        subscriptions, brokers = await asyncio.gather(
-            self._calls.ask(records.Subscription, "admin_query_sub_info", {}), self.brokers()
-        )
-        web = [broker for broker in brokers if broker.web_port]
-        known = await asyncio.gather(*map(self._calls.groups_at, web))
-        online = {entry.consume_group for entry in subscriptions.data}
-        return _listed(online.union(*known))
+    async def group_names(self, *, system: bool = False) -> list[str]:
+        """The names of the consumer groups, sorted: few requests, however many there are.
 
-    async def groups(self, *names: str) -> list[GroupState]:
-        """The consumer groups, sorted by name; with names, only these groups.
+        Args:
+            system: include RocketMQ's own groups, which a node lists here, too.
+        """
+        subscriptions, brokers = await asyncio.gather(
+            self._calls.ask(records.Subscription, "admin_query_sub_info", {}),
+            self._brokers(web=True),
+        )
+        known = await asyncio.gather(*map(self._calls.groups_at, brokers))
+        online = {entry.consume_group for entry in subscriptions.data}
+        return _listed(online.union(*known), system=system)
+
+    async def groups(self, *names: str, system: bool = False) -> list[admin.Group]:
+        """The consumer groups, sorted by name.
 
         A group exists if it has members now, or offsets on a broker. Groups that only serve a
         reader of Coherer are left out, unless they are named.
+
+        Args:
+            names: names of groups; without names, all groups.
+            system: include RocketMQ's own groups, which a node lists here, too.
         """
         subscriptions = await self._calls.ask_for(
             records.Subscription, "admin_query_sub_info", "groupName", names
@@ -349,12 +368,12 @@ class Admin:
         subscribed = {topic for entry in online.values() for topic in entry.topic_set}
         offsets = await self._offsets(set(names), subscribed)
         used = subscribed | offsets.topics
-        topics = await self.topics(*(sorted(used) if names else ())) if used else []
+        topics = await self._topics(sorted(used) if names else ()) if used else []
         members = await asyncio.gather(*map(self._members, online))
         found = dict(zip(online, members, strict=True))
         return [
             offsets.group(name, online.get(name), found.get(name, ()), topics)
-            for name in _listed({*online, *offsets.groups}, names)
+            for name in _listed({*online, *offsets.groups}, names, system=system)
         ]
 
     async def unread_ages(self, group: str, *topics: str) -> dict[str, int]:
@@ -373,13 +392,13 @@ class Admin:
 
     async def unread_ages_of(self, groups: Collection[str]) -> dict[str, dict[str, int]]:
         """`unread_ages` of several groups, with one request to each broker."""
-        brokers = [broker for broker in await self.brokers() if broker.web_port]
+        brokers = await self._brokers(web=True)
         answers = await asyncio.gather(*(self._calls.unread(broker, groups) for broker in brokers))
         found: dict[str, dict[str, int]] = {group: {} for group in groups}
         for broker, answer in zip(brokers, answers, strict=True):
             for group in answer:
                 found.setdefault(group.group_name, {}).update(
-                    (f"{broker.id}:{topic.topic_name}:{one.partition_id}", one.age_ms)
+                    (f"{broker.broker_id}:{topic.topic_name}:{one.partition_id}", one.age_ms)
                     for topic in group.sub_info
                     for one in topic.unread
                 )
@@ -389,10 +408,9 @@ class Admin:
         """The groups that consume a topic, or have offsets in it."""
         subscriptions, brokers = await asyncio.gather(
             self._calls.ask(records.Subscription, "admin_query_sub_info", {"topicName": topic}),
-            self.brokers(),
+            self._brokers(web=True),
         )
-        web = [broker for broker in brokers if broker.web_port]
-        known = await asyncio.gather(*(self._calls.readers_at(broker, topic) for broker in web))
+        known = await asyncio.gather(*(self._calls.readers_at(broker, topic) for broker in brokers))
         online = {one.consume_group for one in subscriptions.data if topic in one.topic_set}
         return _listed(online.union(*known))
 
@@ -412,7 +430,7 @@ class Admin:
                 f"There is no group {name}.", server=self._calls.server, code=NO_GROUP
             )
         topic = next(iter(found[0].topics), name)
-        brokers = [broker for broker in await self.brokers() if broker.web_port]
+        brokers = await self._brokers(web=True)
         for broker in brokers:
             await self._calls.check_broker(broker, topic)
         for broker in brokers:
@@ -441,7 +459,7 @@ class Admin:
         for key, offset in offsets.items():
             by_broker.setdefault(records.broker_of(key), {})[key] = offset
         await self._calls.prepare(changes=True)
-        brokers = {broker.id: broker for broker in await self.brokers()}
+        brokers = {broker.broker_id: broker for broker in await self._brokers()}
         if unknown := by_broker.keys() - brokers.keys():
             raise UsageError(f"The cluster has no broker {_numbers(unknown)}.")
         for number, wanted in by_broker.items():
@@ -510,20 +528,18 @@ class Admin:
         """The offset of the first message stored at a time or later, by partition key."""
         parameters = {"topicName": topic, "time": str(int(time.timestamp() * 1000))}
         found: dict[str, int] = {}
-        for broker in await self.brokers():
-            if not broker.web_port:
-                continue
+        for broker in await self._brokers(web=True):
             answer = await self._calls.broker(broker).call(
                 records.TopicOffsetRanges, "admin_query_pubinfo", parameters
             )
             for offsets in (one for topic_ in answer.data_set for one in topic_.offset_info):
                 if offsets.offset_at_time is None:
                     raise UsageError(
-                        f"Broker {broker.id} cannot search by time.",
+                        f"Broker {broker.broker_id} cannot search by time.",
                         topic=topic,
                         hint="Java's brokers cannot. Use 'earliest', 'latest' or an offset.",
                     )
-                key = f"{broker.id}:{topic}:{offsets.partition_id}"
+                key = f"{broker.broker_id}:{topic}:{offsets.partition_id}"
                 found[key] = offsets.offset_at_time
         return found
 
@@ -536,14 +552,12 @@ class Admin:
             hint="`coherer topics list` shows the existing ones.",
         )
 
-    async def _topic(self, name: str) -> TopicState | None:
+    async def _topic(self, name: str) -> admin.Topic | None:
         return next((topic for topic in await self.topics(name) if topic.name == name), None)
 
     async def _partition_counts(self, name: str) -> dict[int, int]:
         """The number of partitions in each store of the brokers that have a topic."""
-        found = await self._calls.ask(
-            records.TopicRecord, "admin_query_topic_info", {"topicName": name}
-        )
+        found = await self._calls.ask(TopicRecord, "admin_query_topic_info", {"topicName": name})
         counts = {
             one.broker_id: one.num_partitions
             for record in found.data
@@ -568,26 +582,28 @@ class Admin:
             await self._calls.change("admin_delete_topic_info", ids, topic=name)
 
     async def _online_brokers(self) -> list[int]:
-        answer = await self._calls.ask(records.BrokerRecord, "admin_query_broker_configure", {})
-        return sorted(r.broker_id for r in answer.data if r.manage_status == "online")
+        return [one.broker_id for one in await self._brokers() if one.manage_status == "online"]
 
-    async def _members(self, group: str) -> tuple[MemberState, ...]:
+    async def _members(self, group: str) -> tuple[admin.Member, ...]:
         answer = await self._calls.ask(
             records.Consumer, "admin_query_consume_group_detail", {"consumeGroup": group}
         )
-        return tuple(MemberState(c.consumer_id, c.received_from or None) for c in answer.data)
+        return tuple(
+            admin.Member(one.consumer_id, group, address=one.received_from or None)
+            for one in answer.data
+        )
 
     async def _offsets(self, groups: set[str], topics: set[str]) -> records.ClusterOffsets:
         """The offsets of some groups, or of all, in all their topics and in the given topics."""
         offsets = records.ClusterOffsets()
-        brokers = [broker for broker in await self.brokers() if broker.web_port]
+        brokers = await self._brokers(web=True)
         answers = await asyncio.gather(*(self._broker_offsets(b, groups, topics) for b in brokers))
         for broker, answer in zip(brokers, answers, strict=True):
-            offsets.add(broker.id, answer)
+            offsets.add(broker.broker_id, answer)
         return offsets
 
     async def _broker_offsets(
-        self, broker: BrokerState, groups: set[str], topics: set[str]
+        self, broker: BrokerRecord, groups: set[str], topics: set[str]
     ) -> records.BrokerAnswers | None:
         try:
             offsets, owners = await asyncio.gather(
@@ -598,17 +614,33 @@ class Admin:
             if used or not groups:
                 ranges = await self._calls.ranges(broker, used if groups else ())
         except CohererError as error:
-            _log.warning("Cannot read the offsets of broker %d: %s", broker.id, error)
+            _log.warning("Cannot read the offsets of broker %d: %s", broker.broker_id, error)
             return None  # its partitions are shown as unknown
         return records.BrokerAnswers(ranges, offsets, owners)
+
+
+def _ids(brokers: Iterable[str | int]) -> list[int]:
+    """The ids of brokers, sorted.
+
+    >>> _ids(["3", 1])
+    [1, 3]
+
+    Raises:
+        UsageError: a name is not a number.
+    """
+    names = [str(broker) for broker in brokers]
+    if wrong := [name for name in names if not name.isdecimal()]:
+        raise UsageError(f"TubeMQ's brokers have numbers; {wrong[0]!r} is not a broker.")
+    return sorted(map(int, names))
 
 
 def _numbers(ids: Iterable[int]) -> str:
     return ",".join(map(str, sorted(ids)))
 
 
-def _listed(groups: Iterable[str], wanted: Container[str] = ()) -> list[str]:
+def _listed(
+    groups: Iterable[str], wanted: Container[str] = (), *, system: bool = False
+) -> list[str]:
     """Groups to show, sorted. Readers leave theirs behind at Java's brokers."""
-    return sorted(
-        name for name in groups if name in wanted or not name.startswith(READER_GROUP_PREFIX)
-    )
+    hidden = (READER_GROUP_PREFIX,) if system else (READER_GROUP_PREFIX, SYSTEM_GROUP_PREFIX)
+    return sorted(name for name in groups if name in wanted or not name.startswith(hidden))

@@ -26,7 +26,7 @@ import msgspec
 
 from coherer import _net as net
 from coherer._client.tubemq import admin_records as records
-from coherer._client.tubemq.admin_records import BrokerState
+from coherer._client.tubemq.admin_records import BrokerRecord
 from coherer._client.tubemq.cluster import UNDEFINED, Cluster, Signer, checked, client_id
 from coherer._client.tubemq.webapi import Answer, Endpoint, WebApi, for_names
 from coherer._common.logs import Log
@@ -263,7 +263,7 @@ class AdminCalls:
             hint="Give its address: admin='http://host:port', or --admin on the command line.",
         )
 
-    async def check_broker(self, broker: BrokerState, topic: str) -> None:
+    async def check_broker(self, broker: BrokerRecord, topic: str) -> None:
         """Check that a broker's administration belongs to the broker that the master lists.
 
         Raises:
@@ -272,10 +272,13 @@ class AdminCalls:
         """
         api = self.broker(broker)
         await api.call(msgspec.Raw, "admin_query_pubinfo", {"topicName": topic})
-        if api.broker_id and api.broker_id != f"{broker.id}:{broker.host}:{broker.port}":
+        if (
+            api.broker_id
+            and api.broker_id != f"{broker.broker_id}:{broker.broker_ip}:{broker.broker_port}"
+        ):
             raise UsageError(
                 f"The administration at {api.endpoint.server} belongs to broker {api.broker_id}, "
-                f"not to broker {broker.id} at {broker.host}:{broker.port}. Nothing was changed.",
+                f"not to broker {broker.broker_id} at {broker.address}. Nothing was changed.",
                 hint="Is that broker running, and did it register with the right port?",
             )
 
@@ -298,11 +301,13 @@ class AdminCalls:
                 "admin='http://host:port', or --admin on the command line."
             ).strip()
 
-    def broker(self, broker: BrokerState) -> WebApi:
+    def broker(self, broker: BrokerRecord) -> WebApi:
         """The administration of a broker."""
         if self._check_client is not None:
             self._check_client()
-        endpoint = Endpoint(self._masters[0].scheme, broker.host, broker.web_port, "/broker.htm")
+        endpoint = Endpoint(
+            self._masters[0].scheme, broker.broker_ip, broker.web_port, "/broker.htm"
+        )
         return self._api(endpoint)
 
     async def ask(self, item: type[T], method: str, parameters: Mapping[str, str]) -> Answer[T]:
@@ -403,24 +408,24 @@ class AdminCalls:
             return answer
         raise UsageError("There is no master.")
 
-    async def groups_at(self, broker: BrokerState) -> set[str]:
+    async def groups_at(self, broker: BrokerRecord) -> set[str]:
         """The groups that have offsets at a broker, or read from it."""
         try:
             return await self._group_names(broker)
         except CohererError as error:
-            _log.warning("Cannot read the groups of broker %d: %s", broker.id, error)
+            _log.warning("Cannot read the groups of broker %d: %s", broker.broker_id, error)
             return set()
 
-    async def _group_names(self, broker: BrokerState) -> set[str]:
+    async def _group_names(self, broker: BrokerRecord) -> set[str]:
         answer = await self.broker(broker).call(records.GroupList, "admin_query_group", {})
         return {name for part in answer.data_set for name in part.group_name}
 
-    async def readers_at(self, broker: BrokerState, topic: str) -> set[str]:
+    async def readers_at(self, broker: BrokerRecord, topic: str) -> set[str]:
         """The groups that have offsets of a topic at a broker."""
         try:
             found = await self.offsets(broker, topic=topic)
         except CohererError as error:
-            _log.warning("Cannot read the groups of broker %d: %s", broker.id, error)
+            _log.warning("Cannot read the groups of broker %d: %s", broker.broker_id, error)
             return set()
         return {
             one.group_name
@@ -429,7 +434,7 @@ class AdminCalls:
         }
 
     async def offsets(
-        self, broker: BrokerState, groups: Collection[str] = (), *, topic: str = ""
+        self, broker: BrokerRecord, groups: Collection[str] = (), *, topic: str = ""
     ) -> list[records.GroupOffsets]:
         """The offsets of some groups at a broker, or of all; in one topic, or in all of theirs.
 
@@ -461,7 +466,7 @@ class AdminCalls:
         return list(itertools.chain.from_iterable(found))
 
     async def unread(
-        self, broker: BrokerState, groups: Collection[str]
+        self, broker: BrokerRecord, groups: Collection[str]
     ) -> list[records.GroupOffsets]:
         """The topics of groups at a broker with the ages of what is unread; none if unknown."""
         parameters = {"groupName": ",".join(sorted(groups)), "unread": "true"}
@@ -470,23 +475,25 @@ class AdminCalls:
                 records.GroupOffsets, "admin_query_offset", parameters
             )
         except CohererError as error:
-            _log.info("Broker %d does not report what groups have to read: %s", broker.id, error)
+            _log.info(
+                "Broker %d does not report what groups have to read: %s", broker.broker_id, error
+            )
             return []
         return answer.data_set
 
     async def ends(
-        self, broker: BrokerState, topics: Collection[str]
+        self, broker: BrokerRecord, topics: Collection[str]
     ) -> records.BrokerAnswers | None:
         """The offsets of the topics of a broker, without groups; None if it does not answer."""
         try:
             ranges = await self.ranges(broker, topics)
         except CohererError as error:
-            _log.warning("Cannot read the offsets of broker %d: %s", broker.id, error)
+            _log.warning("Cannot read the offsets of broker %d: %s", broker.broker_id, error)
             return None  # its partitions are shown as unknown
         return records.BrokerAnswers(ranges, [], [])
 
     async def ranges(
-        self, broker: BrokerState, topics: Collection[str]
+        self, broker: BrokerRecord, topics: Collection[str]
     ) -> Answer[records.TopicOffsetRanges]:
         """The oldest offset and the end of each partition of these topics, or of all."""
         call = functools.partial(
@@ -494,7 +501,7 @@ class AdminCalls:
         )
         return await for_names(call, "topicName", topics)
 
-    async def owners(self, broker: BrokerState, groups: Collection[str]) -> list[records.Owner]:
+    async def owners(self, broker: BrokerRecord, groups: Collection[str]) -> list[records.Owner]:
         """Who reads each partition of a broker for these groups, or for all."""
         call = functools.partial(
             self.broker(broker).call, records.Owner, "admin_query_consumer_regmap"

@@ -1,19 +1,20 @@
-"""The records of TubeMQ's administration.
+"""The answers of TubeMQ's administration.
 
-The first half is public: the states of topics, brokers and groups. The second half is the records
-in TubeMQ's HTTP answers, with the fields that are used here, and `ClusterOffsets`, which merges the
-answers of all brokers. A negative number in an answer means "not set", which is None here.
+These are the records in TubeMQ's HTTP answers, with the fields that are used here, and
+`ClusterOffsets`, which merges the answers of all brokers. A negative number in an answer means "not
+set", which is None in the public records (`coherer.admin`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
-from coherer._client.engine.lag import no_lag
 from coherer._client.tubemq.webapi import Answer
+from coherer.admin import Broker, Group, Member, Partition, Topic
 from coherer.errors import UsageError
 
 _STORE_STRIDE = 10_000
@@ -22,147 +23,9 @@ Key = tuple[int, str, int]
 """Broker id, topic, partition number."""
 
 
-class TopicState(msgspec.Struct, frozen=True):
-    """A topic of the cluster.
-
-    Args:
-        name: its name.
-        partitions: broker id to the partition ids on that broker.
-        writable: whether producers can send to it.
-        readable: whether consumers can read it.
-    """
-
-    name: str
-    partitions: Mapping[int, tuple[int, ...]]
-    writable: bool
-    readable: bool
-
-    @property
-    def count(self) -> int:
-        """The number of partitions on all brokers."""
-        return sum(map(len, self.partitions.values()))
-
-    @property
-    def keys(self) -> list[Key]:
-        """All partitions as (broker, topic, partition)."""
-        return [(b, self.name, p) for b in sorted(self.partitions) for p in self.partitions[b]]
-
-
-class BrokerState(msgspec.Struct, frozen=True):
-    """A broker that the master knows.
-
-    Args:
-        id: its id.
-        host: its address.
-        port: the port for clients.
-        web_port: the port of its HTTP administration; 0 if it has none.
-        managed: the status that administrators set: draft, online, only-read, only-write, offline.
-        running: whether it is registered with the master now; None if the master does not report
-            it.
-        writable: whether it accepts messages.
-        readable: whether it can be read.
-        version: the version of its software, as it reports it.
-    """
-
-    id: int
-    host: str
-    port: int
-    web_port: int
-    managed: str
-    running: bool | None = None
-    writable: bool = False
-    readable: bool = False
-    version: str = ""
-
-
-class MemberState(msgspec.Struct, frozen=True):
-    """A member of a group.
-
-    Args:
-        id: its consumer id.
-        address: its address as seen by the master.
-    """
-
-    id: str
-    address: str | None = None
-
-
 ROCKETMQ_OWN: Final = "%"
 """Begins the names of RocketMQ's own topics, such as %RETRY%group. A node keeps the offsets of both
 protocols, but TubeMQ cannot read these topics, so that nothing else is known about them."""
-
-
-class PartitionState(msgspec.Struct, frozen=True):
-    """A partition, and the position of a group in it if it belongs to a group's state.
-
-    All values are None if the broker did not report them.
-
-    Args:
-        topic: its topic.
-        broker: the id of its broker.
-        partition: its number.
-        min_offset: the offset of the oldest message.
-        max_offset: the offset of the next message.
-        committed: the group's offset; None also if it has none.
-        lag: how many messages the group is behind, see `_client.engine.lag`. Java's brokers count
-            the messages of all partitions that share a store, so there it may be too high.
-        owner: the consumer that reads it now; None if no consumer reads it, or if it is unknown.
-        offset_step: how far an offset moves with one message: 28 for Java's brokers, whose offsets
-            are positions in the index that all partitions of a store share. None if it is unknown.
-    """
-
-    topic: str
-    broker: int
-    partition: int
-    min_offset: int | None = None
-    max_offset: int | None = None
-    committed: int | None = None
-    lag: int | None = None
-    owner: str | None = None
-    offset_step: int | None = None
-
-    @property
-    def key(self) -> str:
-        """TubeMQ's text form: `broker:topic:partition`."""
-        return f"{self.broker}:{self.topic}:{self.partition}"
-
-
-class GroupState(msgspec.Struct, frozen=True):
-    """A consumer group.
-
-    Args:
-        name: its name.
-        topics: the topics that its members consume now, or that it has offsets in.
-        members: the connected members.
-        partitions: its position in every partition of its topics.
-        silent: ids of brokers that did not answer; the values of their partitions are None.
-    """
-
-    name: str
-    topics: tuple[str, ...]
-    members: tuple[MemberState, ...]
-    partitions: tuple[PartitionState, ...]
-    silent: tuple[int, ...] = ()
-
-    @property
-    def lag(self) -> int | None:
-        """How many messages it is behind in all partitions; None if unknown (see `no_lag`).
-
-        >>> known, unknown = PartitionState("t", 1, 0, lag=3), PartitionState("t", 1, 1)
-        >>> GroupState("g", ("t",), (), (known,)).lag
-        3
-        >>> print(GroupState("g", ("t",), (), (known, unknown)).lag)
-        None
-        """
-        if self.no_lag is not None:
-            return None
-        return sum(partition.lag or 0 for partition in self.partitions)
-
-    @property
-    def no_lag(self) -> str | None:
-        """Why the lag is unknown; None if it is known."""
-        away = {p.broker for p in self.partitions if p.lag is None and p.broker in self.silent}
-        return no_lag(away, self.partitions)
 
 
 def broker_of(key: str) -> int:
@@ -207,19 +70,26 @@ class TopicRecord(msgspec.Struct, rename="camel"):
         """The brokers that have it with one of these statuses."""
         return [d.broker_id for d in self.topic_info if d.topic_status_id in statuses]
 
-    def state(self) -> TopicState:
+    @property
+    def keys(self) -> list[Key]:
+        """All partitions, in order."""
+        return [
+            (one.broker_id, self.topic_name, store * _STORE_STRIDE + number)
+            for one in sorted(self.topic_info, key=lambda one: one.broker_id)
+            if one.topic_status_id == 0
+            for store in range(one.num_topic_stores)
+            for number in range(one.num_partitions)
+        ]
+
+    def topic(self) -> Topic:
         """The public record."""
-        partitions = {
-            d.broker_id: tuple(
-                store * _STORE_STRIDE + number
-                for store in range(d.num_topic_stores)
-                for number in range(d.num_partitions)
-            )
-            for d in self.topic_info
-            if d.topic_status_id == 0
-        }
-        return TopicState(
-            self.topic_name, partitions, self.is_srv_accept_publish, self.is_srv_accept_subscribe
+        counts = Counter(str(broker) for broker, _, _ in self.keys)
+        return Topic(
+            self.topic_name,
+            counts.total(),
+            dict(counts),
+            self.is_srv_accept_publish,
+            self.is_srv_accept_subscribe,
         )
 
 
@@ -243,20 +113,35 @@ class BrokerRecord(msgspec.Struct, rename="camel"):
     broker_web_port: int = 0
     manage_status: str = ""
 
-    def state(self, run: BrokerRun | None) -> BrokerState:
-        """The public record."""
+    @property
+    def address(self) -> str:
+        """`host:port` for clients."""
+        return f"{self.broker_ip}:{self.broker_port}"
+
+    @property
+    def web_port(self) -> int:
+        """The port of its HTTP administration; 0 if it has none."""
+        return max(self.broker_web_port, 0)
+
+    def broker(self, run: BrokerRun | None) -> Broker:
+        """The public record.
+
+        Args:
+            run: what the master knows about it; None if it does not report that.
+        """
         status = run or BrokerRun(self.broker_id)
         running = status.run_status == "running"
-        return BrokerState(
+        return Broker(
+            name=str(self.broker_id),
             id=self.broker_id,
-            host=self.broker_ip,
-            port=self.broker_port,
-            web_port=max(self.broker_web_port, 0),
-            managed=self.manage_status,
-            running=None if run is None else running,
+            address=self.address,
+            role="broker",
+            status=None if run is None else "running" if running else "stopped",
             writable=running and status.accept_publish in {True, "true"},
             readable=running and status.accept_subscribe in {True, "true"},
-            version=status.broker_version.strip("-"),
+            managed=self.manage_status or None,
+            web_port=self.web_port or None,
+            version=status.broker_version.strip("-") or None,
         )
 
 
@@ -395,8 +280,8 @@ class ClusterOffsets:
             group_name, topic_name, partition = owner.partition.rsplit(":", 2)
             self._owners[group_name, (broker, topic_name, int(partition))] = owner.consumer
 
-    def partition(self, key: Key, group: str | None = None) -> PartitionState:
-        """The state of a partition, with the position of a group in it."""
+    def partition(self, key: Key, group: str | None = None) -> Partition:
+        """A partition, with the position of a group in it."""
         broker, topic, number = key
         ends = self._ends.get(key, PartitionOffsetRange(number))
         high = ends.offset_max if ends.offset_max >= 0 else None
@@ -410,8 +295,17 @@ class ClusterOffsets:
             done = low
         if done is not None and high is not None:
             lag = -(-max(high - done, 0) // self._steps[broker])
-        step = self._steps.get(broker)
-        return PartitionState(topic, broker, number, low, high, committed, lag, owner, step)
+        return Partition(
+            topic,
+            str(broker),
+            number,
+            low,
+            high,
+            committed,
+            lag,
+            owner=owner,
+            offset_step=self._steps.get(broker),
+        )
 
     def _begun(self, group: str, topic: str) -> bool:
         """Whether a group has an offset in a topic."""
@@ -421,19 +315,25 @@ class ClusterOffsets:
         self,
         name: str,
         online: Subscription | None,
-        members: tuple[MemberState, ...],
-        topics: Iterable[TopicState],
-    ) -> GroupState:
-        """The state of a group."""
+        members: tuple[Member, ...],
+        topics: Iterable[TopicRecord],
+    ) -> Group:
+        """A group."""
         subscribed = set(online.topic_set) if online is not None else set[str]()
         begun = self._committed.get(name, {})
         names = subscribed | {topic for _, topic, _ in begun}
-        keys = {key for topic in topics if topic.name in names for key in topic.keys} | begun.keys()
-        ordered = sorted(keys, key=lambda key: (key[1], key[0], key[2]))
-        return GroupState(
+        keys = {key for one in topics if one.topic_name in names for key in one.keys}
+        ordered = sorted(keys | begun.keys(), key=lambda key: (key[1], key[0], key[2]))
+        partitions = tuple(self.partition(key, name) for key in ordered)
+        silent = {
+            key[0]
+            for key, partition in zip(ordered, partitions, strict=True)
+            if partition.lag is None and key[0] in self.silent
+        }
+        return Group(
             name=name,
             topics=tuple(sorted(names)),
             members=members,
-            partitions=tuple(self.partition(key, name) for key in ordered),
-            silent=tuple(self.silent),
+            partitions=partitions,
+            silent=tuple(map(str, sorted(silent))),
         )

@@ -12,12 +12,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from coherer._administration.cluster import group_of
 from coherer._administration.members import problems
 from coherer._administration.overview import oldest_ms
 from coherer._administration.resets import Move, planned
+from coherer.admin import Partition
 from coherer.console.charts import SERIES_MAX
-from coherer.console.facts import AnyPartition
 from coherer.console.guard import changing
 from coherer.console.history import series_name
 from coherer.console.pages.common import Console, matching, part_of, path_of, sorting_of
@@ -110,7 +109,7 @@ class Groups:
         if group is None:
             return self._unknown(request, name)
         console.history.watch("group", name, time.time())
-        partitions: Sequence[AnyPartition] = group.partitions
+        partitions: Sequence[Partition] = group.partitions
         behind = sorted(partitions, key=lambda one: -(one.lag or 0))[:SERIES_MAX]
         lags = {series_name("group", name, "lag"): "all partitions"}
         lags |= {
@@ -126,7 +125,7 @@ class Groups:
             members=health,
             problems=problems(health),
             ages=ages,
-            oldest_ms=oldest_ms(group_of(group), ages),
+            oldest_ms=oldest_ms(group, ages),
             filters=await console.facts.filters(name),
             owners={
                 one.key: getattr(one, "owner", None) or readers.get(one.key)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from coherer._administration.access import RocketCluster
-from coherer._administration.cluster import Broker
+from coherer.admin import Broker
 from coherer.console.guard import changing
 from coherer.console.history import series_name
 from coherer.console.pages.common import Console, matching, part_of

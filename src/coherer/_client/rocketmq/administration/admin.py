@@ -9,21 +9,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final, Literal
 
+from coherer import admin
 from coherer._client.engine.arguments import checked
 from coherer._client.rocketmq.administration.messages import MessageAdmin
-from coherer._client.rocketmq.administration.records import (
-    GroupState,
-    MemberState,
-    PartitionState,
-    TopicState,
-)
 from coherer._client.rocketmq.administration.servers import to_ms
 from coherer._client.rocketmq.routing import MASTER, READ, WRITE, Route
 from coherer._common.logs import Log
+from coherer._record.system_topics import is_internal_topic
 from coherer._wire.rocketmq import fastjson, names
 from coherer._wire.rocketmq.bodies import (
     ConsumerConnection,
@@ -35,7 +32,7 @@ from coherer._wire.rocketmq.bodies import (
     TopicRoute,
     TopicStats,
 )
-from coherer._wire.rocketmq.codes import RequestCode, ResponseCode, refused
+from coherer._wire.rocketmq.codes import RequestCode, ResponseCode, refused, version_name
 from coherer._wire.rocketmq.headers import (
     ConsumeStatsHeader,
     CreateTopicHeader,
@@ -90,17 +87,17 @@ class Admin(MessageAdmin):
 
     # -- topics: sections 2.11 and 2.12
 
-    async def topics(self, *names_wanted: str, system: bool = False) -> list[TopicState]:
+    async def topics(self, *names: str, system: bool = False) -> list[admin.Topic]:
         """The topics, sorted by name.
 
         Args:
-            names_wanted: names of topics; without names, all topics.
+            names: names of topics; without names, all topics.
             system: include RocketMQ's own topics: retry topics, dead letters and others.
         """
         await self._instance.start()
-        wanted = list(names_wanted) or await self.topic_names(system=system)
+        wanted = list(names) or await self.topic_names(system=system)
         routes = await asyncio.gather(*(self._route(topic) for topic in sorted(set(wanted))))
-        return [_topic_state(route) for route in routes if route is not None]
+        return [_topic(route) for route in routes if route is not None]
 
     async def topic_names(self, *, system: bool = False) -> list[str]:
         """The names of the topics, sorted: one request, however many there are.
@@ -114,7 +111,7 @@ class Admin(MessageAdmin):
         if not system:
             brokers = await self.brokers(runtime=False)
             found -= {broker.name for broker in brokers} | {broker.cluster for broker in brokers}
-            found = {topic for topic in found if not _is_system_topic(topic)}
+            found = {topic for topic in found if not is_internal_topic(topic)}
         return sorted(found)
 
     async def create_topic(
@@ -216,7 +213,7 @@ class Admin(MessageAdmin):
             code = RequestCode.UPDATE_AND_CREATE_TOPIC
             await self._ask_broker(broker, code, header.fields())
 
-    async def wait_usable(self, name: str, *, timeout_ms: int) -> TopicState:
+    async def wait_usable(self, name: str, *, timeout_ms: int) -> admin.Topic:
         """Wait until the name servers have the route of a topic.
 
         Raises:
@@ -250,7 +247,7 @@ class Admin(MessageAdmin):
         await self._instance.names.ask_all(RequestCode.DELETE_TOPIC_IN_NAMESRV, fields)
         self._instance.routes.forget(name)
 
-    async def partitions(self, topic: str) -> list[PartitionState]:
+    async def partitions(self, topic: str) -> list[admin.Partition]:
         """The queues of a topic and their offsets.
 
         Raises:
@@ -261,18 +258,19 @@ class Admin(MessageAdmin):
         masters = [brokers[MASTER] for brokers in route.brokers.values() if MASTER in brokers]
         answers = await self._ask_each(masters, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
         found = [
-            PartitionState(
+            admin.Partition(
                 queue.topic,
                 queue.broker,
                 queue.id,
                 offset.min_offset,
                 offset.max_offset,
-                last_ms=offset.last_update_timestamp,
+                newest_ms=offset.last_update_timestamp or None,
+                offset_step=1,
             )
             for answer in answers
             for queue, offset in TopicStats.decode(answer.body).offset_table.items()
         ]
-        return sorted(found, key=lambda state: state.queue)
+        return sorted(found, key=lambda one: one.queue)
 
     async def writable_queues(self, topic: str) -> list[Queue]:
         """The queues of a topic that accept messages, sorted.
@@ -333,28 +331,33 @@ class Admin(MessageAdmin):
 
     # -- groups and offsets: sections 2.7, 2.11 and 4.4
 
-    async def groups(self, *names_wanted: str) -> list[GroupState]:
+    async def groups(self, *names: str, system: bool = False) -> list[admin.Group]:
         """The consumer groups, sorted by name.
 
         A group exists if a broker has a configuration of it.
 
         Args:
-            names_wanted: names of groups; without names, all groups except RocketMQ's own.
+            names: names of groups; without names, all groups.
+            system: include RocketMQ's own groups.
         """
         await self._instance.start()
         masters = await self._masters()
-        wanted = sorted(set(names_wanted)) or await self.group_names()
+        wanted = sorted(set(names)) or await self.group_names(system=system)
         return [await self._group(group, masters) for group in wanted]
 
-    async def group_names(self) -> list[str]:
-        """The names of all groups except RocketMQ's own, sorted: one request to each master."""
+    async def group_names(self, *, system: bool = False) -> list[str]:
+        """The names of the consumer groups, sorted: one request to each master.
+
+        Args:
+            system: include RocketMQ's own groups.
+        """
         await self._instance.start()
         answers = await self._ask_masters(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         found: set[str] = set()
         for answer in answers:
             found |= SubscriptionGroups.decode(answer.body).subscription_group_table.keys()
         # Java's brokers also have one without a name, of clients that named no group.
-        return sorted(group for group in found if group and not _is_system_group(group))
+        return sorted(group for group in found if group and (system or not _is_system_group(group)))
 
     async def create_group(
         self, name: str, brokers: Iterable[str] | None = None, *, max_retries: int = 16
@@ -473,10 +476,10 @@ class Admin(MessageAdmin):
         answer = await self._ask_broker(queue.broker, code, fields)
         return max(int(answer.fields.get("offset", "0")), 0)
 
-    async def _group(self, group: str, masters: Mapping[str, str]) -> GroupState:
-        members: dict[str, MemberState] = {}
+    async def _group(self, group: str, masters: Mapping[str, str]) -> admin.Group:
+        members: dict[str, admin.Member] = {}
         topics: set[str] = set()
-        partitions: dict[Queue, PartitionState] = {}
+        partitions: dict[Queue, admin.Partition] = {}
         silent: list[str] = []
         model: str | None = None
         for broker, address in masters.items():
@@ -496,32 +499,34 @@ class Admin(MessageAdmin):
                     name for name in online.subscription_table if not _is_retry_topic(name, group)
                 }
                 for one in online.connection_set:
-                    members[one.client_id] = MemberState(
+                    members[one.client_id] = admin.Member(
                         one.client_id,
-                        one.client_addr,
-                        one.language,
-                        one.version,
-                        beats.get(one.client_id),
+                        group,
+                        address=one.client_addr,
+                        language=one.language,
+                        version=version_name(one.version) if one.version else None,
+                        heartbeat_ms=beats.get(one.client_id),
                     )
             for queue, at in stats.offset_table.items():
                 if not _is_retry_topic(queue.topic, group):
                     topics.add(queue.topic)
-                partitions[queue] = PartitionState(
+                partitions[queue] = admin.Partition(
                     queue.topic,
                     queue.broker,
                     queue.id,
                     max_offset=at.broker_offset,
                     committed=at.consumer_offset,
                     lag=max(at.broker_offset - max(at.consumer_offset, oldest.get(queue, 0)), 0),
-                    last_ms=at.last_timestamp,
+                    newest_ms=at.last_timestamp or None,
+                    offset_step=1,
                 )
-        return GroupState(
+        return admin.Group(
             group,
             tuple(sorted(topics)),
             tuple(members[key] for key in sorted(members)),
             tuple(partitions[queue] for queue in sorted(partitions)),
-            model,
             tuple(silent),
+            model,
         )
 
     async def unread_ages(self, group: str, *topics: str) -> dict[str, int]:
@@ -614,14 +619,11 @@ def _unread_ms(span: QueueTimeSpan) -> int | None:
     return age_ms if span.min_time_stamp > 0 and age_ms >= 0 else None
 
 
-def _topic_state(route: Route) -> TopicState:
-    counts: dict[str, int] = {}
-    for queue in route.readable:
-        counts[queue.broker] = counts.get(queue.broker, 0) + 1
-    return TopicState(
+def _topic(route: Route) -> admin.Topic:
+    return admin.Topic(
         route.topic,
         len(route.readable),
-        counts,
+        dict(Counter(queue.broker for queue in route.readable)),
         writable=bool(route.writable),
         readable=bool(route.readable),
     )
@@ -637,14 +639,6 @@ def _permission(now: int, *, writable: bool | None, readable: bool | None) -> in
         if wanted is not None:
             now = now | bit if wanted else now & ~bit
     return now
-
-
-def _is_system_topic(topic: str) -> bool:
-    return (
-        names.is_system_topic(topic)
-        or topic.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX))
-        or topic.endswith(names.REPLY_TOPIC_SUFFIX)
-    )
 
 
 def _is_retry_topic(topic: str, group: str) -> bool:

@@ -13,7 +13,8 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from coherer._client.rocketmq.administration.records import BrokerState, MemberState
+from coherer import admin
+from coherer._client.rocketmq.administration.runtime import with_runtime
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import NO_FIELDS, Fields
 from coherer._client.rocketmq.routing import MASTER
@@ -154,15 +155,21 @@ class ServerAdmin:
 
     # -- brokers
 
-    async def brokers(self, *, runtime: bool = True) -> list[BrokerState]:
+    async def brokers(self, *, runtime: bool = True) -> list[admin.Broker]:
         """The registered brokers, sorted by name and id.
 
         Args:
-            runtime: ask each broker for its state; one that does not answer has no version.
+            runtime: ask each broker for its state; without it, `status` and the figures are None.
         """
         table = (await self.cluster()).broker_addr_table
         states = [
-            BrokerState(name, number, address, broker.cluster or "")
+            admin.Broker(
+                name,
+                number,
+                address,
+                role="master" if number == MASTER else "slave",
+                cluster=broker.cluster or None,
+            )
             for name, broker in sorted(table.items())
             for number, address in sorted(broker.broker_addrs.items())
         ]
@@ -170,23 +177,14 @@ class ServerAdmin:
             return states
         return list(await asyncio.gather(*(self._running(state) for state in states)))
 
-    async def _running(self, state: BrokerState) -> BrokerState:
+    async def _running(self, broker: admin.Broker) -> admin.Broker:
         try:
-            answer = await self._ask(state.address, RequestCode.GET_BROKER_RUNTIME_INFO)
+            answer = await self._ask(broker.address, RequestCode.GET_BROKER_RUNTIME_INFO)
             table = KVTable.decode(answer.body).table
         except CohererError as error:
-            _log.warning("Cannot read the state of broker %s: %s", state.name, error)
-            return state
-        return BrokerState(
-            state.name,
-            state.id,
-            state.address,
-            state.cluster,
-            table.get("brokerVersionDesc") or version_name(answer.version),
-            _first(table.get("putTps", "")),
-            _first(table.get("getTransferedTps", "")),
-            table,
-        )
+            _log.warning("Cannot read the state of broker %s: %s", broker.name, error)
+            return replace(broker, status="silent")
+        return with_runtime(broker, table, answer.version)
 
     async def index_delay_bytes(self) -> dict[str, int | None]:
         """How far the indexes of the masters are behind their logs, by broker name.
@@ -196,7 +194,7 @@ class ServerAdmin:
         """
         states = await self.brokers()
         return {
-            state.name: int(text) if (text := state.runtime.get("dispatchBehindBytes")) else None
+            state.name: int(text) if (text := state.reported.get("dispatchBehindBytes")) else None
             for state in states
             if state.id == MASTER
         }
@@ -399,7 +397,7 @@ class ServerAdmin:
         answer = await self._ask_broker(broker, RequestCode.GET_ALL_TOPIC_CONFIG)
         return TopicConfigs.decode(answer.body).topic_config_table
 
-    async def producers(self, group: str) -> list[MemberState]:
+    async def producers(self, group: str) -> list[admin.Member]:
         """The connected producers of a group.
 
         Raises:
@@ -409,7 +407,14 @@ class ServerAdmin:
         fields = ProducerGroupHeader(group).fields()
         answers = await self._ask_masters(RequestCode.GET_PRODUCER_CONNECTION_LIST, fields)
         found = {
-            one.client_id: MemberState(one.client_id, one.client_addr, one.language, one.version)
+            one.client_id: admin.Member(
+                one.client_id,
+                group,
+                "producer",
+                one.client_addr,
+                one.language,
+                version_name(one.version) if one.version else None,
+            )
             for answer in answers
             for one in ProducerConnection.decode(answer.body).connection_set
         }
@@ -499,18 +504,6 @@ def to_ms(time: datetime) -> int:
     1704067200000
     """
     return int(time.timestamp() * 1000)
-
-
-def _first(numbers: str) -> float:
-    """The first of several numbers, or 0 for an empty text.
-
-    >>> _first("12.5 3.0 1.0"), _first("")
-    (12.5, 0.0)
-    """
-    try:
-        return float(numbers.split(maxsplit=1)[0])
-    except (IndexError, ValueError):
-        return 0.0
 
 
 def _text(body: bytes | memoryview) -> str:

@@ -1,0 +1,42 @@
+"""Public names that were renamed: the old ones work for one release, with a warning."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Final
+
+SINCE: Final = "0.3"
+
+RECORDS: Final = {
+    "BrokerState": "coherer.admin.Broker",
+    "GroupState": "coherer.admin.Group",
+    "MemberState": "coherer.admin.Member",
+    "PartitionState": "coherer.admin.Partition",
+    "TopicState": "coherer.admin.Topic",
+}
+"""The records of administration, which each protocol had for itself."""
+
+
+def renamed(module: str, name: str, names: Mapping[str, str] = RECORDS) -> object:
+    """Return what an old name of a module means now, and warn; for a module's `__getattr__`.
+
+    Args:
+        module: the name of the module.
+        name: the missing attribute.
+        names: new names, with their module, by old name.
+
+    Raises:
+        AttributeError: it is no old name.
+    """
+    new = names.get(name)
+    if new is None:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    warnings.warn(
+        f"`{module}.{name}` is deprecated since {SINCE}; use `{new}`.",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    home, _, last = new.rpartition(".")
+    return getattr(import_module(home), last)
