@@ -147,9 +147,9 @@ async def the_state_of_a_cluster(scenario: Scenario) -> None:
     assert 0 <= broker.disk_used <= 1
     assert broker.started_ms is not None
     await scenario.send(client, "a", "b")
-    assert topic in await state.topic_names(cluster)
-    assert f"%RETRY%{group}" not in await state.topic_names(cluster)
-    [listed] = await state.topics(cluster, topic)
+    assert topic in await cluster.admin.topic_names()
+    assert f"%RETRY%{group}" not in await cluster.admin.topic_names()
+    [listed] = await cluster.admin.topics(topic)
     assert (listed.partitions, dict(listed.brokers)) == (2, {"broker-a": 2})
     async with client.consumer(group, {topic: "UA || DL"}, start="earliest") as consumer:
         await consumer.wait_assigned(int(WAIT_S * 1000))
@@ -171,7 +171,7 @@ async def the_state_of_a_cluster(scenario: Scenario) -> None:
     assert details.readers == (group,)
     assert details.config["broker-a"]["perm"] == "6"
     assert sum(one.messages or 0 for one in details.partitions) == 2
-    assert group in await state.group_names(cluster)
+    assert group in await cluster.admin.group_names()
     assert await state.topic(cluster, f"{topic}_missing") is None
     assert await state.group(cluster, f"{group}_missing") is None
     async with client.producer(group=f"{group}_sender") as producer:
@@ -200,7 +200,7 @@ async def topics_are_altered(scenario: Scenario) -> None:
 
 
 async def _has(cluster: RocketCluster, topic: str, *, partitions: int, writable: bool) -> bool:
-    [found] = await state.topics(cluster, topic)
+    [found] = await cluster.admin.topics(topic)
     return (found.partitions, found.writable) == (partitions, writable)
 
 

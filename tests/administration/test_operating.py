@@ -64,8 +64,8 @@ async def test_over_tubemq(coherer_url: str, coherer_topic: str) -> None:
         assert (broker.role, broker.status) == ("broker", "running")
         assert broker.in_per_s is not None, "a node reports its own rates"
         assert broker.disk_bytes is not None
-        assert topic in await state.topic_names(cluster)
-        assert group in await state.group_names(cluster)
+        assert topic in await cluster.admin.topic_names()
+        assert group in await cluster.admin.group_names()
         assert await state.accounts(cluster) is None
 
 
@@ -73,7 +73,7 @@ async def test_a_topic_is_altered_over_tubemq(coherer_url: str, coherer_topic: s
     async with opened(coherer_url) as cluster:
         assert isinstance(cluster, TubeCluster)
         await cluster.admin.alter_topic(coherer_topic, partitions=3, writable=False)
-        [found] = await state.topics(cluster, coherer_topic)
+        [found] = await cluster.admin.topics(coherer_topic)
         assert (found.partitions, found.writable, found.readable) == (3, False, True)
         with pytest.raises(UsageError, match="3 partitions"):
             await cluster.admin.alter_topic(coherer_topic, partitions=2)
@@ -82,5 +82,5 @@ async def test_a_topic_is_altered_over_tubemq(coherer_url: str, coherer_topic: s
         with pytest.raises(RefusedError, match="no such topic"):
             await cluster.admin.alter_topic(f"{coherer_topic}_missing", partitions=2)
         await cluster.admin.alter_topic(coherer_topic, writable=True)
-        [found] = await state.topics(cluster, coherer_topic)
+        [found] = await cluster.admin.topics(coherer_topic)
         assert found.writable

@@ -51,12 +51,13 @@ def test_members_offsets_and_lag(
         left = 10 - len(batch)
         assert partition == {
             "topic": coherer_topic,
-            "broker": 1,
+            "broker": "1",
             "partition": 0,
             "min_offset": 0,
             "max_offset": 10,
             "committed": len(batch),
             "lag": left,
+            "newest_ms": None,
             "owner": member["id"],
             "offset_step": 1,
         }

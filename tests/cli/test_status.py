@@ -21,7 +21,6 @@ from rich.console import Console, RenderableType
 from typer.testing import CliRunner
 
 import coherer
-from coherer._administration.cluster import Broker
 from coherer._administration.overview import Overview
 from coherer._client.tubemq.admin import Admin
 from coherer._common.node_status import (
@@ -31,7 +30,7 @@ from coherer._common.node_status import (
     Rate,
     StatusWarning,
 )
-from coherer.admin import Group, Partition, Topic
+from coherer.admin import Broker, Group, Partition, Topic
 from coherer.cli.main import app
 from coherer.cli.status import rendered as rendered_status
 from coherer.cli.top import (

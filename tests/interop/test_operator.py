@@ -106,14 +106,14 @@ async def test_operating_java_tubemq(at: At) -> None:
         await admin.alter_topic(topic, partitions=3)
 
         async def grown() -> bool:
-            [seen] = await state.topics(cluster, topic)
+            [seen] = await cluster.admin.topics(topic)
             return seen.partitions == 3
 
         await until(grown, "the topic has three partitions", SYNCHRONIZED_S)
         await admin.alter_topic(topic, writable=False)
 
         async def closed() -> bool:
-            [seen] = await state.topics(cluster, topic)
+            [seen] = await cluster.admin.topics(topic)
             return not seen.writable
 
         await until(closed, "the topic accepts no messages", SYNCHRONIZED_S)

@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 import pytest
-from coherer._client.rocketmq.administration.admin import Admin
 
 import coherer
 from coherer import Message, TlsOptions
+from coherer._client.rocketmq.administration.admin import Admin
 from coherer._wire.rocketmq.codes import QueryNotFoundError, TopicNotExistError
 from coherer.admin import Member
 from coherer.errors import DisconnectedError, RefusedError

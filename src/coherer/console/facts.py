@@ -77,7 +77,7 @@ class TopicFacts(msgspec.Struct, frozen=True):
         return _total(self.partitions, lambda one: one.max_offset)
 
     @property
-    def last_ms(self) -> int | None:
+    def newest_ms(self) -> int | None:
         """When the newest message was stored, ms since 1970; None if it is unknown."""
         return max((one.newest_ms for one in self.partitions or () if one.newest_ms), default=None)
 
