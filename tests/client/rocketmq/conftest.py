@@ -25,6 +25,7 @@ from coherer._wire.rocketmq.bodies import BrokerData, HeartbeatData, QueueData, 
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import read_send
+from coherer._wire.rocketmq.headers.broker_name import BROKER_NAME_FIELDS
 from coherer.rocketmq import connect as connect_rocketmq
 from tests.client.rocket_broker import FakeQueues
 
@@ -33,6 +34,7 @@ SENDS = (
     RequestCode.SEND_BATCH_MESSAGE,
     RequestCode.SEND_REPLY_MESSAGE_V2,
 )
+_FROM_CHECK = "fromTransactionCheck"
 
 
 @dataclass
@@ -92,6 +94,7 @@ class FakeCluster:
         self.constants: dict[int, Script] = {}
         self.brokers: dict[str, FakeBroker] = {}
         self.topics: dict[str, int] = {}
+        self.masters: dict[str, str] = {}  # the broker whose slave one is
         self.writable = True
         self.names: Listener
         self._news = asyncio.Event()
@@ -110,8 +113,19 @@ class FakeCluster:
         return await listen("127.0.0.1", 0, remoting.make)
 
     async def stop(self) -> None:
+        self._check_broker_names()
         for listener in [self.names, *(one.listener for one in self.brokers.values())]:
             await listener.close()
+
+    def _check_broker_names(self) -> None:
+        """All requests that RocketMQ 5's Proxy would forward have said to which broker."""
+        for asked in self.log:
+            name = BROKER_NAME_FIELDS.get(asked.request.code)
+            # Tests of connections send no fields. After a check the broker is the one that asked.
+            if name is None or not asked.fields or asked.fields.get(_FROM_CHECK) == "true":
+                continue
+            expected = self.masters.get(asked.broker, asked.broker)
+            assert asked.fields.get(name) == expected, asked.request
 
     @property
     def url(self) -> str:

@@ -10,7 +10,8 @@ import pytest
 
 from coherer._client.rocketmq.consuming import offsets
 from coherer._wire.rocketmq.bodies import ResetOffset
-from coherer._wire.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.codes import V5_0_0, RequestCode
+from coherer._wire.rocketmq.command import Command, encode
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import RefusedError, UsageError
 from tests.client.rocket_broker import BACK, PULL, STORE, ZERO, one, reading
@@ -96,6 +97,21 @@ async def test_offset_0_from_a_4_x_broker_is_checked_with_its_table(
     ]  # fmt: skip
     assert asked.fields["setZeroIfNotFound"] == "false"
     assert len(cluster.asked(TABLE)) == 1
+
+
+async def test_offset_0_from_a_5_x_broker_is_exact(cluster, shelf, client) -> None:
+    shelf.put(b"a", b"b")
+
+    def zero(asked: Any) -> None:
+        fields = {"offset": "0"}
+        answer = Command(0, asked.request.opaque, flag=1, version=V5_0_0, fields=fields)
+        asked.channel.connection.write(encode(answer))
+
+    cluster.always(RequestCode.QUERY_CONSUMER_OFFSET, zero)
+    async with reading(client, start="latest"):
+        await cluster.until(shelf.pulls)
+    assert shelf.pulls()[0].fields["queueOffset"] == "0"
+    assert cluster.asked(TABLE) == []
 
 
 async def test_the_table_is_not_fetched_if_0_is_the_start(cluster, shelf, client) -> None:

@@ -37,6 +37,7 @@ async def test_a_message_goes_back_to_its_broker(cluster, shelf, client) -> None
         "originTopic": "demo",
         "unitMode": "false",
         "maxReconsumeTimes": "4",
+        "bname": "broker-a",
     }
 
 

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 def pair(cluster2) -> FakeQueues:
     """A master, broker-a, and its slave, which calls itself broker-b here."""
     shelf = FakeQueues(cluster2)
+    cluster2.masters = {"broker-b": "broker-a"}
     addresses = {0: cluster2.brokers["broker-a"].address, 1: cluster2.brokers["broker-b"].address}
     route = TopicRoute(
         queue_datas=[

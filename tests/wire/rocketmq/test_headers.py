@@ -184,7 +184,7 @@ def test_some_sends_without_a_topic_have_a_blank_one(code: int) -> None:
         ),
         (
             CheckTransactionHeader,
-            "tranStateTableOffset commitLogOffset msgId transactionId offsetMsgId",
+            "tranStateTableOffset commitLogOffset msgId transactionId offsetMsgId bname",
         ),
         (
             RegisterBrokerHeader,

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from coherer._record.ids import encode_offset_id
 from coherer._wire.rocketmq.command import ONEWAY, RESPONSE, Command, encode
-from coherer._wire.rocketmq.headers import SendHeader, SendResult, parse
+from coherer._wire.rocketmq.headers import SendHeader, SendResult, parse, with_broker
 from coherer._wire.rocketmq.sending import SendEncoder, SendResponseEncoder
 from coherer._wire.rocketmq.session import Session
 from coherer.errors import ProtocolError
@@ -21,6 +21,7 @@ texts = st.text(max_size=9)
 @given(
     group=texts,
     topic=texts,
+    broker=texts,
     queue_id=int32,
     sys_flag=int32,
     born_ms=int64,
@@ -36,6 +37,7 @@ texts = st.text(max_size=9)
 def test_sends_equal_encoded_commands(
     group: str,
     topic: str,
+    broker: str,
     queue_id: int,
     sys_flag: int,
     born_ms: int,
@@ -48,7 +50,7 @@ def test_sends_equal_encoded_commands(
     code: int,
     oneway: bool,
 ) -> None:
-    encoder = SendEncoder(group, topic, unit_mode=unit_mode)
+    encoder = SendEncoder(group, topic, broker, unit_mode=unit_mode)
     frame = encoder.encode(
         77,
         queue_id,
@@ -78,7 +80,8 @@ def test_sends_equal_encoded_commands(
         max_reconsume_times,
         batch,
     )
-    command = Command(code, 77, ONEWAY if oneway else 0, fields=header.fields(), body=b"body")
+    fields = dict(with_broker(code, header.fields(), broker))
+    command = Command(code, 77, ONEWAY if oneway else 0, fields=fields, body=b"body")
     assert frame == encode(command)
 
 

@@ -6,7 +6,8 @@ In addition to `coherer._client.engine.connections`:
   to the handler that is registered for its code. Each side numbers its own requests.
 * A one-way request is never answered. A request whose code has no handler, and a handler that
   fails, are answered as Java answers them; neither closes the connection.
-* A request is signed just before it is encoded (docs/protocol/rocketmq.md, section 10.1).
+* A request gets the name of its broker, and is signed, just before it is encoded
+  (docs/protocol/rocketmq.md, sections 2.17 and 10.1). Pulls and sends have their own encoders.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from coherer._net import Connection, TlsOptions
 from coherer._wire.rocketmq import codes
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.command import Command
+from coherer._wire.rocketmq.headers import with_broker
 from coherer._wire.rocketmq.session import Session
 from coherer.errors import CohererError, DisconnectedError, ProtocolError
 
@@ -140,7 +142,13 @@ class Link(ServerConnection[Command]):
         self._handlers = handlers
 
     def call(
-        self, code: int, fields: Fields = NO_FIELDS, body: bytes = b"", *, timeout_ms: int
+        self,
+        code: int,
+        fields: Fields = NO_FIELDS,
+        body: bytes = b"",
+        *,
+        timeout_ms: int,
+        broker: str = "",
     ) -> asyncio.Future[Command]:
         """Send a request now; the future gets the answer, whatever its code.
 
@@ -151,19 +159,33 @@ class Link(ServerConnection[Command]):
         """
         self._check()
         future: asyncio.Future[Command] = self._loop.create_future()
-        opaque, frame = self.session.request(code, self._signed(fields, body), body)
+        opaque, frame = self.session.request(code, self._ready(code, fields, body, broker), body)
         self.expect(opaque, Call(future, self._loop.time() + timeout_ms / 1000))
         self.connection.write(frame)
         return future
 
-    def send(self, code: int, fields: Fields, body: bytes, waiter: PendingRequest[Command]) -> None:
+    def send(
+        self,
+        code: int,
+        fields: Fields,
+        body: bytes,
+        waiter: PendingRequest[Command],
+        *,
+        broker: str,
+    ) -> None:
         """Send a request now; `waiter` gets the answer. The connection must be open."""
-        opaque, frame = self.session.request(code, self._signed(fields, body), body)
+        opaque, frame = self.session.request(code, self._ready(code, fields, body, broker), body)
         self.expect(opaque, waiter)
         self.connection.write(frame)
 
     async def ask(
-        self, code: int, fields: Fields = NO_FIELDS, body: bytes = b"", *, timeout_ms: int
+        self,
+        code: int,
+        fields: Fields = NO_FIELDS,
+        body: bytes = b"",
+        *,
+        timeout_ms: int,
+        broker: str = "",
     ) -> Command:
         """Send a request and wait for a successful answer.
 
@@ -171,14 +193,20 @@ class Link(ServerConnection[Command]):
             UnavailableError: no answer.
             RefusedError: the server refused.
         """
-        answer = await self.call(code, fields, body, timeout_ms=timeout_ms)
+        answer = await self.call(code, fields, body, timeout_ms=timeout_ms, broker=broker)
         if answer.code != ResponseCode.SUCCESS:
             topic = fields.get("topic")
             raise codes.refused(answer.code, answer.remark, server=self.server, topic=topic)
         return answer
 
     def send_oneway(
-        self, code: int, fields: Fields = NO_FIELDS, body: bytes = b"", *, remark: str | None = None
+        self,
+        code: int,
+        fields: Fields = NO_FIELDS,
+        body: bytes = b"",
+        *,
+        remark: str | None = None,
+        broker: str = "",
     ) -> None:
         """Send a one-way request.
 
@@ -186,8 +214,8 @@ class Link(ServerConnection[Command]):
             DisconnectedError: the connection is closed already; nothing was sent.
         """
         self._check()
-        signed = self._signed(fields, body)
-        _, frame = self.session.request(code, signed, body, oneway=True, remark=remark)
+        ready = self._ready(code, fields, body, broker)
+        _, frame = self.session.request(code, ready, body, oneway=True, remark=remark)
         self.connection.write(frame)
 
     def respond(
@@ -230,8 +258,9 @@ class Link(ServerConnection[Command]):
                 "The connection is closed; nothing was sent.", server=self.server
             )
 
-    def _signed(self, fields: Fields, body: bytes) -> dict[str, str]:
+    def _ready(self, code: int, fields: Fields, body: bytes, broker: str) -> dict[str, str]:
         signer = self._handlers.signer
+        fields = with_broker(code, fields, broker)
         return dict(fields) if signer is None else signer(fields, body)
 
 

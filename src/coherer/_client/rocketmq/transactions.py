@@ -239,6 +239,7 @@ class TransactionChecks:
                 transaction_id=header.transaction_id,
             ).fields(),
             remark=remark,
+            broker=header.bname or "",
         )
         if observer is not None:
             observer(message, verdict, link.server)

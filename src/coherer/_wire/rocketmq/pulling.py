@@ -14,6 +14,7 @@ import msgspec
 from coherer._wire.rocketmq.codes import PYTHON, V4_9_3, RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.frame import JSON, prefix
+from coherer._wire.rocketmq.headers.broker_name import with_broker
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import ProtocolError
 
@@ -83,7 +84,7 @@ class PullEncoder:
         expression: str | None = None,
         expression_type: str | None = None,
     ) -> None:
-        self._common: dict[str, str] = {
+        common = {
             "consumerGroup": group,
             "topic": queue.topic,
             "queueId": str(queue.id),
@@ -91,9 +92,10 @@ class PullEncoder:
             "subVersion": str(sub_version),
         }
         if expression is not None:
-            self._common["subscription"] = expression
+            common["subscription"] = expression
         if expression_type is not None:
-            self._common["expressionType"] = expression_type
+            common["expressionType"] = expression_type
+        self._common = with_broker(RequestCode.PULL_MESSAGE, common, queue.broker)
         self.max_messages = max_messages
         text = msgspec.json.encode(self._common)
         self._begin = b'{"code":%d,"extFields":%b,"queueOffset":"' % (

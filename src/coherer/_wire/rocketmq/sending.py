@@ -1,8 +1,9 @@
 """The hot path of sending: requests and answers assembled from their bytes.
 
 A producer sends the same group and topic with every message, so `SendEncoder` keeps their bytes.
-The result equals, byte for byte, what `command.encode` makes of a `headers.SendHeader` or
-`headers.SendResult`; tests prove it. See docs/protocol/rocketmq.md, section 2.4.
+The result equals, byte for byte, what `command.encode` makes of a `headers.SendHeader` with the
+broker's name, or of a `headers.SendResult`; tests prove it. See docs/protocol/rocketmq.md,
+section 2.4.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from coherer._wire.rocketmq import fastjson
 from coherer._wire.rocketmq.codes import PYTHON, V4_9_3, RequestCode
 from coherer._wire.rocketmq.command import ONEWAY, RESPONSE
 from coherer._wire.rocketmq.frame import PREFIX
+from coherer._wire.rocketmq.headers.broker_name import with_broker
 from coherer.errors import ProtocolError
 from coherer.limits import REMOTING_BYTES_MAX
 
@@ -25,6 +27,7 @@ QUEUES_DEFAULT: Final = 4
 """Number of queues of a topic that a send creates."""
 
 _quote: Final = msgspec.json.Encoder().encode
+_V2: Final = RequestCode.SEND_MESSAGE_V2  # 320 and 325 have the same fields
 _AROUND: Final = 4  # the word of type and header length
 
 
@@ -34,6 +37,7 @@ class SendEncoder:
     Args:
         group: the producer's group.
         topic: the topic.
+        broker: the name of the broker that gets the messages; empty to leave it out.
         default_topic: the model for a topic that the send creates.
         default_topic_queue_nums: number of queues of such a topic.
         unit_mode: the producer belongs to a unit.
@@ -43,12 +47,13 @@ class SendEncoder:
     '{"code":310,"extFields":{"a":"p","b":"demo","c":"TBW102"'
     """
 
-    __slots__ = ("_end", "_start")
+    __slots__ = ("_end", "_start", "_unit_mode")
 
     def __init__(
         self,
         group: str,
         topic: str,
+        broker: str = "",
         *,
         default_topic: str = AUTO_CREATE_TOPIC,
         default_topic_queue_nums: int = QUEUES_DEFAULT,
@@ -57,7 +62,8 @@ class SendEncoder:
         fields = {"a": group, "b": topic, "c": default_topic, "d": str(default_topic_queue_nums)}
         # Names and values without the closing brace.
         self._start = fastjson.dumps_strict(fields)[:-1].replace(b"%", b"%%")
-        self._end = b"true" if unit_mode else b"false"
+        self._unit_mode = b"true" if unit_mode else b"false"
+        self._end = fastjson.dumps_strict(with_broker(_V2, {}, broker))[1:].replace(b"%", b"%%")
 
     def encode(
         self,
@@ -98,7 +104,9 @@ class SendEncoder:
             text = _quote(properties)
         except UnicodeEncodeError:
             text = fastjson.dumps(properties)
-        template = _template(self._start, self._end, code, max_reconsume_times, batch, oneway)
+        template = _template(
+            self._start, self._end, self._unit_mode, code, max_reconsume_times, batch, oneway
+        )
         header = template % (queue_id, sys_flag, born_ms, flag, text, reconsume_times, opaque)
         size = len(header)
         length = _AROUND + size + len(body)
@@ -110,6 +118,7 @@ class SendEncoder:
 @lru_cache(maxsize=4096)
 def _template(
     start: bytes,
+    end: bytes,
     unit_mode: bytes,
     code: int,
     max_reconsume_times: int | None,
@@ -126,7 +135,8 @@ def _template(
             unit_mode,
             b'",',
             limit,
-            b'"m":"true"}' if batch else b'"m":"false"}',
+            b'"m":"true"' if batch else b'"m":"false"',
+            end if end == b"}" else b"," + end,
             b',"flag":%d,"language":"%b","opaque":' % (ONEWAY if oneway else 0, PYTHON.encode()),
             b'%d,"serializeTypeCurrentRPC":"JSON","version":',
             b"%d}" % V4_9_3,

@@ -113,9 +113,10 @@ class ServerAdmin:
         body: bytes = b"",
         *,
         accepted: Container[int] = (ResponseCode.SUCCESS,),
+        broker: str = "",
     ) -> Command:
         link = await self._instance.link(address, fast=True)
-        answer = await link.call(code, fields, body, timeout_ms=self._timeout_ms)
+        answer = await link.call(code, fields, body, timeout_ms=self._timeout_ms, broker=broker)
         if answer.code not in accepted:
             topic = fields.get("topic")
             raise refused(answer.code, answer.remark, server=link.server, topic=topic)
@@ -134,7 +135,7 @@ class ServerAdmin:
         address = self._instance.routes.masters.get(broker)
         if address is None:
             address = (await self._masters([broker]))[broker]
-        return await self._ask(address, code, fields, body, accepted=accepted)
+        return await self._ask(address, code, fields, body, accepted=accepted, broker=broker)
 
     async def _ask_each(
         self, addresses: Iterable[str], code: int, fields: Fields = NO_FIELDS, body: bytes = b""

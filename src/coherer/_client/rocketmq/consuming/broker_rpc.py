@@ -28,7 +28,7 @@ from coherer._wire.rocketmq.bodies import (
     SubscriptionGroups,
 )
 from coherer._wire.rocketmq.bodies.admin import RETRY_TIMES_DEFAULT, ZERO_FIELD, offset_in
-from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
+from coherer._wire.rocketmq.codes import V5_0_0, RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import RunningInfoHeader
 from coherer._wire.rocketmq.names import Queue
@@ -123,7 +123,8 @@ class BrokerRpc:
                 return None
             raise
         offset = _offset_of(answer, queue)
-        if offset or not exact or answer.fields.get(ZERO_FIELD) == "false":
+        distinguishes = answer.version >= V5_0_0 or answer.fields.get(ZERO_FIELD) == "false"
+        if offset or not exact or distinguishes:
             return offset
         try:
             return offset_in(await self._table(link), group, queue.topic, queue.id)
@@ -287,7 +288,8 @@ class BrokerRpc:
             UnavailableError, RefusedError: the broker has not accepted it.
         """
         link = await self.master(broker, topic)
-        await link.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields, timeout_ms=SEND_BACK_TIMEOUT_MS)
+        code = RequestCode.CONSUMER_SEND_MSG_BACK
+        await link.ask(code, fields, timeout_ms=SEND_BACK_TIMEOUT_MS, broker=broker)
 
     async def max_retries(self, group: str, broker: str, topic: str) -> int:
         """A group's maximum number of redeliveries at a broker (201), cached for a minute.
@@ -315,7 +317,7 @@ class BrokerRpc:
         self, code: int, queue: Queue, fields: dict[str, str], link: Link | None = None
     ) -> Command:
         link = link or await self.master(queue.broker, queue.topic)
-        answer = await link.call(code, fields, timeout_ms=self._timeout_ms)
+        answer = await link.call(code, fields, timeout_ms=self._timeout_ms, broker=queue.broker)
         if answer.code != ResponseCode.SUCCESS:
             raise codes.refused(
                 answer.code,

@@ -438,6 +438,7 @@ class Redelivery:
                 header.fields(),
                 message.body,
                 timeout_ms=SEND_BACK_TIMEOUT_MS,
+                broker=message.broker,
             )
         except CohererError as error:
             _log.warning(
@@ -547,6 +548,7 @@ class Redelivery:
                     header.fields(),
                     message.body,
                     timeout_ms=SEND_BACK_TIMEOUT_MS,
+                    broker=broker,
                 )
             except CohererError as failure:
                 error = failure

@@ -73,7 +73,7 @@ class TargetQueue:
         queue: the queue.
         broker: sends to its broker's master.
         group: the producer group.
-        encoder: encodes sends to the topic.
+        encoder: encodes sends to the topic at the broker.
     """
 
     __slots__ = ("broker", "encoder", "group", "queue")
@@ -239,7 +239,7 @@ class MasterSender(BrokerSender[Link, PendingSend]):
         link = self._link if self._link is not None and self._link.open else await self._dial()
         if self._signs:
             fields = target.header(payload, born_ms, batch=False).fields()
-            link.send_oneway(SINGLE, fields, payload.body)
+            link.send_oneway(SINGLE, fields, payload.body, broker=self.name)
         else:
             frame = target.encoder.encode(
                 link.session.next_opaque(),
@@ -319,7 +319,7 @@ class MasterSender(BrokerSender[Link, PendingSend]):
         code, batch = item.code, item.code == BATCH
         if self._signs:
             fields = target.header(payload, item.born_ms, batch=batch).fields()
-            link.send(code, fields, payload.body, item)
+            link.send(code, fields, payload.body, item, broker=self.name)
             return
         opaque = link.session.next_opaque()
         frame = target.encoder.encode(

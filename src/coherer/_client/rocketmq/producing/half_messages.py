@@ -240,7 +240,8 @@ class Ending:
         self._in_flight += 1
         waiter = _End(self, number, link, self._loop.time() + self._timeout_s)
         if link.open:
-            link.send(RequestCode.END_TRANSACTION, fields, b"", waiter)
+            broker = halves.queues[halves.queue[number]].broker
+            link.send(RequestCode.END_TRANSACTION, fields, b"", waiter, broker=broker)
         else:
             waiter.failed(DisconnectedError("The connection is closed.", server=link.server))
 

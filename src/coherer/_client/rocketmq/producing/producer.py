@@ -507,10 +507,11 @@ class Producer(BaseProducer):
             self._trace.ended(receipt, verdict, link.server)
         if verdict is Verdict.UNKNOWN:
             # Brokers do not answer this (section 2.9).
-            link.send_oneway(RequestCode.END_TRANSACTION, fields)
+            link.send_oneway(RequestCode.END_TRANSACTION, fields, broker=receipt.broker)
             return
         timeout_ms = self._instance.options.timeout_ms
-        await link.ask(RequestCode.END_TRANSACTION, fields, timeout_ms=timeout_ms)
+        code, broker = RequestCode.END_TRANSACTION, receipt.broker
+        await link.ask(code, fields, timeout_ms=timeout_ms, broker=broker)
 
     # -- overrides of the common part
 

@@ -519,11 +519,15 @@ class Sender:
 
     def _targets(self, route: Route) -> list[TargetQueue]:
         targets: list[TargetQueue] = []
-        encoder = SendEncoder(self.group, route.topic)
+        encoders: dict[str, SendEncoder] = {}
         for queue in route.writable:
             address = route.brokers.get(queue.broker, {}).get(MASTER)
             if address is not None:
                 broker = self._broker(queue.broker, address)
+                encoder = encoders.get(queue.broker)
+                if encoder is None:
+                    encoder = SendEncoder(self.group, route.topic, queue.broker)
+                    encoders[queue.broker] = encoder
                 targets.append(TargetQueue(queue, broker, self.group, encoder))
         return targets
 

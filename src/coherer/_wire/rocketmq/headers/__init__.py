@@ -51,6 +51,7 @@ from coherer._wire.rocketmq.headers.admin import (
     WipeResult,
 )
 from coherer._wire.rocketmq.headers.base import NULL, Header, missing, negative_count, parse
+from coherer._wire.rocketmq.headers.broker_name import with_broker
 from coherer._wire.rocketmq.headers.messages import (
     CloneOffsetHeader,
     CorrectionOffsetHeader,
@@ -131,4 +132,5 @@ __all__ = [
     "negative_count",
     "parse",
     "read_send",
+    "with_broker",
 ]

@@ -32,6 +32,7 @@ class CheckTransactionHeader(Header):
     msg_id: str | None = None
     transaction_id: str | None = None
     offset_msg_id: str | None = None
+    bname: str | None = None
 
 
 class MessageIdHeader(Header):
