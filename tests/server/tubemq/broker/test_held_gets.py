@@ -179,3 +179,38 @@ async def test_a_connection_closes_while_its_gets_are_postponed(
     client.connection.drained.set()
     await until(lambda: asyncio.all_tasks() <= before)
     assert broker.gets.held_count == 0
+
+
+async def test_a_postponed_get_that_is_overdue_only_commits(
+    client: BrokerClient, broker: Broker, clock: ManualClock
+) -> None:
+    for body in (b"a", b"b"):
+        await client.send(data=body)
+    client.register()
+    assert bodies(client.get(lastPackConsumed=False)) == [b"a", b"b"]
+    await client.send(data=b"c")
+    client.connection.full = True
+    overdue = client.post_get(timeout_ms=1_000, lastPackConsumed=True)
+    later = client.post_get(timeout_ms=60_000, lastPackConsumed=False)
+    await client.connection.draining.wait()
+    clock.advance(1_000)
+    client.connection.full = False
+    client.connection.drained.set()
+    await until(lambda: client.connection.reading)
+    assert client.got(overdue) is None
+    answer = client.got(later)
+    assert answer is not None
+    # The overdue get has committed the first two messages, and read nothing.
+    assert bodies(answer) == [b"c"]
+
+
+async def test_a_postponed_get_that_is_overdue_may_belong_to_nobody(
+    client: BrokerClient, clock: ManualClock
+) -> None:
+    client.connection.full = True
+    overdue = client.post_get(timeout_ms=1_000)
+    await client.connection.draining.wait()
+    clock.advance(1_000)
+    client.connection.drained.set()
+    await until(lambda: client.connection.reading)
+    assert client.got(overdue) is None

@@ -105,7 +105,7 @@ class BrokerConnection:
         self._broker = broker
         self._channel = ReplyChannel(connection)
         self._sends = SendDecoder(broker.send_cache)
-        self._postponed: deque[Request] = deque()
+        self._postponed: deque[tuple[Request, int]] = deque()  # with the client's deadlines
         self._resuming: asyncio.Task[None] | None = None
         self._handlers = {
             # Sends are not in the table, because `received` batches them.
@@ -172,7 +172,8 @@ class BrokerConnection:
     def _get(self, request: Request) -> None:
         connection = self._channel.connection
         if self._postponed or connection.overloaded:
-            self._postponed.append(request)
+            deadline_ms = self._broker.state.now_ms() + request.timeout_ms
+            self._postponed.append((request, deadline_ms))
             if self._resuming is None:
                 connection.pause_reading()
                 self._resuming = asyncio.create_task(self._answer_postponed())
@@ -189,7 +190,11 @@ class BrokerConnection:
         try:
             while self._postponed:
                 await connection.drain()
-                self._broker.gets.get(self._channel, self._postponed.popleft())
+                request, deadline_ms = self._postponed.popleft()
+                if self._broker.state.now_ms() < deadline_ms:
+                    self._broker.gets.get(self._channel, request)
+                else:
+                    self._broker.gets.overdue(request)
                 await asyncio.sleep(0)  # let other connections run, and the write buffer fill
             connection.resume_reading()
         except (ProtocolError, CohererError) as error:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 
 from msgspec.structs import replace
 
@@ -121,13 +122,11 @@ class GetHandler:
         except Refusal as refusal:
             channel.reply(request, refuse_get(refusal.code, refusal.text))
             return
-        self._state.leases.renew(reader, now_ms)
         if reader.ready:
             reader.ready = False
             reader.consumer.ready -= 1
         self._answer_held(reader, ResultCode.NOT_FOUND, "Replaced by another get.")
-        if not message.manualCommitOffset:  # an uncommitted read is repeated
-            reader.position.commit(message.lastPackConsumed)
+        self._confirm(reader, message, now_ms)
         get = PendingGet(reader, channel, request, message)
         wait_ms = self._pause_ms(get, now_ms)
         if wait_ms:
@@ -136,6 +135,26 @@ class GetHandler:
             channel.reply(request, refused)
         elif not self._serve(get):
             self._hold(get, now_ms)
+
+    def overdue(self, request: Request) -> None:
+        """Method 17 whose client has given up waiting: read nothing that nobody takes.
+
+        What the client has processed before is committed all the same: it says so only once.
+
+        Raises:
+            ProtocolError: the request is malformed.
+        """
+        message = parse(pb.GetMessageRequestC2B, request.body)
+        now_ms = self._state.now_ms()
+        with suppress(Refusal):
+            self._confirm(self._reader(message, now_ms), message, now_ms)
+
+    def _confirm(
+        self, reader: PartitionReader, message: pb.GetMessageRequestC2B, now_ms: int
+    ) -> None:
+        self._state.leases.renew(reader, now_ms)
+        if not message.manualCommitOffset:  # an uncommitted read is repeated
+            reader.position.commit(message.lastPackConsumed)
 
     def messages_arrived(
         self,
