@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from coherer._client.rocketmq import transactions
 from coherer._client.rocketmq.client import Client
 from coherer._client.rocketmq.transactions import Verdict
 from coherer._record import layout
@@ -105,17 +106,17 @@ async def test_a_transaction_needs_a_check(client: Client) -> None:
             producer.transaction(Message("demo", b"x"))
 
 
-def ask_about(cluster, group: str = "banks") -> None:
+def ask_about(cluster, group: str = "banks", unique_id: str = "0A0B") -> None:
     record = layout.encode(
         "demo",
         b"x",
-        text.encode({"UNIQ_KEY": "0A0B", "PGROUP": group, "TRAN_MSG": "true"}),
+        text.encode({"UNIQ_KEY": unique_id, "PGROUP": group, "TRAN_MSG": "true"}),
         queue_id=2,
         queue_offset=5,
         physical_offset=77,
         store_ms=0,
     )
-    header = CheckTransactionHeader(5, 77, "0A0B", "0A0B", "7F00")
+    header = CheckTransactionHeader(5, 77, unique_id, unique_id, "7F00")
     cluster.channel().notify(RequestCode.CHECK_TRANSACTION_STATE, header.fields(), record)
 
 
@@ -146,6 +147,49 @@ async def test_a_transaction_check(cluster, client: Client, check, number, remar
     assert asked.request.remark == remark
     [end] = ends(cluster)
     assert end == EndTransactionHeader("banks", 5, 77, number, True, "0A0B", "0A0B")
+
+
+async def test_an_end_that_was_accepted_is_repeated(
+    cluster, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "ENDED_KEPT", 1)
+    asked: list[str] = []
+
+    def check(message) -> Verdict:
+        asked.append(message.unique_id)
+        return Verdict.UNKNOWN
+
+    async with client.producer("demo", group="banks", check=check) as producer:
+        first, second = (producer.transaction(Message("demo", b"x")) for _ in range(2))
+        await first.begin()
+        await first.commit()
+        await second.begin()
+        await second.rollback()
+        for transaction in (first, second):
+            ask_about(cluster, unique_id=transaction.id)
+        await cluster.until(lambda: len(cluster.asked(END)) == 4)
+    verdicts = {end.msg_id: end.commit_or_rollback for end in ends(cluster)[2:]}
+    assert verdicts == {first.id: 0, second.id: 12}
+    assert asked == [first.id]  # the older one is forgotten
+
+
+async def test_an_end_that_was_not_accepted_is_left_to_the_check(
+    cluster, kit, client: Client
+) -> None:
+    cluster.script(END, kit.refuse(1))
+    async with client.producer("demo", group="banks", check=verdict_of_x) as producer:
+        transaction = producer.transaction(Message("demo", b"x"))
+        await transaction.begin()
+        with pytest.raises(RefusedError):
+            await transaction.commit()
+        ask_about(cluster, unique_id=transaction.id)
+        await cluster.until(lambda: len(cluster.asked(END)) == 2)
+    assert ends(cluster)[1].commit_or_rollback == 12
+
+
+def verdict_of_x(message) -> Verdict:
+    assert message.body == b"x"
+    return Verdict.ROLLBACK
 
 
 async def test_a_transaction_check_of_another_group(cluster, client: Client, caplog) -> None:

@@ -10,6 +10,9 @@ See docs/protocol/rocketmq.md, section 8.6.
   effect before the exception, and the check function knows.
 * The producer waits for the answer to the end of a transaction (Java sends it one-way), so that
   `commit` returns when the broker has the message.
+* If a broker asks about a transaction whose end was accepted, the producer repeats the end and does
+  not call the check function: RocketMQ 5's Proxy accepts ends, but drops those that no broker has
+  asked for.
 """
 
 from __future__ import annotations
@@ -40,6 +43,8 @@ _log = Log(logging.getLogger(__name__))
 
 PREPARED: Final = 4
 """The bit of the sys flag that makes a message a half message."""
+ENDED_KEPT: Final = 10_000
+"""The number of ended transactions that are remembered, about 2 MB. Brokers ask after 6 to 66 s."""
 
 
 class Verdict(Enum):
@@ -195,6 +200,7 @@ class TransactionChecks:
 
     def __init__(self, handle: Callable[[int, Handler], None], namespace: str) -> None:
         self._checks: dict[str, list[tuple[Check, CheckObserver | None]]] = {}
+        self._ended: dict[str, Verdict] = {}
         self._namespace = namespace
         handle(RequestCode.CHECK_TRANSACTION_STATE, self._check)
 
@@ -209,6 +215,12 @@ class TransactionChecks:
             found.remove((check, observer))
         if not found:
             self._checks.pop(group, None)
+
+    def ended(self, unique_id: str, verdict: Verdict) -> None:
+        """Remember an end that was accepted, for the case that a broker asks all the same."""
+        self._ended[unique_id] = verdict
+        if len(self._ended) > ENDED_KEPT:
+            del self._ended[next(iter(self._ended))]
 
     async def _check(self, link: Link, request: Command) -> None:
         header = parse(CheckTransactionHeader, request.fields)
@@ -226,7 +238,11 @@ class TransactionChecks:
             )
             return
         check, observer = checks[-1]
-        verdict, remark = await self._call(check, message)
+        known = self._ended.get(message.unique_id or "")
+        if known is not None:
+            verdict, remark = known, None
+        else:
+            verdict, remark = await self._call(check, message)
         link.send_oneway(
             RequestCode.END_TRANSACTION,
             EndTransactionHeader(

@@ -512,6 +512,7 @@ class Producer(BaseProducer):
         timeout_ms = self._instance.options.timeout_ms
         code, broker = RequestCode.END_TRANSACTION, receipt.broker
         await link.ask(code, fields, timeout_ms=timeout_ms, broker=broker)
+        self._instance.checks.ended(receipt.unique_id, verdict)
 
     # -- overrides of the common part
 
