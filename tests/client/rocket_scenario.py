@@ -38,7 +38,9 @@ class Scenario:
     async def close(self) -> None:
         await asyncio.gather(*(client.close() for client in self.clients))
 
-    async def make(self, client: RocketClient, queues: int = 2, topic: str | None = None) -> str:
+    async def make(
+        self, client: RocketClient, queues: int = 2, topic: str | None = None, **more: str
+    ) -> str:
         """Make the topic, and wait until the name server has it."""
         name = topic or self.topic
         await client._instance.start()
@@ -54,6 +56,7 @@ class Scenario:
             "topicFilterType": "SINGLE_TAG",
             "topicSysFlag": "0",
             "order": "false",
+            **more,
         }
         await link.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields, timeout_ms=5_000)
         await until(lambda: client.exists(name))

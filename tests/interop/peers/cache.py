@@ -25,10 +25,11 @@ ARTIFACTS = {"tubemq": ("org.apache.inlong:tubemq-server:2.4.0",)}
 DRIVERS = {
     "rocketmq-client": "rocketmq-client",
     "rocketmq-server": "rocketmq-server",  # it has none
+    "rocketmq-proxy": "rocketmq-proxy",  # nor has this
     "tubemq-client": "tubemq",
 }
 """The folders of the drivers for clients of many releases."""
-_LEASH_ONLY = {"rocketmq-server", "kafka"}
+_LEASH_ONLY = {"rocketmq-server", "rocketmq-proxy", "kafka"}
 JAVA_RELEASE = 11
 MAVEN_TIMEOUT_S = 540
 JVM_FLAGS = (
@@ -141,7 +142,7 @@ def prepare_release(
     """The same for one release of many.
 
     Args:
-        name: `rocketmq-client`, `rocketmq-server` or `tubemq-client`.
+        name: `rocketmq-client`, `rocketmq-server`, `rocketmq-proxy` or `tubemq-client`.
         release: which one.
         say: told of progress.
 

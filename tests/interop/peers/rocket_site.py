@@ -23,6 +23,7 @@ from .rocketmq import (
     HOST,
     START_TIMEOUT_S,
     JavaNameServer,
+    JavaProxy,
     JavaRocketBroker,
     RocketDriver,
     broker_port,
@@ -31,7 +32,7 @@ from .rocketmq import (
 
 KINDS = ("java", "ours", "java-names", "our-names")
 """Both Java's, both ours, and the two mixes, named after the name server. Further ones are Java
-servers of another release: `java-4.5.2`."""
+servers of another release, `java-4.5.2`, and RocketMQ 5's Proxy in front of them, `proxy-5.5.0`."""
 CALL_S = 120.0
 
 # What tests wait for, short; the same for both.
@@ -269,7 +270,15 @@ class RocketSite:
 
     def _start(self, kind: str) -> Cluster:
         start = time.monotonic()
-        if kind.startswith("java-") and kind not in KINDS:
+        if kind.startswith("proxy-"):
+            release = kind.removeprefix("proxy-")
+            behind = self.cluster(f"java-{release}")
+            system = prepare_release("rocketmq-proxy", release, self._say)
+            proxy = JavaProxy(system, self._folder(kind), behind.namesrv, behind.broker.name)
+            self._stops.append(proxy.stop)
+            proxy.wait()
+            cluster = Cluster(kind, proxy.address, behind.broker)
+        elif kind.startswith("java-") and kind not in KINDS:
             system = prepare_release("rocketmq-server", kind.removeprefix("java-"), self._say)
             names = JavaNameServer(system, self._folder(f"{kind}-names"))
             self._stops.append(names.stop)

@@ -18,6 +18,7 @@ Whoever makes one stops it, whatever happens (`stop`); a child also ends when th
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,6 +31,7 @@ HOST = "127.0.0.1"
 START_TIMEOUT_S = 120.0
 NAMESRV_MAIN = "org.apache.rocketmq.namesrv.NamesrvStartup"
 BROKER_MAIN = "org.apache.rocketmq.broker.BrokerStartup"
+PROXY_MAIN = "org.apache.rocketmq.proxy.ProxyStartup"
 GET_ROUTE = 105
 SUCCESS = b'"code":0'
 PATIENT = {"waitTimeMillsInSendQueue": 20_000, "osPageCacheBusyTimeOutMills": 20_000}
@@ -201,6 +203,54 @@ class JavaRocketBroker:
         if self.child is not None:
             self.child.stop(grace_s=0)
             self.child = None
+
+
+class JavaProxy:
+    """RocketMQ 5's Proxy in cluster mode: the only mode that serves the remoting protocol.
+
+    Args:
+        rocket: the Java system.
+        folder: where it keeps everything.
+        namesrv: host:port of the name server of the brokers behind it.
+        broker: the name of one of these brokers.
+    """
+
+    def __init__(self, rocket: JavaSystem, folder: Path, namesrv: str, broker: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.port, grpc_port = free_ports(2)
+        self.address = f"{HOST}:{self.port}"
+        self._broker = broker
+        config = folder / "proxy.json"
+        settings = {
+            "rocketMQClusterName": "DefaultCluster",
+            "proxyMode": "cluster",
+            "namesrvAddr": namesrv,
+            "localServeAddr": HOST,
+            "remotingAccessAddr": HOST,
+            "remotingListenPort": self.port,
+            "grpcServerPort": grpc_port,
+            # How often it tells brokers of the producers whose transactions they may check.
+            "transactionHeartbeatPeriodSecond": 1,
+            # How long it believes a topic to be missing.
+            "topicRouteServiceCacheRefreshSeconds": 1,
+        }
+        config.write_text(json.dumps(settings))
+        command = rocket.command(
+            "Leash", PROXY_MAIN, "-pc", str(config), heap_mb=512, flags=flags_of(folder)
+        )
+        self.child = Child("java-proxy", command, folder)
+
+    def wait(self) -> None:
+        """Until it gives a route."""
+        self.child.wait_for(
+            lambda: listens(self.port) and has_route(self.address, self._broker),
+            START_TIMEOUT_S,
+            "route",
+        )
+
+    def stop(self) -> None:
+        """Ends it."""
+        self.child.stop(grace_s=0)
 
 
 class RocketDriver(Driver):

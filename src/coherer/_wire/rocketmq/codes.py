@@ -192,7 +192,8 @@ class NotSupportedError(_CodedError):
     result = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     meaning = "The server does not know this request."
     advice = (
-        "Check that the address is that of a name server, or of a broker's main port, as required."
+        "Check that the address is that of a name server, or of a broker's main port, as required; "
+        "RocketMQ 5's Proxy serves no administration."
     )
 
 
@@ -222,7 +223,9 @@ class MessageIllegalError(_CodedError):
 
     result = ResponseCode.MESSAGE_ILLEGAL
     meaning = "The message is not valid."
-    advice = "Check the length of its topic, body and properties."
+    advice = (
+        "Check the length of its topic, body and properties, and the message type of the topic."
+    )
 
 
 class ServiceNotAvailableError(_CodedError):
