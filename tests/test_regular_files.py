@@ -9,7 +9,7 @@ import pytest
 
 from coherer._common import regular_files
 from coherer._common.regular_files import read_regular
-from coherer._server.node.node_options import NodeOptions
+from coherer._server.options.node import NodeOptions
 from coherer._server.rocketmq.acl import Access, tools_account
 from coherer._store.topic_retention import TopicLimit
 from coherer.cli.serve.node_config import from_file

@@ -46,7 +46,7 @@ LOOPS = {
     "_net/listener.py::_accept": "waits for connections; pauses while no file can be opened",
     "_net/service_manager.py::stay_alive": HANDLES,
     "_server/core/deferred_saver.py::_run": WORKS_OFF,
-    "_server/core/topic_sync.py::_schedule": ONCE,
+    "_server/tubemq/master/topic_sync.py::_schedule": ONCE,
     "_server/node/drain.py::_leave": "ends with the drain",
     "_server/node/drain.py::_wait": "ends with the drain",
     "_server/node/node.py::_measure_lag": "measures how late it runs; nothing in it can fail",

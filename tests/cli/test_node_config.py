@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from coherer._net import TlsOptions
-from coherer._server.node.node_options import NodeOptions
+from coherer._server.options.node import NodeOptions
 from coherer.cli import main
 from coherer.cli.serve.node_config import (
     FIELDS,

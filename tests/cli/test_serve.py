@@ -17,7 +17,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from coherer._net import TlsOptions
-from coherer._server.node.node_options import SETTINGS, NodeOptions
+from coherer._server.options.node import SETTINGS, NodeOptions
 from coherer.blocking import connect
 from coherer.cli import main
 from coherer.cli.entry import remembered

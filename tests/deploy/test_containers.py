@@ -21,7 +21,7 @@ import msgspec
 import pytest
 import yaml
 
-from coherer._server.node.node_options import NodeOptions
+from coherer._server.options.node import NodeOptions
 from tests.deploy.deployment import DEPLOY, PORTS, ROOT, Started, free_port
 
 DOCKERFILE = DEPLOY / "Dockerfile"

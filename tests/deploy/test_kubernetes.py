@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import coherer
-from coherer._server.node.node_options import NodeOptions
+from coherer._server.options.node import NodeOptions
 from coherer.message import Message
 from tests.deploy.deployment import COHERER, DEPLOY, Started
 

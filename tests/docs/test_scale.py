@@ -138,8 +138,8 @@ def test_several_machines(servers: Servers) -> None:
 
 
 def test_the_ports_and_names_are_the_documented_ones() -> None:
-    from coherer._server.node.node_options import NodeOptions
-    from coherer._server.node.siblings import sibling
+    from coherer._server.options.node import NodeOptions
+    from coherer._server.options.siblings import sibling
 
     second = sibling(
         NodeOptions(directory=Path("data"), brokers=2), 1, servers={"master": "127.0.0.1:8715"}

@@ -16,7 +16,7 @@ import pytest
 from coherer import _net as net
 from coherer._rules.common.topics import Topic, TopicTable
 from coherer._server.core.deferred_saver import DeferredSaver
-from coherer._server.rocketmq.broker.options import RocketOptions
+from coherer._server.options.rocketmq import RocketOptions
 from coherer._server.rocketmq.broker.registration import BrokerAnnouncement, RemoteRegistrar
 from coherer._server.rocketmq.namesrv.nameserver import NameServer
 from coherer._server.rocketmq.namesrv.settings import NameServerOptions

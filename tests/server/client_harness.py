@@ -10,9 +10,9 @@ import msgspec
 
 from coherer import _net as net
 from coherer._server.core.core import Core
+from coherer._server.options.rocketmq import RocketOptions
 from coherer._server.rocketmq.broker.client_calls import ClientCalls
 from coherer._server.rocketmq.broker.clients import ClientHandler
-from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._server.rocketmq.broker.reply_messages import ReplyHandler
 from coherer._server.rocketmq.broker.requests import client_requests
 from coherer._server.rocketmq.broker.sending import SendHandler

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from coherer._server.node.admin import AdminApp
+from coherer._server.http.service import AdminApp
+from coherer._server.options.tubemq import MasterOptions
 from coherer._server.tubemq.master.admin import master_admin
 from coherer._server.tubemq.master.master import Master
-from coherer._server.tubemq.master.options import MasterOptions
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.codes import ResultCode

@@ -13,9 +13,9 @@ import msgspec
 from coherer import _net as net
 from coherer._record.layout import Record, decode
 from coherer._server.core.core import Core
+from coherer._server.options.rocketmq import RocketOptions
 from coherer._server.rocketmq.acl import Access
 from coherer._server.rocketmq.broker.broker import RocketBroker
-from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._store import Files, OsFiles, Store, StoreOptions
 from coherer._wire.rocketmq.command import Command
 from coherer.testing import ManualClock

@@ -343,7 +343,7 @@ def test_no_options_show_their_secrets(tmp_path: Path) -> None:
     from coherer._client.rocketmq.options import ClientOptions as RocketmqOptions
     from coherer._client.tubemq.cluster import ClientOptions as TubemqOptions
     from coherer._rules.rocketmq.acl import Account
-    from coherer._server.tubemq.master.options import MasterOptions
+    from coherer._server.options.tubemq import MasterOptions
     from coherer.cli.common import AdminTarget
     from coherer.spark.options import Access
 

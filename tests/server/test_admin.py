@@ -13,7 +13,9 @@ import pytest
 from coherer import _net as net
 from coherer import limits
 from coherer._common.guesses import ADDRESS
-from coherer._server.node.admin import (
+from coherer._server.http.operators import Operators
+from coherer._server.http.params import Answer, ParamError, Params, found
+from coherer._server.http.service import (
     AdminApp,
     AdminService,
     Authorization,
@@ -21,8 +23,6 @@ from coherer._server.node.admin import (
     Method,
     Verdict,
 )
-from coherer._server.node.admin_params import Answer, ParamError, Params, found
-from coherer._server.node.operators import Operators
 from coherer._wire.tubemq.credentials import broker_token
 from coherer.errors import CohererError
 

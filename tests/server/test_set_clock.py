@@ -13,7 +13,7 @@ import coherer._client.rocketmq.client
 import coherer._client.tubemq.client
 from coherer._server.core.core import Core
 from coherer._server.node.node import Node
-from coherer._server.rocketmq.broker.options import RocketOptions
+from coherer._server.options.rocketmq import RocketOptions
 from coherer._server.tubemq.broker.broker import Broker
 from coherer._server.tubemq.broker.state import ReadThrottle
 from coherer._store import Draft, Store, StoreOptions

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from coherer._net import TlsOptions
-from coherer._server.node.node_options import MAXIMUMS, PORTS, SETTINGS, NodeOptions
-from coherer._server.node.settings import Section, Setting, settings
+from coherer._server.options.node import MAXIMUMS, PORTS, SETTINGS, NodeOptions
+from coherer._server.options.settings import Section, Setting, settings
 
 FIELDS = {one.name: one for one in SETTINGS}
 

@@ -12,7 +12,7 @@ import pytest
 from coherer._net import TlsOptions
 from coherer._rules.common.topics import Topic
 from coherer._server.node.node import Node, NodeOptions
-from coherer._server.node.siblings import SiblingState, check, servers_of, sibling
+from coherer._server.options.siblings import SiblingState, check, servers_of, sibling
 from coherer.errors import UsageError
 from tests.server.node_harness import options
 from tests.waiting import until

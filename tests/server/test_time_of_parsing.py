@@ -17,7 +17,7 @@ import pytest
 
 from coherer import limits
 from coherer._record import properties
-from coherer._server.node.admin import AdminService
+from coherer._server.http.service import AdminService
 from coherer._server.tubemq.broker.mapping import Mapper
 from coherer._wire.rocketmq import command, fastjson, java_properties
 from coherer._wire.rocketmq.bodies import (

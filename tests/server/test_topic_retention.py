@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coherer._server.node.node_options import NodeOptions
+from coherer._server.options.node import NodeOptions
 from coherer.blocking import connect
 from coherer.errors import UsageError
 from coherer.message import Message

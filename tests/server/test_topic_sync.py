@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from coherer._rules.common.topics import Topic
-from coherer._server.core import topic_sync
 from coherer._server.node.node import Node, NodeOptions
+from coherer._server.tubemq.master import topic_sync
 from tests.waiting import until
 
 

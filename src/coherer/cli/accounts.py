@@ -28,7 +28,7 @@ from coherer.errors import UsageError
 
 if TYPE_CHECKING:
     from coherer._rules.rocketmq.acl import Account
-    from coherer._server.node.operators import Operators
+    from coherer._server.http.operators import Operators
     from coherer._server.rocketmq.acl import Access
 
 LENGTH_MIN: Final = 7
@@ -270,7 +270,7 @@ def remove(
 
 
 def _open(directory: Path) -> tuple[Access, Operators]:
-    from coherer._server.node.operators import Operators
+    from coherer._server.http.operators import Operators
     from coherer._server.node.version import check_version
     from coherer._server.rocketmq.acl import Access
 

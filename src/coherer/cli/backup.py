@@ -56,8 +56,8 @@ def backup(
     `coherer verify DIR` checks a backup, `coherer restore DIR TO` restores it. Each broker of
     `serve --brokers` needs a backup of its own.
     """
-    from coherer._server.node.siblings import directories_in
     from coherer._server.node.version import check_version
+    from coherer._server.options.siblings import directories_in
     from coherer._store.backup import back_up
 
     check_version(directory)

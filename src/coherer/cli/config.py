@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from coherer._server.node.exposure import warnings
+from coherer._server.options.exposure import warnings
 from coherer.cli.common import Json, amount, print_json, print_table
 from coherer.cli.serve.node_config import (
     changed_over_rocketmq,

@@ -131,7 +131,7 @@ class _Node:
     def __init__(self, url: str, token: str | None, user: str | None, password: str | None) -> None:
         if not url.startswith(("http://", "https://")):
             raise UsageError(f"--admin {url!r} is not a URL.", hint="Write http://host:port.")
-        from coherer._server.node.node_options import JAVA_TOKEN
+        from coherer._server.options.node import JAVA_TOKEN
 
         self._url = url.rstrip("/")
         if user is not None:

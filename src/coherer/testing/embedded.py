@@ -16,7 +16,7 @@ import msgspec
 
 from coherer._client.engine.options import options_of
 from coherer._server.node.node import Node, NodeOptions
-from coherer._server.node.node_options import PORTS
+from coherer._server.options.node import PORTS
 from coherer.blocking._portal import Portal
 from coherer.errors import UsageError
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coherer._server.rocketmq.broker.options import RocketOptions
+from coherer._server.options.rocketmq import RocketOptions
 from coherer.testing import ManualClock
 from tests.server.client_harness import Client as BeatingClient
 from tests.server.client_harness import Harness

@@ -16,8 +16,8 @@ import pytest
 from coherer._rules.common.topics import Topic
 from coherer._rules.rocketmq.clients import EXPIRED_MS
 from coherer._rules.rocketmq.groups import Group
+from coherer._server.options.rocketmq import RocketOptions
 from coherer._server.rocketmq.broker.clients import HOUSEKEEPING_MS
-from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._wire.rocketmq.command import Command, encode
 from coherer.testing import ManualClock
 from tests.server.client_harness import (

@@ -14,7 +14,7 @@ from coherer import _net as net
 from coherer._client.tubemq.admin import Admin
 from coherer._rules.common.topics import TopicTable
 from coherer._server.node.node import Node
-from coherer._server.rocketmq.broker.options import RocketOptions
+from coherer._server.options.rocketmq import RocketOptions
 from coherer._server.rocketmq.broker.registration import BrokerAnnouncement, RemoteRegistrar
 from coherer._server.rocketmq.remoting import Channel, RemotingServer
 from coherer._server.rocketmq.remoting_client import RemotingClient

@@ -13,7 +13,7 @@ from coherer._record.ids import encode_offset_id
 from coherer._record.layout import decode
 from coherer._record.properties import decode as decode_properties
 from coherer._record.properties import encode as encode_properties
-from coherer._server.rocketmq.broker.options import RocketOptions
+from coherer._server.options.rocketmq import RocketOptions
 from coherer._wire.rocketmq.command import Command
 from coherer.testing import ManualClock
 from tests.server.client_harness import Client, Harness, heartbeat

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from coherer._server.rocketmq.broker.admin.settings import CHANGEABLE, FIXED
-from coherer._server.rocketmq.broker.options import RocketOptions
+from coherer._server.options.rocketmq import RocketOptions
+from coherer._server.rocketmq.broker.admin_settings import CHANGEABLE, FIXED
 from coherer._wire.rocketmq import java_properties as texts
 from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer._wire.rocketmq.codes import ResponseCode as Result

@@ -1,1 +1,1 @@
-"""A node: its options, start and stop, and its administration over HTTP."""
+"""A node: both protocols' servers on one core, their ports, start and stop, and its pages."""

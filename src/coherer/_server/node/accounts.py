@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from coherer._common.logs import Log
-from coherer._server.node.admin import Guard
-from coherer._server.node.node_options import NodeOptions
-from coherer._server.node.operators import Operators
+from coherer._server.http.operators import Operators
+from coherer._server.http.service import Guard
+from coherer._server.options.node import NodeOptions
 from coherer.errors import UsageError
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from coherer.errors import UsageError
 
 if TYPE_CHECKING:
     from coherer._server.core.core import Core
-    from coherer._server.node.admin import Action, Page
+    from coherer._server.http.service import Action, Page
     from coherer._server.node.node import Node
     from coherer._server.rocketmq.remoting import Channel
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import msgspec
 
 from coherer._common.decoding import decoder
-from coherer._server.node.node_options import NodeOptions
+from coherer._server.options.node import NodeOptions
 from coherer.errors import DamagedStoreError, UsageError
 
 IDENTITY_FILE = "identity.json"

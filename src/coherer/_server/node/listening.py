@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import Final
 
-from coherer._server.node.node_options import NodeOptions
+from coherer._server.options.node import NodeOptions
 
 _OF_THE_PORT: Final = frozenset({errno.EADDRINUSE, errno.EACCES})
 """Why a node cannot listen on a port of a valid address."""

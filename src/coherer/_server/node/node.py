@@ -29,8 +29,8 @@ from coherer._common.logs import LOG_THROTTLE, Log
 from coherer._common.upkeep import Step, Upkeep
 from coherer._server.core.core import Core
 from coherer._server.core.deferred_saver import DeferredSaver
+from coherer._server.http.service import AdminService, Pages
 from coherer._server.node.accounts import NodeAccounts
-from coherer._server.node.admin import AdminService, Pages
 from coherer._server.node.closing import (
     cancel_tasks,
     close_files,
@@ -39,21 +39,21 @@ from coherer._server.node.closing import (
     nothing,
 )
 from coherer._server.node.drain import Drain
-from coherer._server.node.exposure import warnings
 from coherer._server.node.identity import IDENTITY_FILE, Identity, check_owner, claim
 from coherer._server.node.listening import listen_hint
 from coherer._server.node.metrics import Metrics
-from coherer._server.node.node_options import SCHEME, NodeOptions
-from coherer._server.node.pages import health_pages, metrics_pages, status_pages
+from coherer._server.node.rocketmq import RocketMqService
+from coherer._server.node.serving import health_pages, metrics_pages, status_pages
 from coherer._server.node.sibling_topics import follow, unregistered
-from coherer._server.node.siblings import SiblingStates
+from coherer._server.node.tubemq import TubeMqService
 from coherer._server.node.version import check_version, upgrade
-from coherer._server.rocketmq.service import RocketMqService
+from coherer._server.options.exposure import warnings
+from coherer._server.options.node import SCHEME, NodeOptions
+from coherer._server.options.siblings import SiblingStates
 from coherer._server.tubemq.broker.admin import broker_admin
 from coherer._server.tubemq.broker.broker import Broker
 from coherer._server.tubemq.master.admin import active_admin_url, master_admin
 from coherer._server.tubemq.master.master import Master
-from coherer._server.tubemq.service import TubeMqService
 from coherer._store import OsFiles, Store
 from coherer._store.config_files import ConfigFiles
 from coherer._store.files import make_durable_directory, translate_os_errors

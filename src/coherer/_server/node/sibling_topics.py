@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from coherer._server.core.topic_sync import SiblingSync
-from coherer._server.node.node_options import NodeOptions
-from coherer._server.node.siblings import names
+from coherer._server.options.node import NodeOptions
+from coherer._server.options.siblings import names
+from coherer._server.tubemq.master.topic_sync import SiblingSync
 
 if TYPE_CHECKING:
     from coherer._rules.rocketmq.routes import RouteTable

@@ -29,9 +29,9 @@ from coherer._server.node.counts import (
     is_users_group,
     is_users_topic,
 )
-from coherer._server.node.exposure import warnings
 from coherer._server.node.group_lag import Lag
-from coherer._server.node.siblings import SiblingState
+from coherer._server.options.exposure import warnings
+from coherer._server.options.siblings import SiblingState
 
 if TYPE_CHECKING:
     from coherer._server.node.node import Node

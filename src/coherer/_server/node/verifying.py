@@ -16,13 +16,13 @@ from coherer._rules.rocketmq.delays import DelayPositions
 from coherer._rules.rocketmq.groups import GroupTable
 from coherer._server.core.core import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE
 from coherer._server.node.identity import IDENTITY_FILE, Identity
+from coherer._server.node.tubemq import MASTER_FILE
 from coherer._server.node.version import check_version
-from coherer._server.rocketmq.broker.admin.settings import SETTINGS_FILE
+from coherer._server.rocketmq.broker.admin_settings import SETTINGS_FILE
 from coherer._server.rocketmq.broker.clients import FILTERS_FILE
 from coherer._server.rocketmq.broker.delays import DELAY_FILE
 from coherer._server.rocketmq.namesrv.nameserver import CHECKS
 from coherer._server.tubemq.master.state import check_saved
-from coherer._server.tubemq.service import MASTER_FILE
 from coherer._store import OsFiles, Store, StoreOptions
 from coherer._store.backup_files import is_backup
 from coherer._store.config_files import ConfigFiles, ConfigProblem

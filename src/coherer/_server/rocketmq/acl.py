@@ -35,9 +35,9 @@ from coherer._common.masking import masked
 from coherer._common.regular_files import read_regular
 from coherer._rules.common.java_json import DataVersion
 from coherer._rules.rocketmq.acl import AccessRules, Account, Request, check_listed
-from coherer._server.core.secret_files import changing, check_private, replace_private
 from coherer._server.rocketmq.permissions import Level, Resources, needed
 from coherer._server.rocketmq.remoting import Channel, Refusal
+from coherer._store.secret_files import changing, check_private, replace_private
 from coherer._wire.rocketmq import acl as signatures
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command

@@ -1,1 +1,1 @@
-"""TubeMQ's master and broker, and the service that runs them in a node."""
+"""TubeMQ's master and broker."""

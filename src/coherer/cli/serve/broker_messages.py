@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from coherer._server.node.node import Node
-from coherer._server.node.node_options import PORTS, NodeOptions
-from coherer._server.node.siblings import SiblingState, sibling
+from coherer._server.options.node import PORTS, NodeOptions
+from coherer._server.options.siblings import SiblingState, sibling
 from coherer.cli.serve.options import values_of
 from coherer.errors import UsageError
 

@@ -19,7 +19,7 @@ import msgspec
 
 from coherer import _net as net
 from coherer._common.logs import Log
-from coherer._server.node.node_options import NodeOptions
+from coherer._server.options.node import NodeOptions
 from coherer.cli.common import FAILED, MISUSED
 from coherer.cli.serve.broker_messages import (
     Alive,

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from coherer._net import ServiceManager
     from coherer._server.node.node import Node
-    from coherer._server.node.node_options import NodeOptions
+    from coherer._server.options.node import NodeOptions
     from coherer.cli.serve.log_output import LogOutput
     from coherer.cli.serve.node_config import ConsoleSettings
 

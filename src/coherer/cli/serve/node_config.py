@@ -26,9 +26,9 @@ from coherer._common.logs import Log
 from coherer._common.masking import MASK
 from coherer._common.regular_files import read_regular
 from coherer._net import TlsOptions
-from coherer._server.node.node_options import NETWORK, NODE, SETTINGS, NodeOptions
-from coherer._server.node.settings import Field, Setting, settings
-from coherer._server.node.siblings import check
+from coherer._server.options.node import NETWORK, NODE, SETTINGS, NodeOptions
+from coherer._server.options.settings import Field, Setting, settings
+from coherer._server.options.siblings import check
 from coherer.errors import UsageError
 
 DIRECTORY: Final = Path("coherer-data")
@@ -414,7 +414,7 @@ def changed_over_rocketmq(values: Values) -> list[tuple[str, str, str]]:
     Raises:
         DamagedStoreError: the file is invalid.
     """
-    from coherer._server.rocketmq.broker.admin.settings import OPTIONS, SETTINGS_FILE
+    from coherer._server.rocketmq.broker.admin_settings import OPTIONS, SETTINGS_FILE
     from coherer._wire.rocketmq import java_properties
 
     given = values.get("directory")

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Final, cast
 
 import typer
 
-from coherer._server.node.node_options import NETWORK
-from coherer._server.node.settings import Field
+from coherer._server.options.node import NETWORK
+from coherer._server.options.settings import Field
 from coherer.cli.common import Json
 from coherer.cli.serve.node_config import (
     FIELDS,

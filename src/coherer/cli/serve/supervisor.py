@@ -39,8 +39,8 @@ from coherer import __version__
 from coherer import _net as net
 from coherer._common.logs import Log
 from coherer._common.upkeep import Upkeep
-from coherer._server.node.node_options import NodeOptions
-from coherer._server.node.siblings import SiblingState, directory_of, names, servers_of
+from coherer._server.options.node import NodeOptions
+from coherer._server.options.siblings import SiblingState, directory_of, names, servers_of
 from coherer.cli.common import on_stop_signals, print_json
 from coherer.cli.serve.broker_messages import (
     Alive,

@@ -9,7 +9,7 @@ import pytest
 from coherer import _net as net
 from coherer._client.tubemq.admin import Admin
 from coherer._rules.tubemq.records import ManageStatus
-from coherer._server.node.admin import AdminService
+from coherer._server.http.service import AdminService
 from coherer._server.tubemq.master.admin import active_admin_url
 from coherer.errors import RefusedError
 from tests.server.master_harness import (

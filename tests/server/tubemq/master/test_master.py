@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coherer._rules.tubemq.records import CatalogError, TopicStatus
-from coherer._server.tubemq.master.options import MasterOptions
+from coherer._server.options.tubemq import MasterOptions
 from coherer._server.tubemq.master.state import StandbyError
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods

@@ -18,10 +18,10 @@ from coherer._rules.common.java_json import DataVersion
 from coherer._rules.rocketmq.acl import PUB
 from coherer._rules.rocketmq.transaction_checks import CheckOptions
 from coherer._server.core.core import Core
+from coherer._server.options.rocketmq import RocketOptions
 from coherer._server.rocketmq.broker.client_calls import ClientCalls
 from coherer._server.rocketmq.broker.clients import ClientHandler
 from coherer._server.rocketmq.broker.delays import DelayService
-from coherer._server.rocketmq.broker.options import RocketOptions
 from coherer._server.rocketmq.broker.pulling import PullHandler
 from coherer._server.rocketmq.broker.queries import MessageQueryHandler, OffsetHandler
 from coherer._server.rocketmq.broker.reply_messages import ReplyHandler

@@ -22,7 +22,7 @@ from coherer._common.upkeep import Step, Upkeep
 from coherer._record.system_topics import HISTORY_TOPIC
 from coherer._rules.common.topics import Topic, TopicTable
 from coherer._rules.rocketmq.routes import BrokerRegistration, MasterAddress, QueueData, RouteTable
-from coherer._server.rocketmq.broker.options import RocketOptions
+from coherer._server.options.rocketmq import RocketOptions
 from coherer._server.rocketmq.remoting_client import RemotingClient
 from coherer._wire.rocketmq import bodies
 from coherer._wire.rocketmq.codes import RequestCode, refused

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coherer._server.rocketmq.broker.admin.settings import AclAdmin, ConfigAdmin
-from coherer._server.rocketmq.broker.admin.stats import ProgressAdmin, StatsAdmin
-from coherer._server.rocketmq.broker.admin.topics import GroupAdmin, TopicAdmin
+from coherer._server.rocketmq.broker.admin_settings import AclAdmin, ConfigAdmin
+from coherer._server.rocketmq.broker.admin_stats import ProgressAdmin, StatsAdmin
+from coherer._server.rocketmq.broker.admin_topics import GroupAdmin, TopicAdmin
 from coherer._server.rocketmq.broker.client_calls import ClientCalls
 from coherer._server.rocketmq.broker.clients import ClientHandler
 from coherer._server.rocketmq.broker.delays import DelayService

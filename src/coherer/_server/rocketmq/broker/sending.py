@@ -28,7 +28,7 @@ from coherer._rules.common.topics import UNIT, UNIT_SUB, WRITE, Topic
 from coherer._rules.rocketmq.delays import delay_level, delayed
 from coherer._rules.rocketmq.timers import any_timed, is_timed
 from coherer._rules.rocketmq.transactions import half, is_transactional
-from coherer._server.rocketmq.broker.options import RocketOptions
+from coherer._server.options.rocketmq import RocketOptions
 from coherer._server.rocketmq.broker.send_properties import PropertyRewriter, StoredProperties
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.broker.timers import TimerService

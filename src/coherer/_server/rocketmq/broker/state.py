@@ -19,7 +19,7 @@ from coherer._rules.rocketmq.consumer_filters import BloomBits, Compiled, Consum
 from coherer._rules.rocketmq.groups import Group, TopicDefaults
 from coherer._rules.rocketmq.transactions import GROUP as TRANSACTIONS_GROUP
 from coherer._server.core.core import Core
-from coherer._server.rocketmq.broker.options import RocketOptions
+from coherer._server.options.rocketmq import RocketOptions
 from coherer._server.rocketmq.remoting import Channel, Refusal
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.command import Command

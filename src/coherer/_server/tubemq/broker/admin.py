@@ -21,9 +21,9 @@ from coherer import limits
 from coherer._record.layout import store_ms_of
 from coherer._rules.common.offsets import Position
 from coherer._rules.common.topics import STORE_STRIDE, Topic
-from coherer._server.node.admin import AdminApp, Guard, Method
-from coherer._server.node.admin_params import Answer, Json, ParamError, Params, found, refused
-from coherer._server.node.admin_stats import (
+from coherer._server.http.params import Answer, Json, ParamError, Params, found, refused
+from coherer._server.http.service import AdminApp, Guard, Method
+from coherer._server.tubemq.admin_stats import (
     ALL,
     SERVICE,
     STORE,

@@ -30,7 +30,7 @@ from typing import Final
 import msgspec
 
 from coherer._common.masking import masked
-from coherer._server.tubemq.master.options import MasterOptions
+from coherer._server.options.tubemq import MasterOptions
 from coherer._server.tubemq.refusal import Refusal
 from coherer._wire.tubemq import credentials
 from coherer._wire.tubemq import messages as pb

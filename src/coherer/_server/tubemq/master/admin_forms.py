@@ -20,7 +20,7 @@ from coherer._rules.tubemq.records import (
     TopicProps,
 )
 from coherer._rules.tubemq.registry import BrokerRegistry
-from coherer._server.node.admin_params import Answer, Json, ParamError, Params
+from coherer._server.http.params import Answer, Json, ParamError, Params
 from coherer._server.tubemq.master.master import Master
 from coherer._server.tubemq.master.state import MasterState
 from coherer._wire.tubemq.flow import FlowRules

@@ -18,8 +18,8 @@ from coherer._rules.tubemq.records import (
     TopicProps,
 )
 from coherer._rules.tubemq.registry import Hosted
-from coherer._server.node.admin import Method
-from coherer._server.node.admin_params import Answer, Json, ParamError, Params, found
+from coherer._server.http.params import Answer, Json, ParamError, Params, found
+from coherer._server.http.service import Method
 from coherer._server.tubemq.master.admin_forms import (
     MIB,
     AdminContext,

@@ -11,8 +11,8 @@ import msgspec
 
 from coherer._common.logs import Log
 from coherer._server.core.deferred_saver import DeferredSaver
+from coherer._server.options.tubemq import MasterOptions
 from coherer._server.tubemq.master.master import Master
-from coherer._server.tubemq.master.options import MasterOptions
 from coherer._server.tubemq.master.state import check_saved
 from coherer._server.tubemq.master.zookeeper import Election, in_term
 from coherer.errors import CohererError

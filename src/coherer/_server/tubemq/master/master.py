@@ -31,11 +31,11 @@ from coherer._net import Connection
 from coherer._rules.tubemq.groups import GroupKind
 from coherer._rules.tubemq.records import CatalogError, TopicStatus
 from coherer._server.core.deferred_saver import DeferredSaver
+from coherer._server.options.tubemq import MasterOptions
 from coherer._server.tubemq.master.admission import ConsumerAdmission
 from coherer._server.tubemq.master.brokers import BrokerHandler
 from coherer._server.tubemq.master.client_balanced import ClientBalancedHandler
 from coherer._server.tubemq.master.consumers import ConsumerHandler
-from coherer._server.tubemq.master.options import MasterOptions
 from coherer._server.tubemq.master.producers import ProducerHandler
 from coherer._server.tubemq.master.state import MasterState, Peer, StandbyError
 from coherer._server.tubemq.refusal import Refusal

@@ -25,9 +25,9 @@ from coherer._rules.tubemq.catalog import Catalog
 from coherer._rules.tubemq.groups import ConsumerGroup, ConsumerGroups, GroupTiming, Member
 from coherer._rules.tubemq.records import UNDEFINED, Change, valid_topic
 from coherer._rules.tubemq.registry import BrokerRegistry, BrokerRegistryTiming, Producers
-from coherer._server.node.admin_stats import Histogram
+from coherer._server.options.tubemq import MasterOptions
+from coherer._server.tubemq.admin_stats import Histogram
 from coherer._server.tubemq.master.access import Authenticator, Identity, VisitTokens
-from coherer._server.tubemq.master.options import MasterOptions
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.names import BLANK, BrokerInfo, is_own_client
 from coherer.errors import CohererError, DamagedStoreError, StoreError

@@ -17,7 +17,7 @@ from coherer._rules.common.topics import Topic
 from coherer._rules.rocketmq.clients import ALL, GroupSubscription
 from coherer._rules.rocketmq.stats import GROUP_GET_NUMS, Sum
 from coherer._server.core.counters import FOUND, GOT, MISSED, PUT, PUT_BYTES
-from coherer._server.rocketmq.broker.admin.common import (
+from coherer._server.rocketmq.broker.admin_common import (
     done,
     done_default_remark,
     has_unsubscribed,

@@ -26,7 +26,7 @@ import msgspec
 from coherer._common.decoding import decoder
 from coherer._common.masking import masked
 from coherer._common.regular_files import read_regular
-from coherer._server.core.secret_files import changing, check_private, replace_private
+from coherer._store.secret_files import changing, check_private, replace_private
 from coherer.errors import StoreError, UsageError
 
 FILE: Final = "administration.json"

@@ -16,7 +16,7 @@ from coherer._common.logs import Log
 from coherer._record.system_topics import is_system_topic
 from coherer._rules.common.topics import Topic
 from coherer._rules.rocketmq.groups import Group
-from coherer._server.rocketmq.broker.admin.common import (
+from coherer._server.rocketmq.broker.admin_common import (
     done,
     done_default_remark,
     has_unsubscribed,

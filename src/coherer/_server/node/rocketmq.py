@@ -15,9 +15,9 @@ from coherer._common.upkeep import Step, Upkeep
 from coherer._rules.rocketmq.routes import MasterAddress
 from coherer._server.core.core import Core
 from coherer._server.core.deferred_saver import DeferredSaver
-from coherer._server.node.node_options import NodeOptions
+from coherer._server.options.node import NodeOptions
+from coherer._server.options.rocketmq import MESSAGE_BYTES, RocketOptions
 from coherer._server.rocketmq.broker.broker import RocketBroker
-from coherer._server.rocketmq.broker.options import MESSAGE_BYTES, RocketOptions
 from coherer._server.rocketmq.broker.registration import (
     BrokerAnnouncement,
     LocalRegistrar,

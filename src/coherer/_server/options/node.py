@@ -20,9 +20,9 @@ from coherer import _net as net
 from coherer import limits
 from coherer._common.masking import masked, masked_url
 from coherer._record.system_topics import DELAY_LEVELS, parse_levels
-from coherer._server.node import parsing
-from coherer._server.node.settings import Section, Setting, settings
-from coherer._server.rocketmq.broker.options import MESSAGE_BYTES, Role
+from coherer._server.options import parsing
+from coherer._server.options.rocketmq import MESSAGE_BYTES, Role
+from coherer._server.options.settings import Section, Setting, settings
 from coherer._store.model import StoreOptions, check_retention, segment_bytes_for
 from coherer._store.topic_retention import TopicLimit
 from coherer.errors import UsageError

@@ -24,8 +24,8 @@ from coherer._common.logs import Log
 from coherer._record.system_topics import levels_text
 from coherer._rules.common.java_json import DataVersion
 from coherer._rules.rocketmq.acl import Account
-from coherer._server.rocketmq.broker.admin.common import done
-from coherer._server.rocketmq.broker.options import RocketOptions
+from coherer._server.options.rocketmq import RocketOptions
+from coherer._server.rocketmq.broker.admin_common import done
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.remoting import Refusal, settings_in
 from coherer._wire.rocketmq import bodies, fastjson

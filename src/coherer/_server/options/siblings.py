@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from coherer._server.node.node_options import PORTS, NodeOptions
+from coherer._server.options.node import PORTS, NodeOptions
 from coherer.errors import UsageError
 
 DIRECTORY: Final = "brokers"

@@ -43,8 +43,8 @@ from coherer._common.logs import Log
 from coherer._common.other_protocols import not_a_frame
 from coherer._net import Connection, Receiver
 from coherer._server.core.deferred_saver import DeferredSaver
-from coherer._server.node.admin_params import Answer, ParamError, Params, refused
-from coherer._server.node.operators import Operators
+from coherer._server.http.operators import Operators
+from coherer._server.http.params import Answer, ParamError, Params, refused
 from coherer._wire.tubemq import credentials
 from coherer._wire.tubemq import messages as pb
 from coherer.errors import CohererError, StoreError

@@ -14,7 +14,7 @@ import msgspec
 from coherer._server.node.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
-    from coherer._server.node.admin import Page
+    from coherer._server.http.service import Page
     from coherer._server.node.node import Node
 
 _Reply: TypeAlias = "tuple[int, list[tuple[str, str]], bytes]"

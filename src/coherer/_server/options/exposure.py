@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coherer._server.node.node_options import JAVA_TOKEN, NodeOptions, Protected
+from coherer._server.options.node import JAVA_TOKEN, NodeOptions, Protected
 
 
 def warnings(options: NodeOptions) -> list[str]:

@@ -13,9 +13,9 @@ from coherer import _net as net
 from coherer._common.upkeep import Step, Upkeep
 from coherer._server.core.core import Core
 from coherer._server.core.deferred_saver import DeferredSaver
-from coherer._server.core.topic_sync import TopicSync
-from coherer._server.node.node_options import NodeOptions
-from coherer._server.node.siblings import names
+from coherer._server.options.node import NodeOptions
+from coherer._server.options.siblings import names
+from coherer._server.options.tubemq import MasterOptions
 from coherer._server.tubemq.broker.broker import Broker, BrokerConnection
 from coherer._server.tubemq.broker.master_link import (
     EmbeddedMasterLink,
@@ -25,8 +25,8 @@ from coherer._server.tubemq.broker.master_link import (
 )
 from coherer._server.tubemq.broker.state import BrokerOptions
 from coherer._server.tubemq.master.master import Master, MasterConnection
-from coherer._server.tubemq.master.options import MasterOptions
 from coherer._server.tubemq.master.state import check_saved
+from coherer._server.tubemq.master.topic_sync import TopicSync
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.credentials import NONCE_LIMIT, authenticate_info
 from coherer.errors import ClosedError, UsageError

@@ -1,0 +1,1 @@
+"""The options of a node and of its servers, and how users set them."""

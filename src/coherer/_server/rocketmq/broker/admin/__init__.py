@@ -1,1 +1,0 @@
-"""Administration of a broker; `broker.requests` has the table of its codes."""
