@@ -151,3 +151,10 @@ async def test_the_cost_of_a_sample_has_a_bound(node: EmbeddedNode) -> None:
         assert len(sampled) > 3 * SUBJECTS
         assert history.points("nothing", 0) == []
         assert Point(1.0, None).value is None
+
+
+def test_samples_from_before_the_clock_was_set_back_are_dropped() -> None:
+    history = History()
+    for time_s in (100, 110, 2_000, 2_010, 125):
+        history.add("lag", time_s, time_s)
+    assert values(history, "lag") == [100, 110, 125]

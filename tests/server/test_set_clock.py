@@ -108,6 +108,22 @@ def test_retention_counts_what_passed(tmp_path: Path, clock: ManualClock, by_ms:
         core.flusher.close()
 
 
+def test_a_log_that_is_too_large_loses_only_its_oldest_file(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """The append that finds it too large looks at the time of day, which is a year ahead."""
+    chosen = StoreOptions(segment_bytes=1 << 16, retention_bytes=1 << 19, index_enabled=False)
+    with Store.open(tmp_path, chosen, now_ms=clock.wall_ms, monotonic_ms=clock.now_ms) as store:
+        for _ in range(8):
+            store.append([Draft("t", 0, bytes(50_000), b"")])
+        clock.turn(366 * 24 * HOUR_MS)
+        for _ in range(2):
+            store.append([Draft("t", 0, bytes(50_000), b"")])
+        first, end = store.queue_range("t", 0)
+        assert 0 < first < 3
+        assert end == 10
+
+
 # -- TubeMQ's master
 
 

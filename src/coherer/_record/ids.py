@@ -149,6 +149,13 @@ class UniqueIdGenerator:
 
 def _month_around(now_ms: int) -> tuple[int, int]:
     here = time.localtime(now_ms / 1000)
-    begin = time.mktime((here.tm_year, here.tm_mon, 1, 0, 0, 0, 0, 0, -1))
-    end = time.mktime((here.tm_year, here.tm_mon + 1, 1, 0, 0, 0, 0, 0, -1))
-    return int(begin * 1000), int(end * 1000)
+    begin_ms = _begin_of_month(here.tm_year, here.tm_mon)
+    if now_ms < begin_ms:  # the first hour of this month happens twice; it begins with the second
+        return _begin_of_month(here.tm_year, here.tm_mon - 1), begin_ms
+    return begin_ms, _begin_of_month(here.tm_year, here.tm_mon + 1)
+
+
+def _begin_of_month(year: int, month: int) -> int:
+    first = datetime(year + (month - 1) // 12, (month - 1) % 12 + 1, 1)  # noqa: DTZ001 - local
+    # If clocks are set at that time, Java's tools count from the later of the two possible times.
+    return int(max(first.replace(fold=fold).timestamp() for fold in (0, 1))) * 1000

@@ -370,7 +370,8 @@ class Store:
             return
         if self._log.end - self._log.begin > limit + half:
             with suppress(StoreError):  # the next `delete_expired` reports it
-                self.delete_expired(self._now_ms())
+                # Only the size matters here: if the clock was set forward, all seems to be old.
+                self.delete_expired(min(self._now_ms(), self._monotonic_ms()))
         # If a file could not be deleted, the next attempt comes half a file later.
         self._check_size_at = max(self._log.begin + limit, self._log.end) + half
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coherer._common.moments import floor_ms
 from coherer.cli.common import (
     FAILED,
     INTERRUPTED,
@@ -407,7 +408,7 @@ def _time_ms(option: str, text: str | None) -> int | None:
         raise UsageError(
             f"{option} {text!r} is not a time.", hint="Write it like 2026-01-31T18:30."
         )
-    return int(moment.timestamp() * 1000)
+    return floor_ms(moment)
 
 
 async def _queues(cluster: Cluster) -> list[DeadLetterQueue]:

@@ -52,7 +52,9 @@ class Series:
         self._values: list[float] = []
 
     def add(self, time_s: float, value: float | None) -> None:
-        """Add a sample; times increase."""
+        """Add a sample. Later ones are dropped: they are from before the clock was set back."""
+        if self._fine and time_s < self._fine[-1].time_s:
+            self._drop_since(time_s)
         minute = int(time_s // COARSE_STEP_S)
         if minute != self._minute:
             self._close_minute()
@@ -74,6 +76,13 @@ class Series:
     def last(self) -> Point | None:
         """The newest sample."""
         return self._fine[-1] if self._fine else None
+
+    def _drop_since(self, time_s: float) -> None:
+        self._minute = None
+        self._values.clear()
+        for points in (self._fine, self._coarse):
+            while points and points[-1].time_s >= time_s:
+                points.pop()
 
     def _close_minute(self) -> None:
         if self._minute is None:

@@ -12,7 +12,6 @@ are positions in the log; each queue has an offset for each of them, found by bi
 from __future__ import annotations
 
 import glob
-import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from heapq import heapreplace
@@ -23,6 +22,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
+from coherer._common.moments import ceil_ms
 from coherer._store.snapshot import StoreSnapshot, is_store
 from coherer._wire.rocketmq.codes import ResponseCode, refused
 from coherer.errors import UsageError
@@ -186,7 +186,7 @@ class Stores:
     ) -> Mapping[tuple[str, int], int]:
         """The offset of the first message stored at a time or later, by (broker, queue)."""
         del partitions  # all take no longer
-        ms = math.ceil(time.timestamp() * 1000)
+        ms = ceil_ms(time)
         return {
             (name, number): offset
             for name, one in self.snapshots.items()

@@ -28,6 +28,7 @@ from coherer._client.rocketmq.producing.queue_selection import FaultRules
 from coherer._client.rocketmq.start_position import Edge, Start
 from coherer._client.rocketmq.tracing import Observer
 from coherer._client.rocketmq.transactions import Check
+from coherer._common.moments import floor_ms
 from coherer._wire.rocketmq import names
 from coherer._wire.rocketmq.allocate import Strategy
 from coherer._wire.rocketmq.codes import ResponseCode, refused
@@ -266,7 +267,7 @@ class Client(BaseClient):
             RefusedError: the topic does not exist.
             UnavailableError: a server could not be reached.
         """
-        time_ms = int(time.timestamp() * 1000)
+        time_ms = floor_ms(time)
         bounds = await self.offsets(topic)
         if partitions is not None:
             bounds = {key: bounds[key] for key in bounds if key in partitions}

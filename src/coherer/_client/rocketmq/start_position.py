@@ -31,6 +31,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Literal
 
+from coherer._common.moments import floor_ms
 from coherer._wire.rocketmq.names import RETRY_PREFIX, Queue
 from coherer.errors import UsageError
 
@@ -85,7 +86,7 @@ class StartPositions:
     def time_ms(self) -> int:
         """The time of `Edge.TIME`, ms since 1970; 0 if no queue begins at a time."""
         if isinstance(self._start, datetime):
-            return int(self._start.timestamp() * 1000)
+            return floor_ms(self._start)
         return self._since_ms
 
     @property

@@ -30,6 +30,7 @@ from coherer._client.tubemq.admin_records import BrokerRecord, TopicRecord
 from coherer._client.tubemq.webapi import FORBIDDEN, OK, UNAUTHORIZED, Answer
 from coherer._common.decoding import decoder
 from coherer._common.logs import Log
+from coherer._common.moments import floor_ms
 from coherer._common.node_status import NodeStatus
 from coherer._record.system_topics import (
     READER_GROUP_PREFIX,
@@ -526,7 +527,7 @@ class Admin:
 
     async def _at_time(self, topic: str, time: datetime) -> dict[str, int]:
         """The offset of the first message stored at a time or later, by partition key."""
-        parameters = {"topicName": topic, "time": str(int(time.timestamp() * 1000))}
+        parameters = {"topicName": topic, "time": str(floor_ms(time))}
         found: dict[str, int] = {}
         for broker in await self._brokers(web=True):
             answer = await self._calls.broker(broker).call(

@@ -16,6 +16,7 @@ from typing import Final
 
 from coherer._client.tubemq.reader import Reader
 from coherer._client.tubemq.topics import TopicCatalog
+from coherer._common.moments import floor_ms
 from coherer._wire.tubemq.names import Partition
 from coherer.errors import UsageError
 
@@ -42,7 +43,7 @@ async def first_since(
         UsageError: the messages of a Java broker have no time.
         CohererError: the broker refused a read, or does not answer.
     """
-    start = await catalog.look(partition, since_ms=int(time.timestamp() * 1000))
+    start = await catalog.look(partition, since_ms=floor_ms(time))
     if start.since is not None:
         return start.since
     minute = time.astimezone(UTC).replace(second=0, microsecond=0, tzinfo=None)

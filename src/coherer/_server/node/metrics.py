@@ -184,7 +184,8 @@ class Metrics:
         self._node = node
         self.loop_lag = Distribution(LOOP_LAG_S)
         self.busy: float | None = None
-        self._busy_at = time.monotonic(), time.process_time()
+        self._began_s = time.monotonic()
+        self._busy_at = self._began_s, time.process_time()
         self._started_s = time.time()
         self._lags: GroupLags | None = None
         self._collecting = asyncio.Lock()
@@ -198,7 +199,7 @@ class Metrics:
     async def status(self) -> NodeStatus:
         """The status of the node."""
         lags = await self.lags()
-        return status_of(self._node, time.time() - self._started_s, self.loop_lag, lags)
+        return status_of(self._node, time.monotonic() - self._began_s, self.loop_lag, lags)
 
     async def lags(self) -> list[Lag]:
         """The lags of all groups, for metrics and status."""

@@ -18,6 +18,7 @@ from coherer._administration import dead_letters as letters
 from coherer._administration.dead_letters import DeadLetter, DeadLetterQueue, Filter
 from coherer._administration.export import LetterLine
 from coherer._administration.replay import ReplayProgress, replay, replayed
+from coherer._common.moments import floor_ms
 from coherer.console.guard import changing
 from coherer.console.jobs import Job
 from coherer.console.pages.common import ROWS, Console, matching, part_of, path_of
@@ -236,7 +237,7 @@ def time_ms(text: str | None) -> int | None:
     60000
     """
     found = moment(text)
-    return None if found is None else int(found.timestamp() * 1000)
+    return None if found is None else floor_ms(found)
 
 
 def moment(text: str | None) -> datetime | None:

@@ -17,9 +17,9 @@ from typing import Final, Literal
 from coherer import admin
 from coherer._client.engine.arguments import checked
 from coherer._client.rocketmq.administration.messages import MessageAdmin
-from coherer._client.rocketmq.administration.servers import to_ms
 from coherer._client.rocketmq.routing import MASTER, READ, WRITE, Route
 from coherer._common.logs import Log
+from coherer._common.moments import floor_ms
 from coherer._record.system_topics import is_internal_topic
 from coherer._wire.rocketmq import fastjson, names
 from coherer._wire.rocketmq.bodies import (
@@ -441,7 +441,7 @@ class Admin(MessageAdmin):
             offsets = dict.fromkeys(route.readable, to)
             await self.set_offsets(group, offsets)
             return offsets
-        time_ms = _ENDS[to] if isinstance(to, str) else to_ms(to)
+        time_ms = _ENDS[to] if isinstance(to, str) else floor_ms(to)
         found: dict[Queue, int] = {}
         for broker in route.brokers:
             found |= await self._reset(group, topic, broker, time_ms, route)

@@ -12,8 +12,9 @@ from datetime import datetime
 from ipaddress import ip_address
 from typing import Final
 
-from coherer._client.rocketmq.administration.servers import ServerAdmin, to_ms
+from coherer._client.rocketmq.administration.servers import ServerAdmin
 from coherer._client.rocketmq.routing import MASTER
+from coherer._common.moments import floor_ms
 from coherer._record import compression
 from coherer._record import properties as text
 from coherer._record.ids import decode_offset_id
@@ -88,8 +89,8 @@ class MessageAdmin(ServerAdmin):
         Raises:
             RefusedError: the topic does not exist.
         """
-        begin_ms = 0 if begin is None else to_ms(begin)
-        end_ms = FOREVER_MS if end is None else to_ms(end)
+        begin_ms = 0 if begin is None else floor_ms(begin)
+        end_ms = FOREVER_MS if end is None else floor_ms(end)
         header = QueryMessageHeader(
             topic=topic, key=key, max_num=limit, begin_ms=begin_ms, end_ms=end_ms
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from datetime import datetime
 
 from msgspec.structs import replace
 
@@ -495,16 +494,6 @@ def unknown_broker(instance: Instance, name: str) -> UnavailableError:
         server=instance.options.servers,
         hint="Is the name right, and is it up?",
     )
-
-
-def to_ms(time: datetime) -> int:
-    """A time as ms since 1970; a naive one is local.
-
-    >>> from datetime import UTC
-    >>> to_ms(datetime(2024, 1, 1, tzinfo=UTC))
-    1704067200000
-    """
-    return int(time.timestamp() * 1000)
 
 
 def _text(body: bytes | memoryview) -> str:

@@ -41,6 +41,7 @@ from coherer._client.rocketmq.start_position import Edge
 from coherer._client.rocketmq.tracing import ConsumerTrace
 from coherer._common.clock import now_ms
 from coherer._common.logs import Log
+from coherer._common.moments import floor_ms
 from coherer._wire.rocketmq.bodies import CONSUME_ACTIVELY, CONSUME_PASSIVELY
 from coherer._wire.rocketmq.names import Queue, with_namespace
 from coherer._wire.rocketmq.pulling import LITE, SUBSCRIPTION, SUSPEND
@@ -536,7 +537,7 @@ def _assigned(membership: GroupMembership, queue: Queue) -> AssignedQueue:
 async def _resolve(membership: GroupMembership, queue: Queue, to: int | datetime | Edge) -> int:
     rpc = membership.manager.rpc
     if isinstance(to, datetime):
-        return await rpc.resolve(queue, Edge.TIME, int(to.timestamp() * 1000))
+        return await rpc.resolve(queue, Edge.TIME, floor_ms(to))
     if isinstance(to, Edge):
         return await rpc.resolve(queue, to)
     return to

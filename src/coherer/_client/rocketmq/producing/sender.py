@@ -17,7 +17,6 @@ from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from ipaddress import ip_address
-from math import ceil
 from typing import Final
 
 import msgspec
@@ -41,6 +40,7 @@ from coherer._client.rocketmq.producing.queue_selection import BrokerFaults, Key
 from coherer._client.rocketmq.routing import MASTER, Route
 from coherer._client.rocketmq.tracing import Kind, Observer, observe
 from coherer._client.rocketmq.transactions import CheckObserver
+from coherer._common.moments import ceil_ms
 from coherer._record.ids import UniqueIdGenerator
 from coherer._record.properties import DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS
 from coherer._record.system_topics import DELAY_LEVELS, DELAY_LEVELS_MS
@@ -133,7 +133,7 @@ def delivery_time(
         delay_ms = -(-delay // timedelta(milliseconds=1))  # rounded up: never too early
         return DeliveryTime(delay_ms=delay_ms) if delay_ms else NO_FIELDS
     if deliver_at is not None:
-        return DeliveryTime(deliver_ms=ceil(deliver_at.timestamp() * 1000))
+        return DeliveryTime(deliver_ms=ceil_ms(deliver_at))
     return NO_FIELDS
 
 
