@@ -108,6 +108,38 @@ def test_retention_counts_what_passed(tmp_path: Path, clock: ManualClock, by_ms:
         core.flusher.close()
 
 
+@pytest.mark.parametrize("wrong_by_ms", [366 * 24 * HOUR_MS, -1_700_000_000_000])
+def test_messages_expire_although_the_clock_was_wrong_at_first(
+    tmp_path: Path, wrong_by_ms: int
+) -> None:
+    """Their store times lie in the future, or the monotonic clock counts from 1970."""
+    clock = ManualClock(1_700_000_000_000 + wrong_by_ms)
+    chosen = StoreOptions(segment_bytes=1 << 16, retention_hours=1, index_enabled=False)
+
+    def opened() -> Store:
+        return Store.open(tmp_path, chosen, now_ms=clock.wall_ms, monotonic_ms=clock.now_ms)
+
+    with opened() as store:
+        store.append([Draft("t", 0, bytes(50_000), b"")])
+        clock.turn(-wrong_by_ms)
+        for _ in range(2):
+            store.append([Draft("t", 0, bytes(50_000), b"")])
+        core = Core(store, clock.now_ms, wall_ms=clock.wall_ms)
+        core.clean()
+        assert store.queue_range("t", 0) == (0, 3), "nothing is an hour old"
+        clock.advance(HOUR_MS)
+        core.clean()
+        assert store.queue_range("t", 0) == (2, 3)
+        store.append([Draft("t", 0, bytes(50_000), b"")])
+        core.flusher.close()
+    with opened() as store:
+        core = Core(store, clock.now_ms, wall_ms=clock.wall_ms)
+        clock.advance(HOUR_MS)
+        core.clean()
+        assert store.queue_range("t", 0) == (3, 4), "they are as old as this process"
+        core.flusher.close()
+
+
 def test_a_log_that_is_too_large_loses_only_its_oldest_file(
     tmp_path: Path, clock: ManualClock
 ) -> None:

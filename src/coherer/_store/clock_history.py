@@ -74,6 +74,19 @@ class ClockHistory:
         """Convert a record's store time, or a time computed from it."""
         return store_ms - self._stores[bisect_right(self._offsets, physical_offset) - 1]
 
+    def age_ms(self, physical_offset: int, store_ms: int, now_ms: int) -> int:
+        """How long at least the record at this log offset has been stored, by the monotonic clock.
+
+        Of a record of another process only the time since the start is certain.
+
+        >>> times = ClockHistory(100, now_ms=5_000, wall_ms=5_000)
+        >>> times.age_ms(0, 9_000_000, 7_000), times.age_ms(100, 6_000, 7_000)
+        (2000, 1000)
+        """
+        if self.is_older(physical_offset):
+            return now_ms - self.opened_ms
+        return now_ms - self.stored_ms(physical_offset, store_ms)
+
     def born_ms(self, physical_offset: int, born_ms: int) -> int:
         """Convert a time of day that was current when the record was stored."""
         return born_ms - self._walls[bisect_right(self._offsets, physical_offset) - 1]

@@ -84,13 +84,19 @@ class Holds:
         self._credit -= 2 * size  # the copies come back as growth of the log
 
 
+Age: TypeAlias = Callable[[int, int], int]
+"""Returns how long a record has been stored at least, from its log offset and its store time."""
+
+
 def exceeds_limit(log: CommitLog, options: StoreOptions) -> bool:
     """Whether the log is larger than `retention_bytes`."""
     limit = options.retention_bytes
     return limit is not None and log.end - log.begin > limit
 
 
-def first_file_is_expired(log: CommitLog, options: StoreOptions, last_ms: int, now_ms: int) -> bool:
+def first_file_is_expired(
+    log: CommitLog, options: StoreOptions, last_ms: int, now_ms: int, age_ms: Age
+) -> bool:
     """Whether the oldest file may be deleted; the file that is being written never expires.
 
     Args:
@@ -98,14 +104,19 @@ def first_file_is_expired(log: CommitLog, options: StoreOptions, last_ms: int, n
         options: the options with the retention.
         last_ms: the store time of the last record.
         now_ms: the current time.
+        age_ms: the age of a record by the monotonic clock.
     """
     segments = log.segments
     if len(segments) < 2:
         return False
-    return exceeds_limit(log, options) or _is_old(log, segments[1], options, last_ms, now_ms)
+    return exceeds_limit(log, options) or _is_old(
+        log, segments[1], options, last_ms, now_ms, age_ms
+    )
 
 
-def next_to_go(log: CommitLog, options: StoreOptions, last_ms: int, now_ms: int) -> int:
+def next_to_go(
+    log: CommitLog, options: StoreOptions, last_ms: int, now_ms: int, age_ms: Age
+) -> int:
     """The log offset before which all files expire soon, or have expired.
 
     By size, that is when the log has grown by half a file more; by age, in two minutes.
@@ -115,11 +126,16 @@ def next_to_go(log: CommitLog, options: StoreOptions, last_ms: int, now_ms: int)
         options: the options with the retention.
         last_ms: the store time of the last record.
         now_ms: the current time.
+        age_ms: the age of a record by the monotonic clock.
     """
+
+    def soon_ms(physical_offset: int, store_ms: int) -> int:
+        return age_ms(physical_offset, store_ms) + _CARRY_AHEAD_MS
+
     limit, to, end = options.retention_bytes, log.begin, log.end + log.segment_bytes // 2
     for segment, following in pairwise(log.segments):
         if (limit is None or end - segment.begin <= limit) and not _is_old(
-            log, following, options, last_ms, now_ms + _CARRY_AHEAD_MS
+            log, following, options, last_ms, now_ms + _CARRY_AHEAD_MS, soon_ms
         ):
             break
         to = following.begin
@@ -127,11 +143,18 @@ def next_to_go(log: CommitLog, options: StoreOptions, last_ms: int, now_ms: int)
 
 
 def _is_old(
-    log: CommitLog, following: Segment, options: StoreOptions, last_ms: int, now_ms: int
+    log: CommitLog,
+    following: Segment,
+    options: StoreOptions,
+    last_ms: int,
+    now_ms: int,
+    age_ms: Age,
 ) -> bool:
     """Whether the file before another one is older than `retention_hours`."""
     if options.retention_hours is None:
         return False
     first = log.record_at(following.begin)  # it is younger than the whole file before
     youngest_ms = last_ms if first is None else store_ms_of(first)
-    return youngest_ms <= now_ms - options.retention_hours * _HOUR_MS
+    keep_ms = options.retention_hours * _HOUR_MS
+    # A clock that was wrong has left store times in the future, or has made the present the past.
+    return youngest_ms <= now_ms - keep_ms or age_ms(following.begin, youngest_ms) >= keep_ms

@@ -30,6 +30,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
@@ -59,7 +60,7 @@ from coherer._store.model import (
 from coherer._store.offset_reserve import next_offset
 from coherer._store.recovery import recover, verify
 from coherer._store.replica import Replica
-from coherer._store.retention import Holds, exceeds_limit, first_file_is_expired, next_to_go
+from coherer._store.retention import Age, Holds, exceeds_limit, first_file_is_expired, next_to_go
 from coherer._store.topic_retention import TopicRetention
 from coherer.errors import ClosedError, StoreError, StoreFullError
 
@@ -604,11 +605,11 @@ class Store:
         """
         log, holds = self._log, self.holds
         holds.held_bytes, holds.held_by = 0, ""
-        if not first_file_is_expired(log, self.options, self._last_ms, now_ms):
+        if not first_file_is_expired(log, self.options, self._last_ms, now_ms, self._age()):
             return False
         holds.held_by = holds.holder_before(log.segments[1].begin)
         if holds.held_by:
-            to = next_to_go(log, self.options, self._last_ms, now_ms)
+            to = self.next_to_go(now_ms)
             holds.held_bytes = to - log.begin
         return not holds.held_by
 
@@ -620,7 +621,10 @@ class Store:
         Args:
             now_ms: the time as for `delete_expired`.
         """
-        return next_to_go(self._log, self.options, self._last_ms, now_ms)
+        return next_to_go(self._log, self.options, self._last_ms, now_ms, self._age())
+
+    def _age(self) -> Age:
+        return partial(self.clock_history.age_ms, now_ms=self._monotonic_ms())
 
     def delete_topic(self, topic: str) -> None:
         """Delete the queues of a topic. Its records are deleted with the log files later.
