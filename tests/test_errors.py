@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import importlib
 import pickle
 import re
 
 import pytest
 
+import coherer
 from coherer import errors
+from coherer._wire.rocketmq import codes as rocketmq_codes
+from coherer._wire.tubemq import codes as tubemq_codes
 
 
 def every_error() -> list[type[errors.CohererError]]:
@@ -53,3 +57,25 @@ def test_some_are_builtin_errors_too(
 ) -> None:
     with pytest.raises(builtin):
         raise kind("No.")
+
+
+@pytest.mark.parametrize(
+    ("public", "kinds"), [("rocketmq", rocketmq_codes.ERRORS), ("tubemq", tubemq_codes.ERRORS)]
+)
+def test_each_code_has_a_public_class(
+    public: str, kinds: dict[int, type[errors.RefusedError]]
+) -> None:
+    for name in (f"coherer.{public}", f"coherer.blocking.{public}"):
+        module = importlib.import_module(name)
+        assert {kind.__name__ for kind in kinds.values()} <= set(module.__all__)
+        assert all(getattr(module, kind.__name__) is kind for kind in kinds.values())
+
+
+def test_a_missing_topic_has_a_class() -> None:
+    with (
+        coherer.testing.embedded_node() as node,
+        coherer.blocking.rocketmq.connect(node.rocketmq_url) as client,
+    ):
+        with pytest.raises(coherer.rocketmq.TopicNotExistError) as caught:
+            client.partitions("missing")
+        assert caught.value.code == 17

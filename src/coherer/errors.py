@@ -20,8 +20,15 @@ CohererError
     └── DamagedStoreError   a file does not hold what was written
 ```
 
-The `code` of a `RefusedError` is the error code of the protocol: `except RefusedError as error` and
-`if error.code == 17`.
+The `code` of a `RefusedError` is the error code of the protocol. The codes that the Java systems
+define have a class each, in `coherer.rocketmq` and `coherer.tubemq`:
+
+```python
+try:
+    queues = await client.partitions("orders")
+except coherer.rocketmq.TopicNotExistError:  # code 17
+    await client.admin().create_topic("orders", 8, wait_ms=10_000)
+```
 
 The class says who has to act, the fields say where the error happened, and `hint` says what to do.
 """

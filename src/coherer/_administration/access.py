@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from coherer._common.urls import is_rocketmq
 from coherer.errors import UsageError
 from coherer.rocketmq import Admin as RocketAdmin
 from coherer.rocketmq import Client as RocketClient
@@ -51,15 +52,6 @@ class TubeCluster(msgspec.Struct, frozen=True, eq=False):
 
 
 Cluster: TypeAlias = RocketCluster | TubeCluster
-
-
-def is_rocketmq(url: str) -> bool:
-    """Whether a URL names a RocketMQ cluster.
-
-    >>> is_rocketmq("rocketmqs://a:9876"), is_rocketmq("tubemq://a")
-    (True, False)
-    """
-    return url.startswith(("rocketmq://", "rocketmqs://"))
 
 
 @asynccontextmanager

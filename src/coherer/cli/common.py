@@ -19,6 +19,7 @@ import msgspec
 import typer
 
 from coherer._common.masking import masked
+from coherer._common.urls import is_rocketmq
 from coherer.errors import CohererError, UsageError
 
 if TYPE_CHECKING:
@@ -158,15 +159,6 @@ Password = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for programs.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-
-
-def is_rocketmq(url: str) -> bool:
-    """Whether a URL names a RocketMQ cluster.
-
-    >>> is_rocketmq("rocketmqs://a:9876"), is_rocketmq("tubemq://a")
-    (True, False)
-    """
-    return url.startswith(("rocketmq://", "rocketmqs://"))
 
 
 def connect(

@@ -27,6 +27,7 @@ from typing import (
 
 import typer
 
+from coherer._common.urls import is_rocketmq
 from coherer.cli.common import (
     AdminTarget,
     AdminUrl,
@@ -38,7 +39,6 @@ from coherer.cli.common import (
     User,
     amount,
     connect,
-    is_rocketmq,
     seconds_option,
     signals_interrupt,
 )

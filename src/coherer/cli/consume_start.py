@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
-from coherer.cli.common import is_rocketmq, parse_moment
+from coherer._common.urls import is_rocketmq
+from coherer.cli.common import parse_moment
 from coherer.errors import UsageError
 
 if TYPE_CHECKING:

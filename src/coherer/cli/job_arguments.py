@@ -15,8 +15,9 @@ from typing import Any, Concatenate, ParamSpec, cast, get_type_hints
 import msgspec
 
 from coherer._common.masking import masked
+from coherer._common.urls import is_rocketmq
 from coherer.cli import jobs
-from coherer.cli.common import Json, Password, Url, User, is_rocketmq
+from coherer.cli.common import Json, Password, Url, User
 
 P = ParamSpec("P")
 

@@ -27,8 +27,9 @@ import msgspec
 import typer
 
 from coherer._common.masking import masked
+from coherer._common.urls import is_rocketmq
 from coherer._record.system_topics import DLQ_PREFIX
-from coherer.cli.common import INTERRUPTED, amount, is_rocketmq, print_json, print_table
+from coherer.cli.common import INTERRUPTED, amount, print_json, print_table
 from coherer.errors import CohererError, UnavailableError, UsageError
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, Protocol
 import msgspec
 import typer
 
+from coherer._common.urls import is_rocketmq
 from coherer.cli.common import (
     FAILED,
     INTERRUPTED,
@@ -25,7 +26,6 @@ from coherer.cli.common import (
     User,
     amount,
     connect,
-    is_rocketmq,
     print_json,
     signals_interrupt,
 )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import typer
 
+from coherer._common.urls import is_rocketmq
 from coherer.cli import jobs
 from coherer.cli.common import (
     AdminTarget,
@@ -21,7 +22,6 @@ from coherer.cli.common import (
     Yes,
     amount,
     confirm,
-    is_rocketmq,
 )
 from coherer.cli.job_arguments import JobArguments, with_arguments
 from coherer.cli.replay.group import moves_of, print_moves, set_offsets

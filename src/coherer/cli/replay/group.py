@@ -7,8 +7,9 @@ from contextlib import closing
 
 import msgspec
 
+from coherer._common.urls import is_rocketmq
 from coherer.cli import jobs
-from coherer.cli.common import AdminTarget, is_rocketmq, print_json, print_table
+from coherer.cli.common import AdminTarget, print_json, print_table
 from coherer.cli.groups import check_no_members, committed_offsets, group_states
 
 
