@@ -315,9 +315,7 @@ class Generator:
             if member == "dead_letter":
                 # asyncio's would call our `retry` in the loop.
                 body = "self.retry(later=DEAD, reason=reason)"
-                self.imports.setdefault("coherer._client.rocketmq.consuming.received", set()).add(
-                    "DEAD"
-                )
+                self.imports.setdefault("coherer._client.rocketmq.received", set()).add("DEAD")
             elif isinstance(tree, ast.AsyncFunctionDef):
                 body = f"work = super().{member}\n        {portal}.call(lambda: work({given}))"
             parts.append(

@@ -27,7 +27,8 @@ from coherer._client.rocketmq.administration.admin import Admin
 from coherer._client.rocketmq.client import Client, ConsumerKeywords, ProducerKeywords
 from coherer._client.rocketmq.consuming.consumer import Consumer, PullConsumer
 from coherer._client.rocketmq.consuming.reader import Reader
-from coherer._client.rocketmq.consuming.received import ReceivedBatch, ReceivedMessage
+from coherer._client.rocketmq.faults import FaultRules
+from coherer._client.rocketmq.observers import Kind, Observer, SendObserver, StoredSend
 from coherer._client.rocketmq.options import (
     ClientOptions,
     ConsumerOptions,
@@ -39,10 +40,10 @@ from coherer._client.rocketmq.options import (
 )
 from coherer._client.rocketmq.producing.half_messages import HalfMessages
 from coherer._client.rocketmq.producing.producer import Producer
-from coherer._client.rocketmq.producing.queue_selection import FaultRules, Key
+from coherer._client.rocketmq.producing.queue_selection import Key
+from coherer._client.rocketmq.received import ReceivedBatch, ReceivedMessage
 from coherer._client.rocketmq.start_position import Edge, Start
 from coherer._client.rocketmq.telemetry import Telemetry
-from coherer._client.rocketmq.tracing import Kind, Observer, SendObserver, StoredSend
 from coherer._client.rocketmq.transactions import Check, Transaction, Verdict
 from coherer._common.renamed import renamed
 from coherer._net import TlsOptions

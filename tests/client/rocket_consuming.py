@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from coherer._client.rocketmq.consuming.received import ReceivedBatch
+from coherer._client.rocketmq.received import ReceivedBatch
 from coherer._wire.rocketmq.names import Queue
 from coherer._wire.rocketmq.subscription import Sql92
 from coherer.errors import RefusedError, UsageError

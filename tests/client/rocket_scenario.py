@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from coherer._client.rocketmq.consuming.consumer import Consumer
-from coherer._client.rocketmq.consuming.received import ReceivedMessage
+from coherer._client.rocketmq.received import ReceivedMessage
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.messages import SendReceipt

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coherer._client.rocketmq.consuming.consumer import Consumer
-from coherer._client.rocketmq.consuming.received import ReceivedBatch
+from coherer._client.rocketmq.received import ReceivedBatch
 from coherer._wire.rocketmq.names import Queue
 from coherer.message import Message
 from tests.client.rocket_consuming import SCENARIOS

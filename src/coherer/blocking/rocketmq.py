@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, Unpack, cast, overl
 from coherer import admin
 from coherer import rocketmq as aio
 from coherer._client.rocketmq.consuming.consumer import POLL_MS
-from coherer._client.rocketmq.consuming.received import DEAD
 from coherer._client.rocketmq.producing.sender import delivery_time
+from coherer._client.rocketmq.received import DEAD
 from coherer._client.rocketmq.routing import READ, WRITE
 from coherer._common.renamed import renamed
 from coherer.blocking._portal import (

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from coherer._client.rocketmq.instance import Instance
+from coherer._client.rocketmq.instance import Instance, Member
 from coherer._client.rocketmq.link import Link
 from coherer._client.rocketmq.options import ClientOptions
 from coherer._wire.rocketmq.bodies import ConsumerData, ProducerData, SubscriptionData
@@ -27,10 +27,9 @@ BEAT = RequestCode.HEART_BEAT
 LEAVE = RequestCode.UNREGISTER_CLIENT
 
 
-class GroupMembership:
-    """A consumer, as far as an instance knows it."""
+class Reading:
+    """A `Member`."""
 
-    group = "readers"
     topics = ("demo",)
 
     def heartbeat(self) -> ConsumerData:
@@ -43,14 +42,20 @@ class GroupMembership:
         )
 
 
-def instance_of(cluster, **options) -> Instance:
+def instance_of(cluster, consumers=None, **options) -> Instance:
     addresses = options.pop("addresses", (("127.0.0.1", cluster.names.port),))
-    return Instance(ClientOptions(addresses=addresses, timeout_ms=2_000, **options))
+    options = ClientOptions(addresses=addresses, timeout_ms=2_000, **options)
+    return Instance(options, {} if consumers is None else consumers)
 
 
 @pytest.fixture
-async def instance(cluster):
-    one = instance_of(cluster)
+def consumers() -> dict[str, Member]:
+    return {}
+
+
+@pytest.fixture
+async def instance(cluster, consumers):
+    one = instance_of(cluster, consumers)
     await one.start()
     yield one
     await one.close()
@@ -153,20 +158,18 @@ async def test_a_new_connection_begins_with_a_heartbeat(cluster, instance: Insta
     assert instance.versions == {link.server: 399}
 
 
-async def test_heartbeats_of_a_consumer(cluster, instance: Instance) -> None:
-    member = GroupMembership()
-    instance.register_consumer(member)
-    with pytest.raises(UsageError, match="readers already"):
-        instance.register_consumer(GroupMembership())
+async def test_heartbeats_of_a_consumer(cluster, instance: Instance, consumers) -> None:
+    consumers["readers"] = member = Reading()
     await instance.routes.route("demo")
     await instance.heartbeat_now()
     assert cluster.heartbeat().consumer_data_set == [member.heartbeat()]
-    await instance.unregister_consumer(member)
+    del consumers["readers"]
+    await instance.unregister_consumer("readers")
     [asked] = cluster.asked(LEAVE)
     assert asked.fields == {"clientID": instance.client_id, "consumerGroup": "readers"}
 
 
-async def test_heartbeats_go_to_masters_or_to_all(cluster, instance: Instance) -> None:
+async def test_heartbeats_go_to_masters_or_to_all(cluster, instance: Instance, consumers) -> None:
     await cluster.add("slave")
     slave = cluster.brokers.pop("slave")
     plain = cluster.route
@@ -181,7 +184,7 @@ async def test_heartbeats_go_to_masters_or_to_all(cluster, instance: Instance) -
     await instance.routes.route("demo")
     await instance.heartbeat_now()
     assert {asked.broker for asked in cluster.asked(BEAT)} == {"broker-a"}
-    instance.register_consumer(GroupMembership())
+    consumers["readers"] = Reading()
     await instance.heartbeat_now()
     assert {asked.broker for asked in cluster.asked(BEAT)} == {"broker-a", "slave"}
     await slave.listener.close()
@@ -263,7 +266,7 @@ async def test_a_name_server_that_is_silent(cluster, kit, instance: Instance) ->
 
 
 async def test_no_name_server() -> None:
-    one = Instance(ClientOptions(addresses=(("127.0.0.1", 1),)))
+    one = Instance(ClientOptions(addresses=(("127.0.0.1", 1),)), {})
     with pytest.raises(ConnectError):
         await one.start()
     await one.close()

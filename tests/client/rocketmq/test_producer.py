@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from coherer._client.rocketmq.client import Client
-from coherer._client.rocketmq.producing.queue_selection import FaultRules
+from coherer._client.rocketmq.faults import FaultRules
 from coherer._record import properties as text
 from coherer._record.batches import decode_batch
 from coherer._wire.rocketmq.bodies import TopicRoute

@@ -11,12 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer._client.rocketmq.producing.queue_selection import (
-    BrokerFaults,
-    FaultRules,
-    QueueSelector,
-    hash_of,
-)
+from coherer._client.rocketmq.faults import BrokerFaults, FaultRules
+from coherer._client.rocketmq.producing.queue_selection import QueueSelector, hash_of
 from coherer._client.rocketmq.routing import route_of, template_route
 from coherer._wire.rocketmq.bodies import BrokerData, QueueData, TopicRoute
 from coherer._wire.rocketmq.names import Queue

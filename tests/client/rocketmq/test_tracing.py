@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from coherer._client.rocketmq import tracing
 from coherer._client.rocketmq.client import Client
+from coherer._client.rocketmq.consuming.trace import after_record, before_record
 from coherer._client.rocketmq.telemetry import Telemetry
 from coherer._client.rocketmq.tracing import Record, Tracer, bodies, record
 from coherer._client.rocketmq.transactions import Verdict
@@ -21,13 +21,13 @@ SEND = RequestCode.SEND_MESSAGE_V2
 def test_records_as_java_writes_them() -> None:
     # docs/protocol/rocketmq.md, section 11:
     # Fields separated by U+0001, each record ended by U+0002, null as its word.
-    before = tracing.before_record(
+    before = before_record(
         region=None, group="g", request_id="R", message_id="M", attempt=2, keys=("k1", "k2")
     )
     fields = before.removesuffix("\x02").split("\x01")
     del fields[1]  # the time
     assert fields == ["SubBefore", "null", "g", "R", "M", "2", "k1 k2"]
-    after = tracing.after_record(
+    after = after_record(
         group="g",
         request_id="R",
         message_id="M",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import coherer
-from coherer._client.rocketmq.consuming.received import ReceivedBatch
+from coherer._client.rocketmq.received import ReceivedBatch
 from coherer.rocketmq import average, by_circle
 from tests.client.rocket_scenario import WAIT_S, ids, scenario_at, until
 

@@ -41,34 +41,30 @@ from contextlib import contextmanager
 from datetime import timedelta
 from time import perf_counter
 from types import FrameType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
 from coherer._client.engine.assigned import (
     Delivery,
     DeliveryState,
-    Fetched,
     Fetcher,
     Phase,
-    RetryAfter,
 )
 from coherer._client.engine.assignments import Assignments, PrefetchBuffer
+from coherer._client.engine.batches import ReceivedBatch
 from coherer._client.engine.lifecycle import Lifecycle
+from coherer._client.engine.metrics import ConsumerMeter
 from coherer._client.engine.tasks import cancel
 from coherer._common.logs import Log
 from coherer.errors import ClosedError, CohererError, RefusedError, UsageError
 
-if TYPE_CHECKING:
-    from coherer._client.engine.metrics import ConsumerMeter
-
 _log = Log(logging.getLogger(__name__))
 
-B = TypeVar("B", bound="ReceivedBatch[Any]")
+B = TypeVar("B", bound=ReceivedBatch[Any])
 F = TypeVar("F", bound=Fetcher[Any])
 K = TypeVar("K", bound=Hashable)
 M = TypeVar("M")
-M_co = TypeVar("M_co", covariant=True)
 P = TypeVar("P", bound=Hashable)
 
 _IN_HAND: Final = DeliveryState.IN_HAND
@@ -94,56 +90,6 @@ class Progress(msgspec.Struct, frozen=True):
     exact: bool
     left_out: int = 0
     error: CohererError | None = None
-
-
-class ReceivedBatch(Fetched, Protocol[M_co]):
-    """A batch that the application receives."""
-
-    @property
-    def topic(self) -> str:
-        """The topic."""
-        ...
-
-    @property
-    def partition(self) -> int:
-        """The number of the partition or queue."""
-        ...
-
-    def __iter__(self) -> Iterator[M_co]: ...
-
-    def ack(self) -> None:
-        """See `Acknowledgeable`."""
-        ...
-
-    async def retry(self, *, later: RetryAfter = None) -> None:
-        """See `Acknowledgeable`."""
-        ...
-
-
-class Acknowledgeable:
-    """Acknowledging and retrying a batch; the base class of both protocols' batches."""
-
-    __slots__ = ()
-
-    delivery: Delivery[Any] | None
-
-    def ack(self) -> None:
-        """Acknowledge the batch: its messages are not delivered again.
-
-        The acknowledgement goes to the server with the next fetch, or by `Consumer.commit`.
-        Acknowledging a batch again, or after its partition moved to another member, has no effect.
-        """
-        if self.delivery is not None:
-            self.delivery.acknowledge()
-
-    async def retry(self, *, later: RetryAfter = None) -> None:
-        """Have the messages that are not acknowledged delivered again.
-
-        Args:
-            later: the delay; None for the protocol's default.
-        """
-        if self.delivery is not None:
-            await self.delivery.retry(None, later)
 
 
 class BatchIterator(AsyncIterator[B]):

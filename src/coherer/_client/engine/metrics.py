@@ -32,16 +32,15 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from coherer import __version__
+from coherer._client.engine.assignments import Assignments
+from coherer._client.engine.batches import ReceivedBatch
 from coherer._client.engine.sender import Bulk, SendReport, Sink, Stored, UnseenFailures
 from coherer._common.upkeep import Upkeep
 from coherer.errors import CohererError, UsageError
 from coherer.message import Message
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # it need not be installed
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
-
-    from coherer._client.engine.assignments import Assignments
-    from coherer._client.engine.consumer import ReceivedBatch
 
 SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 """Upper limits of the buckets of durations, from the conventions."""

@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 from coherer._client.engine.arguments import checked
 from coherer._client.engine.lifecycle import BaseClient
 from coherer._client.engine.options import options_of
+from coherer._client.rocketmq.administration.admin import Admin
+from coherer._client.rocketmq.consuming import broker_requests
 from coherer._client.rocketmq.consuming.broker_rpc import BrokerRpc
 from coherer._client.rocketmq.consuming.consumer import Consumer, PullConsumer
+from coherer._client.rocketmq.consuming.membership import Memberships
 from coherer._client.rocketmq.consuming.reader import Reader, first_since
+from coherer._client.rocketmq.faults import FaultRules
 from coherer._client.rocketmq.instance import Instance
+from coherer._client.rocketmq.observers import Observer
 from coherer._client.rocketmq.options import (
     ClientOptions,
     ConsumerOptions,
@@ -23,10 +29,8 @@ from coherer._client.rocketmq.options import (
     ProducerOptions,
     Topics,
 )
-from coherer._client.rocketmq.producing.producer import Producer
-from coherer._client.rocketmq.producing.queue_selection import FaultRules
+from coherer._client.rocketmq.producing.producer import Producer, make_tracer
 from coherer._client.rocketmq.start_position import Edge, Start
-from coherer._client.rocketmq.tracing import Observer
 from coherer._client.rocketmq.transactions import Check
 from coherer._common.moments import floor_ms
 from coherer._wire.rocketmq import names
@@ -34,9 +38,6 @@ from coherer._wire.rocketmq.allocate import Strategy
 from coherer._wire.rocketmq.codes import ResponseCode, refused
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import RefusedError
-
-if TYPE_CHECKING:
-    from coherer._client.rocketmq.administration.admin import Admin
 
 
 class ProducerKeywords(TypedDict, total=False):
@@ -108,7 +109,9 @@ class Client(BaseClient):
     def __init__(self, options: ClientOptions) -> None:
         super().__init__()
         self._options = options
-        self._instance = Instance(options)
+        self._memberships: Memberships = {}
+        self._instance = Instance(options, self._memberships)
+        broker_requests.install(self._instance, self._memberships)
         self._rpc = BrokerRpc(self._instance)
 
     def __repr__(self) -> str:
@@ -150,7 +153,14 @@ class Client(BaseClient):
             ClosedError, ForkedError: the client cannot be used here.
         """
         self._instance.pool.check()
-        consumer = Consumer(self._instance, group, topics, options_of(ConsumerOptions, options))
+        consumer = Consumer(
+            self._instance,
+            self._memberships,
+            group,
+            topics,
+            options_of(ConsumerOptions, options),
+            partial(make_tracer, self._instance),
+        )
         self._made.add(consumer)
         return consumer
 
@@ -177,6 +187,7 @@ class Client(BaseClient):
         self._instance.pool.check()
         consumer = PullConsumer(
             self._instance,
+            self._memberships,
             group,
             topics,
             options_of(ConsumerOptions, options),
@@ -296,8 +307,6 @@ class Client(BaseClient):
 
     def admin(self) -> Admin:
         """Administration of the cluster, over the same connections."""
-        from coherer._client.rocketmq.administration.admin import Admin
-
         self._instance.pool.check()
         return Admin(self._instance)
 

@@ -17,7 +17,8 @@ import logging
 import os
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Mapping
+from typing import Final, Protocol
 from weakref import WeakSet
 
 from coherer._client.engine.options import parse_address
@@ -31,7 +32,7 @@ from coherer._common.logs import Log
 from coherer._common.upkeep import Upkeep
 from coherer._net import running_loop
 from coherer._wire.rocketmq import acl
-from coherer._wire.rocketmq.bodies import HeartbeatData, ProducerData
+from coherer._wire.rocketmq.bodies import ConsumerData, HeartbeatData, ProducerData
 from coherer._wire.rocketmq.codes import V5_0_0, RequestCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.names import (
@@ -45,11 +46,7 @@ from coherer.errors import (
     ClosedError,
     CohererError,
     RefusedError,
-    UsageError,
 )
-
-if TYPE_CHECKING:
-    from coherer._client.rocketmq.consuming.membership import GroupMembership
 
 _log = Log(logging.getLogger(__name__))
 
@@ -63,11 +60,25 @@ LOG_EVERY: Final = 20
 """One of this many successful rounds of heartbeats is logged, as in Java."""
 
 
+class Member(Protocol):
+    """A consumer as heartbeats describe it: the member of a group."""
+
+    @property
+    def topics(self) -> Collection[str]:
+        """Its topics."""
+        ...
+
+    def heartbeat(self) -> ConsumerData:
+        """Its part of a heartbeat."""
+        ...
+
+
 class Instance:
     """The connections, routes and registrations of one client.
 
     Args:
         options: the client's options.
+        consumers: the consumers of the client by group; they change while it is open.
 
     Attributes:
         options: the client's options.
@@ -83,7 +94,7 @@ class Instance:
         refusals: why a broker refused the last heartbeat, by address.
     """
 
-    def __init__(self, options: ClientOptions) -> None:
+    def __init__(self, options: ClientOptions, consumers: Mapping[str, Member]) -> None:
         self.options = options
         self._handlers = RequestHandlers(_signer(options))
         self.pool = Pool(
@@ -100,7 +111,7 @@ class Instance:
         self.checks = TransactionChecks(self.handle, options.namespace)
         self.replies = PendingReplies(self.handle)
         self._producers: Counter[str] = Counter()
-        self._consumers: dict[str, GroupMembership] = {}
+        self._consumers = consumers
         self._registered: WeakSet[Link] = WeakSet()
         self._starting: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -202,33 +213,9 @@ class Instance:
             del self._producers[group]
             await self._unregister({"producerGroup": group})
 
-    def consumer(self, group: str) -> GroupMembership | None:
-        """The consumer of a group, if this client has one."""
-        return self._consumers.get(group)
-
-    @property
-    def consumers(self) -> list[GroupMembership]:
-        """All registered consumers."""
-        return list(self._consumers.values())
-
-    def register_consumer(self, consumer: GroupMembership) -> None:
-        """Add a consumer to the heartbeats.
-
-        Raises:
-            UsageError: the client has a consumer of this group already.
-        """
-        if consumer.group in self._consumers:
-            raise UsageError(
-                f"This client has a consumer of group {consumer.group} already.",
-                hint="Brokers identify the consumers of a group by their clients.",
-            )
-        self._consumers[consumer.group] = consumer
-
-    async def unregister_consumer(self, consumer: GroupMembership) -> None:
-        """Undo `register_consumer`, and tell the brokers."""
-        if self._consumers.get(consumer.group) is consumer:
-            del self._consumers[consumer.group]
-            await self._unregister({"consumerGroup": consumer.group})
+    async def unregister_consumer(self, group: str) -> None:
+        """Tell the brokers that the client's consumer has left its group."""
+        await self._unregister({"consumerGroup": group})
 
     def heartbeat_soon(self) -> None:
         """Send a heartbeat to the brokers that had one before, and do not wait."""

@@ -12,9 +12,9 @@ from coherer import limits
 from coherer._client.engine.assigned import FetchLimits
 from coherer._client.engine.metrics import ClientMetrics
 from coherer._client.engine.sender import check_window
-from coherer._client.rocketmq.producing.queue_selection import FaultRules
+from coherer._client.rocketmq.faults import FaultRules
+from coherer._client.rocketmq.observers import Observer
 from coherer._client.rocketmq.start_position import Start
-from coherer._client.rocketmq.tracing import Observer
 from coherer._client.rocketmq.transactions import Check
 from coherer._net import TlsOptions
 from coherer._record import compression

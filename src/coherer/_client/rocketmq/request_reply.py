@@ -13,10 +13,11 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from coherer import limits
 from coherer._client.rocketmq.link import Handler, Link
+from coherer._client.rocketmq.received import ReceivedMessage
 from coherer._common.logs import Log
 from coherer._record import compression
 from coherer._record import properties as text
@@ -34,9 +35,6 @@ from coherer.errors import (
     UsageError,
 )
 from coherer.message import Message
-
-if TYPE_CHECKING:
-    from coherer._client.rocketmq.consuming.received import ReceivedMessage
 
 _log = Log(logging.getLogger(__name__))
 CORRELATION: Final = "CORRELATION_ID"

@@ -20,14 +20,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from coherer import __version__
-from coherer._client.rocketmq.tracing import Kind, StoredSend
+from coherer._client.rocketmq.observers import Kind, StoredSend
+from coherer._client.rocketmq.received import ReceivedMessage as ConsumedMessage
 from coherer.errors import CohererError, UsageError
 from coherer.message import Message, ReceivedMessage
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # it need not be installed
     from opentelemetry.trace import Span, TracerProvider
-
-    from coherer._client.rocketmq.consuming.received import ReceivedMessage as ConsumedMessage
 
 SYSTEM: Final = "rocketmq"
 
@@ -60,7 +59,7 @@ class Telemetry:
 
     def begin(self, messages: Sequence[Message], group: str, kind: Kind) -> Sending:
         """Called before a message or a batch is sent."""
-        from opentelemetry import propagate, trace
+        from opentelemetry import propagate, trace  # need not be installed
 
         first = messages[0]
         attributes: dict[str, str | int] = {
@@ -92,7 +91,7 @@ class Telemetry:
             message: the message.
             group: the group that processes it.
         """
-        from opentelemetry import propagate, trace
+        from opentelemetry import propagate, trace  # need not be installed
 
         attributes: dict[str, str | int] = {
             "messaging.system": SYSTEM,
@@ -146,7 +145,7 @@ class Sending:
 
     def failed(self, error: CohererError) -> None:
         """The message was refused, or its outcome is unknown."""
-        from opentelemetry.trace import StatusCode
+        from opentelemetry.trace import StatusCode  # need not be installed
 
         self._span.record_exception(error)
         self._span.set_status(StatusCode.ERROR, error.text)

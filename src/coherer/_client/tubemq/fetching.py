@@ -27,7 +27,8 @@ from typing import Any, Final
 from coherer._client.engine.arguments import checked
 from coherer._client.engine.assigned import Delivery, FetchLimits, PartitionState, RetryAfter
 from coherer._client.engine.assignments import PrefetchBuffer
-from coherer._client.engine.consumer import Acknowledgeable, Progress
+from coherer._client.engine.batches import Acknowledgeable
+from coherer._client.engine.consumer import Progress
 from coherer._client.engine.tasks import backoff, cancel
 from coherer._client.tubemq.broker_rpc import BrokerRpc, StartPosition
 from coherer._client.tubemq.flow_control import FlowControl

@@ -30,8 +30,9 @@ from coherer._client.engine.consumer import Progress
 from coherer._client.rocketmq.consuming.broker_rpc import BrokerRpc
 from coherer._client.rocketmq.consuming.fetch_loop import SLACK_MS, FetchLoop, FetchRequest
 from coherer._client.rocketmq.consuming.offsets import OffsetStore
-from coherer._client.rocketmq.consuming.received import ReceivedBatch, Redelivery
+from coherer._client.rocketmq.consuming.redelivery import Redelivery
 from coherer._client.rocketmq.options import ConsumerOptions
+from coherer._client.rocketmq.received import ReceivedBatch
 from coherer._client.rocketmq.routing import MASTER
 from coherer._common.clock import now_ms
 from coherer._common.logs import Log

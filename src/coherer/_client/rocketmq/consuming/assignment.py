@@ -37,8 +37,9 @@ from coherer._client.rocketmq.consuming.assigned_queue import (
 )
 from coherer._client.rocketmq.consuming.broker_rpc import BrokerRpc
 from coherer._client.rocketmq.consuming.offsets import OffsetStore
-from coherer._client.rocketmq.consuming.received import ReceivedBatch, Redelivery
+from coherer._client.rocketmq.consuming.redelivery import Redelivery
 from coherer._client.rocketmq.options import ConsumerOptions, Listener
+from coherer._client.rocketmq.received import ReceivedBatch
 from coherer._client.rocketmq.start_position import Edge, StartPositions
 from coherer._common.clock import now_ms
 from coherer._common.logs import Log

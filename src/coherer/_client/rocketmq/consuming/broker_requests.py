@@ -15,13 +15,15 @@ A message of 309 is received like any other, as a batch of its own. Acknowledgin
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+import io
+from typing import Final
 
 from coherer._client.engine.assigned import Delivery, PartitionState, RetryAfter
 from coherer._client.rocketmq.consuming.assigned_queue import AssignedQueue, ConsumeStatistics
-from coherer._client.rocketmq.consuming.received import ReceivedBatch
+from coherer._client.rocketmq.consuming.membership import GroupMembership, Memberships
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import Link
+from coherer._client.rocketmq.received import ReceivedBatch
 from coherer._common.clock import now_ms
 from coherer._record import layout
 from coherer._wire.rocketmq.bodies import (
@@ -35,9 +37,6 @@ from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.names import Queue
 
-if TYPE_CHECKING:
-    from coherer._client.rocketmq.consuming.membership import GroupMembership
-
 MIB: Final = 1024 * 1024
 
 DIRECTLY_MS: Final = 9_000
@@ -49,9 +48,9 @@ DEFAULT_REMARK: Final = "not set any response code"
 _NO_STATISTICS: Final = ConsumeStatistics()
 
 
-def install(instance: Instance) -> None:
-    """Register the handlers. Calling it again changes nothing."""
-    handler = BrokerRequestHandler(instance)
+def install(instance: Instance, memberships: Memberships) -> None:
+    """Register the handlers of requests to the consumers of a client."""
+    handler = BrokerRequestHandler(memberships)
     instance.handle(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, handler.members_changed)
     instance.handle(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, handler.reset_offsets)
     instance.handle(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, handler.offsets)
@@ -62,26 +61,26 @@ def install(instance: Instance) -> None:
 class BrokerRequestHandler:
     """Handles brokers' requests to the consumers of a client."""
 
-    def __init__(self, instance: Instance) -> None:
-        self._instance = instance
+    def __init__(self, memberships: Memberships) -> None:
+        self._memberships = memberships
 
     def members_changed(self, link: Link, request: Command) -> None:
         """40."""
         del link, request  # all groups rebalance, as in Java: the notification may be outdated
-        for membership in self._instance.consumers:
+        for membership in self._memberships.values():
             membership.rebalance_soon()
 
     async def reset_offsets(self, link: Link, request: Command) -> None:
         """220."""
         del link
-        membership = self._instance.consumer(request.fields.get("group", ""))
+        membership = self._memberships.get(request.fields.get("group", ""))
         if membership is not None:
             offsets = ResetOffset.read(request.body).offset_table
             await membership.reset(request.fields.get("topic", ""), offsets)
 
     def offsets(self, link: Link, request: Command) -> None:
         """221."""
-        membership = self._instance.consumer(request.fields.get("group", ""))
+        membership = self._memberships.get(request.fields.get("group", ""))
         topic = request.fields.get("topic", "")
         table = membership.offsets(topic) if membership is not None else {}
         body = ConsumerStatus(message_queue_table=table).encode()
@@ -138,7 +137,7 @@ class BrokerRequestHandler:
     def _find(self, link: Link, request: Command) -> GroupMembership | None:
         """The consumer of a request's group; without one, the answer is an error."""
         group = request.fields.get("consumerGroup")
-        membership = self._instance.consumer(group or "")
+        membership = self._memberships.get(group or "")
         if membership is None:
             remark = f"The Consumer Group <{group or ''}> not exist in this consumer"
             link.respond(request, ResponseCode.SYSTEM_ERROR, remark)
@@ -254,8 +253,6 @@ def _queue_info(assigned: AssignedQueue) -> ProcessQueueInfo:
 
 def _stacks() -> str:
     """The stacks of all tasks of the event loop."""
-    import io
-
     text = io.StringIO()
     for task in asyncio.all_tasks():
         task.print_stack(file=text)

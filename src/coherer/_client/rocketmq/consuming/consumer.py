@@ -32,13 +32,13 @@ from coherer._client.engine.lifecycle import Lifecycle
 from coherer._client.engine.metrics import ROCKETMQ
 from coherer._client.engine.tasks import every
 from coherer._client.rocketmq.consuming.assigned_queue import AssignedQueue
-from coherer._client.rocketmq.consuming.membership import GroupMembership
-from coherer._client.rocketmq.consuming.received import ReceivedBatch, ReceivedMessage
+from coherer._client.rocketmq.consuming.membership import GroupMembership, Memberships
+from coherer._client.rocketmq.consuming.trace import ConsumerTrace
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.options import ConsumerOptions, Selection, Topics, selector_of
-from coherer._client.rocketmq.producing.producer import make_tracer
+from coherer._client.rocketmq.received import ReceivedBatch, ReceivedMessage
 from coherer._client.rocketmq.start_position import Edge
-from coherer._client.rocketmq.tracing import ConsumerTrace
+from coherer._client.rocketmq.tracing import Tracer
 from coherer._common.clock import now_ms
 from coherer._common.logs import Log
 from coherer._common.moments import floor_ms
@@ -64,9 +64,11 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Received
 
     Args:
         instance: the connections and routes.
+        memberships: all memberships of the client; this one's while it is open.
         group: the group; its members share the queues of its topics.
         topics: the topics and filters.
         options: see `ConsumerOptions`.
+        make_tracer: makes a tracer from a name and the option `trace`.
     """
 
     _RETRY: ClassVar[timedelta | None] = None
@@ -74,17 +76,20 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Received
     def __init__(
         self,
         instance: Instance,
+        memberships: Memberships,
         group: str,
         topics: Topics,
-        options: ConsumerOptions | None = None,
+        options: ConsumerOptions,
+        make_tracer: Callable[[str, bool | str], Tracer],
     ) -> None:
-        self._options = options = options or ConsumerOptions()
+        self._options = options
         super().__init__(options.prefetch_bytes, count_in_hand=True)
         # The blocking API sets its own class.
         self._make_batch: Callable[..., ReceivedBatch] = ReceivedBatch
         self._instance = instance
         self._membership = GroupMembership(
             instance,
+            memberships,
             group,
             topics,
             options,
@@ -100,8 +105,8 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Received
             )
         self._trace: ConsumerTrace | None = None
         if options.trace:
-            tracer, topic = make_tracer(instance, f"{self.group}-CONSUME", options.trace)
-            self._trace = ConsumerTrace(tracer, self.group, topic)
+            tracer = make_tracer(f"{self.group}-CONSUME", options.trace)
+            self._trace = ConsumerTrace(tracer, self.group)
 
     def __repr__(self) -> str:
         return self._membership.describe("Consumer", self._state)
@@ -273,6 +278,7 @@ class PullConsumer(Lifecycle):
 
     Args:
         instance: the connections and routes.
+        memberships: all memberships of the client; this one's while it is open.
         group: the group whose offsets are used.
         topics: the topics to share with the group; nothing if `assign` is used.
         options: see `ConsumerOptions`; those about order, retries and attempts are ignored.
@@ -284,13 +290,13 @@ class PullConsumer(Lifecycle):
     def __init__(
         self,
         instance: Instance,
+        memberships: Memberships,
         group: str,
-        topics: Topics = (),
-        options: ConsumerOptions | None = None,
+        topics: Topics,
+        options: ConsumerOptions,
         *,
-        auto_commit: bool = True,
+        auto_commit: bool,
     ) -> None:
-        options = options or ConsumerOptions()
         if options.orderly:
             raise UsageError("A pull consumer has no option `orderly`: its polls are in order.")
         self._buffer = PrefetchBuffer[ReceivedBatch](options.prefetch_bytes, count_in_hand=True)
@@ -300,6 +306,7 @@ class PullConsumer(Lifecycle):
         self._instance = instance
         self._membership = GroupMembership(
             instance,
+            memberships,
             group,
             topics,
             options,

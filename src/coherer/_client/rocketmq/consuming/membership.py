@@ -1,30 +1,29 @@
 """Membership of a consumer group, the same for push and pull consumers.
 
 A `GroupMembership` says in heartbeats what the consumer subscribes to, runs the rebalances of its
-`AssignmentManager`, stores offsets regularly, and answers brokers' requests to consumers
-(`broker_requests`).
+`AssignmentManager`, and stores offsets regularly. Brokers' requests to it arrive in
+`broker_requests`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping, MutableMapping
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from coherer._client.engine.assignments import Assignments
 from coherer._client.engine.consumer import Progress
 from coherer._client.engine.tasks import cancel, every
-from coherer._client.rocketmq.consuming import broker_requests
 from coherer._client.rocketmq.consuming.assigned_queue import AssignedQueue, ConsumeStatistics
 from coherer._client.rocketmq.consuming.assignment import LOCK_MS, AssignmentManager
 from coherer._client.rocketmq.consuming.broker_rpc import BrokerRpc
 from coherer._client.rocketmq.consuming.offsets import BrokerOffsets, LocalOffsets, OffsetStore
-from coherer._client.rocketmq.consuming.received import ReceivedBatch
 from coherer._client.rocketmq.consuming.subscription_check import SubscriptionCheck
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.options import ConsumerOptions, Topics, selectors_by_topic
+from coherer._client.rocketmq.received import ReceivedBatch
 from coherer._client.rocketmq.routing import Route
 from coherer._client.rocketmq.start_position import StartPositions
 from coherer._common.clock import now_ms
@@ -40,7 +39,13 @@ from coherer._wire.rocketmq.names import (
     with_namespace,
 )
 from coherer._wire.rocketmq.subscription import SQL92, Subscription
-from coherer.errors import AuthorizationError, CohererError, RefusedError, RequestTimeoutError
+from coherer.errors import (
+    AuthorizationError,
+    CohererError,
+    RefusedError,
+    RequestTimeoutError,
+    UsageError,
+)
 
 _log = Log(logging.getLogger(__name__))
 
@@ -53,6 +58,7 @@ class GroupMembership:
 
     Args:
         instance: the connections and routes.
+        memberships: all memberships of the client by group; it has at most one of a group.
         group: the group, without the namespace.
         topics: the topics and filters.
         options: the consumer's options.
@@ -73,6 +79,7 @@ class GroupMembership:
     def __init__(
         self,
         instance: Instance,
+        memberships: Memberships,
         group: str,
         topics: Topics,
         options: ConsumerOptions,
@@ -96,6 +103,7 @@ class GroupMembership:
             name = with_namespace(self._namespace, topic)
             self.subscriptions[name] = Subscription.of(name, selector, version_ms=now_ms())
         self._starts = StartPositions(options.start)
+        self._memberships = memberships
         self._assignments = assignments
         self._flags = flags
         self._check: SubscriptionCheck | None = None
@@ -154,7 +162,6 @@ class GroupMembership:
         """
         instance = self.instance
         await instance.start()
-        broker_requests.install(instance)
         self.began_ms = now_ms()
         rpc = BrokerRpc(instance)
         if retry_topic and self.options.model == "clustering":
@@ -179,7 +186,7 @@ class GroupMembership:
         for subscription in self.subscriptions.values():
             await self.check_topic(subscription)
         await self.manager.read_ends()
-        instance.register_consumer(self)
+        self._register()
         instance.routes.watch(self._route_changed)
         await instance.heartbeat_now()
         instance.check_account()
@@ -213,7 +220,9 @@ class GroupMembership:
                 before()
                 await self.manager.close()
         finally:  # an absent member would keep its queues from the others
-            await self.instance.unregister_consumer(self)
+            if self._memberships.get(self.group) is self:
+                del self._memberships[self.group]
+                await self.instance.unregister_consumer(self.group)
 
     async def wait_assigned(self, timeout_ms: int | None) -> frozenset[Queue]:
         """Wait until at least one queue is assigned; returns all that are.
@@ -299,7 +308,16 @@ class GroupMembership:
 
     # -- helpers
 
+    def _register(self) -> None:
+        if self.group in self._memberships:
+            raise UsageError(
+                f"This client has a consumer of group {self.group} already.",
+                hint="Brokers identify the consumers of a group by their clients.",
+            )
+        self._memberships[self.group] = self
+
     def _warn_of_ignored_text(self, subscription: Subscription) -> None:
+        # Few consumers filter by SQL92, and lark, which parses it, takes long to import.
         from coherer._wire.rocketmq.selector import SelectorError, ignored_rest
 
         try:
@@ -353,6 +371,9 @@ class GroupMembership:
             except TimeoutError:
                 continue
 
+
+Memberships: TypeAlias = MutableMapping[str, GroupMembership]
+"""The memberships of one client, by group."""
 
 Service = Callable[[], Coroutine[None, None, None]]
 

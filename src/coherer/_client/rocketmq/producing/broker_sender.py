@@ -19,15 +19,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import msgspec
 
 from coherer._client.engine.options import parse_address
 from coherer._client.engine.sender import BrokerSender, Sink
+from coherer._client.rocketmq.faults import BrokerFaults
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import Link
-from coherer._client.rocketmq.producing.queue_selection import BrokerFaults
 from coherer._client.rocketmq.routing import NEW_TOPIC_QUEUES
 from coherer._wire.rocketmq import codes
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
@@ -44,9 +44,6 @@ from coherer.errors import (
     RequestTimeoutError,
 )
 from coherer.message import Message
-
-if TYPE_CHECKING:
-    from coherer._client.rocketmq.producing.sender import Sender
 
 SINGLE: Final = int(RequestCode.SEND_MESSAGE_V2)
 BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
@@ -188,6 +185,26 @@ class PendingSend(msgspec.Struct, gc=False):
             ) from error
 
 
+class Dispatcher(Protocol):
+    """Dispatches messages to the senders of brokers, as `Sender` does."""
+
+    def retry(self, pending: PendingSend) -> bool:
+        """Send a message again, avoiding its broker; False if it has no retries left."""
+        ...
+
+    def reroute(self, pending: PendingSend) -> bool:
+        """Send a message to a broker that is connected; False if there is no other."""
+        ...
+
+    def settled(self, size_bytes: int) -> None:
+        """The outcome of a message is known."""
+        ...
+
+    def connections_changed(self) -> None:
+        """A connection was opened, could not be opened, or broke."""
+        ...
+
+
 class MasterSender(BrokerSender[Link, PendingSend]):
     """Sends to the master of one broker.
 
@@ -206,7 +223,7 @@ class MasterSender(BrokerSender[Link, PendingSend]):
         name: str,
         address: str,
         instance: Instance,
-        sender: Sender,
+        sender: Dispatcher,
         faults: BrokerFaults | None,
         retry_codes: Collection[int],
         *,

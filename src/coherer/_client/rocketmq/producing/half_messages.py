@@ -30,12 +30,13 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Self, cast
+from typing import Final, Self, cast
 
 import msgspec
 
 from coherer._client.engine.sender import Bulk, Stored
 from coherer._client.rocketmq.link import Link
+from coherer._client.rocketmq.producing.broker_sender import PendingSend
 from coherer._client.rocketmq.transactions import Verdict
 from coherer._record.ids import decode_offset_id
 from coherer._wire.rocketmq import codes
@@ -46,9 +47,6 @@ from coherer._wire.rocketmq.messages import SendReceipt
 from coherer._wire.rocketmq.names import Queue
 from coherer.errors import CohererError, DisconnectedError, RefusedError, UnavailableError
 from coherer.message import Message
-
-if TYPE_CHECKING:
-    from coherer._client.rocketmq.producing.broker_sender import PendingSend
 
 SAFE: Final = "SEND_OK"
 DELIVERY_MS: Final = 3_000

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Final, cast, overload
+from typing import Final, cast, overload
 
 from coherer._client.engine.arguments import checked
 from coherer._client.engine.metrics import ROCKETMQ
@@ -22,17 +22,20 @@ from coherer._client.engine.producer import BaseProducer, check_body, encoding_e
 from coherer._client.engine.sender import CallbackSink, FutureSink, Outcome, Sink
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import NO_FIELDS, Link
+from coherer._client.rocketmq.observers import Kind, observe
 from coherer._client.rocketmq.options import ProducerOptions
 from coherer._client.rocketmq.producing.broker_sender import SINGLE
 from coherer._client.rocketmq.producing.half_messages import Ending, HalfBulk, HalfMessages
 from coherer._client.rocketmq.producing.queue_selection import Key
 from coherer._client.rocketmq.producing.sender import DeliveryTime, Sender, delivery_time
+from coherer._client.rocketmq.producing.trace import ProducerTrace
+from coherer._client.rocketmq.received import ReceivedMessage
 from coherer._client.rocketmq.request_reply import (
     reply_message,
     reply_target,
     request_properties,
 )
-from coherer._client.rocketmq.tracing import Kind, ProducerTrace, Tracer, observe
+from coherer._client.rocketmq.tracing import Tracer
 from coherer._client.rocketmq.transactions import PREPARED, Transaction, Verdict, end_header
 from coherer._record.batches import (
     BATCH_ITEM_BYTES,
@@ -46,9 +49,6 @@ from coherer._wire.rocketmq.messages import SendReceipt, StoredMessage, encode_m
 from coherer._wire.rocketmq.names import TRACE_TOPIC, Queue
 from coherer.errors import CohererError, UsageError
 from coherer.message import Message, Receipt
-
-if TYPE_CHECKING:
-    from coherer._client.rocketmq.consuming.received import ReceivedMessage
 
 TRACE_TIMEOUT_MS: Final = 5_000
 """The timeout of a message with trace records, as in Java."""
@@ -530,8 +530,8 @@ class Producer(BaseProducer):
     def _make_trace(self, trace: bool | str) -> ProducerTrace | None:
         if not trace:
             return None
-        tracer, topic = make_tracer(self._instance, f"{self._options.group}-PRODUCE", trace)
-        observer = ProducerTrace(tracer, self._sender.group, topic)
+        tracer = make_tracer(self._instance, f"{self._options.group}-PRODUCE", trace)
+        observer = ProducerTrace(tracer, self._sender.group)
         self._sender.observers.append(observer)
         self._sender.check_observer = observer.checked
         return observer
@@ -569,18 +569,18 @@ class Producer(BaseProducer):
         return cast("asyncio.Future[SendReceipt]", future)
 
 
-def make_tracer(instance: Instance, name: str, trace: bool | str) -> tuple[Tracer, str]:
-    """A tracer with a producer of its own, and the topic of its records.
+def make_tracer(instance: Instance, name: str, trace: bool | str) -> Tracer:
+    """A tracer with a producer of its own.
 
     Args:
         instance: the connections and routes.
         name: makes the producer group unique.
-        trace: the topic; True for the default one.
+        trace: the topic of the records; True for the default one.
     """
     topic = trace if isinstance(trace, str) else TRACE_TOPIC
     group = f"_INNER_TRACE_PRODUCER-{name}-{next(_tracers)}"
     options = ProducerOptions(group=group, timeout_ms=TRACE_TIMEOUT_MS)
-    return Tracer(Producer(instance, (), options), topic), topic
+    return Tracer(Producer(instance, (), options), topic)
 
 
 # -- batches (docs/protocol/rocketmq.md, section 5.9)

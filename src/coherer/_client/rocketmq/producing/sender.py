@@ -25,8 +25,10 @@ from coherer._client.engine.arguments import check_value
 from coherer._client.engine.producer import check_body, encoding_error, message_topic
 from coherer._client.engine.sender import Sink, Window
 from coherer._client.engine.tasks import cancel
+from coherer._client.rocketmq.faults import BrokerFaults
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import NO_FIELDS
+from coherer._client.rocketmq.observers import Kind, Observer, observe
 from coherer._client.rocketmq.options import ProducerOptions
 from coherer._client.rocketmq.producing.broker_sender import (
     BATCH,
@@ -36,9 +38,8 @@ from coherer._client.rocketmq.producing.broker_sender import (
     TargetQueue,
     now_ms,
 )
-from coherer._client.rocketmq.producing.queue_selection import BrokerFaults, Key, QueueSelector
+from coherer._client.rocketmq.producing.queue_selection import Key, QueueSelector
 from coherer._client.rocketmq.routing import MASTER, Route
-from coherer._client.rocketmq.tracing import Kind, Observer, observe
 from coherer._client.rocketmq.transactions import CheckObserver
 from coherer._common.moments import ceil_ms
 from coherer._record.ids import UniqueIdGenerator
@@ -432,7 +433,7 @@ class Sender:
         if not self._open:
             raise ClosedError("The producer is closed.")
 
-    # -- called by the senders of brokers
+    # -- called by the senders of brokers, see `Dispatcher`
 
     def connections_changed(self) -> None:
         """A connection was opened, could not be opened, or broke."""

@@ -1,0 +1,60 @@
+"""Batches that the application receives, for both protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol, TypeVar
+
+from coherer._client.engine.assigned import Delivery, Fetched, RetryAfter
+
+M_co = TypeVar("M_co", covariant=True)
+
+
+class ReceivedBatch(Fetched, Protocol[M_co]):
+    """A batch that the application receives."""
+
+    @property
+    def topic(self) -> str:
+        """The topic."""
+        ...
+
+    @property
+    def partition(self) -> int:
+        """The number of the partition or queue."""
+        ...
+
+    def __iter__(self) -> Iterator[M_co]: ...
+
+    def ack(self) -> None:
+        """See `Acknowledgeable`."""
+        ...
+
+    async def retry(self, *, later: RetryAfter = None) -> None:
+        """See `Acknowledgeable`."""
+        ...
+
+
+class Acknowledgeable:
+    """Acknowledging and retrying a batch; the base class of both protocols' batches."""
+
+    __slots__ = ()
+
+    delivery: Delivery[Any] | None
+
+    def ack(self) -> None:
+        """Acknowledge the batch: its messages are not delivered again.
+
+        The acknowledgement goes to the server with the next fetch, or by `Consumer.commit`.
+        Acknowledging a batch again, or after its partition moved to another member, has no effect.
+        """
+        if self.delivery is not None:
+            self.delivery.acknowledge()
+
+    async def retry(self, *, later: RetryAfter = None) -> None:
+        """Have the messages that are not acknowledged delivered again.
+
+        Args:
+            later: the delay; None for the protocol's default.
+        """
+        if self.delivery is not None:
+            await self.delivery.retry(None, later)
