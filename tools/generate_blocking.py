@@ -56,7 +56,7 @@ FACADES: Final[Mapping[str, Mapping[str, Facade]]] = {
         "Consumer": Facade("ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]"),
         "Reader": Facade(
             "ReaderFacade[aio.Reader, MessageBatch]",
-            {"partition": "Partition", **READER_FIELDS, "left_out": "int"},
+            {"partition": "Partition", **READER_FIELDS, "left_out": "int", "gaps": "list[range]"},
         ),
         "Admin": Facade("Facade[aio.Admin]"),
     },

@@ -109,6 +109,7 @@ class ListReader:
         self._one = one
         self._at = one.start
         self.left_out = 0
+        self.gaps = queue.gaps
 
     def __enter__(self) -> Self:
         self._queue.open_readers += 1
@@ -157,6 +158,7 @@ class ListQueue:
         self.exact = True
         self.broken = False
         self.damaged: set[int] = set()
+        self.gaps: list[range] = []
         self.withheld: set[int] = set()  # those of the damaged that do not even arrive
         self.asked: list[Sequence[str]] = []
         self.closed = False

@@ -109,6 +109,15 @@ def test_a_batch_that_is_read_twice_counts_once(list_queue: ListQueue) -> None:
 
 
 @pytest.mark.usefixtures("reports")
+def test_a_gap_that_a_power_cut_left_is_counted_and_is_no_error(list_queue: ListQueue) -> None:
+    list_queue.damaged.update({12, 13, 20})
+    list_queue.withheld = list_queue.damaged
+    list_queue.gaps = [range(11, 14), range(20, 21)]
+    read(stream(failOnDataLoss="true"))
+    assert metrics().missing == 6
+
+
+@pytest.mark.usefixtures("reports")
 def test_a_second_look_may_find_more(list_queue: ListQueue) -> None:
     """Retention has deleted messages between two reads of a micro-batch."""
     reader = stream()

@@ -35,6 +35,7 @@ from tests.spark.fake_brokers import QUEUES, Cluster, DeathError
 
 VALUE = StructType([StructField("value", BinaryType())])
 BATCHES = 60
+GAP = -1
 TASKS = 2
 
 
@@ -46,6 +47,8 @@ class Broker(Cluster):
         self.chances = chances
         self.bodies: dict[int, bytes] = {}
         self.calm = False
+        self.cuts = -1  # how many power cuts there were; -1 if there shall be none
+        self.durable = {queue: len(stored) for queue, stored in self.stored.items()}
 
     def maybe(self, what: str) -> None:
         """The process dies, or a connection breaks."""
@@ -56,6 +59,22 @@ class Broker(Cluster):
             raise DeathError(what)
         if chance < 0.02 and what != "sleep":
             raise DisconnectedError("The broker is gone.")
+        if chance < 0.03 and what in ("before", "after", "look", "ends") and self.cuts >= 0:
+            self.cut()
+            raise DisconnectedError("The broker's machine has lost power.")
+
+    def cut(self) -> None:
+        """Take back commits that are not durable; queues continue behind a gap."""
+        self.cuts += 1
+        self.late.clear()
+        for queue, stored in self.stored.items():
+            lost = self.chances.randint(0, len(stored) - self.durable[queue])
+            del stored[len(stored) - lost :]
+            stored += [GAP] * (lost + 3)
+        self.flush()
+
+    def flush(self) -> None:
+        self.durable = {queue: len(stored) for queue, stored in self.stored.items()}
 
     @property
     def halves(self) -> Broker:
@@ -75,7 +94,9 @@ class Broker(Cluster):
         self.rolled_back += len(halves)
 
     def visible(self) -> Counter[int]:
-        return Counter({int(self.bodies[at]): count for at, count in self.seen().items()})
+        seen = self.seen()
+        del seen[GAP]
+        return Counter({int(self.bodies[at]): count for at, count in seen.items()})
 
 
 class Task:
@@ -132,6 +153,7 @@ class Query:
         except CohererError:
             self._sink().abort(done, batch)
             raise
+        self.broker.flush()  # the flush interval is over
         self.broker.step("before Spark's commit")
         (self.commits / str(batch)).touch()
 
@@ -230,6 +252,19 @@ def test_deaths_between_all_steps(tmp_path: Path, once: bool) -> None:
     again, rows = strike(tmp_path, BATCHES, 7, once=once)
     assert again > BATCHES / 2
     assert rows > BATCHES
+
+
+@pytest.mark.parametrize("once", [False, True], ids=["look", "ours"])
+def test_power_cuts_between_the_steps_of_a_decision(tmp_path: Path, once: bool) -> None:
+    """The broker takes back commits that it had confirmed, and leaves a gap in its queues."""
+    broker = Broker(random.Random(11), once=once)
+    broker.cuts = 0
+    query = Query(broker, tmp_path, "q")
+    with playing(broker):
+        run_until(query, BATCHES)
+        settle(broker)
+    assert broker.visible() == whole(query)
+    assert broker.cuts > 5
 
 
 @pytest.mark.parametrize("once", [False, True], ids=["java", "ours"])

@@ -58,6 +58,53 @@ def test_times_and_places(store: Any, harness: Any) -> None:
     assert store.offset_at_time("t", 0, harness.clock.ms) == 0
 
 
+def test_a_reader_in_the_gap_is_inside_of_the_queue(harness: Any) -> None:
+    """Also when the messages before the gap are deleted, and when there were none."""
+    first = harness.open(files=Unknown())
+    first.append([harness.draft(n, size=1000) for n in range(30)])
+    again = harness.open(harness.crash(), files=Unknown(), retention_bytes=1)
+    again.append([harness.draft(0, "t", 1)])
+    assert again.queue_range("t", 1)[0] == 0
+    for number in range(60):
+        again.append([harness.draft(number, "u", size=1000)])
+    again.append([harness.draft(30)])
+    again.flush_queues()
+    again.delete_expired(harness.clock.ms)
+    assert again.min_offset > 30_000
+    low, high = again.queue_range("t", 0)
+    assert low == 30
+    assert high > LEAD_MIN
+    again.close()
+    again = harness.open(again.directory, files=Unknown(), retention_bytes=1)
+    assert again.queue_range("t", 0) == (30, high)
+
+
+def test_a_queue_goes_on_when_a_reader_stands_behind_its_end(harness: Any) -> None:
+    first = harness.open(files=Unknown())
+    first.append([harness.draft(n) for n in range(10)])
+    limits = {"max_bytes": 1 << 20, "max_count": 32}
+    image = harness.crash()
+    ends: set[int] = set()
+    for _ in range(2):
+        store = harness.open(image, files=Unknown())
+        store.know_topics(frozenset("t"))
+        if not ends:
+            assert store.read("t", 0, 10, **limits).status is ReadStatus.EMPTY
+        assert store.read("t", 0, 1 << 40, **limits).status is ReadStatus.BEYOND
+        assert store.queue_range("t", 0)[1] in (10, *ends)
+        found = store.read("t", 0, 20, **limits)
+        assert found.status is ReadStatus.NO_MATCH
+        assert found.next_offset == store.queue_range("t", 0)[1] >= LEAD_MIN
+        ends.add(found.next_offset)
+        assert store.read("t", 1, 3, **limits).status is ReadStatus.NO_MATCH  # it was all lost
+        assert store.read("v", 0, 3, **limits).status is ReadStatus.BEYOND  # there is no such topic
+        store.close()
+    # The gap is not filled twice.
+    assert len(ends) == 1
+    store = harness.open(image, files=Unknown())
+    assert store.append([harness.draft(99)])[0].queue_offset in ends
+
+
 def test_retention_deletes_the_gap_with_the_messages(harness: Any) -> None:
     first = harness.open(files=Unknown())
     first.append([harness.draft(n, size=1000) for n in range(30)])

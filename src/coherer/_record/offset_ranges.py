@@ -37,6 +37,44 @@ def between(first: int, end: int, offsets: Iterable[int]) -> list[range]:
     return found
 
 
+def without(ranges: Iterable[range], others: Iterable[range]) -> list[range]:
+    """Return what is left of ranges without the offsets of other ranges.
+
+    >>> without([range(3, 9), range(20, 22)], [range(0, 4), range(6, 7), range(9, 20)])
+    [range(4, 6), range(7, 9), range(20, 22)]
+    """
+    found: list[range] = []
+    others = joined(others)
+    for one in ranges:
+        first = one.start
+        for other in others:
+            if first < other.stop and other.start < one.stop:
+                if first < other.start:
+                    found.append(range(first, other.start))
+                first = other.stop
+        if first < one.stop:
+            found.append(range(first, one.stop))
+    return found
+
+
+def to_runs(ranges: Iterable[range]) -> list[int]:
+    """Return ranges as pairs of first offset and length."""
+    return [number for one in ranges for number in (one.start, len(one))]
+
+
+def from_runs(numbers: Sequence[int]) -> list[range]:
+    """Return the ranges of pairs of first offset and length; invalid ones are skipped.
+
+    >>> from_runs(to_runs([range(3, 5), range(7, 8)])), from_runs([-1, 3, 4, -7, 9])
+    ([range(3, 5), range(7, 8)], [])
+    """
+    return joined(
+        range(first, first + count)
+        for first, count in zip(numbers[::2], numbers[1::2], strict=False)
+        if first >= 0 and count > 0
+    )
+
+
 def described(ranges: Sequence[range]) -> str:
     """Describe the messages of some ranges, for a log line or an error.
 

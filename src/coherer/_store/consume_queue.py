@@ -3,7 +3,8 @@
 An entry has 20 bytes: log offset, record size, tag code. A file holds 300,000 entries and is named
 by the byte offset of its first one. *Blank* entries stand for no message: they fill a queue that
 lost its beginning, and they replace damaged messages (offset 0, size 2,147,483,647, tag code 0).
-With tag code 1 they fill a gap in the offsets that a power cut left (`offset_reserve`).
+With tag code 1 they fill a gap in the offsets that a power cut left (`offset_reserve`). A queue may
+begin with a gap: a reader in there must not find that messages were deleted.
 After the last entry a file is all zeros.
 
 A batch of sends may touch a thousand queues with one entry each. Writing every entry at once would
@@ -170,7 +171,7 @@ def publish(queues: Iterable[ConsumeQueue], pending: PendingEntries, *, show: bo
 
 def _leading_blanks(entries: bytes) -> int:
     count = 0
-    while entries.startswith((BLANK_ENTRY, GAP_ENTRY), count * ENTRY_BYTES):
+    while entries.startswith(BLANK_ENTRY, count * ENTRY_BYTES):
         count += 1
     return count
 
@@ -387,15 +388,26 @@ class ConsumeQueue:
 
     def skip_to(self, index: int) -> None:
         """Continue at a later entry. Blanks fill the gap; readers pass over them."""
-        if self.next == 0:
-            self.start_at(index)
-            return
         with self._pending.guard:
-            is_empty = self.min == self.max
             self.new_entries[:] = [GAP_ENTRY] * (index - self.next)
             publish((self,), self._pending)
-            if is_empty:
-                self.min = index
+
+    def before_gap(self, index: int) -> int:
+        """Return where the gap begins that ends at an entry; the entry's number without a gap."""
+        low = max(self.min, self.first_file // ENTRY_BYTES)
+        per_file = self.file_bytes // ENTRY_BYTES
+        count = 1  # nearly always there is no gap
+        while index > low:
+            start = max(low, index - count, (index - 1) // per_file * per_file)
+            found = self.read(start, index - start)
+            blanks = len(found) // ENTRY_BYTES
+            while not found.endswith(GAP_ENTRY * blanks):
+                blanks //= 2
+            index -= blanks
+            if not blanks:
+                break
+            count = _RUN_ENTRIES
+        return index
 
     def begins(self) -> list[int]:
         """Return the byte offsets at which the files begin."""
@@ -479,6 +491,7 @@ class ConsumeQueue:
 
     def hide(self, index: int) -> None:
         """Start the queue at an entry for readers; the files keep those before it."""
+        index = self.before_gap(index) if index > self.min else index
         if index > self.min:
             self._floor = self.min if self._floor < 0 else self._floor
             self.min = min(index, self.max)
@@ -487,7 +500,9 @@ class ConsumeQueue:
         """Drop the entries of messages before `log_begin`, and the files with only such entries."""
         visible, hides = self.min, self._floor >= 0
         self.min = self._floor if hides else visible
-        self.min = self.first_where(lambda _, offset, size: size <= 0 or offset >= log_begin)
+        self.min = self.before_gap(
+            self.first_where(lambda _, offset, size: size <= 0 or offset >= log_begin)
+        )
         for begin in self.begins()[:-1]:
             if begin + self.file_bytes > self.min * ENTRY_BYTES:
                 break

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from coherer._record.layout import NO_HOST
+from coherer._record.offset_ranges import between
 from coherer._record.system_topics import DELAY_LEVELS_MS
 from coherer.errors import UsageError
 from coherer.limits import QUEUE_ENTRIES_WAITING
@@ -320,6 +321,19 @@ class ReadResult(Struct, frozen=True):
     backlog_bytes: int
     damaged: list[int] = []
     heads_match: bool = False
+
+    def gaps(self, offset: int) -> list[range]:
+        """Return the gaps of power cuts that a read without a filter has passed.
+
+        Args:
+            offset: where the read began.
+        """
+        count = self.next_offset - offset
+        no_gap = len(self.offsets) == count or (self.records and not self.offsets)
+        if no_gap or self.status not in (ReadStatus.FOUND, ReadStatus.NO_MATCH):
+            return []
+        known = sorted({*self.offsets, *(one for one in self.damaged if one < self.next_offset)})
+        return between(offset, self.next_offset, known)
 
 
 class DamagedRange(Struct, frozen=True):

@@ -9,7 +9,10 @@ a power cut the next message must not get that offset. So offsets are *reserved*
   other thread extends it; the writer does if that comes too late.
 * When a store is opened after a power cut, a `Gap` is written into the checkpoint: each queue
   continues behind the entries that it can have had. This is done with the next append to a queue,
-  so that thousands of queues cost nothing. Blank entries fill the gap; readers pass over them.
+  or when a reader stands behind its end, so that thousands of queues cost nothing. Blank entries
+  fill the gap; readers pass over them.
+* A gap is no loss for a reader: its messages were never durable, and nobody can get them. So the
+  offset of a reader in a gap is never before the beginning of the queue, nor behind its end.
 * A process that dies without a power cut loses nothing that it wrote, and leaves no gap. The
   checkpoint names the boot of the machine that wrote it (`Files.boot_id`): if the same one still
   runs, there was no power cut. If that is unknown, one is assumed.
@@ -66,7 +69,7 @@ def _last_place(queue: ConsumeQueue) -> int:
         place, size, _ = ENTRY.unpack(written)
         if size != BLANK_SIZE:
             return int(place)
-    at = queue.next - 1
+    at = queue.before_gap(queue.next) - 1
     while at * ENTRY_BYTES >= queue.first_file:
         entry = queue.entry(at)
         if entry is None:
@@ -83,15 +86,13 @@ def _from(place: int) -> Callable[[int, int, int], bool]:
 
 def next_offset(queue: ConsumeQueue, gaps: Sequence[Gap]) -> int:
     """Return the first offset of a queue that no message can have had."""
-    last, start = _last_place(queue), queue.next
-    for gap in gaps:
-        if last >= gap.end:
-            continue
-        base = start
-        if start == queue.next:
-            base = queue.first_where(_from(gap.covered))
-        start = max(start, base + gap.entries)
-    return start
+    last = _last_place(queue)
+    open_gaps = [gap for gap in gaps if last < gap.end]
+    if not open_gaps:
+        return queue.next
+    # A gap that was filled before, without a message behind it, is not filled once more.
+    start = min(queue.first_where(_from(open_gaps[0].covered)), queue.before_gap(queue.next))
+    return max(queue.next, start + sum(gap.entries for gap in open_gaps))
 
 
 def is_gap(queue: ConsumeQueue, size: int, offset: int, gaps: Sequence[Gap]) -> bool:

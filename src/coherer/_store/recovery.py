@@ -78,6 +78,8 @@ class Replayer:
         index: the key index, if there is one.
         now_ms: the time of day; a new index file is named after it.
         gaps: the gaps in queue offsets that power cuts made.
+        rebuild: whether all queues are missing. A queue that does not begin at 0 has then lost its
+            first entries.
 
     Attributes:
         lost_bytes: the size of the damage found; it limits the gaps in queue offsets.
@@ -92,8 +94,11 @@ class Replayer:
         index: KeyIndex | None,
         now_ms: int,
         gaps: Sequence[Gap] = (),
+        *,
+        rebuild: bool = False,
     ) -> None:
         self._gaps = gaps
+        self._rebuild = rebuild
         self._find_queue = queues.get
         self._all = queues.queues
         self._index = index
@@ -211,10 +216,13 @@ class Replayer:
         gap = queue_offset - expected
         if gap == 0:
             return ""
-        if expected == 0 and gap > 0:
-            queue.start_at(queue_offset)
-            return ""
         lost = self.lost_bytes // RECORD_BYTES_MIN
+        if expected == 0 and gap > 0:
+            if self._rebuild or lost or not is_gap(queue, gap, offset, self._gaps):
+                queue.start_at(queue_offset)
+            else:
+                queue.new_entries.extend([GAP_ENTRY] * gap)
+            return ""
         if 0 < gap <= lost:
             queue.new_entries.extend([BLANK_ENTRY] * gap)
             self.blanks += gap
@@ -319,7 +327,7 @@ def recover(
     reindex = index is not None and known is not None and not index.matches(known.index)
     if reindex and index is not None and known is not None:
         index.reset(known.index)
-    replayer = Replayer(queues, index, now_ms, gaps)
+    replayer = Replayer(queues, index, now_ms, gaps, rebuild=rebuild)
     recovery = Recovery(log, queues.queues, checkpoint, clean=clean, replica=options.replica)
     damaged = {} if rebuild else comparison.damaged_queues(queues)
     report, last_ms = recovery.run(replayer, options.verify_bytes, damaged, reindex=reindex)

@@ -237,6 +237,26 @@ class Store:
                     queue.skip_to(index)
         return queue
 
+    def reach(self, topic: str, queue_id: int, offset: int) -> None:
+        """Let a queue continue behind its gap now if a reader stands in it.
+
+        The reader has read messages that a power cut has taken back. Only the writer calls it.
+
+        Args:
+            topic: the topic.
+            queue_id: the queue.
+            offset: where the reader stands.
+        """
+        gaps, known = self._checkpointer.gaps, self._known_topics
+        queue = self._queues.get((topic, queue_id))
+        if not gaps or self.options.replica or (queue is not None and offset <= queue.next):
+            return
+        if queue is None and (known is None or topic not in known or offset <= 0):
+            return
+        begin = 0 if queue is None else queue.next
+        if offset - begin <= sum([gap.entries for gap in gaps]):
+            self._queue_to_write(topic, queue_id)
+
     def know_topics(self, topics: Container[str]) -> None:
         """Name the topics that exist at open; the queues of new topics begin at offset 0.
 
@@ -472,6 +492,8 @@ class Store:
             ClosedError: the store is closed. Slices of earlier reads stay valid.
         """
         self._check_open()
+        if self._checkpointer.gaps:
+            self.reach(topic, queue_id, offset)
         queue = self._queues.get((topic, queue_id))
         return reading.read_queue(self._log, queue, offset, max_bytes, max_count, tags)
 

@@ -34,6 +34,9 @@ class _Reader(Protocol[B_co]):
     @property
     def left_out(self) -> int: ...
 
+    @property
+    def gaps(self) -> Sequence[range]: ...
+
     def read(self) -> B_co | None: ...
 
 
@@ -91,6 +94,11 @@ class Begun(Generic[B]):
     def left_out(self) -> int:
         """The number of skipped messages."""
         return self._reader.left_out if self._first is None else self._first.left_out
+
+    @property
+    def gaps(self) -> Sequence[range]:
+        """Offsets that a power cut left empty, as far as was fetched."""
+        return self._reader.gaps
 
     def read(self) -> B | None:
         """The next messages; None at the end of the range."""

@@ -1290,6 +1290,11 @@ class Reader(ReaderFacade[aio.Reader, MessageBatch]):
         """The number of messages of the range that could not be delivered, or were deleted."""
         return self._inner.left_out
 
+    @property
+    def gaps(self) -> list[range]:
+        """Offsets that a power cut left empty, as far as was fetched; they hold no messages."""
+        return self._inner.gaps
+
     def start(self) -> None:
         """Connect to the broker, and begin to fetch.
 

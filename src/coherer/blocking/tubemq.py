@@ -702,6 +702,11 @@ class Reader(ReaderFacade[aio.Reader, MessageBatch]):
         """
         return self._inner.left_out
 
+    @property
+    def gaps(self) -> list[range]:
+        """Offsets that a power cut left empty, as far as was fetched; they hold no messages."""
+        return self._inner.gaps
+
     def start(self) -> None:
         """Register the partition with its broker, and start fetching.
 

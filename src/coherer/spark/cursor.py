@@ -5,7 +5,9 @@ Invariants:
 
 1. An end is never before the start that `next_end` was given, except in a partition that was
    truncated. That is a data loss, and with `failOnDataLoss` an error before Spark writes the end
-   down: a broker that briefly reports an old end leaves no trace in the checkpoint.
+   down: a broker that briefly reports an old end leaves no trace in the checkpoint. It is no data
+   loss if a power cut has taken back what the stream had read: Coherer's broker continues behind
+   the offset of a reader, once one stands there (`reach`).
 2. A partition that no broker reports at the moment keeps its offset, since brokers come back.
 3. The first start may come from the checkpoint of another query; that is an error (`check_topics`,
    `check_brokers`). New partitions are read from their beginning, so the checkpoint of another
@@ -16,7 +18,7 @@ Invariants:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from coherer.errors import UsageError
@@ -31,7 +33,7 @@ from coherer.spark.offsets import (
     resolve,
 )
 from coherer.spark.options import ReadOptions
-from coherer.spark.planning import DataLossError, bounded, truncated, with_new
+from coherer.spark.planning import DataLossError, Range, bounded, truncated, with_new
 from coherer.spark.rates import Scales, limited
 
 FRESH_MS: Final = 1_000
@@ -99,6 +101,10 @@ brokers are down, start them; failOnDataLoss=false reads on without them.
     )
 
 
+def _ignore(ranges: Sequence[Range]) -> None:
+    """Do nothing."""
+
+
 class Cursor:
     """Finds the ends of micro-batches.
 
@@ -107,6 +113,7 @@ class Cursor:
         bounds: asks the brokers for the bounds of all partitions.
         now_ms: a monotonic clock.
         scales: of the partitions.
+        reach: reads at the end of each range, so that the broker knows that readers stand there.
     """
 
     def __init__(
@@ -115,8 +122,10 @@ class Cursor:
         bounds: Callable[[], Bounds],
         now_ms: Callable[[], int],
         scales: Scales,
+        reach: Callable[[Sequence[Range]], None] = _ignore,
     ) -> None:
         self._options = options
+        self._reach = reach
         self._ask = bounds
         self._now_ms = now_ms
         self._scales = scales
@@ -151,7 +160,7 @@ class Cursor:
         """
         if not self._checked:
             check_topics(start, self._options)
-        bounds = self.fetch_bounds()
+        bounds = self._reaching(start, self.fetch_bounds())
         if not self._checked and self._options.fail_on_data_loss:
             check_brokers(start, bounds, self._options.access.url)
         self._checked = True
@@ -170,7 +179,15 @@ class Cursor:
         fresh = self._checked and self._now_ms() - self._asked_ms <= FRESH_MS
         if fresh and known is not None and _contain(known, end):
             return known
-        return self.bounds_for(start)
+        return self._reaching(end, self.bounds_for(start))
+
+    def _reaching(self, offsets: Offsets, bounds: Bounds) -> Bounds:
+        """Bounds that contain offsets behind the end of a partition, if only a gap is there."""
+        beyond = truncated(offsets, bounds)
+        if not beyond:
+            return bounds
+        self._reach(beyond)
+        return self.fetch_bounds()
 
     def newest(self) -> Offsets | None:
         """The ends of the last answer."""

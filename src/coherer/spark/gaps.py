@@ -114,7 +114,13 @@ class Reporter:
             settings.on_bad(one, reason)
             self._missing += one.rows
 
-        return structs.replace(settings, on_loss=on_loss, on_bad=on_bad, on_end=self._finished)
+        def on_gap(one: Range) -> None:
+            settings.on_gap(one)
+            self._missing += one.rows
+
+        return structs.replace(
+            settings, on_loss=on_loss, on_bad=on_bad, on_gap=on_gap, on_end=self._finished
+        )
 
     def _finished(self, one: Range, exact: bool) -> None:
         self._seen.append(_seen(one, self._missing if exact else None))

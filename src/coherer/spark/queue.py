@@ -76,6 +76,11 @@ class OpenReader(Protocol):
         """The number of skipped messages: damaged, or deleted in between."""
         ...
 
+    @property
+    def gaps(self) -> Sequence[range]:
+        """Offsets that a power cut left empty, as far as was read; they hold no messages."""
+        ...
+
     def read(self) -> Batch | None:
         """The next messages; None at the end of the range."""
         ...

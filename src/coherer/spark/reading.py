@@ -13,6 +13,9 @@ Three things may be wrong with a range, and no message is passed over silently:
 Where offsets count messages, every offset of the range must come. If one does not, the reader asks
 for the partition's present bounds: offsets outside of them are gone, others are bad.
 
+A power cut may have left a gap in the offsets, which Coherer's broker names. A gap holds no message
+that anybody can get, and the reader may have read it before: it is passed over with a warning.
+
 Nothing is prefetched here: the client's own thread does that while Spark takes a batch.
 """
 
@@ -30,6 +33,7 @@ import pyarrow.compute as pc
 
 from coherer._common.logs import Log
 from coherer._record.bad_record import BadRecord
+from coherer._record.offset_ranges import without
 from coherer.spark.columns import arrow_schema, sources, to_rows
 from coherer.spark.options import DROP, FAILFAST, ReadOptions
 from coherer.spark.planning import PACK_ROWS, DataLossError, Range
@@ -74,6 +78,11 @@ def _ignore(one: Range, exact: bool) -> None:
     """Do nothing at the end of a range."""
 
 
+def log_gap(one: Range) -> None:
+    """Log a gap in the offsets."""
+    log.warning("A power cut of the broker left these offsets empty: %r", one)
+
+
 class ReadSettings(msgspec.Struct, frozen=True):
     """The settings of a task, the same for all of its ranges.
 
@@ -84,6 +93,7 @@ class ReadSettings(msgspec.Struct, frozen=True):
         on_loss: called with ranges that were skipped.
         on_bad: called with ranges of bad records that were skipped, and the reason of the first.
         on_end: called when a range was read to its end, and whether its offsets count messages.
+        on_gap: called with gaps that a power cut left, and that were passed over.
     """
 
     columns: tuple[str, ...]
@@ -92,6 +102,7 @@ class ReadSettings(msgspec.Struct, frozen=True):
     on_loss: Callable[[Range], None]
     on_bad: Callable[[Range, str], None]
     on_end: Callable[[Range, bool], None] = _ignore
+    on_gap: Callable[[Range], None] = log_gap
 
 
 def settings_of(options: ReadOptions) -> ReadSettings:
@@ -165,6 +176,7 @@ class RangeRows:
         self._schema = arrow_schema(settings.columns)
         self._sources = sources(settings.columns)
         self._bounds: tuple[int, int] | None = None
+        self._reader: OpenReader
 
     def read(self, reader: OpenReader) -> Iterator[pa.RecordBatch]:
         """The rows.
@@ -172,6 +184,7 @@ class RangeRows:
         Args:
             reader: of the range, open.
         """
+        self._reader = reader
         yield from self._counted(reader) if reader.exact else self._indexed(reader)
 
     def _counted(self, reader: OpenReader) -> Iterator[pa.RecordBatch]:
@@ -230,6 +243,14 @@ class RangeRows:
 
     def _gap(self, low: int, high: int, bad: Sequence[BadRecord]) -> Iterator[pa.RecordBatch]:
         """Finds out what is missing from `low` to `high`, and treats it as the options say."""
+        missing = without([range(low, high)], self._reader.gaps)
+        for one in without([range(low, high)], missing):
+            gap = msgspec.structs.replace(self._range, start=one.start, end=one.stop)
+            self._settings.on_gap(gap)
+        for one in missing:
+            yield from self._missing(one.start, one.stop, bad)
+
+    def _missing(self, low: int, high: int, bad: Sequence[BadRecord]) -> Iterator[pa.RecordBatch]:
         first, last = self._present(low, high)
         for begin, end in ((low, min(first, high)), (max(low, last), high)):
             if begin < end:

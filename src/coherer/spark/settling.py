@@ -1,7 +1,9 @@
 """Carrying out decisions: every half message of a micro-batch is committed once.
 
 Coherer's broker commits a half message once, however often and late the requests come
-(`Producer.ends_once`). So the coordinator repeats every commit that may have been lost.
+(`Producer.ends_once`). So the coordinator repeats every commit that may have been lost, and all of
+the micro-batch when a connection is lost: with async flush a power cut of the broker may have taken
+back what it had confirmed.
 
 Java's broker carries out every commit that it receives, also the second one of a half message
 (`coherer._client.rocketmq.producing.half_messages`). So `Coordinator` sends it a commit
@@ -305,6 +307,8 @@ class Coordinator:
                 self._sleep(STEP_S)
             try:
                 if not untouched:
+                    if isinstance(error, UnavailableError):
+                        left = decision.halves
                     self._claim(name, decision)
                     if not self._queue.ends_once(left):
                         left = self._missing(name, decision, left)

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+from msgspec import structs
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -401,9 +402,16 @@ class StreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailab
                 with shared_queue(self._options.access) as queue:
                     return measure(queue, one)
 
+            def reach(ranges: Sequence[Range]) -> None:
+                with shared_queue(self._options.access) as queue:
+                    for one in ranges:
+                        after = structs.replace(one, start=one.end, end=one.end + 1)
+                        with queue.reader(after, ("offset",)) as reader:
+                            reader.read()
+
             counted = self._options.access.protocol == "rocketmq"
             scales = Scales(look, monotonic_ms, counted=counted)
-            self._cursor = Cursor(self._options, ask, monotonic_ms, scales)
+            self._cursor = Cursor(self._options, ask, monotonic_ms, scales, reach)
         return self._cursor
 
     def _commit_progress(self, done: Offsets) -> None:

@@ -187,6 +187,11 @@ class ExactReader:
         """The number of skipped messages."""
         return self._reader.left_out
 
+    @property
+    def gaps(self) -> Sequence[range]:
+        """Offsets that a power cut left empty."""
+        return self._reader.gaps
+
     def read(self) -> Batch | None:
         """The next messages; None at the end."""
         batch = self._reader.read()

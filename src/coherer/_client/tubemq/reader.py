@@ -30,7 +30,7 @@ from coherer._client.tubemq.broker_rpc import BrokerRpc, StartPosition
 from coherer._client.tubemq.fetching import LOST_CODES
 from coherer._client.tubemq.topics import TopicCatalog
 from coherer._common.logs import Log
-from coherer._record.offset_ranges import between, described
+from coherer._record.offset_ranges import between, described, without
 from coherer._wire.tubemq import codes
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.delivery import MessageBatch
@@ -82,6 +82,7 @@ class Reader(Lifecycle):
         end: one after the last offset to read.
         left_out: how many messages of the range could not be delivered, or are deleted. With Java's
             broker it counts damaged messages only.
+        gaps: offsets that a power cut left empty, as far as was fetched; they hold no messages.
     """
 
     _KIND: ClassVar[str] = "reader"
@@ -103,6 +104,7 @@ class Reader(Lifecycle):
         self.position = offset
         self.end = end
         self.left_out = 0
+        self.gaps: list[range] = []
         self._catalog = catalog
         self._timeout_ms = timeout_ms
         self._columns = columns
@@ -204,9 +206,12 @@ class Reader(Lifecycle):
                     batch.offset,
                 )
         elif len(batch) != end - self.position:
-            gaps = between(self.position, end, batch.offsets())
-            self.left_out += sum(map(len, gaps))
-            _log.warning("%s: left out messages that cannot be delivered: %s", key, described(gaps))
+            gaps = without(between(self.position, end, batch.offsets()), self.gaps)
+            if gaps:
+                self.left_out += sum(map(len, gaps))
+                _log.warning(
+                    "%s: left out messages that cannot be delivered: %s", key, described(gaps)
+                )
 
     def _report_deleted(self, end: int) -> None:
         """Count and log the messages from the position to `end`, which are deleted."""
@@ -359,6 +364,7 @@ class Reader(Lifecycle):
 
     async def _arrived(self, batch: MessageBatch) -> BatchAndEnd:
         self._max_offset = max(self._max_offset, batch.max_offset)
+        self.gaps += batch.gaps
         if self.exact:
             self._ack_pending = True
             return batch, max(batch.next_offset, self._next)

@@ -7,10 +7,12 @@ Pulls of one queue differ only in a few numbers, so `PullEncoder` encodes everyt
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
+from coherer._record.offset_ranges import from_runs
 from coherer._wire.rocketmq.codes import PYTHON, V4_9_3, RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.frame import JSON, prefix
@@ -46,6 +48,8 @@ class PullResponse(NamedTuple):
         max_offset: offset after the last message on the broker.
         suggested: id of the broker for the next pull; 0 is the master.
         body: a sequence of records.
+        gaps: the offsets that a power cut left empty, among those that the pull has passed; only
+            Coherer's brokers name them.
     """
 
     code: int
@@ -54,6 +58,7 @@ class PullResponse(NamedTuple):
     max_offset: int
     suggested: int
     body: bytes | memoryview
+    gaps: Sequence[range] = ()
 
 
 class PullEncoder:
@@ -151,6 +156,7 @@ def parse_pull_response(command: Command) -> PullResponse:
         ProtocolError: a required number is missing.
     """
     fields = command.fields
+    gaps = fields.get("gaps")
     try:
         return PullResponse(
             command.code,
@@ -159,6 +165,7 @@ def parse_pull_response(command: Command) -> PullResponse:
             int(fields["maxOffset"]),
             int(fields["suggestWhichBrokerId"]),
             command.body,
+            from_runs([int(one) for one in gaps.split(",")]) if gaps else (),
         )
     except (KeyError, ValueError) as error:
-        raise ProtocolError("The answer to a pull lacks its offsets.") from error
+        raise ProtocolError("The answer to a pull lacks offsets.") from error

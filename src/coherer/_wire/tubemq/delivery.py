@@ -31,7 +31,7 @@ from msgspec.structs import replace
 
 from coherer._common.checksum import crc32
 from coherer._record.bad_record import BadRecord
-from coherer._record.offset_ranges import joined
+from coherer._record.offset_ranges import from_runs, joined, to_runs
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.bad_records import bad_record
 from coherer._wire.tubemq.envelope import CONTINUED, VARINTS, response_head, varint
@@ -118,6 +118,7 @@ def encode_get_response(
     max_offset: int,
     require_slow: bool,
     left_out: Sequence[range] = (),
+    gaps: Sequence[range] = (),
     next_offset: int = 0,
 ) -> bytes:
     """Return the frame of a successful answer to a get.
@@ -130,8 +131,9 @@ def encode_get_response(
         max_offset: end of the partition as visible to this consumer.
         require_slow: whether a consumer with filters is close to the end.
         left_out: offsets of messages that cannot be delivered.
+        gaps: offsets that a power cut left empty.
         next_offset: the offset after the last message that was read; written only together with
-            `left_out`.
+            `left_out` or `gaps`.
     """
     end = b"\x28%b\x30\x00\x38\x00\x40%b\x48%b\x50%b" % (
         varint(offset),
@@ -139,10 +141,11 @@ def encode_get_response(
         b"\x01" if require_slow else b"\x00",
         varint(max_offset),
     )
-    if left_out:
-        runs = [number for run in left_out for number in (run.start, len(run))]
+    if left_out or gaps:
         end += pb.GetMessageResponseB2C(
-            nextOffset=next_offset, leftOut=runs
+            nextOffset=next_offset,
+            leftOut=to_runs(joined([*left_out, *gaps])),
+            gaps=to_runs(gaps),
         ).SerializePartialToString()
     size = len(_BEGIN) + sum(map(len, chunks)) + len(end)
     head = response_head(GET_MESSAGES, size)
@@ -250,6 +253,7 @@ class MessageBatch:
         "broker",
         "code",
         "delivered",
+        "gaps",
         "max_offset",
         "next_offset",
         "offset",
@@ -297,7 +301,8 @@ class MessageBatch:
         self._intact = True
         self._unread: pb.GetMessageResponseB2C | None = answer if answer.success else None
         self.next_offset = -1
-        self._left_out = _runs(answer.leftOut) if answer.leftOut else []
+        self._left_out = from_runs(answer.leftOut) if answer.leftOut else []
+        self.gaps = from_runs(answer.gaps) if answer.gaps else []
         if exact_offsets and answer.success:
             named = answer.HasField("nextOffset")
             self.next_offset = answer.nextOffset if named else self.offset + self.delivered
@@ -550,15 +555,6 @@ def _split_records(body: bytes) -> tuple[bytes, memoryview | None]:
 
 def _varint_of(text: bytes) -> int:
     return sum((octet & 0x7F) << 7 * number for number, octet in enumerate(text))
-
-
-def _runs(numbers: Sequence[int]) -> list[range]:
-    """Return the ranges of `leftOut`; invalid ones are skipped."""
-    return joined(
-        range(first, first + count)
-        for first, count in zip(numbers[::2], numbers[1::2], strict=False)
-        if first >= 0 and count > 0
-    )
 
 
 def _below(run: range, end: int) -> range:

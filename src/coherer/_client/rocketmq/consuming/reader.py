@@ -25,7 +25,7 @@ from coherer._client.rocketmq.consuming.broker_rpc import BrokerRpc
 from coherer._client.rocketmq.consuming.fetch_loop import SLACK_MS, FetchLoop, FetchRequest
 from coherer._client.rocketmq.start_position import Edge
 from coherer._common.logs import Log
-from coherer._record.offset_ranges import between, described
+from coherer._record.offset_ranges import between, described, without
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.delivery import MessageBatch
 from coherer._wire.rocketmq.names import TOOLS_GROUP, Queue
@@ -58,6 +58,7 @@ class _PrefetchedRange:
     Attributes:
         next_offset: where the next pull begins.
         exhausted: whether the last pull returned nothing.
+        gaps: see `Reader`.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class _PrefetchedRange:
     ) -> None:
         self.next_offset = offset
         self.exhausted = False
+        self.gaps: list[range] = []
         self._queue = queue
         self._end = end
         self._max_messages = max_messages
@@ -125,6 +127,7 @@ class _PrefetchedRange:
     def arrived(self, answer: PullResponse) -> None:
         """See `FetchHandler`."""
         self._deadline = None
+        self.gaps += answer.gaps
         batch = MessageBatch(
             answer.body,
             self._queue,
@@ -143,6 +146,7 @@ class _PrefetchedRange:
     def nothing(self, answer: PullResponse) -> None:
         """See `FetchHandler`."""
         self._deadline = None
+        self.gaps += answer.gaps
         self.exhausted = answer.next_offset <= self.next_offset
         self.next_offset = max(self.next_offset, answer.next_offset)
         self._waiters.wake()
@@ -224,6 +228,11 @@ class Reader(Lifecycle):
         """The number of messages of the range that could not be delivered, or were deleted."""
         self._check_gaps()
         return self._left_out
+
+    @property
+    def gaps(self) -> list[range]:
+        """Offsets that a power cut left empty, as far as was fetched; they hold no messages."""
+        return list(self._fetched.gaps)
 
     async def start(self) -> None:
         """Connect to the broker, and begin to fetch.
@@ -311,7 +320,7 @@ class Reader(Lifecycle):
     def _report_gaps(self, begin: int, end: int, offsets: Sequence[int]) -> None:
         """Count and log the missing messages between two offsets."""
         gaps = between(begin, end, offsets)
-        if gaps:
+        if gaps and (gaps := without(gaps, self._fetched.gaps)):
             self._left_out += sum(map(len, gaps))
             queue = self.partition
             _log.warning(

@@ -29,6 +29,7 @@ from coherer._record.layout import (
     ROLLED_BACK,
     properties_of,
 )
+from coherer._record.offset_ranges import to_runs
 from coherer._record.properties import RETRY_TOPIC, TAGS, decode, encode, index_keys, tag_code
 from coherer._record.system_topics import OFFSET_MOVED_TOPIC, RETRY_PREFIX
 from coherer._rules.common.origins import Origin
@@ -120,6 +121,12 @@ class PullHandler:
             "minOffset": str(found.min_offset),
             "maxOffset": str(found.max_offset),
         }
+        if (
+            wanted.tags is None
+            and wanted.test is None
+            and (gaps := found.gaps(header.queue_offset))
+        ):
+            fields["gaps"] = ",".join(map(str, to_runs(gaps)))
         channel.respond_pieces(request, fields, found.records, code, remark)
 
     def _check(self, channel: Channel, header: PullHeader) -> Group:

@@ -227,8 +227,10 @@ class ConsumerHandler:
         if len(state.leases) >= limits.LEASES_MAX:
             raise Refusal(ResultCode.SERVICE_UNAVAILABLE, "Too many partitions are being read.")
         reader = self._reader(request, peer)
-        low, high = state.store.queue_range(topic, partition)
         exact = request.currOffset if request.HasField("currOffset") else None
+        if exact is not None:
+            state.store.reach(topic, partition, exact)
+        low, high = state.store.queue_range(topic, partition)
         start = _STARTS.get(request.readStatus, Start.LATEST)
         offset = reader.position.begin(start, exact, low, high)
         state.leases.take(reader, now_ms)

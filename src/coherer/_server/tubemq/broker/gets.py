@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from coherer import limits
 from coherer._common.logs import Log
-from coherer._record.offset_ranges import between, described, joined
+from coherer._record.offset_ranges import described, joined
 from coherer._server.tubemq.broker.consumers import ConsumerHandler
 from coherer._server.tubemq.broker.mapping import Mapper
 from coherer._server.tubemq.broker.state import CLOSED, BrokerState, PartitionReader, ReplyChannel
@@ -230,6 +230,7 @@ class GetHandler:
         if get.record_bytes > 0 and start < get.record_end and self._serve_records(get, start):
             return True
         left_out: list[int] = []
+        gaps: list[range] = []
         for _ in range(limits.SCANS_PER_GET):
             found = store.read(
                 reader.topic,
@@ -240,19 +241,23 @@ class GetHandler:
                 tags=reader.tags,
             )
             found, chunks = self._mapped(reader, found, left_out)
+            if reader.tags is None:
+                gaps += found.gaps(start)
             if chunks:
                 position.delta = found.next_offset - position.offset
-                self._deliver(get, start, found, chunks, left_out)
+                self._deliver(get, start, found, chunks, left_out, gaps)
                 return True
             if found.next_offset != start:
                 start = found.next_offset
                 _skip_to(get, start, found.status)
             ended = found.status is ReadStatus.EMPTY or found.status is ReadStatus.BEYOND
-            if ended and not left_out:
+            if ended and not left_out and not gaps:
                 return False
             if ended or found.records:
                 break  # report omitted messages at once; examining them took time
-        self._answer_empty(get, start, left_out)  # after too many scans, let other requests run
+        self._answer_empty(
+            get, start, left_out, gaps
+        )  # after too many scans, let other requests run
         return True
 
     def _serve_records(self, get: PendingGet, start: int) -> bool:
@@ -331,14 +336,11 @@ class GetHandler:
         found: ReadResult,
         chunks: Sequence[bytes | memoryview],
         left_out: Sequence[int],
+        gaps: Sequence[range],
     ) -> None:
         reader = get.reader
         self._count(get, start, found)
         remaining = found.max_offset - found.next_offset
-        ranges = self._left_out(get, left_out)
-        if reader.tags is None and found.next_offset - start > len(found.offsets):
-            # Clients count offsets from `start`, so a gap after a power cut is left out, too.
-            ranges = joined([*ranges, *between(start, found.next_offset, found.offsets)])
         frame = encode_get_response(
             get.request.serial,
             chunks,
@@ -346,7 +348,8 @@ class GetHandler:
             backlog_bytes=found.backlog_bytes,
             max_offset=found.max_offset,
             require_slow=reader.tags is not None and remaining < limits.FILTER_NEAR_END,
-            left_out=ranges,
+            left_out=self._left_out(get, left_out),
+            gaps=gaps,
             next_offset=found.next_offset,
         )
         if get.request.timeout_ms > 0:
@@ -355,7 +358,11 @@ class GetHandler:
             self._mark_ready(reader, notify=False)
 
     def _answer_empty(
-        self, get: PendingGet, next_offset: int | None = None, left_out: Sequence[int] = ()
+        self,
+        get: PendingGet,
+        next_offset: int | None = None,
+        left_out: Sequence[int] = (),
+        gaps: Sequence[range] = (),
     ) -> None:
         """Answer with success but no messages, so that the client asks again at once."""
         reader = get.reader
@@ -368,6 +375,7 @@ class GetHandler:
             max_offset=self._state.store.queue_range(reader.topic, reader.partition)[1],
             require_slow=False,
             left_out=self._left_out(get, left_out),
+            gaps=gaps,
             next_offset=offset,
         )
         if get.request.timeout_ms > 0:

@@ -176,7 +176,7 @@ class GetMessageRequestC2B(_message.Message):
     def __init__(self, clientId: _Optional[str] = ..., partitionId: _Optional[int] = ..., groupName: _Optional[str] = ..., topicName: _Optional[str] = ..., lastPackConsumed: bool = ..., manualCommitOffset: bool = ..., escFlowCtrl: bool = ..., recordBytes: _Optional[int] = ..., recordEnd: _Optional[int] = ...) -> None: ...
 
 class GetMessageResponseB2C(_message.Message):
-    __slots__ = ("success", "errCode", "errMsg", "messages", "currOffset", "minLimitTime", "escFlowCtrl", "currDataDlt", "requireSlow", "maxOffset", "nextOffset", "leftOut", "firstId", "records")
+    __slots__ = ("success", "errCode", "errMsg", "messages", "currOffset", "minLimitTime", "escFlowCtrl", "currDataDlt", "requireSlow", "maxOffset", "nextOffset", "leftOut", "gaps", "firstId", "records")
     SUCCESS_FIELD_NUMBER: _ClassVar[int]
     ERRCODE_FIELD_NUMBER: _ClassVar[int]
     ERRMSG_FIELD_NUMBER: _ClassVar[int]
@@ -189,6 +189,7 @@ class GetMessageResponseB2C(_message.Message):
     MAXOFFSET_FIELD_NUMBER: _ClassVar[int]
     NEXTOFFSET_FIELD_NUMBER: _ClassVar[int]
     LEFTOUT_FIELD_NUMBER: _ClassVar[int]
+    GAPS_FIELD_NUMBER: _ClassVar[int]
     FIRSTID_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     success: bool
@@ -203,9 +204,10 @@ class GetMessageResponseB2C(_message.Message):
     maxOffset: int
     nextOffset: int
     leftOut: _containers.RepeatedScalarFieldContainer[int]
+    gaps: _containers.RepeatedScalarFieldContainer[int]
     firstId: int
     records: bytes
-    def __init__(self, success: bool = ..., errCode: _Optional[int] = ..., errMsg: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[TransferedMessage, _Mapping[str, object]]]] = ..., currOffset: _Optional[int] = ..., minLimitTime: _Optional[int] = ..., escFlowCtrl: bool = ..., currDataDlt: _Optional[int] = ..., requireSlow: bool = ..., maxOffset: _Optional[int] = ..., nextOffset: _Optional[int] = ..., leftOut: _Optional[_Iterable[int]] = ..., firstId: _Optional[int] = ..., records: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, success: bool = ..., errCode: _Optional[int] = ..., errMsg: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[TransferedMessage, _Mapping[str, object]]]] = ..., currOffset: _Optional[int] = ..., minLimitTime: _Optional[int] = ..., escFlowCtrl: bool = ..., currDataDlt: _Optional[int] = ..., requireSlow: bool = ..., maxOffset: _Optional[int] = ..., nextOffset: _Optional[int] = ..., leftOut: _Optional[_Iterable[int]] = ..., gaps: _Optional[_Iterable[int]] = ..., firstId: _Optional[int] = ..., records: _Optional[bytes] = ...) -> None: ...
 
 class CommitOffsetRequestC2B(_message.Message):
     __slots__ = ("clientId", "topicName", "partitionId", "groupName", "lastPackConsumed")
