@@ -15,6 +15,7 @@ import pytest
 
 from coherer._store import OsFiles
 from coherer._store.backup import back_up
+from coherer._store.files import ReadOnlyFiles
 from coherer._store.history import load_history
 from coherer._store.restore import restore, verify_backup
 from coherer.errors import DamagedStoreError, StoreError, StoreFullError, UsageError
@@ -38,6 +39,16 @@ def flip(path: Path, at: int) -> None:
     data = bytearray(path.read_bytes())
     data[at] ^= 1
     path.write_bytes(data)
+
+
+class NothingSurvives(random.Random):
+    """A power cut that loses everything that was not synced."""
+
+    def choice(self, seq: Any) -> Any:
+        return seq[0]
+
+    def randint(self, a: int, b: int) -> int:
+        return a
 
 
 # -- histories
@@ -417,6 +428,43 @@ def test_a_file_that_exists_only_as_its_previous_version_is_in_the_backup(
 
 
 # -- kills, power cuts, full disks
+
+
+@pytest.mark.parametrize("honest", [True, False], ids=["synced", "a disk that lies"])
+def test_a_node_that_loses_power_after_a_backup_is_never_behind_it(
+    harness: Any,
+    tmp_path: Path,
+    power_files: Callable[[], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    honest: bool,
+) -> None:
+    """Otherwise it stores other messages at offsets that the backup holds."""
+    files, target = power_files(), tmp_path / "backup"
+    store = harness.open(files=files)
+    store.append([harness.draft(n) for n in range(10)])
+    store.flush()
+    store.append([harness.draft(n) for n in range(10, 20)])
+
+    def sync(*_: object) -> None:  # of the backup, which uses other file handles
+        if honest:
+            store.flush()
+
+    monkeypatch.setattr(ReadOnlyFiles, "sync", sync)
+    monkeypatch.setattr(ReadOnlyFiles, "sync_directory", lambda *_: None)
+    take(store, target)
+    monkeypatch.undo()
+    held = image(target)
+    files.cut(harness.directory, tmp_path / "cut", NothingSurvives())
+    again = harness.open(tmp_path / "cut")
+    again.append([harness.draft(n) for n in range(20, 40)])
+    if honest:
+        take(again, target)
+        assert restored(harness, target, "r") == contents(again)
+        assert len(contents(again)["t", 0][1]) == 40
+    else:
+        with pytest.raises(UsageError, match="first difference is at offset"):
+            take(again, target)
+        assert image(target) == held
 
 
 class StepFiles(OsFiles):

@@ -7,7 +7,9 @@ it as it recovers a crash. The order of the steps makes it consistent:
 2. The checkpoint. It says up to where queues and index agree with the log.
 3. Index and queues. They cover the checkpoint; recovery corrects what they hold beyond it.
 4. The log, up to the last whole record that exists now. This is the point of the backup:
-   everything that was acknowledged before the backup began is before it.
+   everything that was acknowledged before the backup began is before it. The files of the log are
+   synced first. So a power cut never leaves the node behind its backup, where it would store other
+   messages at offsets that the backup holds.
 5. Topics, groups, accounts and all other small files. So each message in the log has its topic.
 
 If a topic is deleted meanwhile, recovery could revive a part of it. So the steps are repeated until
@@ -547,6 +549,7 @@ class _Backup:
             at = self._last_written(begins)
         end = Walk(self._read, size).run(at)
         at = pieces[-1].end if pieces else begins[0]
+        self._sync_log([begin for begin in begins if at < begin + size and begin < end])
         self._total = self._done + max(end - at, 0)
         pieces = self._merge(pieces, size)
         begin = pieces[0].begin if pieces else begins[0]
@@ -555,6 +558,20 @@ class _Backup:
             pieces.append(self._copy_piece(at, stop, size))
             at = stop
         return LogPieces(begin, end, size, pieces)
+
+    def _sync_log(self, begins: list[int]) -> None:
+        """Sync files of the node's log: with async flush their end may not be on its disk."""
+        if os.name != "posix":
+            return  # a file that is open for reading cannot be synced there
+        folder = log_folder(self._source)
+        for begin in begins:
+            handle = _SOURCE.open(folder / file_name(begin))
+            try:
+                _SOURCE.sync(handle)
+            finally:
+                _SOURCE.close(handle)
+        if begins:
+            _SOURCE.sync_directory(folder)
 
     def _copy_piece(self, begin: int, end: int, segment_bytes: int) -> Piece:
         first = begin - begin % segment_bytes
