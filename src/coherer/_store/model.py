@@ -359,6 +359,8 @@ class RecoveryReport(Struct, frozen=True):
         lost: the number of messages in these ranges.
         repaired: what was damaged and rebuilt from the log.
         notes: other findings.
+        unmarked: the log offsets of replayed messages that were committed in a transaction, and
+            behind which the mark of its end does not stand. A power cut may have taken the mark.
     """
 
     clean: bool = True
@@ -372,6 +374,7 @@ class RecoveryReport(Struct, frozen=True):
     lost: int = 0
     repaired: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    unmarked: tuple[int, ...] = ()
 
     def problems(self) -> list[str]:
         """Return what was damaged or lost: what, where, how many messages, and what to do.

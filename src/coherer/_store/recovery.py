@@ -23,6 +23,7 @@ of the log file that Java's rule finds by store times (docs/protocol/rocketmq.md
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from coherer._record.layout import (
+    COMMITTED,
     FIXED_BYTES,
     HEAD,
     MAGIC,
@@ -39,7 +41,7 @@ from coherer._record.layout import (
     store_ms_of,
 )
 from coherer._record.properties import TAGS, TIMER_OUT_MS, decode, index_keys, tag_code
-from coherer._record.system_topics import TIMER_TOPIC
+from coherer._record.system_topics import OP_HALF_TOPIC, TIMER_TOPIC
 from coherer._store import inventory as inventories
 from coherer._store.checkpoint import Checkpoint
 from coherer._store.commit_log import CommitLog, Scanner
@@ -67,6 +69,8 @@ RECORD_BYTES_MIN = 92
 _WINDOW_ENTRIES = 4096
 _RECORDS_PER_PUBLISH = 10_000
 _TIMER_TOPIC = TIMER_TOPIC.encode()
+_OP_TOPIC = OP_HALF_TOPIC.encode()
+_UNMARKED_MAX = 100_000
 _INDEXED_NAMES = (b"TAGS\x01", b"KEYS\x01", b"UNIQ_KEY\x01")
 
 
@@ -86,6 +90,7 @@ class Replayer:
         replayed: the number of replayed records.
         orphans: the number of records of deleted topics.
         blanks: the number of blank entries that were added.
+        unmarked: see `RecoveryReport`; the newest ones.
     """
 
     def __init__(
@@ -112,6 +117,22 @@ class Replayer:
         self.replayed = 0
         self.orphans = 0
         self.blanks = 0
+        self.unmarked: deque[int] = deque(maxlen=_UNMARKED_MAX)
+        self._committed = (0, 0)  # a committed message without its mark so far, and its end
+
+    def finish(self) -> None:
+        """Note what the last record means, after all records have been replayed."""
+        if self._committed[1]:
+            self.unmarked.append(self._committed[0])
+
+    def _note_end(self, record: RecordSummary) -> None:
+        """Note committed messages whose transactions have no mark, which is the next record."""
+        begin, end = self._committed
+        if end and not (record.physical_offset == end and record.topic == _OP_TOPIC):
+            self.unmarked.append(begin)
+        begin = record.physical_offset
+        is_commit = record.sys_flag & ROLLED_BACK == COMMITTED
+        self._committed = (begin, begin + record.size) if is_commit else (0, 0)
 
     def check(self, record: RecordSummary) -> str:
         """Compare a record with its queue entry; return what is wrong, or ""."""
@@ -160,6 +181,8 @@ class Replayer:
             queue.new_entries.append(ENTRY.pack(offset, record.size, entry_code(queue, record)))
         if kind != ROLLED_BACK:
             self._add_keys(queue, keys, record)
+        if kind == COMMITTED or self._committed[1]:
+            self._note_end(record)
         self.replayed += 1
         return ""
 
@@ -420,6 +443,7 @@ class Recovery:
             lost=replayer.blanks + sum(map(self._count_lost, damage)),
             repaired=tuple(self._repaired),
             notes=_orphan_note(replayer.orphans),
+            unmarked=tuple(replayer.unmarked),
         )
         return report, last_ms
 
@@ -448,6 +472,7 @@ class Recovery:
             if replayer.replayed % _RECORDS_PER_PUBLISH == 0:
                 replayer.publish()
         replayer.publish()
+        replayer.finish()
         self._rebuild(replayer, replay_from)
         return suspects, last_ms
 

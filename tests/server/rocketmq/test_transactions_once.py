@@ -120,6 +120,36 @@ async def test_after_a_kill_a_transaction_ends_once(node: Node) -> None:
     await again.close()
 
 
+@pytest.mark.parametrize("torn", [0, 2], ids=["in the middle", "at the end"])
+async def test_a_mark_that_a_power_cut_took_alone_is_stored_again(node: Node, torn: int) -> None:
+    """The committed message is in the log, so a second commit stores nothing."""
+    prepared = [node.prepare(str(number)) for number in range(4)]
+    for one in prepared[:3]:
+        assert (await node.end(one, COMMIT)).code == 0
+    place = node.store.place_of(OP_HALF_TOPIC, 0, torn)
+    assert place is not None
+    size = len(node.store.record_at(place) or b"")
+    image = node.store.directory.with_name("cut")
+    shutil.copytree(node.store.directory, image)
+    with (image / "commitlog" / f"{0:020}").open("r+b") as log:
+        log.seek(place)
+        log.write(bytes(size))
+    again = await Node(image, ManualClock(node.clock.wall_ms()), SMALL).start()
+    asked = [again.caller.begin(END, again.fields(one, COMMIT)) for one in prepared]
+    await again.beat()
+    assert [(await one).code for one in asked] == [0] * 4
+    assert sorted(again.bodies("t", 2)) == [b"0", b"1", b"2", b"3"]
+    damaged = torn == 0  # the place of the first mark stays empty
+    assert again.store.queue_range(OP_HALF_TOPIC, 0)[1] == 4 + damaged
+    later = await killed(again, "later")
+    asked = [later.caller.begin(END, later.fields(one, COMMIT)) for one in prepared]
+    await later.beat()
+    assert [(await one).code for one in asked] == [0] * 4
+    assert len(later.bodies("t", 2)) == 4
+    await later.close()
+    await again.close()
+
+
 async def test_a_request_waits_until_the_marks_are_read(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

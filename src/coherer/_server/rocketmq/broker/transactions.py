@@ -15,6 +15,9 @@ Invariants:
   come, and also after a restart: a request waits until all marks are known that could end the same
   transaction. A request that repeats the first one is answered with success and stores nothing; one
   that contradicts it is refused. (Java's brokers carry out every request.)
+* A power cut can tear that one write apart. If the mark is lost and the message is not, the mark is
+  stored again, before any request is handled (`_mark_again`). If only the message is lost, the mark
+  does not count (`_op_of`).
 * Retention keeps the file of the first half message that has not ended
   (`coherer._store.retention`). Half messages in files that are to be deleted soon are copied.
 
@@ -27,6 +30,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, TypeAlias
@@ -124,6 +128,7 @@ class TransactionService:
         self._carried_to = 0  # no half message waits before this log offset
         self._copies_from, self._copies_to = 0, core.store.queue_range(HALF_TOPIC, 0)[1]
         self._ending: dict[int, list[_Asked]] = {}  # by transaction: those behind the first one
+        self._unmarked = deque(core.store.recovery.unmarked)
         self._waiting: list[_Asked] = []  # for marks that have not been read
         core.on_idle_check(self._in_use)
         core.store.holds.add("messages of open transactions", self._needed)
@@ -294,9 +299,7 @@ class TransactionService:
             if topic is not None:
                 is_commit = end.state == COMMITTED
                 self._core.counters.ended(topic, record.born_ms, is_commit=is_commit)
-            op_offset = outcome[-1].queue_offset
-            self._ledger.skip_ops(op_offset)  # only damaged ones are between
-            self._ledger.mark(Op(op_offset, newest, name, is_rollback))
+            self._marked(Op(outcome[-1].queue_offset, newest, name, is_rollback))
             channel.respond(request, ResponseCode.SUCCESS, _ROLLED_BACK if is_rollback else None)
 
         self._core.appender.submit(drafts, done, origin=Origin.TRANSACTIONS, own=[mark])
@@ -314,6 +317,9 @@ class TransactionService:
         if not self._read_marks() or not self._read_copies():
             asyncio.get_running_loop().call_soon(self.tick)
             return
+        if not self._mark_again():
+            asyncio.get_running_loop().call_soon(self.tick)
+            return
         if ledger.advance():
             self._note()
         if self._carry():
@@ -329,6 +335,8 @@ class TransactionService:
     def _knows_end_of(self, record: Record) -> bool:
         """Whether the mark of a half message's transaction is known if there is one."""
         store, ledger = self._core.store, self._ledger
+        if self._unmarked:
+            return False
         if ledger.read_from <= store.queue_range(OP_HALF_TOPIC, 0)[0]:
             return True
         if name_of(record) != record.queue_offset:
@@ -357,6 +365,47 @@ class TransactionService:
         waiting, self._waiting = self._waiting, []
         self._again(waiting)
         return ledger.read_from <= first
+
+    def _mark_again(self) -> bool:
+        """Store marks that a power cut has taken; returns whether all of them are begun."""
+        for _ in range(min(len(self._unmarked), MARKS_AT_ONCE)):
+            place = self._unmarked.popleft()
+            half = self._half_of_committed(place)
+            if half is None or half.queue_offset in self._ending or name_of(half) in self._ending:
+                continue
+            if not self._ledger.has_ended(name_of(half)):
+                self._store_mark(half, place)
+        return not self._unmarked
+
+    def _half_of_committed(self, place: int) -> Record | None:
+        """The half message of a committed message; None if the log does not have it."""
+        found = self._core.store.record_at(place)
+        if found is None:
+            return None
+        record = decode(found, check_crc=False)
+        half = self._record_at(record.prepared_offset, HALF_TOPIC)
+        is_same = half is not None and half.body == record.body and half.born_ms == record.born_ms
+        return half if is_same else None
+
+    def _store_mark(self, half: Record, place: int) -> None:
+        name = name_of(half)
+        newest = max(half.queue_offset, self._ledger.newest(name))
+        self._need_topic(OP_HALF_TOPIC)
+        self._ending[name] = []
+
+        def done(outcome: Sequence[AppendResult] | CohererError, _: int) -> None:
+            if isinstance(outcome, CohererError):
+                self._unmarked.append(place)
+            else:
+                self._marked(Op(outcome[-1].queue_offset, newest, name, is_rollback=False))
+            self._again(self._ending.pop(name))
+
+        mark = done_mark(newest, self._core.store.store_host, self._core.wall_ms(), name=name)
+        self._core.appender.submit([], done, origin=Origin.TRANSACTIONS, own=[mark])
+
+    def _marked(self, op: Op) -> None:
+        self._ledger.skip_ops(op.offset)  # only damaged ones are between
+        self._ledger.mark(op)
 
     def _read_copies(self) -> bool:
         """Read half messages of previous processes; returns whether all copies are known."""
