@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,6 +50,21 @@ def test_stretches_end_at_the_gap(store: Any) -> None:
     limits = {"max_bytes": 1 << 20, "max_count": 9999}
     assert store.read_stretches("t", 0, 0, **limits).next_offset == 10
     assert store.read_stretches("t", 0, 10, **limits) is None
+
+
+def test_a_replica_has_the_gap_of_its_master(store: Any, harness: Any, tmp_path: Path) -> None:
+    """Also after a crash that loses the entries of its queues."""
+    replica = harness.open(tmp_path / "replica", replica=True)
+    replica.append_raw(0, bytes(store.read_raw(0, store.end_offset)))
+    killed = tmp_path / "killed"
+    shutil.copytree(replica.directory, killed)
+    for copy in (replica, harness.open(killed, replica=True)):
+        assert copy.recovery.damage == ()
+        assert copy.queue_range("t", 0) == store.queue_range("t", 0)
+        found = copy.read("t", 0, 10, max_bytes=1 << 20, max_count=32)
+        assert found.offsets == store.read("t", 0, 10, max_bytes=1 << 20, max_count=32).offsets
+        assert found.gaps(10) == [range(10, found.offsets[0])]
+        assert not found.damaged
 
 
 def test_times_and_places(store: Any, harness: Any) -> None:

@@ -71,6 +71,7 @@ _RECORDS_PER_PUBLISH = 10_000
 _TIMER_TOPIC = TIMER_TOPIC.encode()
 _OP_TOPIC = OP_HALF_TOPIC.encode()
 _UNMARKED_MAX = 100_000
+_REPLICA_GAP_MAX = 1_000_000
 _INDEXED_NAMES = (b"TAGS\x01", b"KEYS\x01", b"UNIQ_KEY\x01")
 
 
@@ -84,6 +85,8 @@ class Replayer:
         gaps: the gaps in queue offsets that power cuts made.
         rebuild: whether all queues are missing. A queue that does not begin at 0 has then lost its
             first entries.
+        replica: whether the log is a copy of a master's. It is whole, so a gap in queue offsets is
+            the master's.
 
     Attributes:
         lost_bytes: the size of the damage found; it limits the gaps in queue offsets.
@@ -101,8 +104,10 @@ class Replayer:
         gaps: Sequence[Gap] = (),
         *,
         rebuild: bool = False,
+        replica: bool = False,
     ) -> None:
         self._gaps = gaps
+        self._replica = replica
         self._rebuild = rebuild
         self._find_queue = queues.get
         self._all = queues.queues
@@ -246,6 +251,9 @@ class Replayer:
             else:
                 queue.new_entries.extend([GAP_ENTRY] * gap)
             return ""
+        if self._replica and 0 < gap <= _REPLICA_GAP_MAX:
+            queue.new_entries.extend([GAP_ENTRY] * gap)
+            return ""
         if 0 < gap <= lost:
             queue.new_entries.extend([BLANK_ENTRY] * gap)
             self.blanks += gap
@@ -350,7 +358,7 @@ def recover(
     reindex = index is not None and known is not None and not index.matches(known.index)
     if reindex and index is not None and known is not None:
         index.reset(known.index)
-    replayer = Replayer(queues, index, now_ms, gaps, rebuild=rebuild)
+    replayer = Replayer(queues, index, now_ms, gaps, rebuild=rebuild, replica=options.replica)
     recovery = Recovery(log, queues.queues, checkpoint, clean=clean, replica=options.replica)
     damaged = {} if rebuild else comparison.damaged_queues(queues)
     report, last_ms = recovery.run(replayer, options.verify_bytes, damaged, reindex=reindex)

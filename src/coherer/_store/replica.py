@@ -4,7 +4,8 @@ Bytes of the master's log that follow the end of the replica are verified, writt
 queues and index. Files begin and end where the master's do, so both stores need the same file size.
 A new replica may start at any file; its queues then begin with blanks.
 
-If the master's queue offsets have a gap (it lost messages), the replica's queues have blanks there.
+If the master's queue offsets have a gap (it lost messages), the replica's queues have it, too
+(`offset_reserve`).
 Records that are older than the replica's queues are only in the log.
 """
 
@@ -18,10 +19,8 @@ from coherer._store.commit_log import CommitLog
 from coherer._store.consume_queue import ConsumeQueue, QueueDirectory
 from coherer._store.index import KeyIndex
 from coherer._store.model import AppendResult, Draft
-from coherer._store.recovery import RECORD_BYTES_MIN, Replayer, tag_and_keys
+from coherer._store.recovery import Replayer, tag_and_keys
 from coherer.errors import DamagedStoreError, StoreError, UsageError
-
-_GAP_ENTRIES = 1_000_000
 
 
 def whole_bytes(data: bytes | bytearray | memoryview) -> int:
@@ -78,8 +77,7 @@ class Replica:
     ) -> None:
         self._log = log
         self._queues = queues
-        self._replayer = Replayer(queues, index, now_ms)
-        self._replayer.lost_bytes = _GAP_ENTRIES * RECORD_BYTES_MIN
+        self._replayer = Replayer(queues, index, now_ms, replica=True)
 
     def append(self, offset: int, data: bytes) -> Replicated:
         """Write whole records and blanks after the end of the log; they are not visible yet.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -168,6 +170,57 @@ async def test_a_slave_reconnects_and_continues(harness: Harness) -> None:
     assert slave.link is not first
 
 
+async def other_master(harness: Harness, tmp_path: Path, *bodies: str) -> Harness:
+    """A master that had "a", "b" and "c" too, lost the last two, and stored others."""
+    source = harness.side.store
+    shutil.copytree(source.directory, tmp_path / "other" / "master")
+    log = tmp_path / "other" / "master" / "commitlog" / f"{0:020}"
+    place = source.place_of("t", 0, 1)
+    assert place is not None
+    with log.open("r+b") as file:
+        file.seek(place)
+        file.write(bytes(source.end_offset - place))
+    harness.clock.advance(1)
+    made = await Harness(tmp_path / "other", harness.clock).start()
+    assert made.side.bodies() == ["a"]
+    if bodies:
+        await made.side.send(*bodies)
+    return made
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 300])
+async def test_a_slave_notices_that_its_master_has_lost_what_it_had_copied(
+    harness: Harness,
+    tmp_path: Path,
+    clock: ManualClock,
+    caplog: pytest.LogCaptureFixture,
+    count: int,
+) -> None:
+    """Also when the master has written past the end of the slave."""
+    side, slave = harness.slave()
+    await harness.side.send("a")
+    await harness.side.send("b", "c")
+    await until(lambda: side.bodies() == ["a", "b", "c"])
+    other = await other_master(harness, tmp_path, *["x"] * count)
+    slave.found(f"127.0.0.1:{other.listener.port}")
+
+    def noticed() -> bool:
+        clock.advance(1_000)  # so that the master sends a heartbeat
+        other.master.tick()
+        return "other bytes" in caplog.text or "they do not match" in caplog.text
+
+    with caplog.at_level(logging.INFO, "coherer"):
+        await until(noticed)
+    assert other.master.replicated <= other.side.store.end_offset
+    assert side.bodies() == ["a", "b", "c"]
+    if count == 300:
+        place = harness.side.store.place_of("t", 0, 1)
+        assert "other bytes than this slave's at offset" in caplog.text
+        assert other.master.replicated <= place
+    await slave.close()
+    await other.close()
+
+
 async def test_a_slave_wakes_waiting_consumers(harness: Harness) -> None:
     side, _ = harness.slave()
     woken: list[tuple[str, int, int]] = []
@@ -210,6 +263,8 @@ async def test_a_record_in_two_halves_waits_for_the_second(
     async with asyncio.timeout(10):
         await peer.lost.wait()
     again = await peers.get()
+    assert REPORT.unpack(await again.hears(8)) == (1,)  # first it compares
+    again.connection.write(HEAD.pack(1, end - 1) + data[1:])
     assert REPORT.unpack(await again.hears(8)) == (end,)
     await slave.close()
     await listener.close()

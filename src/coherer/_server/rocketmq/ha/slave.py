@@ -3,6 +3,10 @@
 See docs/protocol/rocketmq.md, section 6.12.
 
 * The slave asks for the log from its own end on; an empty log starts where the master decides.
+* First it asks for the last bytes before its end, and compares them with its own. They differ if
+  the master has lost messages that the slave had copied (a power cut with async flush), and has
+  stored others since. Then the slave copies nothing, and says so. Up to there it reports no more
+  than what it has compared, so the master does not take the rest for replicated.
 * Pieces must follow each other without a gap; otherwise the slave disconnects and reconnects after
   five seconds.
 * The slave reports the end of its log whenever it has grown, and every 5 s. With sync flush it
@@ -20,6 +24,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from itertools import takewhile
+from operator import eq
 from typing import Final
 
 from coherer import _net as net
@@ -32,6 +38,7 @@ from coherer._server.core.core import Core
 from coherer._server.rocketmq.ha.frames import HELLO, REPORT, Piece, Pieces
 from coherer._server.rocketmq.ha.signing import ANSWER_MS, answer
 from coherer._server.rocketmq.remoting_client import RemotingClient, host_and_port
+from coherer._store import Store
 from coherer._store.replica import whole_bytes
 from coherer._wire.rocketmq import fastjson
 from coherer._wire.rocketmq.codes import RequestCode, refused
@@ -43,6 +50,9 @@ REPORT_MS: Final = 5_000
 SILENCE_MS: Final = 20_000
 RETRY_S: Final = 5.0
 _RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
+COMPARED_BYTES: Final = 64 * 1024
+"""How much of its log a slave compares with its master's when it connects. The first difference may
+be further back: the records behind it differ, too, at least in their store times."""
 
 
 class HaSlave:
@@ -151,6 +161,7 @@ class MasterLink:
         self._core = core
         self._pieces = Pieces()
         self._begin = core.store.written_offset  # of what waits in memory
+        self._compared, self._compare_to = _to_compare(core.store), self._begin
         self._waiting = bytearray()
         self.read_ms = core.now_ms()
         self._written_ms = 0
@@ -207,6 +218,8 @@ class MasterLink:
             self.connection.write(answer(self._account, number))
 
     def _take(self, piece: Piece) -> None:
+        if self._compared < self._compare_to:
+            piece = self._compare(piece)
         expected = self._begin + len(self._waiting)
         if expected == 0 and piece.data:
             self._begin = expected = piece.offset
@@ -215,6 +228,32 @@ class MasterLink:
         self._waiting += piece.data
         if len(self._waiting) > _RECORD_BYTES_MAX:
             self._store()
+
+    def _compare(self, piece: Piece) -> Piece:
+        """Compare a piece with this log; return what follows it."""
+        if piece.offset != self._compared:
+            raise ProtocolError(
+                f"The master sent offset {piece.offset} instead of {self._compared}."
+            )
+        size = min(len(piece.data), self._compare_to - self._compared)
+        theirs, own = piece.data[:size], self._core.store.read_raw(self._compared, size)
+        if theirs != own:
+            same = sum(1 for _ in takewhile(bool, map(eq, theirs, own)))
+            at = self._compared + same
+            _log.error(
+                "The master's log has other bytes than this slave's at offset %d: the master has "
+                "lost messages that this slave has, perhaps in a power cut. Compare the two, and "
+                "give the slave a new directory.",
+                at,
+                about=self.connection.peer_host,
+            )
+            raise ProtocolError(f"The logs of master and slave differ at offset {at}.")
+        self._compared += size
+        if self._compared == self._compare_to:
+            self._report()
+        elif not size:  # the master has no more: it shall see that this log is longer
+            self._report(self._compare_to)
+        return Piece(self._begin, piece.data[size:])
 
     def _store(self) -> None:
         size = whole_bytes(self._waiting)
@@ -226,11 +265,25 @@ class MasterLink:
         if len(self._waiting) > _RECORD_BYTES_MAX:
             raise ProtocolError("The master sent a record that is too large.")
 
-    def _report(self) -> None:
+    def _report(self, offset: int | None = None) -> None:
         if self.connection.closed:
             return
         self._written_ms = self._core.now_ms()
-        self.connection.write(REPORT.pack(self._core.store.end_offset))
+        if offset is None:
+            is_compared = self._compared == self._compare_to
+            offset = self._core.store.end_offset if is_compared else self._compared
+        self.connection.write(REPORT.pack(offset))
+
+
+def _to_compare(store: Store) -> int:
+    """Where the bytes begin that a slave compares with its master's.
+
+    They are in one file, which the master has as long as it has the end of it. Offset 0 would ask
+    for the master's last file.
+    """
+    end = store.written_offset
+    file = end - 1 - (end - 1) % store.segment_bytes
+    return min(end, max(end - COMPARED_BYTES, file, store.min_offset, 1))
 
 
 PERIOD_S: Final = 10.0
