@@ -136,6 +136,7 @@ class Store:
         self._replica: Replica | None = None
         self._inventory: Inventory | None = None
         self._known_topics: Container[str] | None = None
+        self._reached: list[ConsumeQueue] = []
         self._lock_handle, self._closed, self._last_ms = -1, False, 0
         self._check_size_at = 0  # the end of the log at which its size limit is checked next
         self._flush_timer = IntervalTimer(options.flush_interval_ms, 0)
@@ -255,7 +256,7 @@ class Store:
             return
         begin = 0 if queue is None else queue.next
         if offset - begin <= sum([gap.entries for gap in gaps]):
-            self._queue_to_write(topic, queue_id)
+            self._reached.append(self._queue_to_write(topic, queue_id))
 
     def know_topics(self, topics: Container[str]) -> None:
         """Name the topics that exist at open; the queues of new topics begin at offset 0.
@@ -703,6 +704,7 @@ class Store:
         self._checkpointer.end_reserve()
         try:
             try:
+                self._drop_last_gaps()
                 self._checkpointer.flush()
             except StoreFullError as error:
                 self.close_error = error.text
@@ -719,6 +721,17 @@ class Store:
             if self._index is not None:
                 self._index.close()
             self._files.unlock(self.directory / "lock", self._lock_handle)
+
+    def _drop_last_gaps(self) -> None:
+        """Remove gaps without a message behind them; the checkpoint still knows them.
+
+        Java's broker takes them for messages up to 2 GiB of the log, and adds none before that.
+        """
+        for queue in self._reached:
+            end = queue.before_gap(queue.next)
+            if end < queue.next:
+                with translate_os_errors("write the consume queues"):
+                    queue.truncate(end)
 
     def _save_inventory(self) -> None:
         known, index = self._inventory, self._index
