@@ -1,9 +1,22 @@
 from __future__ import annotations
 
+import asyncio
+import logging
+import socket
+from collections.abc import Iterator
+
 import pytest
 
+from coherer import tubemq
 from coherer._client.tubemq import cluster
-from coherer._client.tubemq.cluster import ClientOptions, Cluster, Masters, retry
+from coherer._client.tubemq.cluster import (
+    TIMEOUT_MS_MAX,
+    ClientOptions,
+    Cluster,
+    Masters,
+    retry,
+)
+from coherer._client.tubemq.publisher import Publisher
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer.errors import (
@@ -13,6 +26,7 @@ from coherer.errors import (
     RequestTimeoutError,
     UnavailableError,
 )
+from tests.waiting import until
 
 CLOSE = pb.CloseRequestP2M(clientId="p")
 
@@ -117,3 +131,47 @@ async def test_an_end_to_persistence(error: Exception, timeout_ms: int, tries: i
         await retry(attempt, timeout_ms=timeout_ms, final={400})
     assert len(attempts) >= tries
     assert len(attempts) <= tries + 1
+
+
+@pytest.fixture
+def closed_ports() -> Iterator[tuple[tuple[str, int], ...]]:
+    """Addresses on which nobody listens."""
+    with socket.socket() as one, socket.socket() as other:
+        for each in (one, other):
+            each.bind(("127.0.0.1", 0))  # bound, but it does not listen
+        yield one.getsockname(), other.getsockname()
+
+
+@pytest.mark.parametrize("what", ["producer", "consumer", "partitions"])
+async def test_nobody_waits_for_masters_whose_ports_are_closed(
+    closed_ports: tuple[tuple[str, int], ...], what: str
+) -> None:
+    masters = ",".join(f"{host}:{port}" for host, port in closed_ports)
+    async with tubemq.connect(f"tubemq://{masters}", timeout_ms=TIMEOUT_MS_MAX) as client:
+        with pytest.raises(ConnectError, match="is that its port"):
+            if what == "producer":
+                await client.producer().start()
+            elif what == "consumer":
+                await client.consumer("g", "demo").start()
+            else:
+                await client.partitions("demo")
+
+
+async def test_a_master_that_was_there_is_waited_for(
+    fake, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger=cluster.__name__)
+    port = fake.master.port
+    way = Cluster(ClientOptions(addresses=(("127.0.0.1", port),)))
+    publisher = Publisher(way)
+    await publisher.start(heartbeats=False)
+    gone = asyncio.Event()
+    way.pool.find("127.0.0.1", port).when_closed(gone.set)
+    await fake.master.close(timeout_ms=0)
+    await gone.wait()
+    again = asyncio.ensure_future(publisher.start(heartbeats=False))
+    await until(lambda: "Connection refused" in caplog.text)
+    assert not again.done()
+    fake.master = await fake.listen(port)
+    await again
+    await way.pool.close()

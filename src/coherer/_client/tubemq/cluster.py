@@ -176,9 +176,15 @@ class Masters:
         addresses: host and port of each.
         pool: provides the connections.
         timeout_ms: of each attempt.
+
+    Attributes:
+        closed: whether all ports refused the last connections, and none was ever open: nothing
+            listens there. A master that was reached once may just restart.
     """
 
     def __init__(self, addresses: Sequence[tuple[str, int]], pool: Pool, timeout_ms: int) -> None:
+        self.closed = False
+        self._reached = False
         self.addresses = sorted(addresses, key=lambda address: f"{address[0]}:{address[1]}")
         self._pool = pool
         self._timeout_ms = timeout_ms
@@ -216,16 +222,20 @@ class Masters:
 
     async def _try_each(self, use: Callable[[TubeConnection], Awaitable[T]]) -> T:
         error: CohererError | None = None
+        refusals = 0
         for _ in self.addresses:
             tried = self._current
             link: TubeConnection | None = None
             try:
                 link = await self._pool.get(*self.addresses[tried])
+                self._reached = True
+                self.closed = False
                 return await use(link)
             except UsageError:
                 raise
             except CohererError as failure:
                 error = failure
+                refusals += isinstance(failure.__cause__, ConnectionRefusedError)
                 _log.info(
                     "Master %s:%d: %s", *self.addresses[tried], failure, about=self.addresses[tried]
                 )
@@ -234,6 +244,7 @@ class Masters:
                 if self._current == tried:  # otherwise another call has moved on already
                     self._current = (tried + 1) % len(self.addresses)
         assert error is not None  # noqa: S101 - there is at least one address
+        self.closed = refusals == len(self.addresses) and not self._reached
         raise error
 
 
@@ -280,7 +291,11 @@ because the server is just ending."""
 
 
 async def retry(
-    attempt: Callable[[], Awaitable[T]], *, timeout_ms: int, final: Collection[int]
+    attempt: Callable[[], Awaitable[T]],
+    *,
+    timeout_ms: int,
+    final: Collection[int],
+    masters: Masters | None = None,
 ) -> T:
     """Call a function until it succeeds, the time is up, or the failure is permanent.
 
@@ -288,6 +303,7 @@ async def retry(
         attempt: the coroutine function.
         timeout_ms: no further attempt begins after this time.
         final: codes of permanent refusals.
+        masters: whose closed ports are a permanent failure.
 
     Raises:
         CohererError: the error of the last attempt.
@@ -305,7 +321,8 @@ async def retry(
             handshakes = handshakes + 1 if tls_failed(error) else 0
             hopeless = handshakes >= HANDSHAKES_MAX or certificate_refused(error)
             wrong = isinstance(error, AuthorizationError | WrongProtocolError)
-            permanent = error.code in final or wrong or hopeless
+            closed = masters is not None and masters.closed
+            permanent = error.code in final or wrong or hopeless or closed
             if permanent or loop.time() + pause > deadline:
                 raise
             if pause >= LOG_WAIT_S and not logged:

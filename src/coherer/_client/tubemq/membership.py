@@ -290,7 +290,7 @@ class Membership:
         final = FINAL_CODES
         if not all(map(is_tubemq_topic, self._subscription.topics)):  # never created
             final |= {ResultCode.TOPIC_NOT_DEPLOYED}
-        await retry(self._join, timeout_ms=timeout_ms, final=final)
+        await retry(self._join, timeout_ms=timeout_ms, final=final, masters=self._cluster.masters)
 
     def begin(self) -> None:
         """Begin to send heartbeats; instructions may arrive from now on."""

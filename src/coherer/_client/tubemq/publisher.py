@@ -95,7 +95,12 @@ class Publisher:
         """
         timeout_ms = self._cluster.options.timeout_ms
         async with self._lock:
-            await retry(self._register, timeout_ms=timeout_ms, final=FINAL_CODES)
+            await retry(
+                self._register,
+                timeout_ms=timeout_ms,
+                final=FINAL_CODES,
+                masters=self._cluster.masters,
+            )
         if heartbeats:
             self._heartbeat_task = asyncio.create_task(
                 self._send_heartbeats(), name="producer heartbeats"

@@ -293,7 +293,8 @@ class TopicCatalog:
 
     async def _retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
         timeout_ms = self._cluster.options.timeout_ms
-        return await retry(attempt, timeout_ms=timeout_ms, final=_FINAL)
+        masters = self._cluster.masters
+        return await retry(attempt, timeout_ms=timeout_ms, final=_FINAL, masters=masters)
 
     async def _recent_partitions(self, topic: str) -> list[Partition]:
         """The readable partitions; the list is at most `LOOKUP_CACHE_MS` old."""
