@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -92,9 +92,17 @@ async def test_no_wrong_argument_ends_in_a_raw_error(tmp_path, protocol: str) ->
         ):
             receipt = await producer.send(Message("demo", b"x"))
             assert receipt.topic == "demo"
+            [first, *_] = await client.partitions("demo")
+            reader: Any = client.reader(first, 0)  # type: ignore[attr-defined] # both have one
+            things = [client, client.admin(), producer, consumer, reader]
+            if protocol == "rocketmq":
+                things.append(client.pull_consumer("pullers", "demo"))  # type: ignore[attr-defined]
             raw: list[str] = []
-            for thing in (client, client.admin(), producer, consumer):
-                raw += await try_all(thing)
+            async with AsyncExitStack() as stack:
+                for thing in things[4:]:
+                    await stack.enter_async_context(thing)
+                for thing in things:
+                    raw += await try_all(thing)
             assert not raw, "\n".join(raw)
 
 
@@ -135,6 +143,7 @@ async def test_no_wrong_option_ends_in_a_raw_error(kind: str) -> None:
             "Kafka's auto_offset_reset is called start here",
         ),
         (lambda c, p: p.send("demo", b"x"), 'Write Message("topic", b"body")'),
+        (lambda c, p: p.submit("demo", b"x"), 'Write Message("topic", b"body")'),
         (lambda c, p: p.send(Message("demo", b"x"), when=5), "Unknown argument of `send` 'when'"),
         (lambda c, p: p.publish(["demo"]), "`topics` is text, not"),
     ],

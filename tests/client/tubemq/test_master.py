@@ -148,13 +148,13 @@ async def test_nobody_waits_for_masters_whose_ports_are_closed(
 ) -> None:
     masters = ",".join(f"{host}:{port}" for host, port in closed_ports)
     async with tubemq.connect(f"tubemq://{masters}", timeout_ms=TIMEOUT_MS_MAX) as client:
+        first_calls = {
+            "producer": client.producer().start,
+            "consumer": client.consumer("g", "demo").start,
+            "partitions": lambda: client.partitions("demo"),
+        }
         with pytest.raises(ConnectError, match="is that its port"):
-            if what == "producer":
-                await client.producer().start()
-            elif what == "consumer":
-                await client.consumer("g", "demo").start()
-            else:
-                await client.partitions("demo")
+            await first_calls[what]()
 
 
 async def test_a_master_that_was_there_is_waited_for(

@@ -27,10 +27,10 @@ import msgspec
 
 from coherer.errors import UsageError
 
-UNCHECKED: Final = frozenset({"submit", "check", "ack", "ready", "flush"})
+UNCHECKED: Final = frozenset({"check", "ack", "ready", "flush"})
 """Methods that are called for each message, or have no arguments of interest."""
 
-CHECKED_LATE: Final = frozenset({"send", "send_oneway"})
+CHECKED_LATE: Final = frozenset({"send", "send_oneway", "submit"})
 """Methods whose arguments are checked after a call has failed."""
 
 ELEMENTS_CHECKED: Final = 1_000
@@ -305,15 +305,17 @@ def _wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
         return await function(self, *args, **kwargs)
 
     @functools.wraps(function)
-    def call_first(self: object, *args: object, **kwargs: object) -> object:
+    def call_first(self: object, message: object, *args: object, **kwargs: object) -> object:
         try:
-            return function(self, *args, **kwargs)
+            # Passing empty ones on would double the cost.
+            more = args or kwargs
+            return function(self, message, *args, **kwargs) if more else function(self, message)
         except TypeError:
-            check(args, kwargs)
+            check((message, *args), kwargs)
             raise
 
     # Frameworks ask whether a method is a coroutine function.
-    wrapper = call_async if inspect.iscoroutinefunction(function) else call
+    wrapper: Callable[..., Any] = call_async if inspect.iscoroutinefunction(function) else call
     if function.__name__ in CHECKED_LATE:
         wrapper = call_first
     vars(wrapper)["__checked__"] = True
