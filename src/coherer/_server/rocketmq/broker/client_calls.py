@@ -19,6 +19,7 @@ from coherer._rules.common.origins import topic_of
 from coherer._rules.rocketmq.acl import PUB, SUB
 from coherer._rules.rocketmq.clients import ClientInfo
 from coherer._rules.rocketmq.transactions import Question
+from coherer._server.core.moved_groups import log_moved
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.remoting import Channel, Refusal
 from coherer._wire.rocketmq import bodies
@@ -154,7 +155,14 @@ class ClientCalls:
         for member in members:
             _check_version(member)
             member.channel.notify(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body)
+        before = {queue.id: self._committed(header.group, queue) for queue in table.offset_table}
+        after = {queue.id: offset for queue, offset in table.offset_table.items()}
+        log_moved(header.group, header.topic, before, after)
         return Command(ResponseCode.SUCCESS, remark=NOT_SET, body=table.encode())
+
+    def _committed(self, group: str, queue: Queue) -> int | None:
+        position = self._state.offsets.find(group, queue.topic, queue.id)
+        return None if position is None else position.offset
 
     def _offsets_to_set(self, header: ResetOffsetHeader) -> bodies.Offsets:
         state = self._state

@@ -6,6 +6,9 @@ Codes 14, 15, 29, 30, 31, 32 and 43 (docs/protocol/rocketmq.md, section 2.7), 12
 
 from __future__ import annotations
 
+import logging
+
+from coherer._common.logs import Log
 from coherer._record.layout import decode, store_ms_of
 from coherer._rules.common.origins import topic_of
 from coherer._rules.rocketmq.acl import SUB
@@ -27,6 +30,8 @@ from coherer._wire.rocketmq.headers import (
     negative_count,
     parse,
 )
+
+_log = Log(logging.getLogger(__name__))
 
 _NEW_GROUP = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 _NEW_GROUP_EXACT = "Not found, do not set to zero, maybe this group boot first"
@@ -65,12 +70,20 @@ class OffsetHandler:
             return _offset(0)
         raise Refusal(ResponseCode.QUERY_NOT_FOUND, _NEW_GROUP)
 
-    def update(self, _: Channel, request: Command) -> Command:
+    def update(self, channel: Channel, request: Command) -> Command:
         """UPDATE_CONSUMER_OFFSET (15): commit an offset, without any check, as in Java."""
         header = parse(UpdateOffsetHeader, request.fields)
-        self._state.commit(
-            header.consumer_group, header.topic, header.queue_id, header.commit_offset
-        )
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        before = self._state.offsets.find(group, topic, queue_id)
+        old = -1 if before is None else before.offset
+        self._state.commit(group, topic, queue_id, header.commit_offset)
+        if old != header.commit_offset and self._state.consumers.get(group) is None:
+            # No consumer commits; folded in case a client without heartbeats does.
+            _log.info(
+                "Group %s, which has no members, was moved in topic %s, queue %d, from %d to %d",
+                group, topic, queue_id, old, header.commit_offset,
+                about=(group, topic, queue_id), group=group, topic=topic, peer=channel.peer,
+            )  # fmt: skip
         return Command(ResponseCode.SUCCESS)
 
     def search(self, _: Channel, request: Command) -> Command:

@@ -21,6 +21,7 @@ from coherer import limits
 from coherer._record.layout import store_ms_of
 from coherer._rules.common.offsets import Position
 from coherer._rules.common.topics import STORE_STRIDE, Topic
+from coherer._server.core.moved_groups import log_moved
 from coherer._server.http.params import Answer, Json, ParamError, Params, found, refused
 from coherer._server.http.service import AdminApp, Guard, Method
 from coherer._server.tubemq.admin_stats import (
@@ -276,9 +277,14 @@ class BrokerAdmin:
     def _move(self, groups: Iterable[str], offsets: Mapping[tuple[str, int], int]) -> None:
         for group in groups:
             self._state.core.name_group(group)
+            moves: dict[str, tuple[dict[int, int | None], dict[int, int]]] = {}
             for (topic, number), offset in offsets.items():
                 position = self._state.offsets.open(group, topic, number)
+                before, after = moves.setdefault(topic, ({}, {}))
+                before[number], after[number] = position.offset, offset
                 position.move_to(offset)
+            for topic, (before, after) in moves.items():
+                log_moved(group, topic, before, after)
         for topic, number in offsets:
             self._broker.gets.offsets_moved(topic, number)
 
