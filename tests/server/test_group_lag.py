@@ -45,6 +45,33 @@ async def test_every_group_gets_its_age_in_turn(core: Core) -> None:
     assert all(lag.age_ms is not None for lag in lags.collect())
 
 
+async def test_groups_that_do_not_move_are_not_looked_up_again(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if there are more of them than one collection may look up."""
+    monkeypatch.setattr("coherer._server.node.group_lag.LOOKUPS_MAX", 4)
+    for number in range(5):
+        fill(core, f"t{number}", 2)
+        core.offsets.open(f"g{number}", f"t{number}", 0).move_to(1)
+    lags = GroupLags(core)
+    for _ in range(3):
+        list(lags.collect())
+    read: list[tuple[str, int, int]] = []
+    place_of = core.store.place_of
+
+    def counted(topic: str, queue: int, offset: int) -> int | None:
+        read.append((topic, queue, offset))
+        return place_of(topic, queue, offset)
+
+    monkeypatch.setattr(core.store, "place_of", counted)
+    for _ in range(3):
+        assert all(lag.age_ms is not None for lag in lags.collect())
+    assert not read
+    core.offsets.open("g3", "t3", 0).move_to(2)
+    assert all(lag.age_ms is not None for lag in lags.collect())
+    assert read == [("t3", 0, 2)]
+
+
 async def test_a_new_topic_of_the_same_name_has_other_messages(core: Core) -> None:
     fill(core, "t", 1)
     core.offsets.open("g", "t", 0).move_to(1)

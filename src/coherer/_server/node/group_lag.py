@@ -4,10 +4,10 @@ A group has a lag in a topic once it has committed an offset there, even without
 partition without a committed offset counts from its first message.
 
 The age is that of the message with the lowest log offset among the next messages of all partitions.
-Their log offsets are read from the files of the queues. Offsets of groups without members do not
-change, so the log offsets of the last collection are kept (`_places`). A collection looks up at
-most `LOOKUPS_MAX` others. The remaining groups keep the message that was their oldest before, and
-come first in the next collection.
+Their log offsets are read from the files of the queues. A group whose offsets have not changed
+keeps its oldest message (`_oldest`), and the log offsets of the last collection are kept
+(`_places`). A collection looks up at most `LOOKUPS_MAX` others. The remaining groups keep the
+message that was their oldest before, and come first in the next collection.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class GroupLags:
         self._core = core
         self._places: dict[tuple[str, int, int], int | None] = {}
         self._next: dict[tuple[str, int, int], int | None] = {}
-        self._oldest_ms: dict[tuple[str, str, bool], int] = {}
+        self._oldest: dict[tuple[str, str, bool], tuple[Sequence[tuple[int, int]], int]] = {}
         self._first: tuple[str, str] | None = None
         self._lookups = 0
         core.on_removal(self._forget)
@@ -76,7 +76,7 @@ class GroupLags:
         self._places = self._next
         if self._first is None:
             kept = {item[:2] for item in items}
-            self._oldest_ms = {of: ms for of, ms in self._oldest_ms.items() if of[:2] in kept}
+            self._oldest = {of: one for of, one in self._oldest.items() if of[:2] in kept}
 
     def _lag(self, topic: str, group: str, positions: Mapping[int, Position]) -> Lag | None:
         known = self._core.topics.get(topic)
@@ -118,9 +118,13 @@ class GroupLags:
         """
         key = topic, group, fetched
         if not queues:
-            self._oldest_ms.pop(key, None)
+            self._oldest.pop(key, None)
             return 0
-        if self._lookups < LOOKUPS_MAX:
+        known = self._oldest.get(key)
+        if known is not None and known[0] == queues:
+            oldest_ms = known[1]
+            self._keep_places(topic, queues)
+        elif self._lookups < LOOKUPS_MAX:
             first = min(
                 (
                     place
@@ -132,20 +136,27 @@ class GroupLags:
             record = None if first is None else self._core.store.record_at(first)
             if record is None:
                 return None
-            oldest_ms = self._oldest_ms[key] = layout.store_ms_of(record)
+            oldest_ms = layout.store_ms_of(record)
+            self._oldest[key] = queues, oldest_ms
         else:
             self._first = self._first or (topic, group)
-            known_ms = self._oldest_ms.get(key)
-            if known_ms is None:
+            if known is None:
                 return None
-            oldest_ms = known_ms
+            oldest_ms = known[1]
         return max(0, self._core.wall_ms() - oldest_ms)
 
     def _forget(self, topic: str) -> None:
         """Forget a topic: a new topic of that name has other messages at the same offsets."""
         self._places.clear()
         self._next.clear()
-        self._oldest_ms = {of: ms for of, ms in self._oldest_ms.items() if of[0] != topic}
+        self._oldest = {of: one for of, one in self._oldest.items() if of[0] != topic}
+
+    def _keep_places(self, topic: str, queues: Sequence[tuple[int, int]]) -> None:
+        for partition, offset in queues:
+            key = topic, partition, offset
+            place = self._places.get(key)
+            if place is not None:
+                self._next[key] = place
 
     def _place(self, topic: str, partition: int, offset: int) -> int | None:
         key = topic, partition, offset
