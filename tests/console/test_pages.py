@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from coherer._administration.access import opened
+from coherer._administration import cluster as listing
+from coherer._administration import overview
+from coherer._administration.access import Cluster, opened
+from coherer._common.node_status import NodeStatus
 from coherer.console.facts import Facts
 from coherer.message import Message
 from coherer.testing import EmbeddedNode, embedded_node
+from tests.console import filling
 from tests.console.visitor import Visitor, visiting, words
 from tests.waiting import until
 
@@ -270,6 +276,30 @@ async def test_lists_are_divided_into_parts(node: EmbeddedNode) -> None:
         assert "zz-many-25" in second
         assert "zz-many-24" not in second
         assert "page 2 of 2" in await visitor.page("/topics?q=zz&page=99")
+
+
+async def test_all_parts_of_a_page_share_the_status_of_the_node(
+    node: EmbeddedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node looks at all its groups for it."""
+    asked: list[object] = []
+    node_status = listing.node_status
+
+    async def counted(cluster: Cluster) -> NodeStatus | None:
+        asked.append(cluster)
+        return await node_status(cluster)
+
+    for module in (listing, overview):
+        monkeypatch.setattr(module, "node_status", counted)
+    async with opened(node.url) as cluster:
+        facts = Facts(cluster)
+        shown, brokers, _ = await asyncio.gather(
+            facts.overview(), facts.brokers(), facts.health(filling.GROUP)
+        )
+        await facts.close()
+    assert shown.node is not None
+    assert [one.name for one in brokers] == [one.name for one in shown.brokers]
+    assert len(asked) == 1
 
 
 async def test_an_answer_is_shared_for_a_moment(node: EmbeddedNode) -> None:

@@ -6,7 +6,7 @@ The command line and the console show the same overview. A value that is unknown
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -72,6 +72,7 @@ async def overview(
     *names: str,
     topics: Sequence[str] | None = None,
     listed: Sequence[str] | None = None,
+    status: Callable[[], Awaitable[NodeStatus | None]] | None = None,
 ) -> Overview:
     """Look at a cluster.
 
@@ -81,11 +82,12 @@ async def overview(
             then.
         topics: the names of all topics, if they are known already.
         listed: the names of all groups, if they are known already.
+        status: asks for the status of the node, if not `node_status`.
 
     Raises:
         UnavailableError: no name server or master answers.
     """
-    node = await node_status(cluster)
+    node = await (node_status(cluster) if status is None else status())
     brokers = await broker_list(cluster, node)
     topics = await cluster.admin.topic_names() if topics is None else topics
     listed = await cluster.admin.group_names() if listed is None else listed

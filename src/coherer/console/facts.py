@@ -26,6 +26,7 @@ from coherer._administration.cluster import Account
 from coherer._administration.dead_letters import DeadLetterQueue
 from coherer._administration.members import MemberHealth
 from coherer._administration.overview import Overview
+from coherer._common.node_status import NodeStatus
 from coherer._wire.rocketmq.bodies import ConsumerConnection
 from coherer._wire.rocketmq.codes import version_name
 from coherer.admin import Broker, Group, Member, Partition
@@ -237,7 +238,7 @@ class Facts:
         members = [one for group in found for one in group.members]
         node = None
         with suppress(CohererError):
-            node = await listing.node_status(self.cluster)
+            node = await self._node()
         return await members_of.check(self.cluster, members, node)
 
     async def unread_ages(self, group: Group) -> dict[str, int]:
@@ -250,7 +251,9 @@ class Facts:
 
         async def ask() -> Overview:
             topics, groups = await self.topic_names(), await self.group_names()
-            return await overview.overview(self.cluster, *names, topics=topics, listed=groups)
+            return await overview.overview(
+                self.cluster, *names, topics=topics, listed=groups, status=self._node
+            )
 
         return await self._get(("overview", *names), ask)
 
@@ -327,7 +330,17 @@ class Facts:
 
     async def brokers(self) -> list[Broker]:
         """The brokers, sorted by name."""
-        return await self._get(("brokers",), lambda: listing.brokers(self.cluster))
+        return await self._get(("brokers",), self._brokers)
+
+    async def _brokers(self) -> list[Broker]:
+        node = None
+        with suppress(CohererError):
+            node = await self._node()
+        return await listing.broker_list(self.cluster, node)
+
+    async def _node(self) -> NodeStatus | None:
+        """The status of the node, for which it looks at all groups."""
+        return await self._get(("node",), lambda: listing.node_status(self.cluster))
 
     async def settings(self, broker: str) -> dict[str, str] | None:
         """The settings of a RocketMQ broker; None over TubeMQ, which does not report them."""
