@@ -131,7 +131,7 @@ async def test_a_consumer_that_does_not_answer_is_named(
         )
         assert done.exit_code == 0
         assert f"! Consumer {name}" in done.stderr
-        assert "no, for 0 s" in done.stdout
+        assert "no, for " in done.stdout
 
 
 @pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
