@@ -21,6 +21,7 @@ from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer.errors import (
     ConnectError,
+    DisconnectedError,
     ProtocolError,
     RefusedError,
     RequestTimeoutError,
@@ -155,6 +156,22 @@ async def test_nobody_waits_for_masters_whose_ports_are_closed(
         }
         with pytest.raises(ConnectError, match="is that its port"):
             await first_calls[what]()
+
+
+async def test_nobody_waits_for_a_port_that_is_no_masters() -> None:
+    """Such as a port for TLS only: it ends each connection without an answer."""
+
+    async def end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.close()
+
+    async with await asyncio.start_server(end, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        url = f"tubemq://127.0.0.1:{port}"
+        async with tubemq.connect(url, timeout_ms=TIMEOUT_MS_MAX) as client:
+            with pytest.raises(DisconnectedError) as caught:
+                await client.producer().start()
+        assert "does the port speak this protocol" in caught.value.hint
 
 
 async def test_a_master_that_was_there_is_waited_for(

@@ -180,10 +180,11 @@ class Masters:
     Attributes:
         closed: whether all ports refused the last connections, and none was ever open: nothing
             listens there. A master that was reached once may just restart.
+        answered: whether a master ever answered a request.
     """
 
     def __init__(self, addresses: Sequence[tuple[str, int]], pool: Pool, timeout_ms: int) -> None:
-        self.closed = False
+        self.closed = self.answered = False
         self._reached = False
         self.addresses = sorted(addresses, key=lambda address: f"{address[0]}:{address[1]}")
         self._pool = pool
@@ -216,9 +217,11 @@ class Masters:
             RefusedError: the last one could not handle the request.
             ProtocolError: the last one's answer is invalid.
         """
-        return await self._try_each(
+        found = await self._try_each(
             lambda link: link.ask(method, request, answer, self._timeout_ms)
         )
+        self.answered = True
+        return found
 
     async def _try_each(self, use: Callable[[TubeConnection], Awaitable[T]]) -> T:
         error: CohererError | None = None
@@ -286,7 +289,8 @@ def checked(
 
 
 HANDSHAKES_MAX: Final = 6
-"""After so many failed TLS handshakes in a row, in 0.3 s, the port is none for TLS. One may fail
+"""After so many failed TLS handshakes in a row, in 0.3 s, the port does not serve TLS. After so
+many connections that end although no master has ever answered, it is not a master's. One may fail
 because the server is just ending."""
 
 
@@ -303,7 +307,7 @@ async def retry(
         attempt: the coroutine function.
         timeout_ms: no further attempt begins after this time.
         final: codes of permanent refusals.
-        masters: whose closed ports are a permanent failure.
+        masters: the masters that are asked; ports that were never theirs are a permanent failure.
 
     Raises:
         CohererError: the error of the last attempt.
@@ -318,7 +322,9 @@ async def retry(
             return await attempt()
         except (UnavailableError, RefusedError) as error:
             pause = wait()
-            handshakes = handshakes + 1 if tls_failed(error) else 0
+            new = masters is not None and not masters.answered
+            ended = tls_failed(error) or (new and isinstance(error, DisconnectedError))
+            handshakes = handshakes + 1 if ended else 0
             hopeless = handshakes >= HANDSHAKES_MAX or certificate_refused(error)
             wrong = isinstance(error, AuthorizationError | WrongProtocolError)
             closed = masters is not None and masters.closed
