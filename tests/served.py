@@ -7,7 +7,7 @@ import sys
 
 import msgspec
 
-from coherer.cli.serve.command import Ready
+from coherer.cli.serve.running import Ready
 
 ROCKETMQ = ("--namesrv-port", "0", "--rocketmq-port", "0")
 FREE = ("--master-port", "0", "--broker-port", "0", *ROCKETMQ, "--admin-port", "0")

@@ -25,9 +25,9 @@ from typing import Final, Literal, TypeAlias
 import pyarrow as pa
 
 from coherer.spark.columns import arrow_schema
+from coherer.spark.connections import OPENERS
 from coherer.spark.options import ReadOptions, read_options
 from coherer.spark.planning import DataLossError, Range
-from coherer.spark.queue import OPENERS
 from coherer.spark.reading import BadRecordError, log_loss, rows, settings_of
 from coherer.spark.topics import Topics, monotonic_ms, ranges_of
 

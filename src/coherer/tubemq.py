@@ -30,8 +30,8 @@ from coherer._client.tubemq.consumer import Consumer
 from coherer._client.tubemq.fetching import ReceivedBatch
 from coherer._client.tubemq.options import Bound, ConsumerOptions, Listener, Start, Topics
 from coherer._client.tubemq.producer import Producer
+from coherer._client.tubemq.quality import QualityRules
 from coherer._client.tubemq.reader import Reader
-from coherer._client.tubemq.routing import QualityRules
 from coherer._common.node_status import (
     DiskStatus,
     GroupLag,

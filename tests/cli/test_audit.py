@@ -118,8 +118,8 @@ def test_a_whole_topic(
 
 def commit_half(node: EmbeddedNode, topic: str, group: str, protocol: str) -> None:
     """Set the offsets of a group to the middle of each partition."""
+    from coherer.spark.connections import OPENERS
     from coherer.spark.options import read_options
-    from coherer.spark.queue import OPENERS
 
     url = node.url if protocol == "tubemq" else node.rocketmq_url
     queue = OPENERS[protocol](read_options({"url": url, "topic": topic}, protocol).access)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from coherer.blocking import connect
 from coherer.cli.main import app
-from coherer.cli.serve.command import Ready
+from coherer.cli.serve.running import Ready
 from coherer.errors import CohererError
 from coherer.message import Message
 from tests.served import FREE, Served

@@ -21,10 +21,10 @@ from typer.testing import CliRunner, Result
 import coherer
 from coherer import rocketmq, tubemq
 from coherer.cli import main
-from coherer.cli.serve.command import Ready
 from coherer.cli.serve.log_output import LogOutput
 from coherer.cli.serve.node_config import LogOptions, node_options
 from coherer.cli.serve.options import values_of
+from coherer.cli.serve.running import Ready
 from coherer.cli.serve.supervisor import Process, Supervisor, announce
 from coherer.errors import CohererError
 from coherer.message import Message

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 import coherer
-from coherer.cli.serve.command import Ready
+from coherer.cli.serve.running import Ready
 from coherer.message import Message
 from tests.docs.test_snippets import blocks
 

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 import coherer.blocking
 from coherer.cli import main
-from coherer.cli.serve.command import Ready
+from coherer.cli.serve.running import Ready
 from coherer.rocketmq import StoredMessage, Verdict
 from coherer.testing import EmbeddedNode, embedded_node
 from tests.waiting import until

@@ -14,7 +14,7 @@ import pytest
 
 import coherer
 from coherer import Message
-from coherer.cli.serve.command import Ready
+from coherer.cli.serve.running import Ready
 from tests.interop.peers.cache import prepare
 from tests.interop.peers.clients import JavaClients, closing
 from tests.interop.peers.driver import JavaDriver

@@ -32,7 +32,8 @@ from coherer.spark.options import FAILFAST, Access, WriteOptions
 from coherer.spark.planning import Range, between, bounded, split
 from coherer.spark.reading import BadRecordError, ReadSettings, rows
 from coherer.spark.rocketmq import RocketMQQueue
-from coherer.spark.sending import RowSender, SingleRow
+from coherer.spark.rows import SingleRow
+from coherer.spark.sending import RowSender
 from coherer.spark.settling import Coordinator, RocketHalfQueue, note_settled, verdict_of
 from tests.interop.peers.rocket_clients import Clients
 from tests.interop.peers.rocket_site import Cluster, RocketSite, wait_until

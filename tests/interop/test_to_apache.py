@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coherer.cli.serve.command import Ready
+from coherer.cli.serve.running import Ready
 from tests.docs.test_snippets import blocks
 from tests.interop.peers.process import free_ports
 from tests.interop.peers.rocket_site import RocketSite

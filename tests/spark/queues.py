@@ -22,7 +22,7 @@ from coherer.errors import CohererError, DisconnectedError
 from coherer.message import Message, Receipt
 from coherer.spark.offsets import Offsets
 from coherer.spark.planning import Range
-from coherer.spark.sending import SingleRow
+from coherer.spark.rows import SingleRow
 from coherer.spark.source import QueueDataSource
 
 KINDS = {"int": "integer", "bigint": "long"}

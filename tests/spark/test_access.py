@@ -15,7 +15,7 @@ from coherer.spark.options import FAILFAST, read_options, write_options
 from coherer.spark.planning import Range
 from coherer.spark.reading import ReadSettings, rows
 from coherer.spark.rocketmq import RocketMQQueue
-from coherer.spark.sending import SingleRow
+from coherer.spark.rows import SingleRow
 from coherer.testing import EmbeddedNode, embedded_node
 from tests.private import write_private
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions as sql
 
 from coherer import Message
 from coherer.blocking.rocketmq import connect
-from coherer.spark import SourceMetrics, gaps, queue, source_metrics
+from coherer.spark import SourceMetrics, connections, gaps, source_metrics
 from coherer.spark.gaps import FOLDER_VARIABLE, RUN_KEPT_S, reports_of
 from coherer.spark.source import StreamReader, TubeMQDataSource
 from tests.spark.bad_message import send_bad
@@ -63,8 +63,8 @@ class Task:
 def reports(
     list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch, forked: Forked, tmp_path: Path
 ) -> Iterator[Path]:
-    monkeypatch.setitem(queue.OPENERS, "tubemq", lambda _access: list_queue)
-    monkeypatch.setattr(queue, "freeze_heap", lambda: None)
+    monkeypatch.setitem(connections.OPENERS, "tubemq", lambda _access: list_queue)
+    monkeypatch.setattr(connections, "freeze_heap", lambda: None)
     monkeypatch.setattr(gaps, "TaskContext", Task)
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     Task.properties = {"spark.jobGroup.id": "run", "streaming.sql.batchId": "3"}

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from coherer import Message, blocking
 from coherer._store import reading as store_reading
 from coherer.errors import CohererError
+from coherer.spark.connections import shared_queue
 from coherer.spark.options import read_options
 from coherer.spark.planning import PACK_ROWS, Range
-from coherer.spark.queue import Queue, shared_queue
+from coherer.spark.queue import Queue
 from coherer.spark.reading import TOGETHER_MAX, rows, settings_of, together
 from coherer.testing import EmbeddedNode, embedded_node
 

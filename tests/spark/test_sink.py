@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 
 from coherer.errors import UsageError
 from coherer.message import Message
-from coherer.spark import queue
+from coherer.spark import connections
 from coherer.spark.columns import DEFAULT
 from coherer.spark.options import Access, WriteOptions
 from coherer.spark.rows import BROKER_COLUMNS, COLUMNS, check_columns, messages
@@ -145,8 +145,8 @@ def test_a_topic_cannot_be_overwritten(kind: type[BatchSink | StreamSink]) -> No
 def test_a_task_counts_acknowledged_messages_and_adds_their_origin(
     list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch, forked: Forked
 ) -> None:
-    monkeypatch.setitem(queue.OPENERS, "rocketmq", lambda _access: list_queue)
-    monkeypatch.setattr(queue, "freeze_heap", lambda: None)
+    monkeypatch.setitem(connections.OPENERS, "rocketmq", lambda _access: list_queue)
+    monkeypatch.setattr(connections, "freeze_heap", lambda: None)
     sink = BatchSink(OPTIONS, schema(VALUE), overwrite=False)
     parts = [batch(value=pa.array([b"a", b"b"])), batch(value=pa.array([b"c"]))]
     with forked():  # a process without connections

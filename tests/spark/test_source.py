@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from coherer.errors import UnavailableError, UsageError
-from coherer.spark import queue, source
+from coherer.spark import connections, source
 from coherer.spark.offsets import with_start
 from coherer.spark.planning import DataLossError
 from coherer.spark.source import (
@@ -37,8 +37,8 @@ def opened(
     list_queue: ListQueue, monkeypatch: pytest.MonkeyPatch, forked: Forked
 ) -> Iterator[None]:
     for protocol in ("tubemq", "rocketmq"):
-        monkeypatch.setitem(queue.OPENERS, protocol, lambda _access: list_queue)
-    monkeypatch.setattr(queue, "freeze_heap", lambda: None)
+        monkeypatch.setitem(connections.OPENERS, protocol, lambda _access: list_queue)
+    monkeypatch.setattr(connections, "freeze_heap", lambda: None)
     monkeypatch.setattr(source, "POLL_MS", (0, 0))
     with forked():  # a process without connections
         yield

@@ -37,7 +37,7 @@ def rewrite(target: Path, found: Any) -> None:
     """Write a manifest with the right checksum: whoever changes it can compute that too."""
     import msgspec
 
-    from coherer._store.backup_files import Manifest
+    from coherer._store.backup_contents import Manifest
 
     plain = msgspec.convert({**found, "crc": 0}, Manifest)
     found["crc"] = crc32(msgspec.json.encode(plain))

@@ -32,16 +32,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import msgspec
 
 from coherer._common.logs import Log
 from coherer._net import process
 from coherer.errors import UsageError
-
-if TYPE_CHECKING:
-    from coherer._net.connection import Connection
 
 _log = Log(logging.getLogger(__name__))
 
@@ -108,6 +105,28 @@ class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DEFAULT_LIMITS: Final = ConnectionLimits()
+
+
+class Limited(Protocol):
+    """A connection, as the counters see it."""
+
+    @property
+    def peer(self) -> str:
+        """The peer's address, for the log."""
+        ...
+
+    @property
+    def unsent_bytes(self) -> int:
+        """The bytes in the write buffer."""
+        ...
+
+    def pause_for_memory(self, paused: bool) -> None:
+        """Stop reading, or go on, because of other connections' memory."""
+        ...
+
+    def abort(self) -> None:
+        """Close without sending the rest."""
+        ...
 
 
 class ConnectionBudget:
@@ -185,7 +204,7 @@ class WriteBuffers:
 
     def __init__(self, limits: ConnectionLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
-        self._lagging: set[Connection] = set()
+        self._lagging: set[Limited] = set()
         self._next_sweep_s = 0.0
 
     @property
@@ -193,7 +212,7 @@ class WriteBuffers:
         """Unsent bytes of all connections whose peers lag."""
         return sum(connection.unsent_bytes for connection in self._lagging)
 
-    def add_lagging(self, connection: Connection) -> int:
+    def add_lagging(self, connection: Limited) -> int:
         """Note that a connection has unsent bytes; return how many it may have."""
         now_s = time.monotonic()
         if now_s >= self._next_sweep_s:
@@ -202,7 +221,7 @@ class WriteBuffers:
         self._lagging.add(connection)
         return self.share(len(self._lagging))
 
-    def discard(self, connection: Connection) -> None:
+    def discard(self, connection: Limited) -> None:
         """Note that a connection has caught up or is closed."""
         self._lagging.discard(connection)
 
@@ -241,12 +260,12 @@ class UnfinishedRequests:
         self.buffered_bytes = 0
         self._limits = limits
         self._bytes_max = limits.unfinished_bytes
-        self._requests: dict[Connection, _Request] = {}
-        self._waiting: dict[Connection, _Request] = {}
+        self._requests: dict[Limited, _Request] = {}
+        self._waiting: dict[Limited, _Request] = {}
         self._fewest_missing = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def update(self, connection: Connection, buffered: int, missing: int) -> None:
+    def update(self, connection: Limited, buffered: int, missing: int) -> None:
         """Note how much of a request has been received, after a socket read.
 
         Args:
@@ -275,7 +294,7 @@ class UnfinishedRequests:
         if more < 0:
             self._resume_waiting()
 
-    def discard(self, connection: Connection) -> None:
+    def discard(self, connection: Limited) -> None:
         """Forget a closed connection."""
         if connection in self._requests:
             self._forget(connection)
@@ -310,7 +329,7 @@ class UnfinishedRequests:
         most = self._limits.unfinished_request_bytes_min
         return min(most, self._bytes_max // max(len(self._requests), 1))
 
-    def _pause(self, connection: Connection, request: _Request) -> None:
+    def _pause(self, connection: Limited, request: _Request) -> None:
         if not self._waiting or request.missing < self._fewest_missing:
             self._fewest_missing = request.missing
         self._waiting[connection] = request
@@ -335,7 +354,7 @@ class UnfinishedRequests:
             del self._waiting[connection]
             connection.pause_for_memory(False)
 
-    def _by_missing(self) -> list[Connection]:
+    def _by_missing(self) -> list[Limited]:
         return sorted(self._waiting, key=lambda connection: self._waiting[connection].missing)
 
     def _close_largest(self) -> None:
@@ -347,14 +366,14 @@ class UnfinishedRequests:
                 return
             self._close(connection)
 
-    def _close_until_fit(self, connections: Iterable[Connection]) -> None:
+    def _close_until_fit(self, connections: Iterable[Limited]) -> None:
         """Close connections one by one until the first waiting request fits."""
         for connection in connections:
             if self._fits(self._fewest_missing):
                 return
             self._close(connection)
 
-    def _close(self, connection: Connection) -> None:
+    def _close(self, connection: Limited) -> None:
         _log.warning(
             "Closing the connection with %s: it sent %d bytes of a request and does not complete "
             "it, while other requests wait for memory",
@@ -366,6 +385,6 @@ class UnfinishedRequests:
         self._forget(connection)
         connection.abort()
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: Limited) -> None:
         self.buffered_bytes -= self._requests.pop(connection).buffered
         self._waiting.pop(connection, None)

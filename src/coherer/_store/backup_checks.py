@@ -28,11 +28,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from coherer._common.decoding import decoder
+from coherer._store.backup_contents import LogPieces, Manifest, Piece
 from coherer._store.backup_files import (
     DATA,
-    LogPieces,
-    Manifest,
-    Piece,
     Walk,
     has_size,
     log_folder,

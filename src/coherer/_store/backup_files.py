@@ -42,7 +42,7 @@ from coherer._record.layout import (
     RecordSummary,
     examine,
 )
-from coherer._store.backup_contents import LOG, check_manifest, refuse_links
+from coherer._store.backup_contents import LOG, VERSION, Manifest, check_manifest, refuse_links
 from coherer._store.files import (
     Files,
     is_out_of_handles,
@@ -50,118 +50,16 @@ from coherer._store.files import (
     store_error,
     translate_os_errors,
 )
-from coherer._store.history import Ancestor
 from coherer.errors import DamagedStoreError, StoreFullError, UsageError
 
 MANIFEST: Final = "backup.json"
 DATA: Final = "data"
 LOCK: Final = "lock"
-VERSION: Final = 2
-"""The version of the manifest; see the table above."""
-
 _MANIFEST_BYTES_MAX: Final = 1 << 30
 
 BLOCK: Final = 128 * 1024
 _CHUNK: Final = 1 << 20
 _PLACE: Final = struct.Struct(">q")
-
-
-class Piece(msgspec.Struct, frozen=True):
-    """A range `[begin, end)` of the log.
-
-    Args:
-        begin: the log offset of its first byte.
-        end: the log offset after its last byte.
-        crc: the checksum of its bytes (`checksum`).
-        name: the path of the stored file below `data/`.
-    """
-
-    begin: int
-    end: int
-    crc: int
-    name: str
-
-
-class LogPieces(msgspec.Struct, frozen=True):
-    """The log up to the point of the backup.
-
-    Args:
-        begin: the first offset.
-        end: the offset after the last record.
-        segment_bytes: the size of a file of the log.
-        pieces: adjacent ranges from `begin` to `end`.
-    """
-
-    begin: int
-    end: int
-    segment_bytes: int
-    pieces: list[Piece]
-
-
-class StoredFile(msgspec.Struct, frozen=True):
-    """A file that is stored whole.
-
-    Args:
-        path: its path in the directory of the node.
-        name: the path of the stored file below `data/`.
-        size: its size in bytes, with holes.
-        mode: its permission bits.
-        crc: the checksum of its bytes (`checksum`).
-        stamp: size, modification time in ns and inode number of the original file.
-        settled: the original had not changed for a while when it was copied, so an equal stamp
-            means equal content.
-    """
-
-    path: str
-    name: str
-    size: int
-    mode: int
-    crc: int
-    stamp: tuple[int, int, int]
-    settled: bool
-
-
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of `backup.json`.
-
-    Args:
-        version: the version of the layout.
-        coherer: the version of Coherer that wrote it.
-        created_ms: when the backup was taken, ms since 1970.
-        source: the directory of the node.
-        generation: the number of the last backup into this directory.
-        owner: the identity of the node (`config/identity.json`); "" if unknown.
-        log: the log; None for a node without one (a master or name server alone).
-        files: the other files.
-        history: the id of the history that the backup holds (`history`); "" if the directory had
-            none.
-        ancestors: the histories that this one continues, the latest first.
-        checked: the name of the stored file that was compared last (`backup_checks`).
-        crc: the checksum of the manifest with 0 in this field; 0 in version 1.
-    """
-
-    version: int = VERSION
-    coherer: str
-    created_ms: int
-    source: str
-    generation: int
-    owner: str
-    log: LogPieces | None
-    files: list[StoredFile]
-    history: str = ""
-    ancestors: list[Ancestor] = []
-    checked: str = ""
-    crc: int = 0
-
-    @property
-    def log_end(self) -> int:
-        """The end of the log; 0 without a log."""
-        return 0 if self.log is None else self.log.end
-
-    def names(self) -> set[str]:
-        """The files below `data/` that make up the backup."""
-        pieces = [] if self.log is None else self.log.pieces
-        return {one.name for one in self.files} | {one.name for one in pieces}
 
 
 class _Versioned(msgspec.Struct):

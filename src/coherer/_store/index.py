@@ -12,12 +12,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
-if TYPE_CHECKING:
-    from coherer._store.checkpoint import Checkpoint
+from coherer._store.checkpoint import Checkpoint
 from coherer._store.files import Files
 from coherer._store.index_file import IndexFile, IndexKeys, key_hash
 

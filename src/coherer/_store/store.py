@@ -37,7 +37,7 @@ from typing import Final, Self, TypeVar
 from coherer._common.clock import IntervalTimer
 from coherer._record.layout import BLANK_BYTES
 from coherer._store import inventory, reading
-from coherer._store.checkpoint import Checkpointer
+from coherer._store.checkpointer import Checkpointer
 from coherer._store.clock_history import ClockHistory
 from coherer._store.commit_log import CommitLog
 from coherer._store.config_files import ConfigFiles

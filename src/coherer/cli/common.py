@@ -5,6 +5,7 @@ Tables are for people, JSON is for programs, and an error is one line on stderr.
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import sys
 import threading
@@ -20,6 +21,7 @@ import typer
 
 from coherer._common.masking import masked
 from coherer._common.urls import is_rocketmq
+from coherer.cli.early import EARLY
 from coherer.errors import CohererError, UsageError
 
 if TYPE_CHECKING:
@@ -525,3 +527,55 @@ def let_signals_kill() -> None:
     """Restore the system's handling: the next signal ends the process at once."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def stop_event() -> Generator[asyncio.Event]:
+    """An event that the first SIGINT or SIGTERM sets; a second one ends the process at once.
+
+    The second one is for a stop that takes too long, for example because a disk does not answer.
+    The system then ends the process, and the next start recovers.
+    """
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        let_signals_kill()
+        loop.call_soon_threadsafe(stopped.set)
+
+    with on_stop_signals(stop):
+        yield stopped
+
+
+@contextmanager
+def on_signal(name: str, action: Callable[[], None]) -> Generator[None]:
+    """Call `action` in the event loop on each signal of that name, if the system has it."""
+    number = getattr(signal, name, None)
+    if number is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+
+    scheduled = False
+
+    def run() -> None:
+        nonlocal scheduled
+        scheduled = False
+        action()
+
+    def arrived(number: int, frame: FrameType | None) -> None:
+        nonlocal scheduled
+        del number, frame
+        if not scheduled:  # a storm of signals is one
+            scheduled = True
+            loop.call_soon_threadsafe(run)
+
+    before = signal.signal(number, arrived)
+    if name in EARLY:
+        EARLY.discard(name)
+        loop.call_soon(action)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)

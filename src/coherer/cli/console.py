@@ -16,7 +16,9 @@ from coherer.cli.common import (
     Url,
     User,
     ask_password,
+    on_signal,
     print_json,
+    stop_event,
 )
 from coherer.errors import UsageError
 
@@ -151,7 +153,6 @@ def _print_account(name: str, *, read_only: bool) -> None:
 
 
 async def _run(options: ConsoleOptions, *, as_json: bool) -> None:
-    from coherer.cli.serve.command import on_signal, stop_event
     from coherer.console.serving import served
 
     with stop_event() as stopped, ExitStack() as stack:

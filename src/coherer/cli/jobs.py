@@ -192,10 +192,10 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             CohererError: the source, or a part of it, cannot be read or does not exist.
         """
+        from coherer.spark.connections import OPENERS
         from coherer.spark.files import file_options, plan
         from coherer.spark.options import read_options
         from coherer.spark.pushdown import Wanted
-        from coherer.spark.queue import OPENERS
         from coherer.spark.topics import Topics, monotonic_ms, ranges_of
 
         wanted = Wanted(
@@ -224,9 +224,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         """Whether offsets count messages; on Java's TubeMQ broker they do not."""
         if self.format != "tubemq":
             return True
+        from coherer.spark.connections import OPENERS
         from coherer.spark.options import read_options
         from coherer.spark.planning import Range
-        from coherer.spark.queue import OPENERS
 
         with closing(
             OPENERS[self.format](read_options(self.options(), self.format).access)

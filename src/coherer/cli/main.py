@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from coherer import __version__
+from coherer._common.version import __version__
 from coherer.errors import CohererError
 
 COMMANDS = {

@@ -5,15 +5,15 @@
 * Without a session, a page redirects to the login. A form is not handled: it goes to the login page
   (`KEPT`), which keeps its text in the browser and shows it again afterwards.
 * A request that changes something is refused unless changes are allowed, for the console and for
-  the account, and unless its form has the session's token.
+  the account, and unless its form has the session's token (`changing` in `pages.common`).
 """
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
 from starlette.datastructures import FormData, MutableHeaders
@@ -22,10 +22,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coherer.console.options import ConsoleOptions
-from coherer.console.sessions import Session, Sessions, is_token
-
-if TYPE_CHECKING:
-    from coherer.console.pages.common import Console
+from coherer.console.sessions import Session, Sessions
 
 HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -49,14 +46,6 @@ KEPT: Final = "/login/kept"
 
 _OPEN: Final = ("/login", "/static/", "/health")
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-
-EXPIRED: Final = (
-    "This form has expired: it belongs to an earlier session. Nothing was done. Check it, and send "
-    "it again."
-)
-
-Handler = Callable[[Request], Awaitable[Response]]
-Change = Callable[[Request, FormData], Awaitable[Response]]
 
 
 class Guard:
@@ -185,29 +174,6 @@ def safe_path(path: str) -> str:
     """
     good = path.startswith("/") and path[1:2] not in {"/", "\\"} and path.isprintable()
     return path if good else "/"
-
-
-def changing(console: Console, change: Change) -> Handler:
-    """Make the handler of a form that changes something.
-
-    Args:
-        console: decides whether changes are allowed.
-        change: called with the form.
-    """
-
-    async def handler(request: Request) -> Response:
-        session: Session = request.scope["session"]
-        form = await read_form(request)
-        if form is None:
-            text = "This form is too large or malformed. Nothing was done."
-            return console.refusal(request, text, 403)
-        if not is_token(session, form.get("csrf")):
-            return await console.again(request, request.url.path, form, EXPIRED, 403)
-        if not console.may_change(session):
-            return console.refusal(request, console.why_not(session), 403)
-        return await change(request, form)
-
-    return handler
 
 
 async def read_form(request: Request) -> FormData | None:

@@ -19,7 +19,7 @@ from pyspark.sql import Row
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from coherer import __version__
+from coherer._common.version import __version__
 from coherer.errors import UsageError
 from coherer.spark.gaps import Report, missing_of, reports_of
 from coherer.spark.offsets import Offsets, flatten, reported

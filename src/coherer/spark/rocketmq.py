@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from coherer._record.batches import PackedMessages
 from coherer._record.system_topics import DLQ_PREFIX, RETRY_PREFIX
@@ -28,10 +27,8 @@ from coherer.spark.offsets import Offsets, flatten, split_key
 from coherer.spark.options import Access
 from coherer.spark.planning import Range
 from coherer.spark.queue import OpenReader
+from coherer.spark.rows import SingleRow
 from coherer.spark.settling import RocketHalfQueue
-
-if TYPE_CHECKING:
-    from coherer.spark.sending import SingleRow
 
 
 class RocketMQQueue:

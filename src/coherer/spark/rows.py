@@ -18,8 +18,8 @@ Other columns are refused by name, so that no data is dropped silently.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from datetime import datetime
-from typing import TYPE_CHECKING, Final, cast
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 import pyarrow as pa
 
@@ -53,6 +53,28 @@ _PLAIN: Final = {
     "properties": pa.map_(pa.string(), pa.string()),
     "broker": pa.string(),
 }
+
+
+Place: TypeAlias = tuple[str, int]
+"""Broker and number of a partition or queue."""
+
+
+class SingleRow(NamedTuple):
+    """A row that is sent by itself.
+
+    Args:
+        number: the row's number.
+        message: the message.
+        place: broker and queue; any if None.
+        level: a delay level; 0 for none.
+        delay: a delay; None for none.
+    """
+
+    number: int
+    message: Message
+    place: Place | None = None
+    level: int = 0
+    delay: timedelta | None = None
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:

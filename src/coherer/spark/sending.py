@@ -48,10 +48,9 @@ from coherer.errors import (
     RefusedError,
     UsageError,
 )
-from coherer.message import Message
 from coherer.spark.options import WriteOptions, duration_ms
 from coherer.spark.queue import Queue
-from coherer.spark.rows import messages, no_keys, row_columns
+from coherer.spark.rows import Place, SingleRow, messages, no_keys, row_columns
 
 BATCH_BYTES: Final = 1024 * 1024
 """The largest batch: large enough that a request costs next to nothing per row, small enough that
@@ -78,26 +77,6 @@ _DIVISIBLE: Final = frozenset(
     (ResponseCode.MESSAGE_ILLEGAL, ResponseCode.SYSTEM_ERROR, ResultCode.BAD_REQUEST)
 )
 """Codes with which brokers refuse what is too large or malformed: RocketMQ's, and TubeMQ's."""
-
-Place = tuple[str, int]
-
-
-class SingleRow(NamedTuple):
-    """A row that is sent by itself.
-
-    Args:
-        number: the row's number.
-        message: the message.
-        place: broker and queue; any if None.
-        level: a delay level; 0 for none.
-        delay: a delay; None for none.
-    """
-
-    number: int
-    message: Message
-    place: Place | None = None
-    level: int = 0
-    delay: timedelta | None = None
 
 
 class _Rows(NamedTuple):

@@ -6,7 +6,7 @@ script in front of the real one drops that argument (docs/protocol/spark.md, sec
 
 The effect of each setting was measured (docs/protocol/spark.md, section 2.3): a micro-batch of
 1,000 rows from 8 partitions takes 349 ms with Spark's defaults, and about 80 ms with these settings
-and the frozen heap of the workers (`coherer.spark.queue`).
+and the frozen heap of the workers (`coherer.spark.connections`).
 """
 
 from __future__ import annotations

@@ -26,9 +26,9 @@ from pyspark.sql.types import StructType
 from coherer._record.packing import Origin
 from coherer.errors import UsageError
 from coherer.message import Message
+from coherer.spark.connections import shared_queue
 from coherer.spark.options import WriteOptions
 from coherer.spark.pickling import SentToWorkers
-from coherer.spark.queue import shared_queue
 from coherer.spark.rows import COLUMNS, check_columns, messages
 from coherer.spark.sending import RowSender
 

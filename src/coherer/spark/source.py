@@ -38,6 +38,7 @@ from pyspark.sql.types import StructType
 from coherer._common.logs import Log
 from coherer.errors import CohererError, UsageError
 from coherer.spark.columns import spark_schema
+from coherer.spark.connections import end_quietly, shared_queue
 from coherer.spark.cursor import Cursor, batch_ends
 from coherer.spark.gaps import Reporter, source_of
 from coherer.spark.offsets import LATEST, Bounds, Offsets, split_start, with_start
@@ -52,7 +53,7 @@ from coherer.spark.planning import (
     shares_of,
 )
 from coherer.spark.pushdown import Wanted, is_enabled, wanted
-from coherer.spark.queue import Queue, end_quietly, shared_queue
+from coherer.spark.queue import Queue
 from coherer.spark.rates import Scale, Scales, measure
 from coherer.spark.reading import log_loss, rows, settings_of
 from coherer.spark.topics import Topics, monotonic_ms

@@ -59,6 +59,7 @@ from pyspark.sql.types import StructType
 from coherer._common.logs import Log
 from coherer.errors import UsageError
 from coherer.rocketmq import HalfMessages
+from coherer.spark.connections import shared_queue
 from coherer.spark.decisions import (
     FOLDER,
     Decisions,
@@ -68,7 +69,6 @@ from coherer.spark.decisions import (
     open_folder,
 )
 from coherer.spark.options import WriteOptions
-from coherer.spark.queue import shared_queue
 from coherer.spark.rocketmq import RocketMQQueue
 from coherer.spark.settling import Coordinator, note_settled
 from coherer.spark.sink import BatchSink, StreamSink, outgoing

@@ -13,7 +13,7 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,11 +31,9 @@ from coherer.spark.offsets import Offsets, flatten
 from coherer.spark.options import Access
 from coherer.spark.planning import Range
 from coherer.spark.queue import Batch
+from coherer.spark.rows import SingleRow
 from coherer.tubemq import Client as AsyncClient
 from coherer.tubemq import Reader as AsyncReader
-
-if TYPE_CHECKING:
-    from coherer.spark.sending import SingleRow
 
 
 class TubeMQQueue:

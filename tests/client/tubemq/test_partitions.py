@@ -2,13 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from coherer._client.tubemq.routing import (
-    BACKOFF_MS,
-    FAILURES_MAX,
-    Backoff,
-    RoundRobin,
-    partition_ids,
-)
+from coherer._client.tubemq.quality import BACKOFF_MS, FAILURES_MAX, Backoff
+from coherer._client.tubemq.routing import RoundRobin, partition_ids
 
 
 class TargetPartition:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from coherer._client.tubemq.routing import Quality, QualityRules, poor
+from coherer._client.tubemq.quality import Quality, QualityRules, poor
 
 RULES = QualityRules()
 

@@ -31,11 +31,11 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
-from coherer import __version__
 from coherer._client.engine.assignments import Assignments
 from coherer._client.engine.batches import ReceivedBatch
 from coherer._client.engine.sender import Bulk, SendReport, Sink, Stored, UnseenFailures
 from coherer._common.upkeep import Upkeep
+from coherer._common.version import __version__
 from coherer.errors import CohererError, UsageError
 from coherer.message import Message
 

@@ -19,9 +19,9 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from coherer import __version__
 from coherer._client.rocketmq.observers import Kind, StoredSend
 from coherer._client.rocketmq.received import ReceivedMessage as ConsumedMessage
+from coherer._common.version import __version__
 from coherer.errors import CohererError, UsageError
 from coherer.message import Message, ReceivedMessage
 

@@ -15,8 +15,8 @@ from coherer._client.tubemq.cluster import ClientOptions, Cluster
 from coherer._client.tubemq.consumer import Consumer
 from coherer._client.tubemq.options import ConsumerOptions, Listener, Start, Topics
 from coherer._client.tubemq.producer import Producer
+from coherer._client.tubemq.quality import QualityRules
 from coherer._client.tubemq.reader import Reader
-from coherer._client.tubemq.routing import QualityRules
 from coherer._client.tubemq.time_search import first_since
 from coherer._client.tubemq.topics import TopicCatalog
 from coherer._wire.tubemq.names import BrokerInfo, Partition

@@ -22,11 +22,11 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 from google.protobuf.message import Message as PbMessage
 
-from coherer import __version__
 from coherer._client.engine.connections import ConnectionPool, ServerConnection
 from coherer._client.engine.metrics import ClientMetrics
 from coherer._client.engine.tasks import backoff
 from coherer._common.logs import Log
+from coherer._common.version import __version__
 from coherer._net import (
     Connection,
     TlsOptions,

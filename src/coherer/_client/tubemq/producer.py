@@ -29,14 +29,9 @@ from coherer._client.engine.sender import (
 from coherer._client.engine.tasks import cancel
 from coherer._client.tubemq.cluster import Cluster, address_number
 from coherer._client.tubemq.publisher import Publisher
-from coherer._client.tubemq.routing import (
-    Quality,
-    QualityRules,
-    Route,
-    TargetPartition,
-    partition_ids,
-)
-from coherer._client.tubemq.sender import EncodedPayload, PendingSend, TubeSender
+from coherer._client.tubemq.quality import Quality, QualityRules
+from coherer._client.tubemq.routing import Route, partition_ids
+from coherer._client.tubemq.sender import EncodedPayload, PendingSend, TargetPartition, TubeSender
 from coherer._common.upkeep import Upkeep
 from coherer._record.batches import PackedMessages, decode_batch
 from coherer._wire.tubemq import payload

@@ -17,10 +17,10 @@ import msgspec
 
 from coherer._client.engine.sender import BrokerSender, Sink
 from coherer._client.tubemq.cluster import Pool, TubeConnection
-from coherer._client.tubemq.routing import Quality, TargetPartition
+from coherer._client.tubemq.quality import Backoff, Quality
 from coherer._wire.tubemq import codes
-from coherer._wire.tubemq.names import BrokerInfo
-from coherer._wire.tubemq.sending import SendResponse, parse_send_response
+from coherer._wire.tubemq.names import BrokerInfo, Partition
+from coherer._wire.tubemq.sending import SendEncoder, SendResponse, parse_send_response
 from coherer._wire.tubemq.session import Failure, Response
 from coherer.errors import (
     CohererError,
@@ -35,6 +35,33 @@ STORED: Final = bytes.fromhex("080110c801")
 """The first bytes of an answer with success and code 200; most sends need not decode the rest."""
 
 UNSURE: Final = "The message may or may not be stored; it is not sent again automatically."
+
+
+class TargetPartition:
+    """A partition that messages can be sent to.
+
+    Attributes:
+        partition: the partition.
+        sender: the sender of its broker.
+        backoff: until when it is skipped.
+        broker: the broker's id as text, for receipts.
+        number: the partition's id, for receipts.
+        encode: encodes the request of a send.
+        encode_batch: encodes the request of a batch.
+    """
+
+    __slots__ = ("backoff", "broker", "encode", "encode_batch", "number", "partition", "sender")
+
+    def __init__(
+        self, partition: Partition, sender: TubeSender, client_id: str, sent_addr: int
+    ) -> None:
+        self.partition = partition
+        self.sender = sender
+        self.backoff = Backoff()
+        self.broker = str(partition.broker.id)
+        self.number = partition.id
+        encoder = SendEncoder(client_id, partition.topic, partition.id, sent_addr)
+        self.encode, self.encode_batch = encoder.encode, encoder.encode_batch
 
 
 class EncodedPayload(msgspec.Struct, frozen=True, gc=False):

@@ -81,8 +81,8 @@ def set_offsets(
     source: jobs.Source, target: AdminTarget, group: str, moves: Sequence[Move]
 ) -> None:
     """Set the new offsets."""
+    from coherer.spark.connections import OPENERS
     from coherer.spark.options import read_options
-    from coherer.spark.queue import OPENERS
 
     options = source.options()
     if source.format == "tubemq":

@@ -39,10 +39,10 @@ from coherer.cli.serve.broker_messages import (
     options_of,
     serving,
 )
-from coherer.cli.serve.command import Host, drain, run
 from coherer.cli.serve.log_output import LogOutput
 from coherer.cli.serve.node_config import log_options
 from coherer.cli.serve.options import values_of
+from coherer.cli.serve.running import Host, drain, run
 from coherer.errors import CohererError, UsageError
 
 _log = Log(logging.getLogger(__name__))

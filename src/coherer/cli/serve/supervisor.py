@@ -35,13 +35,13 @@ from typing import Any, Final, cast
 import msgspec
 import typer
 
-from coherer import __version__
 from coherer import _net as net
 from coherer._common.logs import Log
 from coherer._common.upkeep import Upkeep
+from coherer._common.version import __version__
 from coherer._server.options.node import NodeOptions
 from coherer._server.options.siblings import SiblingState, directory_of, names, servers_of
-from coherer.cli.common import on_stop_signals, print_json
+from coherer.cli.common import on_signal, on_stop_signals, print_json
 from coherer.cli.serve.broker_messages import (
     Alive,
     Announce,
@@ -58,16 +58,15 @@ from coherer.cli.serve.broker_messages import (
     ToBroker,
     line_of,
 )
-from coherer.cli.serve.command import (
+from coherer.cli.serve.log_output import LogOutput
+from coherer.cli.serve.node_config import ConsoleSettings
+from coherer.cli.serve.running import (
     BrokerAddress,
     Ready,
     log_place,
-    on_signal,
     open_console,
     reload,
 )
-from coherer.cli.serve.log_output import LogOutput
-from coherer.cli.serve.node_config import ConsoleSettings
 from coherer.errors import CohererError, UsageError
 
 _log = Log(logging.getLogger(__name__))

@@ -14,17 +14,18 @@ from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from coherer import __version__
 from coherer._common.guesses import GuessLimit
+from coherer._common.version import __version__
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer.console import formatting
 from coherer.console.charts import Chart, chart
 from coherer.console.facts import Facts
+from coherer.console.guard import read_form
 from coherer.console.history import DEFAULT_SPAN, SPANS, History
 from coherer.console.jobs import Jobs
 from coherer.console.options import ConsoleOptions
 from coherer.console.passwords import Passwords
-from coherer.console.sessions import Session, Sessions
+from coherer.console.sessions import Session, Sessions, is_token
 from coherer.errors import CohererError, RefusedError, UsageError
 
 T = TypeVar("T")
@@ -72,6 +73,15 @@ MISSING_CODES: Final = frozenset({ResponseCode.TOPIC_NOT_EXIST, 404})
 
 Form: TypeAlias = "Callable[[Request, FormData, str, int], Awaitable[Response]]"
 """Shows a form again: with the request, its fields, why it was not handled, and the status."""
+
+
+EXPIRED: Final = (
+    "This form has expired: it belongs to an earlier session. Nothing was done. Check it, and send "
+    "it again."
+)
+
+Handler = Callable[[Request], Awaitable[Response]]
+Change = Callable[[Request, FormData], Awaitable[Response]]
 
 
 class Part(msgspec.Struct, Generic[T], frozen=True):
@@ -315,3 +325,26 @@ def _environment() -> Environment:
     for name in FILTERS:
         filters[name] = getattr(formatting, name)
     return environment
+
+
+def changing(console: Console, change: Change) -> Handler:
+    """Make the handler of a form that changes something.
+
+    Args:
+        console: decides whether changes are allowed.
+        change: called with the form.
+    """
+
+    async def handler(request: Request) -> Response:
+        session: Session = request.scope["session"]
+        form = await read_form(request)
+        if form is None:
+            text = "This form is too large or malformed. Nothing was done."
+            return console.refusal(request, text, 403)
+        if not is_token(session, form.get("csrf")):
+            return await console.again(request, request.url.path, form, EXPIRED, 403)
+        if not console.may_change(session):
+            return console.refusal(request, console.why_not(session), 403)
+        return await change(request, form)
+
+    return handler

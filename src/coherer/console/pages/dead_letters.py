@@ -19,9 +19,8 @@ from coherer._administration.dead_letters import DeadLetter, DeadLetterQueue, Fi
 from coherer._administration.export import LetterLine
 from coherer._administration.replay import ReplayProgress, replay, replayed
 from coherer._common.moments import floor_ms
-from coherer.console.guard import changing
 from coherer.console.jobs import Job
-from coherer.console.pages.common import ROWS, Console, matching, part_of, path_of
+from coherer.console.pages.common import ROWS, Console, changing, matching, part_of, path_of
 from coherer.errors import CohererError, UsageError
 
 FILTERS: Final = ("topic", "tag", "key", "reason", "since", "until")

@@ -16,9 +16,9 @@ from starlette.routing import Route
 
 from coherer._administration.overview import BEHIND_MAX
 from coherer.console.charts import chart
-from coherer.console.guard import KEPT, changing, parse_form, read_form, safe_path
+from coherer.console.guard import KEPT, parse_form, read_form, safe_path
 from coherer.console.history import series_name
-from coherer.console.pages.common import Console, Sorting
+from coherer.console.pages.common import Console, Sorting, changing
 from coherer.console.sessions import Session, is_token
 
 WHOLE_MAX: Final = 30

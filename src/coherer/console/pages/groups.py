@@ -17,9 +17,8 @@ from coherer._administration.overview import oldest_ms
 from coherer._administration.resets import Move, planned
 from coherer.admin import Partition
 from coherer.console.charts import SERIES_MAX
-from coherer.console.guard import changing
 from coherer.console.history import series_name
-from coherer.console.pages.common import Console, matching, part_of, path_of, sorting_of
+from coherer.console.pages.common import Console, changing, matching, part_of, path_of, sorting_of
 from coherer.console.pages.dead_letters import moment
 from coherer.errors import UsageError
 

@@ -14,8 +14,7 @@ from starlette.routing import Route
 from coherer._administration import messages
 from coherer._administration.messages import Found, Search
 from coherer._administration.trace import trace
-from coherer.console.guard import changing
-from coherer.console.pages.common import Console
+from coherer.console.pages.common import Console, changing
 from coherer.console.pages.dead_letters import moment
 from coherer.errors import CohererError, RefusedError, UsageError
 from coherer.message import Message

@@ -13,9 +13,8 @@ from starlette.routing import Route
 
 from coherer._administration.access import RocketCluster
 from coherer.admin import Broker
-from coherer.console.guard import changing
 from coherer.console.history import series_name
-from coherer.console.pages.common import Console, matching, part_of
+from coherer.console.pages.common import Console, changing, matching, part_of
 from coherer.errors import UsageError
 
 PERMISSIONS: Final = ("DENY", "PUB", "SUB", "PUB|SUB")

@@ -13,9 +13,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from coherer._administration.access import RocketCluster
-from coherer.console.guard import changing
 from coherer.console.history import series_name
-from coherer.console.pages.common import Console, matching, part_of, path_of, sorting_of
+from coherer.console.pages.common import Console, changing, matching, part_of, path_of, sorting_of
 from coherer.errors import CohererError, UsageError
 
 CREATE_WAIT_MS: Final = 5_000

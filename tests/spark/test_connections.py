@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coherer.errors import DisconnectedError
-from coherer.spark import queue
+from coherer.spark import connections
 from coherer.spark.options import Access
 
 if TYPE_CHECKING:
@@ -29,33 +29,33 @@ def opened(
         found.append(access)
         return list_queue
 
-    monkeypatch.setitem(queue.OPENERS, "list", open_list)
+    monkeypatch.setitem(connections.OPENERS, "list", open_list)
     with forked():  # a process without connections
         yield found
     gc.unfreeze()
 
 
 def test_tasks_reuse_a_connection(opened: list[Access]) -> None:
-    with queue.shared_queue(ACCESS) as first:
+    with connections.shared_queue(ACCESS) as first:
         pass
-    with queue.shared_queue(Access(url="list://x")) as second:
+    with connections.shared_queue(Access(url="list://x")) as second:
         assert second is first
     assert len(opened) == 1
-    with queue.shared_queue(Access(url="list://x", user="u")):
+    with connections.shared_queue(Access(url="list://x", user="u")):
         assert len(opened) == 2
 
 
 def test_an_error_closes_the_connection(opened: list[Access], list_queue: ListQueue) -> None:
-    with pytest.raises(DisconnectedError), queue.shared_queue(ACCESS):
+    with pytest.raises(DisconnectedError), connections.shared_queue(ACCESS):
         raise DisconnectedError("The broker is gone.")
     assert list_queue.closed
-    with queue.shared_queue(ACCESS):
+    with connections.shared_queue(ACCESS):
         assert len(opened) == 2
 
 
 def test_stopping_early_keeps_the_connection(opened: list[Access], list_queue: ListQueue) -> None:
     def task() -> Iterator[int]:
-        with queue.shared_queue(ACCESS):
+        with connections.shared_queue(ACCESS):
             yield 1
             yield 2
 
@@ -64,14 +64,14 @@ def test_stopping_early_keeps_the_connection(opened: list[Access], list_queue: L
     del running
     gc.collect()
     assert not list_queue.closed
-    with queue.shared_queue(ACCESS):
+    with connections.shared_queue(ACCESS):
         assert len(opened) == 1
 
 
 def test_a_child_process_opens_its_own_connection(opened: list[Access], forked) -> None:
-    with queue.shared_queue(ACCESS):
+    with connections.shared_queue(ACCESS):
         pass
-    with forked(), queue.shared_queue(ACCESS):
+    with forked(), connections.shared_queue(ACCESS):
         assert len(opened) == 2
 
 
@@ -81,6 +81,6 @@ def test_the_heap_is_frozen_for_the_first_two_tasks(
     frozen: list[int] = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
     for _ in range(3):
-        with queue.shared_queue(ACCESS):
+        with connections.shared_queue(ACCESS):
             pass
     assert frozen == [1, 1]

@@ -1,0 +1,259 @@
+"""Moves the checkpoint: makes batches visible, and syncs them.
+
+The writer publishes what it wrote (`commit`); another thread may flush at any time (`flush`, or
+`flush_log` for the log alone). The checkpoint covers an offset only when log, queues and index up
+to it are synced. So a flush goes in this order: note the offset, write the queue entries and keys
+that are only in memory, sync everything, write the checkpoint.
+
+With sync flush readers see a batch only after a flush. A reader may store the offset of what it
+read, and after a power cut that offset must not belong to another message.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from coherer._store.checkpoint import Checkpoint, CheckpointFile
+from coherer._store.commit_log import CommitLog
+from coherer._store.consume_queue import ConsumeQueue, PendingEntries, publish
+from coherer._store.files import (
+    Files,
+    UnsyncedFiles,
+    is_out_of_handles,
+    store_error,
+    translate_os_errors,
+)
+from coherer._store.index import KeyIndex
+from coherer._store.index_file import IndexKeys
+from coherer._store.offset_reserve import Gap, Reserve, with_gap
+from coherer.errors import StoreError, StoreFullError
+
+
+class Checkpointer:
+    """Makes batches visible, syncs them, and writes the checkpoint.
+
+    Args:
+        files: how to access files.
+        path: the checkpoint file.
+        log: the log.
+        index: the key index, if there is one.
+        pending: queue entries that are only in memory.
+        now_ms: the time of day; a new index file is named after it.
+        monotonic_ms: a monotonic clock.
+        show_durable: whether readers see durable messages only.
+        reserve: whether to reserve queue offsets; False for a replica, whose master does it.
+
+    Attributes:
+        checkpoint: the last one that was written.
+        gaps: the gaps in queue offsets that power cuts made.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        path: Path,
+        log: CommitLog,
+        index: KeyIndex | None,
+        pending: PendingEntries,
+        now_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
+        *,
+        show_durable: bool = False,
+        reserve: bool = True,
+    ) -> None:
+        self._files = files
+        self._file = CheckpointFile(files, path)
+        self._directory = path.parent
+        self._log = log
+        self._index = index
+        self._now_ms = now_ms
+        self._pending = pending
+        self._guard = pending.guard
+        # End and store time of the last record with a queue entry, and the growth of queues there.
+        self._published = (0, 0, 0)
+        self._show = not show_durable
+        # By batch: its end, and the ends of its queues.
+        self._hidden: deque[tuple[int, list[tuple[ConsumeQueue, int]]]] = deque()
+        self._flush_guard = threading.Lock()
+        self._save_guard = threading.Lock()  # taken after the other one, for the file alone
+        self._monotonic_ms = monotonic_ms
+        self._reserve = Reserve() if reserve and not show_durable else None
+        self._failed = ""
+        self.checkpoint = self._file.load()
+        self.gaps = self.checkpoint.gaps
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the checkpoint does not cover everything that was written."""
+        return self._published[0] != self.checkpoint.offset
+
+    def start_at(self, end: int, store_ms: int, *, lost_power: bool) -> None:
+        """Set what recovery has found.
+
+        Args:
+            end: the end of the log.
+            store_ms: the store time of the last record.
+            lost_power: whether messages that readers have seen may be lost.
+        """
+        found = self.checkpoint
+        if lost_power and found.offset is not None and found.reserve:
+            self.gaps = with_gap(self.gaps, Gap(found.offset, end, found.reserve))
+        self._published = (end, store_ms, 0)
+
+    def claim(self, entries: int) -> None:
+        """Let queues grow by up to `entries`, before a batch is written. Only for the writer.
+
+        Raises:
+            StoreError: the reserve of queue offsets could not be extended.
+        """
+        reserve = self._reserve
+        while reserve is not None and entries:
+            with self._guard:
+                if reserve.claim(entries):
+                    return
+            self._extend(entries)
+
+    def extend_if_low(self) -> None:
+        """Extend the reserve of queue offsets early, so that the writer does not have to.
+
+        Raises:
+            StoreError: it could not be extended.
+        """
+        if self._reserve is not None and self._reserve.is_low:
+            self._extend(0)
+
+    def _extend(self, wanted: int) -> None:
+        if self.checkpoint.offset is None and self._published[0]:
+            self.flush()  # a Java broker has used the directory
+        with self._save_guard:
+            reserve = self._reserve
+            covered = 0 if reserve is None else reserve.covered
+            checkpoint = replace(self.checkpoint, offset=self.checkpoint.offset or 0)
+            self._save(checkpoint, covered, wanted)
+
+    def _save(self, checkpoint: Checkpoint, covered: int, wanted: int = 0) -> None:
+        """Write the checkpoint with a new reserve. The caller holds `_save_guard`."""
+        reserve, limit = self._reserve, covered
+        if reserve is not None:
+            with self._guard:
+                limit = reserve.plan(self._monotonic_ms(), wanted)
+        with translate_os_errors("write the checkpoint"):
+            checkpoint = replace(
+                checkpoint,
+                reserve=limit - covered, boot=self._files.boot_id(), gaps=self.gaps,
+            )  # fmt: skip
+            self._file.save(checkpoint)
+        self.checkpoint = checkpoint
+        if reserve is not None:
+            with self._guard:
+                reserve.limit, reserve.covered = limit, covered
+
+    def commit(
+        self,
+        end: int,
+        store_ms: int,
+        queues: Collection[ConsumeQueue],
+        keys: IndexKeys | None = None,
+    ) -> None:
+        """Make what was written up to `end` part of the log; show it now or when it is durable.
+
+        Args:
+            end: the offset after the last record.
+            store_ms: the store time of the last record.
+            queues: the queues with new entries.
+            keys: new keys, unless the index has them already.
+        """
+        with self._guard:
+            growth = 0 if self._reserve is None else self._reserve.growth
+            publish(queues, self._pending, show=self._show)
+            self._published = (end, store_ms, growth)
+            if keys is not None and self._index is not None:
+                self._index.add(keys)
+            self._log.commit(end, store_ms, show=self._show)
+            if not self._show:
+                self._hidden.append((end, [(queue, queue.next) for queue in queues]))
+
+    def flush_log(self) -> int:
+        """Sync the log, and show what has become durable. For any thread.
+
+        Returns:
+            The offset up to which the log is durable.
+
+        Raises:
+            StoreError: see `CommitLog.flush`.
+        """
+        durable = self._log.flush()
+        if not self._show:
+            self._show_durable(durable)
+        return durable
+
+    def _show_durable(self, durable: int) -> None:
+        hidden = self._hidden
+        with self._guard:
+            while hidden and hidden[0][0] <= durable:
+                end, queues = hidden.popleft()
+                for queue, count in queues:
+                    queue.max = min(count, queue.next)
+                self._log.show(end)
+
+    def flush(self) -> None:
+        """Sync log, queues and index and write the checkpoint. For any thread.
+
+        Raises:
+            StoreFullError: queue entries or keys could not be written because the disk is full
+                (they stay in memory), or too many files are open.
+            StoreError: the disk failed.
+        """
+        with self._flush_guard:
+            if self._failed:
+                raise StoreError(self._failed, hint="Restart the node.")
+            if self._index is not None:
+                with translate_os_errors("write the key index"):
+                    self._index.write(self._now_ms())  # most keys, while the writer continues
+            (offset, queues_ms, covered), indexed = self._write()
+            unsynced = self._pending.take_unsynced()
+            try:
+                self.flush_log()
+                self._sync(unsynced)
+            except StoreFullError:
+                self._pending.restore_unsynced(unsynced)
+                raise
+            times = (self._log.durable_ms, queues_ms, indexed[0])
+            with self._save_guard:
+                self._save(Checkpoint(*times, offset, *indexed[1:]), covered)
+
+    def end_reserve(self) -> None:
+        """Reserve nothing from the next flush on, because no message follows."""
+        self._reserve = None
+
+    def _write(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """Write queue entries and keys; return the covered position of the log and of the index."""
+        published, indexed = self._published, (self.checkpoint.index_ms, 0, 0)
+
+        def mark() -> None:
+            nonlocal published, indexed
+            if self._index is not None:
+                with translate_os_errors("write the key index"):
+                    self._index.write(self._now_ms())
+                indexed = self._index.position()
+            published = self._published
+
+        with translate_os_errors("write the consume queues"):
+            self._pending.write(mark)
+        return published, indexed
+
+    def _sync(self, unsynced: UnsyncedFiles) -> None:
+        try:
+            unsynced.sync(self._files, self._directory)
+            if self._index is not None:
+                self._index.sync()
+        except OSError as error:
+            if is_out_of_handles(error):
+                raise store_error(error, "sync queues and index") from error
+            self._failed = f"Queues or index could not be synced: {error}."
+            raise StoreError(self._failed) from error
