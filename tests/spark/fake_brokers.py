@@ -95,6 +95,10 @@ class Cluster:
                 raise
         return failed
 
+    def reach(self, queue: Queue, offset: int) -> None:
+        """Java's brokers do nothing."""
+        self.step("reach")
+
     def committed(self, queue: Queue, start: int, end: int) -> set[int]:
         self.step("look")
         return set(self.stored[queue][start:end])

@@ -126,6 +126,19 @@ def test_what_no_gap_explains_is_still_a_loss(node: EmbeddedNode, protocol: str)
         reader.latestOffset(start, ReadAllAvailable())
 
 
+def test_a_queue_continues_where_a_decision_saw_its_end(node: EmbeddedNode, durable: int) -> None:
+    with connect(node.rocketmq_url) as client:
+        [(broker, number)] = client.offsets("demo")
+        queue, place = RocketHalfQueue(client), Queue("demo", broker, number)
+        assert queue.ends([place]) == [durable]
+        queue.reach(place, 5_000_000)
+        assert queue.ends([place]) == [durable]
+        queue.reach(place, READ)
+        [end] = queue.ends([place])
+        assert end > READ
+        assert queue.committed(place, READ, end) == set()
+
+
 def test_the_look_for_committed_messages_passes_over_the_gap(node: EmbeddedNode) -> None:
     begin = send(node)
     with connect(node.rocketmq_url) as client:

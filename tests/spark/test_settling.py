@@ -238,6 +238,24 @@ def test_a_queue_that_became_shorter_is_an_error(tmp_path: Path) -> None:
         coordinator(cluster, decisions).commit("7", cluster.prepare(10))
 
 
+def test_a_queue_that_became_shorter_continues_behind_the_gap(tmp_path: Path) -> None:
+    """Coherer's broker beside one of Java's."""
+    cluster, decisions = Cluster(), Decisions(LocalFolder(tmp_path))
+
+    def cut(what: str) -> None:
+        stored = cluster.stored[QUEUES[1]]
+        if what == "before" and stored == [7, 7]:
+            stored.clear()
+            raise DisconnectedError("It is gone.")
+        if what == "reach":
+            stored += [-1] * 3
+
+    cluster.step = cut
+    coordinator(cluster, decisions).commit("7", cluster.prepare(10))
+    found = [offset for stored in cluster.stored.values() for offset in stored if offset >= 100]
+    assert sorted(found) == list(range(100, 110))
+
+
 class ShortReader:
     """A reader whose broker returns less than the range."""
 

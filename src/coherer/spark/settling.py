@@ -112,6 +112,14 @@ class HalfQueue(Protocol):
         """Commits or rolls back; see `Producer.end_many`."""
         ...
 
+    def reach(self, queue: Queue, offset: int) -> None:
+        """Reads at an offset behind the end of a queue.
+
+        If a power cut has taken back what was before the offset, Coherer's broker continues the
+        queue behind it then. Java's does not.
+        """
+        ...
+
     def committed(self, queue: Queue, start: int, end: int) -> set[int]:
         """The log offsets of half messages whose messages are in a range of a queue.
 
@@ -181,6 +189,11 @@ class RocketHalfQueue:
         within_ms = int(SEND_S * 1000) if verdict is Verdict.COMMIT else None
         producer = self._producer(halves.group)
         return producer.end_many(halves, verdict, window=COMMITS_AT_ONCE, within_ms=within_ms)
+
+    def reach(self, queue: Queue, offset: int) -> None:
+        """Reads at an offset behind the end of a queue, so that it continues behind a gap."""
+        with self._client.reader(queue, offset, end=offset + 1, masters_only=True) as reader:
+            reader.read()
 
     def committed(self, queue: Queue, start: int, end: int) -> set[int]:
         """The log offsets of half messages whose messages are in a range of a queue.
@@ -352,9 +365,13 @@ class Coordinator:
         """The half messages that are not committed yet, when no commit is on the way."""
         ends = self._ends_when_quiet(left.queues)
         done: set[tuple[str, int]] = set()
-        for queue, start, end in zip(left.queues, decision.starts, ends, strict=True):
+        for queue, start, last in zip(left.queues, decision.starts, ends, strict=True):
+            end = last
             if end < start:
-                raise _shortened(name, queue, start, end)
+                self._queue.reach(queue, start)
+                [end] = self._queue.ends([queue])
+                if end < start:
+                    raise _shortened(name, queue, start, end)
             found = self._queue.committed(queue, start, end)
             done.update((queue.broker, offset) for offset in found)
         brokers = [queue.broker for queue in left.queues]
