@@ -39,7 +39,7 @@ from coherer._common.version import __version__
 from coherer.errors import CohererError, UsageError
 from coherer.message import Message
 
-if TYPE_CHECKING:  # it need not be installed
+if TYPE_CHECKING:  # OpenTelemetry need not be installed
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 
 SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)

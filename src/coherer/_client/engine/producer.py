@@ -12,16 +12,14 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, KeysView, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar, Final, TypeVar, cast
+from typing import ClassVar, Final, TypeVar, cast
 
 from coherer._client.engine.lifecycle import Lifecycle
+from coherer._client.engine.metrics import ClientMetrics, ProducerMeter
 from coherer._client.engine.sender import Bulk, SendReport, Sink, UnseenFailures, Window
 from coherer._record.batches import PackedMessages
 from coherer.errors import CohererError, UsageError, WindowFullError
 from coherer.message import Message, Receipt
-
-if TYPE_CHECKING:
-    from coherer._client.engine.metrics import ClientMetrics, ProducerMeter
 
 
 def message_topic(message: Message) -> str:

@@ -25,7 +25,7 @@ from coherer._common.version import __version__
 from coherer.errors import CohererError, UsageError
 from coherer.message import Message, ReceivedMessage
 
-if TYPE_CHECKING:  # it need not be installed
+if TYPE_CHECKING:  # OpenTelemetry need not be installed
     from opentelemetry.trace import Span, TracerProvider
 
 SYSTEM: Final = "rocketmq"
