@@ -52,7 +52,7 @@ def land(url: str, topic: str, path: Path, *, lost: int = 0, doubled: int = 0) -
     ("words", "error"),
     [
         ([], "Give either a topic or --dead-letters"),
-        (["t", "--store", "/no", "--group", "g"], "Files have no groups"),
+        (["t", "--store", "/no", "--group", "g"], "a store directory has no groups"),
         (["t", "--from", "noon"], "neither an offset nor a time"),
     ],
 )

@@ -50,7 +50,7 @@ def filled(coherer_topic: str, coherer_node: EmbeddedNode) -> str:
     [
         (["t"], "Give either --to or --group"),
         (["t", "--to", "u", "--group", "g"], "Give either --to or --group"),
-        (["t", "--to", "t"], "doubles it"),
+        (["t", "--to", "t"], "every message would be duplicated"),
         (["t", "--to", "u", "--transactional", "d"], "TubeMQ has no transactions"),
         (["t", "--group", "g"], "--group needs --from"),
         (["t", "--group", "g", "--from", "1", "--resume"], "--group excludes"),

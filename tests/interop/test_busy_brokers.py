@@ -37,7 +37,7 @@ async def send_until_busy(
             report = await producer.send_many(Message(topic, body) for body in some)
             assert (report.sent, report.failed) == (count, [])
             bodies += some
-            if "is busy; what it refused is sent again" in caplog.text:
+            if "is busy; refused messages are sent again" in caplog.text:
                 return bodies
     raise AssertionError("Java's broker was never busy.")
 

@@ -194,7 +194,7 @@ def test_other_errors_are_not_reported_as_full(harness: Any) -> None:
 
 def test_too_many_open_files_is_a_temporary_error(harness: Any) -> None:
     """A file that cannot be opened is not synced, but nothing is lost: unlike after a failed sync
-    the store continues by itself."""
+    the store resumes automatically."""
 
     class Few(OsFiles):
         none_left = False

@@ -234,7 +234,7 @@ async def queues(cluster: Cluster) -> list[DeadLetterQueue]:
 
 
 async def queue(cluster: Cluster, group: str) -> DeadLetterQueue | None:
-    """The dead letters of a group; None if it never had any.
+    """A group's dead-letter queue, or None if it was never created.
 
     Raises:
         UsageError: it is a TubeMQ cluster.
@@ -254,11 +254,11 @@ async def queue(cluster: Cluster, group: str) -> DeadLetterQueue | None:
 
 
 async def queue_of_existing(cluster: Cluster, group: str) -> DeadLetterQueue | None:
-    """The dead letters of a group that exists; None if it never had any.
+    """The group's dead-letter queue, or None. Raises if the group does not exist.
 
     Raises:
         UsageError: it is a TubeMQ cluster.
-        RefusedError: there is no such group, and there are no dead letters of one.
+        RefusedError: the group does not exist and has no dead letters.
         UnavailableError: a server does not answer.
     """
     rocket = rocketmq_only(cluster, "dead letters")

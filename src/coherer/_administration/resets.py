@@ -33,7 +33,7 @@ class Move(msgspec.Struct, frozen=True):
 
     @property
     def change(self) -> int | None:
-        """By how much the offset moves; negative: messages are delivered again."""
+        """Offset change; negative means that messages are delivered again."""
         return None if self.committed is None or self.new is None else self.new - self.committed
 
 

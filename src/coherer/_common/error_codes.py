@@ -12,7 +12,7 @@ _DISK_FULL: Final = "disk is full"
 """Part of the answer of a Coherer broker whose disk is full. Java's RocketMQ broker uses the same
 code with the text "maybe disk full", because it cannot be sure."""
 _DISK_FULL_ADVICE: Final = (
-    "Free disk space on that server or lower its retention; it continues by itself. Sending more "
+    "Free disk space on that server or lower its retention; it resumes automatically. Sending more "
     "slowly does not help."
 )
 

@@ -110,7 +110,7 @@ class Listener:
             await self._empty.wait()
 
     def _admit(self, connection: Connection) -> Receiver:
-        # Counted only now: a connection whose TLS handshake fails is neither made nor lost.
+        # Count only now: asyncio never reports connections whose TLS handshake fails.
         if (
             len(self._connections) >= self._connections_max
             or not self._budget.connections.acquire()

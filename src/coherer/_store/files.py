@@ -483,12 +483,12 @@ def store_error(error: OSError, what: str) -> StoreError:
     if error.errno in _FULL:
         return StoreFullError(
             f"The disk is full: could not {what}.",
-            hint="Free disk space or lower the retention; the store continues by itself.",
+            hint="Free disk space or lower the retention; the store resumes automatically.",
         )
     if is_out_of_handles(error):
         return StoreFullError(
             f"Too many open files: could not {what}.",
-            hint="Raise `ulimit -n` or allow fewer connections; the store continues by itself.",
+            hint="Raise `ulimit -n` or allow fewer connections; the store resumes automatically.",
         )
     return StoreError(f"Could not {what}: {error.strerror or error}.")
 

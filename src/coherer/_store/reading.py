@@ -148,7 +148,7 @@ def read_queue(
 def _read_slices(
     log: CommitLog, queue: ConsumeQueue, offset: int, max_bytes: int, max_count: int
 ) -> ReadResult | None:
-    """Read records of one log file without known damage, with no Python step per record.
+    """Read undamaged records of one log file with no per-record Python work.
 
     Returns None if the records are in several files, or if one of them does not match its entry;
     then the caller reads record by record.

@@ -447,7 +447,7 @@ class Client(ClientFacade[aio.Client]):
         """The readable queues of a topic, sorted.
 
         Raises:
-            RefusedError: it has none, or the topic does not exist.
+            RefusedError: the topic does not exist, or has no readable queue.
             UnavailableError: no name server could be reached.
         """
         return self._portal.call(lambda: self._inner.partitions(topic))
@@ -964,7 +964,7 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
 
     @property
     def errors(self) -> list[CohererError]:
-        """What keeps the consumer from receiving at the moment; it goes on trying.
+        """The errors that keep the consumer from receiving now; it keeps trying.
 
         Refused heartbeats, and the error of each queue in `progress`.
         """
@@ -1129,7 +1129,7 @@ class PullConsumer(ManagedFacade[aio.PullConsumer]):
 
     @property
     def errors(self) -> list[CohererError]:
-        """What keeps the consumer from receiving at the moment; it goes on trying.
+        """The errors that keep the consumer from receiving now; it keeps trying.
 
         Refused heartbeats, and the error of each queue in `progress`.
         """
@@ -1469,7 +1469,7 @@ class Admin(Facade[aio.Admin]):
         return self._portal.call(lambda: self._inner.queue_settings(topic))
 
     def oldest_ms(self, queue: Queue) -> int | None:
-        """When the oldest message of a queue was stored, ms since 1970; None if it has none."""
+        """When the oldest message of a queue was stored, ms since 1970; None if it is empty."""
         return self._portal.call(lambda: self._inner.oldest_ms(queue))
 
     def groups(self, *names: str, system: bool = False) -> list[admin.Group]:
@@ -1806,9 +1806,9 @@ class Admin(Facade[aio.Admin]):
         self._portal.call(lambda: self._inner.set_white_addresses(addresses, brokers))
 
     def consumers(self, group: str) -> ConsumerConnection | None:
-        """The connected consumers of a group and their subscriptions; None without any.
+        """The connected consumers of a group and their subscriptions; None if none is connected.
 
-        The connections are those of all masters, the subscriptions those of one that has members.
+        Connections come from all masters, subscriptions from one master that has members.
         """
         return self._portal.call(lambda: self._inner.consumers(group))
 

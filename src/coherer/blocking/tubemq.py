@@ -294,7 +294,7 @@ class Client(ClientFacade[aio.Client]):
         """The readable partitions of a topic, sorted.
 
         Raises:
-            RefusedError: it has none, or the topic does not exist.
+            RefusedError: the topic does not exist, or has no readable partition.
             UnavailableError: no master could be reached.
         """
         return self._portal.call(lambda: self._inner.partitions(topic))
@@ -595,7 +595,7 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
 
     @property
     def errors(self) -> list[CohererError]:
-        """What keeps the consumer from receiving at the moment; it goes on trying.
+        """The errors that keep the consumer from receiving now; it keeps trying.
 
         Refused heartbeats (RocketMQ), and the error of each partition in `progress`.
         """
@@ -746,8 +746,8 @@ class Admin(Facade[aio.Admin]):
     """Topics, brokers, groups and offsets of a cluster.
 
     Made by `Client.admin`, it belongs to the cluster of the client: it asks the master where its
-    administration is, and before each change it makes sure that what answers there is of that
-    cluster. Made with a URL alone, it belongs to whatever answers there.
+    administration is, and before each change it verifies that the server there belongs to that
+    cluster. Made with a URL alone, it uses any server at that URL.
 
     ```python
     admin = Admin("http://127.0.0.1:8080")

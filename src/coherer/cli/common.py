@@ -356,7 +356,7 @@ def confirm(question: str) -> None:
         typer.confirm(question, abort=True, err=True)
     except typer.Abort:
         if not sys.stdin.isatty():
-            typer.echo("\nNobody said yes. In a script, use --yes.", err=True)
+            typer.echo("\nNot confirmed. In a script, use --yes.", err=True)
         raise
 
 

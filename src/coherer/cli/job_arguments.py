@@ -40,7 +40,7 @@ class JobArguments(msgspec.Struct, frozen=True, kw_only=True):
     as_json: Json = False
 
     def source(self, columns: tuple[str, ...] | None, *, lenient: bool = False) -> jobs.Source:
-        """The source that they name.
+        """The source that these options select.
 
         Args:
             columns: see `Source`.

@@ -323,7 +323,7 @@ class Facts:
         return [one for one in found if one is not None]
 
     async def dead_letter_queue(self, group: str) -> DeadLetterQueue | None:
-        """The dead letters of a group; None if it never had any."""
+        """A group's dead-letter queue, or None if it was never created."""
         return await self._get(("dead letters", group), lambda: letters.queue(self.cluster, group))
 
     # -- brokers and accounts

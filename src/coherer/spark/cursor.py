@@ -169,8 +169,8 @@ class Cursor:
     def planning_bounds(self, start: Offsets, end: Offsets) -> Bounds:
         """The bounds for planning a batch whose end was just decided.
 
-        Spark plans it a few milliseconds after `next_end`, so the answer of then is taken. What
-        retention deletes in between is noticed by the tasks, as it is when they run later.
+        Spark plans it a few milliseconds after `next_end`, so its bounds are used again. Messages
+        that retention deletes in between are noticed by the tasks, as when they run later.
 
         Raises:
             UsageError: as `bounds_for`.

@@ -135,7 +135,7 @@ class Folder(Protocol):
         ...
 
     def read_durable(self, name: str) -> bytes | None:
-        """`read`; what it returns survives a power cut."""
+        """`read`; the returned contents survive a power cut."""
         ...
 
     def create(self, name: str, data: bytes) -> bool:
@@ -173,7 +173,7 @@ class LocalFolder:
             return None
 
     def read_durable(self, name: str) -> bytes | None:
-        """`read`; what it returns survives a power cut."""
+        """`read`; the returned contents survive a power cut."""
         try:
             with (self._path / name).open("rb") as file:
                 if os.name != "nt":  # Windows syncs only what is open for writing
@@ -202,7 +202,7 @@ class LocalFolder:
         sync_folder(self._path)
 
     def remove(self, *names: str) -> None:
-        """Delete files in this order, and what processes that died while writing have left."""
+        """Delete files in this order, and the incomplete files of processes that died."""
         for name in names:
             for path in (self._path / name, *self._path.glob(f".{name}.*")):
                 path.unlink(missing_ok=True)
@@ -321,7 +321,7 @@ def check_query(location: str, owner: str | None, query: str) -> None:
 
     Args:
         location: of the folder.
-        owner: what `Decisions.query` has returned.
+        owner: the result of `Decisions.query`.
         query: the id of the query.
 
     Raises:
@@ -340,7 +340,7 @@ def check_order(location: str, latest: int, batch: int) -> None:
 
     Args:
         location: of the folder.
-        latest: what `Decisions.latest` has returned.
+        latest: the result of `Decisions.latest`.
         batch: the number of the micro-batch that Spark runs.
 
     Raises:

@@ -26,7 +26,7 @@ INLONG_TYPE: Final = (
     "struct<version: int, created: timestamp, count: bigint, "
     "messages: array<struct<attributes: map<string, string>, body: binary>>, error: string>"
 )
-"""What `from_inlong` returns."""
+"""The type of the column that `from_inlong` returns."""
 
 
 def registry_id(value: Column | str) -> Column:
@@ -106,7 +106,7 @@ def from_inlong(value: Column | str) -> Column:
 
 
 def opened(values: pa.Array) -> pa.Array:
-    """What `from_inlong` does with a batch, in the worker; Spark reads its annotations."""
+    """Open the envelopes of a batch, in the worker; Spark reads the annotations."""
     message = pa.struct(
         {"attributes": pa.map_(pa.string(), pa.string()), "body": pa.binary()}.items()
     )

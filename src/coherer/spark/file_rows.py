@@ -1,4 +1,4 @@
-"""Reads the rows of a stretch of a store's log, as Arrow batches of about a megabyte.
+"""Reads the rows of a section of a store's log, as Arrow batches of about a megabyte.
 
 The entries of the consume queues say where the records are, and the offset and tag code of each
 (`_store.gathering`). The records of a megabyte are decoded together, without an object per record
@@ -69,10 +69,10 @@ class Stretch(msgspec.Struct, frozen=True):
 def rows_of(
     stretch: Stretch, columns: tuple[str, ...], losses: Losses, tags: frozenset[str] | None
 ) -> Iterator[pa.RecordBatch]:
-    """All rows of a stretch. The rows of a queue are in order.
+    """All rows of a section of the log. The rows of a queue are in order.
 
     Args:
-        stretch: to read.
+        stretch: the section to read.
         columns: the wanted ones.
         losses: treats rows that are lost or bad.
         tags: of the wanted rows; None for all.
@@ -96,7 +96,7 @@ def _unreadable(stretch: Stretch, reason: str) -> UnavailableError:
 
 
 class Losses(msgspec.Struct, frozen=True):
-    """What becomes of rows that are lost or bad.
+    """How to treat rows that are lost or bad.
 
     Args:
         fail: whether lost rows are an error (`failOnDataLoss`); otherwise they are skipped.
@@ -131,7 +131,7 @@ class Losses(msgspec.Struct, frozen=True):
 
 
 class StretchRows:
-    """The rows of a stretch, in batches of one chunk each; see `rows_of`."""
+    """The rows of a section, in batches of one chunk each; see `rows_of`."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class StretchRows:
                 self._losses.lose(msgspec.structs.replace(one, start=first, end=last + 1))
 
     def _decoded_rows(self, data: memoryview, entries: Entries) -> Iterator[pa.RecordBatch]:
-        """The rows of a chunk, and what `mode` makes of its bad records."""
+        """The rows of a chunk, with its bad records treated as `mode` says."""
         records, mine = _intact(data, entries)
         good = entries if mine is None else entries.pick(mine)
         if len(records):

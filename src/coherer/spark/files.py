@@ -2,7 +2,7 @@
 
 A batch reads the files of one store or of several, of a node or of Java's broker, without a broker.
 The driver looks at the consume queues, chooses the offsets with the code that asks brokers
-otherwise (`cursor`), and cuts the log into stretches. A task reads the wanted records of a stretch,
+otherwise (`cursor`), and cuts the log into sections. A task reads the wanted records of a section,
 of all queues and topics, in the order of the log (`file_rows`).
 
 Cuts are made where the sampled entries of all queues have equal numbers of rows on both sides. They
@@ -39,10 +39,10 @@ STRETCH_BYTES: Final = 64 << 20
 """Target size of the records of a task, if the options do not say how many tasks there are."""
 
 PACK_BYTES: Final = 8 << 20
-"""Smaller stretches share a task: a task costs 5 to 40 ms, the time to read this much."""
+"""Smaller sections of the log share a task: a task costs 5 to 40 ms, the time to read this much."""
 
 _SAMPLES: Final = 64
-"""The number of entries whose sizes are looked at, and of those between two cuts."""
+"""How many entries are sampled for their sizes, and between two cuts."""
 
 
 def _set_of(text: str) -> frozenset[str]:
@@ -244,7 +244,7 @@ def _directories(paths: Iterable[str]) -> list[Path]:
 
 
 class StretchShare(InputPartition):
-    """The stretches that one task reads."""
+    """The sections of the log that one task reads."""
 
     def __init__(self, stretches: tuple[Stretch, ...]) -> None:
         super().__init__(stretches)
@@ -294,7 +294,7 @@ def file_reader(options: FileOptions) -> FileReader:
 
 
 def plan(options: FileOptions, wanted: Wanted) -> list[tuple[Stretch, ...]]:
-    """The stretches that each task reads.
+    """The sections of the log that each task reads.
 
     Raises:
         UsageError: a store, topic, partition or offset that the options name does not exist.
@@ -440,7 +440,7 @@ def _divided(
 
 
 def _packed(stretches: Sequence[Stretch], options: ReadOptions) -> list[tuple[Stretch, ...]]:
-    """Packs small stretches together, largest first, each into the share with the fewest bytes."""
+    """Packs small sections together, largest first, each into the share with the fewest bytes."""
     small = sum(one.size_bytes for one in stretches if one.size_bytes < PACK_BYTES)
     large = sum(one.size_bytes >= PACK_BYTES for one in stretches)
     count = max(large + -(-small // PACK_BYTES), options.min_partitions)

@@ -79,7 +79,7 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What one attempt of a task has found.
+    """The findings of one attempt of a task.
 
     Args:
         source: identifies the options of the source: a query may have two sources for one topic.
@@ -91,7 +91,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Reporter:
-    """Collects what a task finds, and writes it down in the end.
+    """Collects the findings of a task, and writes a report at its end.
 
     Args:
         source: see `Report`.

@@ -1,4 +1,4 @@
-"""How a data source's objects reach Spark's workers, and what a worker without the package says.
+"""How a data source's objects reach Spark's workers, and the error of a worker without the package.
 
 Spark pickles readers and sinks on the driver, and pickle writes a class as its name. A worker whose
 Python lacks this package would fail with a bare `ModuleNotFoundError`. So these objects are pickled

@@ -5,7 +5,7 @@ the offsets of each micro-batch and the number of its rows. `source_metrics` com
 them, and adds the gaps that readers found (`coherer.spark.gaps`). `StreamMetrics` does so for every
 micro-batch of a session, and passes it to OpenTelemetry.
 
-Bytes and bad records are known to rows only. `measured(rows)` adds them to the progress.
+Bytes and bad records can only be counted in the rows. `measured(rows)` adds them to the progress.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _missing(
             return None  # a new partition, which was read from its beginning
         spans[topic, key] = start[topic][key], offset
     found = missing_of(spans, reports)
-    # Java's positions in an index are no number of messages, also where no reader could say so.
+    # Java's positions in an index do not count messages, even if no reader has reported that.
     is_index = all(offset % INDEX_STEP == 0 for _, _, offset in flatten(newest))
     return None if found and is_index else found
 

@@ -1,6 +1,6 @@
-"""Finds out what a read can leave out because of the filters that Spark pushes to a source.
+"""Prunes a read by the filters that Spark pushes to a source.
 
-Pushdown only prunes. Every filter stays with Spark, too, so what is read may be more than a filter
+Pushdown only prunes. Every filter stays with Spark, too, so a read may return more than a filter
 lets through, but never less. A source prunes by topic, broker, partition, offset, and the time when
 the broker stored a message, which has an order. `timestamp` is the sender's time: it has none.
 
@@ -41,7 +41,7 @@ _MS: Final = timedelta(milliseconds=1)
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What a read must not leave out; None or an open end is everything.
+    """The rows that a read must return; None or an open end is everything.
 
     Args:
         topics: their names.
@@ -92,7 +92,7 @@ def is_enabled() -> bool:
 
 
 def wanted(filters: Iterable[Filter]) -> Wanted:
-    """What a read with these filters must not leave out.
+    """The rows that a read with these filters must return.
 
     Args:
         filters: all of them have to hold.

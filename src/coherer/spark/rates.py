@@ -1,7 +1,7 @@
 """How many rows and bytes an offset stands for, and ends that keep limits on them.
 
 On Coherer's broker and with RocketMQ an offset is a row. On Java's TubeMQ broker it is a step of an
-index that the partitions of a store share, and no broker tells the size of messages. So a
+index that the partitions of a store share, and no broker reports message sizes. So a
 `Scale` is measured where it matters: one read at the place where the next micro-batch begins, and
 again after `MEASURE_MS`, since messages change. A limit on bytes is therefore an estimate; a limit
 on rows is exact where offsets count them.
@@ -31,7 +31,7 @@ Place: TypeAlias = tuple[str, str]
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """What an offset of a partition stands for.
+    """The rows and bytes that one offset of a partition stands for.
 
     Args:
         rows: per offset.
@@ -143,7 +143,7 @@ class Scales:
 
 
 def _open(start: Offsets, end: Offsets) -> dict[Place, tuple[int, int]]:
-    """The partitions with something to read, and the offsets between which it lies."""
+    """The partitions with unread messages, and the range of their offsets."""
     return {
         (topic, key): (start[topic][key], stop)
         for topic, key, stop in flatten(end)
@@ -166,7 +166,7 @@ def limited(
         start: the first offset of each partition; it contains every partition of `end`.
         end: one after the last.
         limit: of the sum of the weights.
-        weights: of what lies between, by partition.
+        weights: of the messages in between, by partition.
         spans: the offsets that a row takes, by partition.
 
     >>> start, end = {"t": {"1:0": 0, "1:1": 0}}, {"t": {"1:0": 90, "1:1": 30}}

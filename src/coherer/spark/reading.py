@@ -8,7 +8,7 @@ Three things may be wrong with a range, and no message is passed over silently:
 2. Records are bad: damaged, or not what their flags say. They arrived, or the broker says that it
    left them out. `mode` decides: an error, a row with the reason and the raw bytes, or a warning.
 3. On Java's TubeMQ broker offsets are positions in an index: there only the beginning and the end
-   of a range tell what is gone, and a bad record has the offset at which its read started.
+   of a range show what is gone, and a bad record has the offset at which its read started.
 
 Where offsets count messages, every offset of the range must come. If one does not, the reader asks
 for the partition's present bounds: offsets outside of them are gone, others are bad.
@@ -242,7 +242,7 @@ class RangeRows:
             yield to_rows(found.slice(done), self._schema)
 
     def _gap(self, low: int, high: int, bad: Sequence[BadRecord]) -> Iterator[pa.RecordBatch]:
-        """Finds out what is missing from `low` to `high`, and treats it as the options say."""
+        """Finds the messages missing from `low` to `high`, and treats them as the options say."""
         missing = without([range(low, high)], self._reader.gaps)
         for one in without([range(low, high)], missing):
             gap = msgspec.structs.replace(self._range, start=one.start, end=one.stop)

@@ -72,7 +72,7 @@ class RocketMQQueue:
 
     def reader(self, one: Range, columns: Sequence[str]) -> RocketReader:
         """A reader for a range."""
-        del columns  # batches decode what they are asked for
+        del columns  # batches decode only requested columns
         queue = Queue(one.topic, one.broker, one.partition)
         return self._client.reader(queue, one.start, end=one.end)
 

@@ -269,7 +269,7 @@ class RowSender:
         return SingleRow(number, message, group.place, level, delay)
 
     def _unpackable(self, group: _Rows, index: int) -> UsageError:
-        """Why a row cannot be encoded; the encoders of single messages know."""
+        """The error of a row that cannot be encoded, found by encoding it as a single message."""
         where = f"Row {cast('int', group.numbers[index].as_py())} of the task"
         try:
             message = self._single(group, index, 0, None).message

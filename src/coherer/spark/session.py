@@ -78,7 +78,7 @@ QUIET: Final = {
     "spark.python.daemon.module": "coherer.spark.daemon",
 }
 """Settings that reduce output. The second needs workers that run this Python, with `coherer`; a
-cluster's may lack it, and could not say so."""
+cluster's may lack it, and could not report it."""
 
 _homes: dict[Path, Path] = {}
 

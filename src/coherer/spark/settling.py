@@ -22,7 +22,7 @@ is more than a commit can need:
 
 | step of a commit | bound |
 |---|---|
-| from the look at the owner until it is sent | `SEND_S`; what is left then is not sent |
+| from the check of the owner until it is sent | `SEND_S`; what is left then is not sent |
 | to the broker's machine | 3 s (`DELIVERY_MS`); then the system throws it away, on Linux |
 | from there to the broker | as long as the broker stands still, which it does not: it answers |
 | | questions promptly during the wait, or the wait begins again |
@@ -55,7 +55,7 @@ from coherer.spark.planning import DataLossError
 _log = Log(logging.getLogger(__name__))
 
 SEND_S: Final = 2.0
-"""How long after a look at the owner commits may be sent."""
+"""How long commits may be sent after the owner was checked."""
 
 QUIET_S: Final = 10.0
 """After this time a commit that another process sent to Java's broker is carried out or lost."""
@@ -64,10 +64,10 @@ STEP_S: Final = 1.0
 """The pause between two questions during `QUIET_S`, and how long an answer may take."""
 
 PATIENCE_S: Final = 60.0
-"""How long to try again while a broker is away: Java's takes about 10 s to restart."""
+"""How long to retry while a broker is away. A Java broker needs about 10 s to restart."""
 
 COMMITS_AT_ONCE: Final = 2_000
-"""Commits in flight before the owner is looked at again."""
+"""Commits in flight before the owner is checked again."""
 
 MESSAGES_AT_ONCE: Final = 5_000
 
@@ -75,15 +75,15 @@ _settled: Final[dict[str, int]] = {}
 
 
 def note_settled(group: str, batch: int) -> None:
-    """Remember that a query's micro-batches up to this one are settled."""
+    """Remember that a query's micro-batches up to this one are finished."""
     _settled[group] = max(batch, _settled.get(group, -1))
 
 
 def verdict_of(message: StoredMessage) -> Verdict:
     """The answer to a broker that asks for the state of a half message.
 
-    Never a commit, which belongs to the coordinator. When a micro-batch is settled, the broker may
-    delete what is left of it: half messages of failed attempts, and copies that the broker made.
+    Never a commit, which belongs to the coordinator. When a micro-batch is finished, the broker may
+    delete the rest of it: half messages of failed attempts, and copies that the broker made.
 
     >>> note_settled("g", 4)
     >>> old, new = ({"PGROUP": "g", "spark.batch": batch} for batch in ("4", "5"))
@@ -159,7 +159,7 @@ class RocketHalfQueue:
         return HalfMessages.joined(parts)
 
     def roll_back(self, halves: HalfMessages) -> None:
-        """Rolls back as far as possible: what is left is never committed."""
+        """Rolls back as many as possible; the rest is never committed."""
         try:
             failed = self.end(halves, Verdict.ROLLBACK) if len(halves) else []
         except CohererError as error:
@@ -215,7 +215,7 @@ class RocketHalfQueue:
                 )
             if reader.left_out:
                 raise DataLossError(
-                    f"{reader.left_out} messages behind offset {start} are gone, so nobody knows "
+                    f"{reader.left_out} messages behind offset {start} are gone, so it is unknown "
                     "which messages of the micro-batch were committed.",
                     topic=queue.topic,
                     partition=queue.id,
@@ -345,7 +345,7 @@ class Coordinator:
         """The ends of queues, when every commit that was on the way is carried out or lost.
 
         Raises:
-            UnavailableError: the brokers stand still again and again.
+            UnavailableError: the brokers repeatedly do not answer in time.
         """
         begun = quiet = self._clock()
         while True:
@@ -383,7 +383,7 @@ class Coordinator:
     def _commit_some(
         self, name: str, decision: Decision, left: HalfMessages
     ) -> tuple[HalfMessages, CohererError | None]:
-        """Commits in windows up to the first failure; returns what may not be committed."""
+        """Commits in windows up to the first failure; returns those that may not be committed."""
         for begin in range(0, len(left), COMMITS_AT_ONCE):
             if self._decisions.owner(name, decision) != self._me:
                 raise UsageError(
@@ -402,7 +402,7 @@ class Coordinator:
 def _shortened(name: str, queue: Queue, start: int, end: int) -> DataLossError:
     return DataLossError(
         f"Broker {queue.broker} has lost messages: its queue ends at {end}, and ended at {start} "
-        f"when micro-batch {name} was decided. So nobody knows which messages of the micro-batch "
+        f"when micro-batch {name} was decided. It is unknown which messages of the micro-batch "
         "were committed.",
         topic=queue.topic,
         partition=queue.id,

@@ -285,7 +285,7 @@ class FilteredBatchReader(BatchReader):
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Remembers what filters leave to read; Spark applies all of them again."""
+        """Prunes the read by these filters; Spark applies all of them again."""
         self._wanted = wanted(filters)
         return filters
 

@@ -7,13 +7,13 @@ decides in `commit`: it writes these columns to a file beside the checkpoint
 Invariants:
 
 1. Consumers see exactly the half messages of decisions. Only the coordinator commits, and only half
-   messages of a decision. Rolling back merely cleans up: what nobody rolls back is invisible too.
+   messages of a decision. Rolling back merely cleans up: without it they stay invisible too.
 2. A micro-batch has at most one decision, which is durable before the first commit, and says
    everything that its end needs. A decision is never taken back.
 3. A half message of a decision is committed once, however often driver, executors and broker die
    (`coherer.spark.settling` says how).
 4. When `commit` returns, all messages of the micro-batch are visible. So when Spark plans
-   micro-batch n, all before it are settled.
+   micro-batch n, all before it are finished.
 5. If Spark runs a micro-batch again that has a decision, its tasks send nothing, and `commit`
    finishes the decision. It does not matter whether the rows are the same the second time. The
    tasks read their rows nevertheless, because the state of an aggregation is saved at the end of
@@ -22,9 +22,9 @@ Invariants:
    and one about another plan of the same micro-batch are errors (`coherer.spark.decisions`): the
    folder is used by two queries, or somebody has turned the checkpoint back.
 
-Who dies, and when:
+Failures:
 
-| what has happened | what becomes of the micro-batch |
+| failure | result for the micro-batch |
 |---|---|
 | a task died | Spark runs it again; the half messages of the first attempt stay invisible |
 | the driver died before the decision | Spark runs all tasks again; as above |
@@ -32,11 +32,11 @@ Who dies, and when:
 | the driver died after the last commit, before Spark's own | `commit` finds everything committed |
 
 The messages of a micro-batch become visible one after the other, as fast as the broker stores them:
-"whole" is what a consumer has seen in the end, and not an instant.
+a consumer sees the micro-batch whole in the end, not at one instant.
 
 Half messages without an end: a broker asks the producers of the group about them once a minute. All
-processes that have worked for the query answer, until Spark ends them: roll back what belongs to a
-settled micro-batch, and wait for the others. After 15 questions, or 72 h, the broker gives up; the
+processes that have worked for the query answer, until Spark ends them: roll back half messages of a
+finished micro-batch, and wait for the others. After 15 questions, or 72 h, the broker gives up; the
 message was invisible and stays so. Nothing depends on these questions.
 
 `df.write` works in the same way, with one micro-batch that has a random name. Spark does not run it

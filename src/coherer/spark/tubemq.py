@@ -69,7 +69,7 @@ class TubeMQQueue:
 
     def reader(self, one: Range, columns: Sequence[str]) -> ExactReader:
         """A reader for a range."""
-        del columns  # batches decode what they are asked for
+        del columns  # batches decode only requested columns
         return ExactReader(self._client, self._partition(one), one)
 
     @contextmanager

@@ -128,7 +128,7 @@ class Fetched(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """The memory it takes."""
+        """Its size in memory."""
         ...
 
     @property
@@ -195,7 +195,7 @@ class Fetcher(Protocol[B]):
         ...
 
     def finished(self, delivery: Delivery[B]) -> None:
-        """The application is done with a delivery: it is acknowledged, or failed and resting."""
+        """The application has finished a delivery: it is acknowledged, or failed and resting."""
         ...
 
     async def retry(self, delivery: Delivery[B], number: int | None, after: RetryAfter) -> None:
@@ -471,7 +471,7 @@ class PartitionState(Generic[B]):
         return any(one.in_hand for one in self)
 
     def overdue(self, before_ms: int) -> list[Delivery[B]]:
-        """The deliveries that the application has had since before this time."""
+        """The deliveries in hand that were taken before this time."""
         return [one for one in self if one.in_hand and one.taken_ms < before_ms]
 
     # -- fetching

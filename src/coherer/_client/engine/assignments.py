@@ -1,8 +1,8 @@
 """The assigned partitions of a consumer, and the prefetch buffer that they share.
 
 The buffer delivers batches of the partitions in turn, so that no partition waits until another is
-empty. When it holds `limit_bytes`, fetchers that want more are recorded, and kicked when there is
-space again.
+empty. When it holds `limit_bytes`, fetchers that want more are recorded, and fetch again when there
+is space.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class PrefetchBuffer(Generic[B]):
         return None
 
     def has_space(self, fetcher: Fetcher[B]) -> bool:
-        """Whether a partition may fetch; if not, its fetcher is kicked later."""
+        """Whether a partition may fetch; if not, its fetcher resumes when there is space."""
         if self.size_bytes < self._limit_bytes:
             return True
         self._blocked.add(fetcher)
@@ -138,7 +138,7 @@ class Assignments(Generic[K, F]):
         return iter(list(self.fetchers.values()))
 
     def add(self, key: K, fetcher: F) -> None:
-        """Add an assigned partition. The caller kicks its fetcher when it may begin."""
+        """Add an assigned partition. The caller then starts its fetcher with `kick`."""
         self.fetchers[key] = fetcher
         if key in self.paused:
             fetcher.state.on(Event.PAUSE)

@@ -102,9 +102,7 @@ class ServerConnection(Generic[A]):
         self._timer: asyncio.Handle | None = None
         self._timer_at = 0.0  # uvloop's handles do not report the time once they are due
         self._made = self._heard = self._loop.time()
-        self._late: float | None = (
-            None  # when the first answer since the last received data was late
-        )
+        self._late: float | None = None  # when the oldest unanswered request became overdue
         self._idle = self._loop.call_later(self.idle_ms / 1000, self._check_idle)
         self._when_closed: list[Callable[[], None]] = []
         self._understood = False  # whether anything received was valid

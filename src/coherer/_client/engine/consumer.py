@@ -264,7 +264,7 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
 
     @property
     def errors(self) -> list[CohererError]:
-        """What keeps the consumer from receiving at the moment; it goes on trying.
+        """The errors that keep the consumer from receiving now; it keeps trying.
 
         Refused heartbeats (RocketMQ), and the error of each partition in `progress`.
         """
@@ -462,7 +462,7 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
                     self._returned(returned)
 
     def _after_failure(self, batch: B) -> str:
-        """Which messages failed, and what happens to them."""
+        """Describe the failed messages, and what happens to them."""
         count = len(batch)
         what = "1 message" if count == 1 else f"{count} messages"
         return (
@@ -482,7 +482,7 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
 
 
 async def _handle(handler: Callable[[B], Awaitable[None] | None], batch: B) -> object:
-    """Call the handler; returns what it returned, which has no meaning."""
+    """Call the handler and return its result, which is ignored."""
     if inspect.iscoroutinefunction(handler):
         return await handler(batch)
     answer: object = await asyncio.to_thread(handler, batch)

@@ -61,7 +61,7 @@ class Lifecycle(ABC):
     """A producer, consumer or reader: `start` and `close`, or `async with`."""
 
     _KIND: ClassVar[str]
-    """What errors call it."""
+    """Its name in errors."""
 
     _state: State = "new"
     _home: asyncio.AbstractEventLoop | None = None
@@ -145,7 +145,7 @@ class Lifecycle(ABC):
         self._state = "open"
 
     def _end(self) -> bool:
-        """Move to "closed"; whether it was open, so that there is something to close."""
+        """Move to "closed"; returns whether it was open and has to be closed."""
         before, self._state = self._state, "closed"
         return before == "open"
 

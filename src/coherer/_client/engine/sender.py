@@ -456,7 +456,7 @@ class BrokerSender(ABC, Generic[L, I]):
         self._refused.append(item)
         if len(self._refused) == 1:
             _log.warning(
-                "Broker at %s is busy; what it refused is sent again: %s", self.server, error,
+                "Broker at %s is busy; refused messages are sent again: %s", self.server, error,
                 about=self.server,
             )  # fmt: skip
             pause_s = random.uniform(*BUSY_PAUSES_S)  # noqa: S311 - not for security

@@ -225,7 +225,7 @@ class Client(BaseClient):
         """The readable queues of a topic, sorted.
 
         Raises:
-            RefusedError: it has none, or the topic does not exist.
+            RefusedError: the topic does not exist, or has no readable queue.
             UnavailableError: no name server could be reached.
         """
         self._instance.pool.check()

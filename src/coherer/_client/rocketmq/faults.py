@@ -40,7 +40,7 @@ class FaultRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Fault:
-    """The last latency of a broker, and until when to avoid it."""
+    """A broker's last latency, and when it may be used again."""
 
     __slots__ = ("latency_ms", "until_ms")
 
@@ -79,7 +79,7 @@ class BrokerFaults:
         self.record(broker, FAILURE_LATENCY_MS, now_ms)
 
     def is_available(self, broker: str, now_ms: int) -> bool:
-        """Whether a broker need not be avoided."""
+        """Whether the broker may be used now."""
         fault = self._faults.get(broker)
         return fault is None or now_ms >= fault.until_ms
 

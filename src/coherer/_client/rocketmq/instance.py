@@ -207,7 +207,7 @@ class Instance:
             self.heartbeat_soon()
 
     async def unregister_producer(self, group: str) -> None:
-        """Undo one `register_producer`; the last one of a group tells the brokers."""
+        """Undo one `register_producer`; after a group's last one, unregister at the brokers."""
         self._producers[group] -= 1
         if self._producers[group] <= 0:
             del self._producers[group]
@@ -316,7 +316,7 @@ class Instance:
         except ClosedError:
             return False
         except CohererError as error:
-            # A broker that left the cluster does not concern anybody.
+            # Do not report brokers that have left the cluster.
             level = logging.WARNING if self.routes.names_address(address) else logging.INFO
             _log.log(level, "Heartbeat to %s failed: %s", broker, error, about=(broker, level))
             if isinstance(error, RefusedError):

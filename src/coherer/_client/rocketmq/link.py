@@ -37,7 +37,7 @@ Signer = Callable[[Fields, bytes], dict[str, str]]
 
 Handler = Callable[["Link", Command], Coroutine[None, None, None] | None]
 """Handles a request from a server, and answers it with `Link.respond`. Returns a coroutine if it
-takes time."""
+has to wait."""
 
 
 class Call:

@@ -193,12 +193,12 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
             default.
         batch_messages: maximum number of messages in a batch; 0 for everything that one pull
             returned.
-        queue_messages: a queue is not pulled from while this many of its messages are buffered,
-        queue_bytes: or this many bytes,
-        queue_span: or while its last offset is this far ahead of the first message that is not
-            acknowledged (not with `orderly`).
-        prefetch_bytes: no queue is pulled from while this many bytes of all queues are buffered,
-            not counting paused queues.
+        queue_messages: pause pulling a queue while this many of its messages are buffered.
+        queue_bytes: pause pulling a queue while this many bytes of its messages are buffered.
+        queue_span: pause pulling a queue while its last offset is this far ahead of the first
+            message that is not acknowledged (not with `orderly`).
+        prefetch_bytes: pause all pulling while this many bytes of all queues are buffered, not
+            counting paused queues.
         poll_ms: how long the broker may hold a pull that has no messages.
         max_attempts: a message that was delivered this often without success becomes a dead letter;
             1 delivers it once. Java's `maxReconsumeTimes` counts the redeliveries after the first

@@ -1,4 +1,4 @@
-"""Received messages and batches, and what the application can say about them.
+"""Received messages and batches, and how to acknowledge them.
 
 See docs/protocol/rocketmq.md, sections 5.3, 8.13 and 8.14.
 
@@ -258,7 +258,7 @@ class ReceivedBatch(MessageBatch, Acknowledgeable):
         await self.retry(later=DEAD, reason=reason)
 
     def retry_reason(self, number: int) -> str | None:
-        """The reason of the last retry of a message; None without one."""
+        """The reason of the last retry of a message, or None."""
         return self._reasons.get(number) or self._reasons.get(None)
 
     def message(self, number: int) -> StoredMessage:

@@ -1,4 +1,4 @@
-"""Where topics and brokers are, according to the name servers.
+"""The routes of topics and the addresses of brokers, from the name servers.
 
 See docs/protocol/rocketmq.md, sections 1.4, 3.2, 8.3.
 
@@ -47,7 +47,7 @@ NEW_TOPIC_QUEUES: Final = 4
 
 
 class Route(msgspec.Struct, frozen=True, gc=False):
-    """Where a topic is.
+    """The queues and brokers of a topic.
 
     Args:
         topic: the topic.

@@ -1,4 +1,4 @@
-"""Where a consumer begins in a queue (docs/protocol/rocketmq.md, section 8.12).
+"""The position at which a consumer begins in a queue (docs/protocol/rocketmq.md, section 8.12).
 
 | `start` | a group that has an offset begins | a group without one begins |
 |---|---|---|
@@ -130,7 +130,7 @@ class StartPositions:
 
         Args:
             queue: the queue.
-            stored: the group's offset there; None if it has none.
+            stored: the group's offset there, or None.
         """
         start = self._start
         if stored is not None and self.needs_stored_offset(queue):

@@ -57,12 +57,12 @@ class Admin:
     """Topics, brokers, groups and offsets of a cluster.
 
     Made by `Client.admin`, it belongs to the cluster of the client: it asks the master where its
-    administration is, and before each change it makes sure that what answers there is of that
-    cluster. Made with a URL alone, it belongs to whatever answers there.
+    administration is, and before each change it verifies that the server there belongs to that
+    cluster. Made with a URL alone, it uses any server at that URL.
 
     Args:
         url: the master's HTTP port, as `http://host:8080`; several, separated by commas, where
-            there are several masters. None: where the cluster says.
+            there are several masters; None for the address that the cluster reports.
         token: the confModAuthToken of masters and brokers; only changes need it. None for the one
             that Java ships.
         tls: for https.

@@ -468,16 +468,14 @@ class AdminCalls:
     async def unread(
         self, broker: BrokerRecord, groups: Collection[str]
     ) -> list[records.GroupOffsets]:
-        """The topics of groups at a broker with the ages of what is unread; none if unknown."""
+        """The topics of groups at a broker, with the ages of unread messages; empty if unknown."""
         parameters = {"groupName": ",".join(sorted(groups)), "unread": "true"}
         try:
             answer = await self.broker(broker).call(
                 records.GroupOffsets, "admin_query_offset", parameters
             )
         except CohererError as error:
-            _log.info(
-                "Broker %d does not report what groups have to read: %s", broker.broker_id, error
-            )
+            _log.info("Broker %d does not report unread messages: %s", broker.broker_id, error)
             return []
         return answer.data_set
 

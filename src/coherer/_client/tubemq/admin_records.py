@@ -127,7 +127,7 @@ class BrokerRecord(msgspec.Struct, rename="camel"):
         """The public record.
 
         Args:
-            run: what the master knows about it; None if it does not report that.
+            run: its state at the master; None if the master does not report it.
         """
         status = run or BrokerRun(self.broker_id)
         running = status.run_status == "running"
@@ -198,7 +198,7 @@ class UnreadPartition(msgspec.Struct, rename="camel"):
 
 
 class CommittedTopic(msgspec.Struct, rename="camel"):
-    """The offsets of a group in a topic; Java's brokers do not report what is unread."""
+    """The offsets of a group in a topic; Java's brokers do not report unread messages."""
 
     topic_name: str
     offsets: list[CommittedPartition] = []

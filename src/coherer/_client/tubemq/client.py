@@ -160,7 +160,7 @@ class Client(BaseClient):
         """The readable partitions of a topic, sorted.
 
         Raises:
-            RefusedError: it has none, or the topic does not exist.
+            RefusedError: the topic does not exist, or has no readable partition.
             UnavailableError: no master could be reached.
         """
         return await self._topics().partitions(topic)

@@ -2,7 +2,8 @@
 
 The state is in `engine.assigned`; this is the IO around it. Rules:
 
-* At most one batch of a partition is unacknowledged. The next get is sent when it is settled.
+* At most one batch of a partition is unacknowledged. The next get is sent when the application has
+  acknowledged it or had it redelivered.
 * An acknowledgement is sent with the next get, unless `commit` sends it alone. It is sent once: if
   that get is lost, a second one might acknowledge a batch that never arrived. The batch may then be
   delivered again; nothing is skipped.

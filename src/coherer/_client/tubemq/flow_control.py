@@ -110,7 +110,7 @@ class FlowControl:
         return self._escapes
 
     def delivered(self, batch: Delivered, now_ms: int) -> int:
-        """A batch is settled; returns the pause in ms, counted from its arrival."""
+        """A batch is finished; returns the pause in ms, counted from its arrival."""
         if batch.backlog_bytes >= 0:
             self._backlog = batch.backlog_bytes
         self._empty_reads = 0

@@ -33,7 +33,7 @@ BACKOFF_MS: Final = 3000
 
 
 class Backoff:
-    """Counts failed sends to a partition, and says until when it is skipped."""
+    """Counts failed sends to a partition, and decides how long it is skipped."""
 
     __slots__ = ("failures", "until_ms")
 
@@ -114,10 +114,10 @@ class Quality:
     def __init__(self, rules: QualityRules | None = None) -> None:
         self._rules = rules or QualityRules()
         self._tallies: dict[int, Tally] = {}
-        self._unavailable: dict[int, int] = {}  # broker -> until when
-        self._poor: dict[int, int] = {}  # broker -> since when
+        self._unavailable: dict[int, int] = {}  # broker -> when it may be used again
+        self._poor: dict[int, int] = {}  # broker -> since when it is avoided
         self._failures: dict[int, tuple[int, int]] = {}  # broker -> (window's start, failures)
-        self._unreachable: dict[int, int] = {}  # broker -> until when
+        self._unreachable: dict[int, int] = {}  # broker -> when it may be used again
         self._known: frozenset[int] | None = None
         self._checked_ms: int | None = None
 
@@ -194,7 +194,7 @@ class Quality:
 
 
 def poor(news: list[tuple[int, int, int]], allowed: int) -> list[int]:
-    """The brokers that did far worse than the others.
+    """Brokers whose failure rate is an outlier.
 
     Args:
         news: (successes, sends, broker) since the last comparison.

@@ -1,4 +1,4 @@
-"""Which partition of a topic takes the next message (Java's rules).
+"""Selects the partition of a topic for the next message, by Java's rules.
 
 * `Route` has the writable partitions of a topic, and selects the usable ones: their broker is not
   avoided (`quality`), and its connection is open. Otherwise it selects those with an open
@@ -45,7 +45,7 @@ class HasBackoff(Protocol):
 
     @property
     def backoff(self) -> Backoff:
-        """Until when it is skipped."""
+        """When it may be used again."""
         ...
 
 

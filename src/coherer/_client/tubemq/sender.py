@@ -43,7 +43,7 @@ class TargetPartition:
     Attributes:
         partition: the partition.
         sender: the sender of its broker.
-        backoff: until when it is skipped.
+        backoff: when it may be used again.
         broker: the broker's id as text, for receipts.
         number: the partition's id, for receipts.
         encode: encodes the request of a send.

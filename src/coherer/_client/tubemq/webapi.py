@@ -54,7 +54,7 @@ class Answer(msgspec.Struct, Generic[T], rename="camel", kw_only=True):
         err_msg: for people.
         data: the records.
         data_set: the records, of most methods of brokers.
-        offset_step: how far an offset moves with one message. Java's brokers do not say.
+        offset_step: how far an offset moves with one message; not reported by Java's brokers.
     """
 
     result: bool
@@ -104,7 +104,7 @@ class Endpoint(msgspec.Struct, frozen=True):
 
     @property
     def server(self) -> str:
-        """As errors name it."""
+        """Its name in errors."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @classmethod
@@ -140,8 +140,8 @@ class WebApi:
             servers do not look at it.
 
     Attributes:
-        master_id: which run of which master sent the last answer; "" where it does not say.
-        broker_id: number, host and port of the broker that did; "" where it does not say.
+        master_id: the run of the master that sent the last answer; "" if it does not report it.
+        broker_id: number, host and port of the broker that sent it; "" if it does not report them.
     """
 
     def __init__(

@@ -389,7 +389,7 @@ class KeyValueTable:
         self._table.get(namespace, {}).pop(key, None)
 
     def namespace(self, name: str) -> Mapping[str, str] | None:
-        """All values of a namespace; None if it never had any."""
+        """All values of a namespace, or None if it does not exist."""
         return self._table.get(name)
 
 

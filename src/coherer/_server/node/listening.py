@@ -1,4 +1,4 @@
-"""Which option to change if a node cannot listen."""
+"""Hints for errors when a port cannot be opened."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from coherer._server.options.node import NodeOptions
 
 _OF_THE_PORT: Final = frozenset({errno.EADDRINUSE, errno.EACCES})
-"""Why a node cannot listen on a port of a valid address."""
+"""Errors of the port itself: the address is valid."""
 
 
 def listen_hint(options: NodeOptions, port: int, error: Exception) -> str:

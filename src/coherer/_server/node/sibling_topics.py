@@ -1,6 +1,6 @@
-"""What broker 0 of `coherer serve --brokers` knows about the other brokers.
+"""Topics registered by the sibling brokers of `coherer serve --brokers`.
 
-Their topics come from their registrations at the name server of broker 0.
+Broker 0 has them from the registrations at its name server.
 """
 
 from __future__ import annotations

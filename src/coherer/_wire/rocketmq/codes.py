@@ -171,7 +171,7 @@ class _CodedError(CodedError):
 
 
 class SystemFailureError(_CodedError):
-    """1: The server could not process the request."""
+    """The server could not process the request (1)."""
 
     result = ResponseCode.SYSTEM_ERROR
     meaning = "The server could not process the request."
@@ -179,7 +179,7 @@ class SystemFailureError(_CodedError):
 
 
 class SystemBusyError(_CodedError):
-    """2: The server is too busy."""
+    """The server is too busy (2)."""
 
     result = ResponseCode.SYSTEM_BUSY
     meaning = "The server is too busy."
@@ -187,7 +187,7 @@ class SystemBusyError(_CodedError):
 
 
 class NotSupportedError(_CodedError):
-    """3: The server does not know this request."""
+    """The server does not know this request (3)."""
 
     result = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     meaning = "The server does not know this request."
@@ -198,28 +198,28 @@ class NotSupportedError(_CodedError):
 
 
 class FlushDiskTimeoutError(_CodedError):
-    """10: The message is stored, but was not flushed to disk in time."""
+    """The message is stored, but was not flushed to disk in time (10)."""
 
     result = ResponseCode.FLUSH_DISK_TIMEOUT
     meaning = "The message is stored, but was not flushed to disk in time."
 
 
 class SlaveNotAvailableError(_CodedError):
-    """11: The message is stored, but no slave is available to replicate it."""
+    """The message is stored, but no slave is available to replicate it (11)."""
 
     result = ResponseCode.SLAVE_NOT_AVAILABLE
     meaning = "The message is stored, but no slave is available to replicate it."
 
 
 class FlushSlaveTimeoutError(_CodedError):
-    """12: The message is stored, but was not replicated to a slave in time."""
+    """The message is stored, but was not replicated to a slave in time (12)."""
 
     result = ResponseCode.FLUSH_SLAVE_TIMEOUT
     meaning = "The message is stored, but was not replicated to a slave in time."
 
 
 class MessageIllegalError(_CodedError):
-    """13: The message is not valid."""
+    """The message is not valid (13)."""
 
     result = ResponseCode.MESSAGE_ILLEGAL
     meaning = "The message is not valid."
@@ -229,7 +229,7 @@ class MessageIllegalError(_CodedError):
 
 
 class ServiceNotAvailableError(_CodedError):
-    """14: The broker does not accept messages now."""
+    """The broker does not accept messages now (14)."""
 
     result = ResponseCode.SERVICE_NOT_AVAILABLE
     meaning = "The broker does not accept messages now."
@@ -237,7 +237,7 @@ class ServiceNotAvailableError(_CodedError):
 
 
 class NoPermissionError(_CodedError):
-    """16: The broker, topic or group does not permit this."""
+    """The broker, topic or group does not permit this (16)."""
 
     result = ResponseCode.NO_PERMISSION
     meaning = "The broker, topic or group does not permit this."
@@ -245,7 +245,7 @@ class NoPermissionError(_CodedError):
 
 
 class TopicNotExistError(_CodedError):
-    """17: The topic does not exist."""
+    """The topic does not exist (17)."""
 
     result = ResponseCode.TOPIC_NOT_EXIST
     meaning = "The topic does not exist."
@@ -253,7 +253,7 @@ class TopicNotExistError(_CodedError):
 
 
 class PullNotFoundError(_CodedError):
-    """19: No message has arrived yet."""
+    """No message has arrived yet (19)."""
 
     result = ResponseCode.PULL_NOT_FOUND
     meaning = "No message has arrived yet."
@@ -261,7 +261,7 @@ class PullNotFoundError(_CodedError):
 
 
 class PullRetryError(_CodedError):
-    """20: None of the examined messages matches."""
+    """None of the examined messages matches (20)."""
 
     result = ResponseCode.PULL_RETRY_IMMEDIATELY
     meaning = "None of the examined messages matches."
@@ -269,7 +269,7 @@ class PullRetryError(_CodedError):
 
 
 class PullOffsetMovedError(_CodedError):
-    """21: The offset is outside the queue."""
+    """The offset is outside the queue (21)."""
 
     result = ResponseCode.PULL_OFFSET_MOVED
     meaning = "The offset is outside the queue."
@@ -277,14 +277,14 @@ class PullOffsetMovedError(_CodedError):
 
 
 class QueryNotFoundError(_CodedError):
-    """22: The requested item was not found."""
+    """The requested item was not found (22)."""
 
     result = ResponseCode.QUERY_NOT_FOUND
     meaning = "The requested item was not found."
 
 
 class SubscriptionParseError(_CodedError):
-    """23: The broker cannot parse the filter."""
+    """The broker cannot parse the filter (23)."""
 
     result = ResponseCode.SUBSCRIPTION_PARSE_FAILED
     meaning = "The broker cannot parse the filter."
@@ -292,7 +292,7 @@ class SubscriptionParseError(_CodedError):
 
 
 class SubscriptionNotExistError(_CodedError):
-    """24: The broker does not know the subscription."""
+    """The broker does not know the subscription (24)."""
 
     result = ResponseCode.SUBSCRIPTION_NOT_EXIST
     meaning = "The broker does not know the subscription."
@@ -300,7 +300,7 @@ class SubscriptionNotExistError(_CodedError):
 
 
 class SubscriptionNotLatestError(_CodedError):
-    """25: The broker has an older version of the subscription."""
+    """The broker has an older version of the subscription (25)."""
 
     result = ResponseCode.SUBSCRIPTION_NOT_LATEST
     meaning = "The broker has an older version of the subscription."
@@ -308,7 +308,7 @@ class SubscriptionNotLatestError(_CodedError):
 
 
 class GroupNotExistError(_CodedError):
-    """26: The group does not exist."""
+    """The group does not exist (26)."""
 
     result = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     meaning = "The group does not exist."
@@ -316,7 +316,7 @@ class GroupNotExistError(_CodedError):
 
 
 class FilterDataNotExistError(_CodedError):
-    """27: The broker does not know the filter."""
+    """The broker does not know the filter (27)."""
 
     result = ResponseCode.FILTER_DATA_NOT_EXIST
     meaning = "The broker does not know the filter."
@@ -324,7 +324,7 @@ class FilterDataNotExistError(_CodedError):
 
 
 class FilterDataNotLatestError(_CodedError):
-    """28: The broker has an older version of the filter."""
+    """The broker has an older version of the filter (28)."""
 
     result = ResponseCode.FILTER_DATA_NOT_LATEST
     meaning = "The broker has an older version of the filter."
@@ -332,21 +332,21 @@ class FilterDataNotLatestError(_CodedError):
 
 
 class ConsumerNotOnlineError(_CodedError):
-    """206: No consumer of the group is connected."""
+    """No consumer of the group is connected (206)."""
 
     result = ResponseCode.CONSUMER_NOT_ONLINE
     meaning = "No consumer of the group is connected."
 
 
 class ConsumeTimeoutError(_CodedError):
-    """207: The consumer did not answer in time."""
+    """The consumer did not answer in time (207)."""
 
     result = ResponseCode.CONSUME_MSG_TIMEOUT
     meaning = "The consumer did not answer in time."
 
 
 class AclUpdateError(_CodedError):
-    """209: The account was not changed."""
+    """The account was not changed (209)."""
 
     result = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
     meaning = "The account was not changed."
@@ -354,7 +354,7 @@ class AclUpdateError(_CodedError):
 
 
 class AclDeleteError(_CodedError):
-    """210: The account was not deleted."""
+    """The account was not deleted (210)."""
 
     result = ResponseCode.DELETE_ACL_CONFIG_FAILED
     meaning = "The account was not deleted."
@@ -362,7 +362,7 @@ class AclDeleteError(_CodedError):
 
 
 class AclWhiteListError(_CodedError):
-    """211: The list of trusted addresses was not changed."""
+    """The list of trusted addresses was not changed (211)."""
 
     result = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
     meaning = "The list of trusted addresses was not changed."

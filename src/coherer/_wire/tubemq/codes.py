@@ -68,7 +68,7 @@ class _CodedError(CodedError):
 
 
 class NotReadyError(_CodedError):
-    """201: The master has not loaded its data yet."""
+    """The master has not loaded its data yet (201)."""
 
     result = ResultCode.NOT_READY
     meaning = "The master has not loaded its data yet."
@@ -76,7 +76,7 @@ class NotReadyError(_CodedError):
 
 
 class MovedError(_CodedError):
-    """301: The offset is below the oldest message."""
+    """The offset is below the oldest message (301)."""
 
     result = ResultCode.MOVED
     meaning = "The offset is below the oldest message."
@@ -84,14 +84,14 @@ class MovedError(_CodedError):
 
 
 class BadRequestError(_CodedError):
-    """400: A parameter is not valid."""
+    """A parameter is not valid (400)."""
 
     result = ResultCode.BAD_REQUEST
     meaning = "A parameter is not valid."
 
 
 class UnauthorizedError(_CodedError):
-    """401: The partition is not assigned to this consumer."""
+    """The partition is not assigned to this consumer (401)."""
 
     result = ResultCode.UNAUTHORIZED
     meaning = "The partition is not assigned to this consumer."
@@ -99,7 +99,7 @@ class UnauthorizedError(_CodedError):
 
 
 class ForbiddenError(_CodedError):
-    """403: The topic or the partition is unknown or closed, or the checksum is wrong."""
+    """The topic or the partition is unknown or closed, or the checksum is wrong (403)."""
 
     result = ResultCode.FORBIDDEN
     meaning = "The topic or the partition is unknown or closed, or the checksum is wrong."
@@ -107,7 +107,7 @@ class ForbiddenError(_CodedError):
 
 
 class NotFoundError(_CodedError):
-    """404: No message has this offset."""
+    """No message has this offset (404)."""
 
     result = ResultCode.NOT_FOUND
     meaning = "No message has this offset."
@@ -115,7 +115,7 @@ class NotFoundError(_CodedError):
 
 
 class PartitionOccupiedError(_CodedError):
-    """410: The partition is assigned to another consumer of the group."""
+    """The partition is assigned to another consumer of the group (410)."""
 
     result = ResultCode.PARTITION_OCCUPIED
     meaning = "The partition is assigned to another consumer of the group."
@@ -123,7 +123,7 @@ class PartitionOccupiedError(_CodedError):
 
 
 class NotRegisteredError(_CodedError):
-    """411: The server does not know this client, or no longer knows it."""
+    """The server does not know this client, or no longer knows it (411)."""
 
     result = ResultCode.HB_NO_NODE
     meaning = "The server does not know this client, or no longer knows it."
@@ -131,14 +131,14 @@ class NotRegisteredError(_CodedError):
 
 
 class DuplicatePartitionError(_CodedError):
-    """412: The partition has been assigned to another consumer."""
+    """The partition has been assigned to another consumer (412)."""
 
     result = ResultCode.DUPLICATE_PARTITION
     meaning = "The partition has been assigned to another consumer."
 
 
 class CertificateError(_CodedError, AuthorizationError):
-    """415: The server does not accept the credentials."""
+    """The server does not accept the credentials (415)."""
 
     result = ResultCode.CERTIFICATE_FAILURE
     meaning = "The server does not accept the credentials."
@@ -150,7 +150,7 @@ STORE_FULL = "The store of the broker is full."
 
 
 class ServerOverflowError(_CodedError):
-    """419: The broker cannot accept the message now."""
+    """The broker cannot accept the message now (419)."""
 
     result = ResultCode.SERVER_RECEIVE_OVERFLOW
     meaning = "The broker cannot accept the message now."
@@ -158,7 +158,7 @@ class ServerOverflowError(_CodedError):
 
 
 class ConsumeTypeError(_CodedError):
-    """424: The other consumers of the group consume in another way."""
+    """The other consumers of the group consume in another way (424)."""
 
     result = ResultCode.CLIENT_INCONSISTENT_CONSUMETYPE
     meaning = "The other consumers of the group consume in another way."
@@ -166,7 +166,7 @@ class ConsumeTypeError(_CodedError):
 
 
 class TopicSetError(_CodedError):
-    """425: The other consumers of the group read other topics."""
+    """The other consumers of the group read other topics (425)."""
 
     result = ResultCode.CLIENT_INCONSISTENT_TOPICSET
     meaning = "The other consumers of the group read other topics."
@@ -174,7 +174,7 @@ class TopicSetError(_CodedError):
 
 
 class FilterSetError(_CodedError):
-    """426: The other consumers of the group use other filters."""
+    """The other consumers of the group use other filters (426)."""
 
     result = ResultCode.CLIENT_INCONSISTENT_FILTERSET
     meaning = "The other consumers of the group use other filters."
@@ -182,35 +182,35 @@ class FilterSetError(_CodedError):
 
 
 class SessionKeyError(_CodedError):
-    """427: The other consumers of the group use another session key."""
+    """The other consumers of the group use another session key (427)."""
 
     result = ResultCode.CLIENT_INCONSISTENT_SESSIONKEY
     meaning = "The other consumers of the group use another session key."
 
 
 class SelectBigError(_CodedError):
-    """428: The other consumers of the group choose between offsets in another way."""
+    """The other consumers of the group choose between offsets in another way (428)."""
 
     result = ResultCode.CLIENT_INCONSISTENT_SELECTBIG
     meaning = "The other consumers of the group choose between offsets in another way."
 
 
 class SourceCountError(_CodedError):
-    """429: The other consumers of the group expect another number of members."""
+    """The other consumers of the group expect another number of members (429)."""
 
     result = ResultCode.CLIENT_INCONSISTENT_SOURCECOUNT
     meaning = "The other consumers of the group expect another number of members."
 
 
 class DuplicateIndexError(_CodedError):
-    """430: The node id is used by another consumer of the group."""
+    """The node id is used by another consumer of the group (430)."""
 
     result = ResultCode.CLIENT_DUPLICATE_INDEXID
     meaning = "The node id is used by another consumer of the group."
 
 
 class TopicNotDeployedError(_CodedError):
-    """431: A topic does not exist."""
+    """A topic does not exist (431)."""
 
     result = ResultCode.TOPIC_NOT_DEPLOYED
     meaning = "A topic does not exist."
@@ -218,7 +218,7 @@ class TopicNotDeployedError(_CodedError):
 
 
 class GroupForbiddenError(_CodedError, AuthorizationError):
-    """450: The group may not read a topic."""
+    """The group may not read a topic (450)."""
 
     result = ResultCode.CONSUME_GROUP_FORBIDDEN
     meaning = "The group may not read a topic."
@@ -226,7 +226,7 @@ class GroupForbiddenError(_CodedError, AuthorizationError):
 
 
 class SpeedLimitError(_CodedError):
-    """452: The broker limits how fast this consumer reads."""
+    """The broker limits how fast this consumer reads (452)."""
 
     result = ResultCode.SERVER_CONSUME_SPEED_LIMIT
     meaning = "The broker limits how fast this consumer reads."
@@ -234,7 +234,7 @@ class SpeedLimitError(_CodedError):
 
 
 class ContentForbiddenError(_CodedError, AuthorizationError):
-    """455: The group may not use these filters."""
+    """The group may not use these filters (455)."""
 
     result = ResultCode.CONSUME_CONTENT_FORBIDDEN
     meaning = "The group may not use these filters."
@@ -242,7 +242,7 @@ class ContentForbiddenError(_CodedError, AuthorizationError):
 
 
 class InternalServerError(_CodedError):
-    """500: The server failed."""
+    """The server failed (500)."""
 
     result = ResultCode.INTERNAL_SERVER_ERROR
     meaning = "The server failed."
@@ -250,7 +250,7 @@ class InternalServerError(_CodedError):
 
 
 class ServiceUnavailableError(_CodedError):
-    """503: The server is not available now."""
+    """The server is not available now (503)."""
 
     result = ResultCode.SERVICE_UNAVAILABLE
     meaning = "The server is not available now."

@@ -72,7 +72,10 @@ def audit(
     from coherer.cli.audit.report import COLUMNS
 
     if given.stores and groups:
-        raise UsageError("Files have no groups.", hint="Use --url, or leave --group out.")
+        raise UsageError(
+            "--group needs a cluster; a store directory has no groups.",
+            hint="Use --url, or leave --group out.",
+        )
     if plot is not None:
         _check_plot(plot)
     source = given.source(COLUMNS, lenient=True)

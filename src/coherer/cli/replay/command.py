@@ -144,7 +144,7 @@ def _move(
 def _check(source: jobs.Source, target: Target) -> None:
     if target.topic == source.topic and not source.stores:
         raise UsageError(
-            "A replay into its own topic doubles it.",
+            "Source and target topic are the same; every message would be duplicated.",
             hint="--group delivers messages again to one group.",
         )
     if target.transactional is None:

@@ -312,7 +312,7 @@ class Admin(MessageAdmin):
         }
 
     async def oldest_ms(self, queue: Queue) -> int | None:
-        """When the oldest message of a queue was stored, ms since 1970; None if it has none."""
+        """When the oldest message of a queue was stored, ms since 1970; None if it is empty."""
         await self._instance.start()
         fields = {"topic": queue.topic, "queueId": str(queue.id)}
         answer = await self._ask_broker(
@@ -395,7 +395,7 @@ class Admin(MessageAdmin):
             missing = refused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"There is no group {name}."
             )
-            missing.hint = ""  # that of the code is to create it
+            missing.hint = ""  # the code's own hint is to create the group
             raise missing
         fields = DeleteGroupHeader(name, remove_offsets).fields()
         await self._ask_masters(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
@@ -551,7 +551,7 @@ class Admin(MessageAdmin):
                 raise
             except CohererError as error:
                 _log.info(
-                    "The age of what %s has to read in %s is unknown: %s", group, topic, error
+                    "The age of the unread messages of %s in %s is unknown: %s", group, topic, error
                 )
                 return []
 
@@ -566,7 +566,7 @@ class Admin(MessageAdmin):
     async def _online(
         self, group: str, address: str
     ) -> tuple[ConsumerConnection | None, Mapping[str, int]]:
-        """The members of a group at a broker, and the ages of their heartbeats if it tells them."""
+        """The members of a group at a broker, and the ages of their heartbeats if reported."""
         fields = {**GroupHeader(group).fields(), names.FEATURES: names.FEATURE_HEARTBEATS}
         try:
             answer = await self._ask(address, RequestCode.GET_CONSUMER_CONNECTION_LIST, fields)
@@ -601,7 +601,7 @@ class Admin(MessageAdmin):
 
 
 def _unread_ms(span: QueueTimeSpan) -> int | None:
-    """The age of the oldest unread message of a queue; None without one, or if it is unknown.
+    """The age of the oldest unread message of a queue; None if there is none or it is unknown.
 
     If the message at the group's offset has been deleted, Java's brokers subtract the time -1 from
     theirs. Then the oldest message of the queue is the oldest unread one.

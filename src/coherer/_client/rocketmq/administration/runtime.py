@@ -1,4 +1,4 @@
-"""What a broker reports about itself (GET_BROKER_RUNTIME_INFO), as the record of a broker."""
+"""Adds a broker's report about itself (GET_BROKER_RUNTIME_INFO) to its record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNITS: Final = {"B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2*
 
 
 def with_runtime(broker: Broker, reported: Mapping[str, str], version: int) -> Broker:
-    """Add what a broker reports about itself.
+    """Add a broker's report about itself to its record.
 
     Args:
         broker: the broker.
@@ -52,7 +52,7 @@ def _first(numbers: str) -> float:
 
 
 def _disk(words: str) -> tuple[int | None, int | None]:
-    """The size of a disk and what is free, in bytes.
+    """The size of a disk and its free space, in bytes.
 
     >>> _disk("Total : 100.0 GiB, Free : 512 MiB."), _disk("")
     ((107374182400, 536870912), (None, None))

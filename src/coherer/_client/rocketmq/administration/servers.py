@@ -368,9 +368,9 @@ class ServerAdmin:
     # -- connected clients
 
     async def consumers(self, group: str) -> ConsumerConnection | None:
-        """The connected consumers of a group and their subscriptions; None without any.
+        """The connected consumers of a group and their subscriptions; None if none is connected.
 
-        The connections are those of all masters, the subscriptions those of one that has members.
+        Connections come from all masters, subscriptions from one master that has members.
         """
         await self._instance.start()
         found: ConsumerConnection | None = None

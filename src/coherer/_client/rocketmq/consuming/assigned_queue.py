@@ -57,10 +57,10 @@ AGAIN_MS: Final = 5_000
 """A message that no broker accepted is delivered again after this time (section 8.13)."""
 
 UNKNOWN_MS: Final = 50
-"""The pause after the first refusal by a broker that has not got the heartbeat yet."""
+"""The pause after the first refusal by a broker that has not received the heartbeat yet."""
 
 UNKNOWN_WARNED: Final = 5
-"""After so many of these refusals in a row, a heartbeat did not help: the log says it."""
+"""After this many refusals in a row heartbeats have not helped, and the refusal is logged."""
 
 UNKNOWN_CODES: Final = frozenset(
     {
@@ -265,7 +265,7 @@ class AssignedQueue:
         return now_ms() - self.locked_ms < LOCK_LIFE_MS
 
     def silent_since(self, before_ms: int) -> bool:
-        """Whether no answer came since then, although a pull was sent before."""
+        """Whether a pull that was sent before this time is still unanswered."""
         return self._fetching.busy and self.heard_ms < before_ms and self._asked_ms < before_ms
 
     def seek(self, offset: int) -> None:

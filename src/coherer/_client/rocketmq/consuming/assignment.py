@@ -362,7 +362,7 @@ class AssignmentManager:
         return len(gone) == len(queues)
 
     async def _acknowledged(self, going: list[AssignedQueue]) -> list[AssignedQueue]:
-        """Deliver nothing more of these queues, and wait for their batches; the free ones."""
+        """Stop delivering these queues, wait for their batches, and return the finished queues."""
         self._assignments.drain(going)
         wait, deadline = backoff(100), now_ms() + self._options.release_ms
         # At most `release_ms`, once per rebalance.

@@ -40,7 +40,7 @@ from coherer._wire.rocketmq.names import Queue
 MIB: Final = 1024 * 1024
 
 DIRECTLY_MS: Final = 9_000
-"""The timeout of a message of 309; the broker waits for 10 s."""
+"""The timeout of a message that is consumed directly; the broker waits for 10 s."""
 
 DEFAULT_REMARK: Final = "not set any response code"
 """The remark of Java's answers that set none (section 1.4)."""
@@ -65,13 +65,13 @@ class BrokerRequestHandler:
         self._memberships = memberships
 
     def members_changed(self, link: Link, request: Command) -> None:
-        """40."""
+        """NOTIFY_CONSUMER_IDS_CHANGED: rebalance every group."""
         del link, request  # all groups rebalance, as in Java: the notification may be outdated
         for membership in self._memberships.values():
             membership.rebalance_soon()
 
     async def reset_offsets(self, link: Link, request: Command) -> None:
-        """220."""
+        """RESET_CONSUMER_CLIENT_OFFSET: continue at other offsets."""
         del link
         membership = self._memberships.get(request.fields.get("group", ""))
         if membership is not None:
@@ -79,7 +79,7 @@ class BrokerRequestHandler:
             await membership.reset(request.fields.get("topic", ""), offsets)
 
     def offsets(self, link: Link, request: Command) -> None:
-        """221."""
+        """GET_CONSUMER_STATUS_FROM_CLIENT: report the offsets in a topic."""
         membership = self._memberships.get(request.fields.get("group", ""))
         topic = request.fields.get("topic", "")
         table = membership.offsets(topic) if membership is not None else {}
@@ -87,7 +87,7 @@ class BrokerRequestHandler:
         link.respond(request, ResponseCode.SUCCESS, DEFAULT_REMARK, body=body)
 
     def running_info(self, link: Link, request: Command) -> None:
-        """307."""
+        """GET_CONSUMER_RUNNING_INFO: report settings, subscriptions and queues."""
         membership = self._find(link, request)
         if membership is not None:
             stacks = request.fields.get("jstackEnable", "").lower() == "true"
@@ -95,7 +95,7 @@ class BrokerRequestHandler:
             link.respond(request, body=body)
 
     async def consume_directly(self, link: Link, request: Command) -> None:
-        """309."""
+        """CONSUME_MESSAGE_DIRECTLY: consume one message and report the result."""
         membership = self._find(link, request)
         if membership is None:
             return
@@ -201,7 +201,7 @@ class DirectDelivery:
 
 
 def running_info(membership: GroupMembership, stacks: str | None = None) -> RunningInfo:
-    """The answer to 307."""
+    """The answer to GET_CONSUMER_RUNNING_INFO."""
     options = membership.options
     statistics = membership.statistics()
     name_servers = membership.instance.names.addresses

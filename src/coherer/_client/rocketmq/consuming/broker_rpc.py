@@ -99,7 +99,7 @@ class BrokerRpc:
     # -- offsets
 
     async def stored_offset(self, group: str, queue: Queue, *, exact: bool = True) -> int | None:
-        """The stored offset of a group (14), from a slave if necessary; None if it has none.
+        """The stored offset of a group (14), from a slave if necessary; None if none is stored.
 
         RocketMQ 4's brokers return 0 also for a group that has never read a young queue. If the
         caller needs to know, the table of all offsets is fetched (43).

@@ -133,7 +133,7 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Received
 
     @property
     def errors(self) -> list[CohererError]:
-        """What keeps the consumer from receiving at the moment; it goes on trying.
+        """The errors that keep the consumer from receiving now; it keeps trying.
 
         Refused heartbeats, and the error of each queue in `progress`.
         """
@@ -344,7 +344,7 @@ class PullConsumer(Lifecycle):
 
     @property
     def errors(self) -> list[CohererError]:
-        """What keeps the consumer from receiving at the moment; it goes on trying.
+        """The errors that keep the consumer from receiving now; it keeps trying.
 
         Refused heartbeats, and the error of each queue in `progress`.
         """

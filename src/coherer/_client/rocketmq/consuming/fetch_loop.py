@@ -58,7 +58,7 @@ class FetchRequest(NamedTuple):
     Args:
         offset: where to begin.
         flags: see `coherer._wire.rocketmq.pulling`.
-        commit: the group's offset to store, for a master; None for none.
+        commit: the group's offset to store, for a master; None to store nothing.
         max_messages: a limit for this pull; 0 for the default.
     """
 

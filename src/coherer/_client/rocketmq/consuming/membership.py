@@ -129,7 +129,7 @@ class GroupMembership:
 
     @property
     def errors(self) -> list[CohererError]:
-        """What keeps the member from receiving at the moment: heartbeats, other members, pulls."""
+        """The errors that keep the member from receiving now: heartbeats, other members, pulls."""
         found: list[CohererError] = [*self.instance.refusals.values()]
         if self._check is not None and self._check.error is not None:
             found.append(self._check.error)

@@ -1,4 +1,4 @@
-"""Where a consumer is in each of its queues, and where that is stored.
+"""The offsets of a consumer in its queues, and where they are stored.
 
 See docs/protocol/rocketmq.md, section 8.15.
 
@@ -149,7 +149,7 @@ class OffsetStore(ABC):
     # -- offsets in pulls, for the store that uses them
 
     def offset_for_pull(self, queue: Queue) -> int | None:
-        """The offset that the pull that is being sent carries; None for none."""
+        """The offset to send with the next pull, or None."""
         del queue
         return None
 
@@ -171,7 +171,7 @@ class _QueueUpdate:
 
     Attributes:
         lock: held while a request is in flight.
-        in_pull: the offset that the pull in flight carries; None for none.
+        in_pull: the offset in the pull that is in flight, or None.
     """
 
     def __init__(self) -> None:

@@ -69,7 +69,7 @@ def delay_level(later: RetryAfter) -> int:
 
 
 def reason_text(reason: str | None) -> str | None:
-    r"""Convert a reason to the value of a property; None without one.
+    r"""Convert a reason to the value of a property; None if it is empty.
 
     >>> reason_text(" no such\x02account\n"), reason_text(" ")
     ('no such account', None)

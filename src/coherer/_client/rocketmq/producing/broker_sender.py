@@ -51,7 +51,7 @@ BUSY: Final = int(ResponseCode.SYSTEM_BUSY)
 """Plain integers: members of an enum take three times as long to look up and to hash."""
 
 UNSURE: Final = "The message may or may not be stored; it is not sent again automatically."
-UNSURE_AFTER_RETRIES: Final = "The message may be stored never, once or several times."
+UNSURE_AFTER_RETRIES: Final = "The message may have been stored zero, one or several times."
 """With `retry_lost`, when no retry is left."""
 
 STATUS: Final[Mapping[int, str]] = {

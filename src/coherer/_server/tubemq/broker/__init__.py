@@ -1,1 +1,1 @@
-"""The TubeMQ broker: messages in, messages out, over the store and the rules."""
+"""The TubeMQ broker."""

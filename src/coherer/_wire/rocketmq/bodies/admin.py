@@ -21,7 +21,7 @@ RETRY_TIMES_DEFAULT: Final = 16
 
 
 class SubscriptionGroup(Body, frozen=True):
-    """200: a group of consumers (Java: SubscriptionGroupConfig)."""
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200): a group (Java: SubscriptionGroupConfig)."""
 
     group_name: str = ""
     consume_enable: bool = True
@@ -171,7 +171,7 @@ class ConsumerStatus(Body, frozen=True):
 
 
 class ResetOffset(Body, frozen=True):
-    """220 and the answer to 222: new offsets.
+    """New offsets: the body of 220 and of the answer to 222.
 
     Clients in C++ expect a list, all others a map (section 4.4); `read` accepts both.
     """

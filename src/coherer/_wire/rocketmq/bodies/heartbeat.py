@@ -91,7 +91,9 @@ class ProducerData(Body, frozen=True):
 
 
 class HeartbeatData(Body, frozen=True):
-    """34: a client with its producers and consumers. Clients in C++ send the numbers of enums.
+    """HEART_BEAT (34): a client with its producers and consumers.
+
+    Clients in C++ send the numbers of enums.
 
     >>> HeartbeatData.decode(b'{"consumerDataSet":[{"messageModel":1}]}').consumer_data_set[
     ...     0
@@ -107,7 +109,7 @@ class HeartbeatData(Body, frozen=True):
 
 
 class CheckClient(Body, frozen=True):
-    """46: asks whether the broker supports a subscription."""
+    """CHECK_CLIENT_CONFIG (46): asks whether the broker supports a subscription."""
 
     client_id: str = ""
     group: str = ""
@@ -121,7 +123,7 @@ class ConsumerIds(Body, frozen=True):
 
 
 class LockBatch(Body, frozen=True):
-    """41 and 42: queues that a client locks or unlocks."""
+    """Queues that a client locks or unlocks (41, 42)."""
 
     objects_max: ClassVar[int] = HEARTBEAT_OBJECTS_MAX
 

@@ -87,7 +87,7 @@ class TopicConfigs(Body, frozen=True):
 
 
 class RegisterBody(Body, frozen=True):
-    """103: a broker's topics and filter servers (Java: RegisterBrokerBody)."""
+    """REGISTER_BROKER (103): a broker's topics and filter servers (Java: RegisterBrokerBody)."""
 
     topic_config_serialize_wrapper: TopicConfigs = TopicConfigs()
     filter_server_list: list[str] | None = field(default_factory=list[str])

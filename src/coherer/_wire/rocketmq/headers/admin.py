@@ -13,7 +13,7 @@ from coherer._wire.rocketmq.headers.base import NULL, Header
 
 
 class EndTransactionHeader(Header):
-    """37: commits or rolls back a half message."""
+    """END_TRANSACTION (37): commits or rolls back a half message."""
 
     producer_group: str
     tran_state_table_offset: Int64
@@ -25,7 +25,7 @@ class EndTransactionHeader(Header):
 
 
 class CheckTransactionHeader(Header):
-    """39: a broker asks for the state of a half message."""
+    """CHECK_TRANSACTION_STATE (39): a broker asks for the state of a half message."""
 
     tran_state_table_offset: Int64
     commit_log_offset: Int64
@@ -36,25 +36,25 @@ class CheckTransactionHeader(Header):
 
 
 class MessageIdHeader(Header):
-    """323: requests another check of a half message."""
+    """RESUME_CHECK_HALF_MESSAGE (323): requests another check of a half message."""
 
     msg_id: str | None = None
 
 
 class GroupHeader(Header):
-    """38, 40, 203: a group of consumers."""
+    """A group of consumers: its members, their changes, their connections (38, 40, 203)."""
 
     consumer_group: str
 
 
 class ProducerGroupHeader(Header):
-    """204: a group of producers."""
+    """GET_PRODUCER_CONNECTION_LIST (204): a group of producers."""
 
     producer_group: str
 
 
 class UnregisterClientHeader(Header):
-    """35: unregisters a producer or consumer."""
+    """UNREGISTER_CLIENT (35): unregisters a producer or consumer."""
 
     client_id: str = field(name="clientID")
     producer_group: str | None = None
@@ -62,7 +62,7 @@ class UnregisterClientHeader(Header):
 
 
 class ResetOffsetHeader(Header):
-    """222 to a broker, 220 to a consumer: resets offsets to a time; -1 is the end."""
+    """Resets offsets to a time; -1 is the end (222 to a broker, 220 to a consumer)."""
 
     topic: str
     group: str = NULL
@@ -71,7 +71,7 @@ class ResetOffsetHeader(Header):
 
 
 class ConsumerStatusHeader(Header, kw_only=True):
-    """223 to a broker, 221 to a consumer: asks for its offsets.
+    """Asks a consumer for its offsets (223 to a broker, 221 to the consumer).
 
     `client_addr` contains a client id (section 4.5).
     """
@@ -82,7 +82,7 @@ class ConsumerStatusHeader(Header, kw_only=True):
 
 
 class RunningInfoHeader(Header):
-    """307: asks for the state of a consumer."""
+    """GET_CONSUMER_RUNNING_INFO (307): asks for the state of a consumer."""
 
     consumer_group: str
     client_id: str | None = None
@@ -90,7 +90,7 @@ class RunningInfoHeader(Header):
 
 
 class ConsumeDirectlyHeader(Header):
-    """309: makes a consumer consume one message."""
+    """CONSUME_MESSAGE_DIRECTLY (309): makes a consumer consume one message."""
 
     consumer_group: str
     client_id: str | None = None
@@ -99,13 +99,13 @@ class ConsumeDirectlyHeader(Header):
 
 
 class TopicHeader(Header):
-    """105, 202, 215, 216, 300: a topic."""
+    """The topic of a request (105, 202, 215, 216, 300)."""
 
     topic: str
 
 
 class CreateTopicHeader(Header):
-    """17: creates or changes a topic."""
+    """UPDATE_AND_CREATE_TOPIC (17): creates or changes a topic."""
 
     topic: str
     read_queue_nums: Int32
@@ -118,41 +118,41 @@ class CreateTopicHeader(Header):
 
 
 class DeleteGroupHeader(Header):
-    """207: deletes a group."""
+    """DELETE_SUBSCRIPTIONGROUP (207): deletes a group."""
 
     group_name: str
     remove_offset: bool = False
 
 
 class ConsumeStatsHeader(Header):
-    """208: asks for the lag of a group."""
+    """GET_CONSUME_STATS (208): asks for the lag of a group."""
 
     consumer_group: str
     topic: str | None = None
 
 
 class BrokerConsumeStatsHeader(Header):
-    """317: asks for the lag of all groups."""
+    """GET_BROKER_CONSUME_STATS (317): asks for the lag of all groups."""
 
     is_order: bool = False
 
 
 class ConsumeTimeSpanHeader(Header):
-    """303: asks for the times of a group's unread messages."""
+    """QUERY_CONSUME_TIME_SPAN (303): asks for the times of a group's unread messages."""
 
     topic: str
     group: str = NULL
 
 
 class ViewStatsHeader(Header):
-    """315: asks for a counter."""
+    """VIEW_BROKER_STATS_DATA (315): asks for a counter."""
 
     stats_name: str = NULL
     stats_key: str = NULL
 
 
 class QueryConsumeQueueHeader(Header):
-    """321: asks for entries of a consume queue."""
+    """QUERY_CONSUME_QUEUE (321): asks for entries of a consume queue."""
 
     topic: str
     queue_id: Int32 = 0
@@ -168,7 +168,10 @@ class VersionResult(Header):
 
 
 class AccountHeader(Header):
-    """50: creates or changes an account; permissions are joined by commas."""
+    """UPDATE_AND_CREATE_ACL_CONFIG (50): creates or changes an account.
+
+    Permissions are joined by commas.
+    """
 
     access_key: str | None = None
     secret_key: str | None = None
@@ -184,13 +187,13 @@ class AccountHeader(Header):
 
 
 class AccessKeyHeader(Header):
-    """51: deletes an account."""
+    """DELETE_ACL_CONFIG (51): deletes an account."""
 
     access_key: str | None = None
 
 
 class WhiteAddressesHeader(Header):
-    """53: sets the trusted addresses, joined by commas."""
+    """UPDATE_GLOBAL_WHITE_ADDRS_CONFIG (53): sets the trusted addresses, joined by commas."""
 
     global_white_addrs: str | None = None
 
@@ -206,7 +209,7 @@ class AclVersionResult(Header):
 
 
 class RegisterBrokerHeader(Header):
-    """103: registers a broker and its topics."""
+    """REGISTER_BROKER (103): registers a broker and its topics."""
 
     broker_name: str
     broker_addr: str
@@ -225,7 +228,7 @@ class RegisterBrokerResult(Header):
 
 
 class BrokerHeader(Header, kw_only=True):
-    """104, 322: a broker."""
+    """The broker of a request (104, 322)."""
 
     broker_name: str = NULL
     broker_addr: str = NULL
@@ -240,7 +243,7 @@ class DataVersionResult(Header):
 
 
 class BrokerNameHeader(Header):
-    """205, 327: revokes or grants permission to write to a broker."""
+    """Revokes or grants permission to write to a broker (205, 327)."""
 
     broker_name: str = NULL
 
@@ -258,13 +261,13 @@ class AddResult(Header):
 
 
 class ClusterHeader(Header):
-    """224: a cluster."""
+    """GET_TOPICS_BY_CLUSTER (224): a cluster."""
 
     cluster: str
 
 
 class PutKvHeader(Header):
-    """100: a key and its value."""
+    """PUT_KV_CONFIG (100): a key and its value."""
 
     namespace: str | None = None
     key: str | None = None
@@ -272,7 +275,7 @@ class PutKvHeader(Header):
 
 
 class KvHeader(Header):
-    """101, 102: a key."""
+    """The key of a request (101, 102)."""
 
     namespace: str
     key: str
@@ -285,6 +288,6 @@ class KvResult(Header):
 
 
 class NamespaceHeader(Header):
-    """219: the keys of a namespace."""
+    """GET_KVLIST_BY_NAMESPACE (219): the keys of a namespace."""
 
     namespace: str

@@ -55,7 +55,7 @@ _LENIENT_CODES: Final = _LONG_CODES | {RequestCode.SEND_REPLY_MESSAGE_V2}
 
 
 class SendHeader(Header, rename=dict(zip(_SEND_NAMES, _LETTERS, strict=True)), gc=False):
-    """10, 310, 320, 324 and 325: messages to store. Parse it with `read_send`."""
+    """Messages to store (10, 310, 320, 324 and 325). Parse it with `read_send`."""
 
     producer_group: str
     topic: str
@@ -133,7 +133,7 @@ class SendResult(Header):
 
 
 class SendBackHeader(Header):
-    """36: a consumer requests redelivery of a message."""
+    """CONSUMER_SEND_MSG_BACK (36): a consumer requests redelivery of a message."""
 
     offset: Int64
     group: str
@@ -145,7 +145,7 @@ class SendBackHeader(Header):
 
 
 class PushReplyHeader(Header):
-    """326: a broker delivers a reply to the client that sent the request."""
+    """PUSH_REPLY_MESSAGE_TO_CLIENT (326): a broker delivers a reply to the requester."""
 
     producer_group: str
     topic: str
@@ -164,7 +164,7 @@ class PushReplyHeader(Header):
 
 
 class PullHeader(Header, gc=False):
-    """11: messages of a queue."""
+    """PULL_MESSAGE (11): messages of a queue."""
 
     consumer_group: str
     topic: str
@@ -189,13 +189,16 @@ class PullResult(Header, gc=False):
 
 
 class ViewMessageHeader(Header):
-    """33: one message by its offset in the log."""
+    """VIEW_MESSAGE_BY_ID (33): one message by its offset in the log."""
 
     offset: Int64
 
 
 class QueryMessageHeader(Header, kw_only=True):
-    """12: messages by a key. The last field marks the key as a client's unique id."""
+    """QUERY_MESSAGE (12): messages by a key.
+
+    The last field marks the key as a client's unique id.
+    """
 
     topic: str = NULL
     key: str = NULL
@@ -213,7 +216,7 @@ class QueryMessageResult(Header):
 
 
 class QueueHeader(Header):
-    """30, 31, 32: a queue."""
+    """A queue whose end, first offset or oldest store time is requested (30, 31, 32)."""
 
     topic: str
     queue_id: Int32
@@ -232,7 +235,7 @@ class TimestampResult(Header):
 
 
 class SearchOffsetHeader(Header):
-    """29: the offset for a store time."""
+    """SEARCH_OFFSET_BY_TIMESTAMP (29): the offset for a store time."""
 
     topic: str
     queue_id: Int32
@@ -240,7 +243,7 @@ class SearchOffsetHeader(Header):
 
 
 class QueryOffsetHeader(Header, kw_only=True):
-    """14: a group's offset.
+    """QUERY_CONSUMER_OFFSET (14): a group's offset.
 
     `set_zero_if_not_found` was added in RocketMQ 5: false requests code 22 without an offset.
     """
@@ -252,7 +255,7 @@ class QueryOffsetHeader(Header, kw_only=True):
 
 
 class UpdateOffsetHeader(Header, kw_only=True):
-    """15: a group's new offset."""
+    """UPDATE_CONSUMER_OFFSET (15): a group's new offset."""
 
     consumer_group: str = NULL
     topic: str = NULL
@@ -261,7 +264,7 @@ class UpdateOffsetHeader(Header, kw_only=True):
 
 
 class CorrectionOffsetHeader(Header):
-    """308: the smallest offsets among the groups of a topic."""
+    """QUERY_CORRECTION_OFFSET (308): the smallest offsets among the groups of a topic."""
 
     topic: str
     compare_group: str | None = None
@@ -269,7 +272,7 @@ class CorrectionOffsetHeader(Header):
 
 
 class CloneOffsetHeader(Header):
-    """314: copies the offsets of one group to another."""
+    """CLONE_GROUP_OFFSET (314): copies the offsets of one group to another."""
 
     src_group: str = NULL
     dest_group: str = NULL
