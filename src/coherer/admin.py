@@ -16,8 +16,8 @@ says so; over the other one it is None.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -241,7 +241,7 @@ class Group(_Record, frozen=True):
         return None
 
 
-_RENAMED: Final = {
+_RENAMED: Final[Mapping[tuple[str, str], tuple[str, Callable[[Any], object]]]] = {
     ("Broker", "host"): ("address", lambda one: one.address.rpartition(":")[0]),
     ("Broker", "port"): ("address", lambda one: int(one.address.rpartition(":")[2])),
     ("Broker", "running"): ("status", lambda one: one.status and one.status == "running"),

@@ -17,7 +17,7 @@ def test_against_a_node() -> None:
         admin = client.admin()
         admin.create_topic("orders", 2, wait_ms=5_000)
         assert "orders" in [topic.name for topic in admin.topics()]
-        assert admin.wait_usable("orders", timeout_ms=1_000).count == 2
+        assert admin.wait_usable("orders", timeout_ms=1_000).partitions == 2
         assert [broker.id for broker in admin.brokers()] == [1]
         with client.producer("orders") as producer:
             producer.send_many(coherer.Message("orders", b"x") for _ in range(10))

@@ -236,7 +236,7 @@ class MasterLink:
                 f"The master sent offset {piece.offset} instead of {self._compared}."
             )
         size = min(len(piece.data), self._compare_to - self._compared)
-        theirs, own = piece.data[:size], self._core.store.read_raw(self._compared, size)
+        theirs, own = piece.data[:size], bytes(self._core.store.read_raw(self._compared, size))
         if theirs != own:
             same = sum(1 for _ in takewhile(bool, map(eq, theirs, own)))
             at = self._compared + same
