@@ -22,7 +22,7 @@ PACK_ROWS: Final = 5_000
 
 
 SPLIT_ROWS: Final = 50_000
-"""If there are fewer ranges than cores, tasks of at least so many rows share them."""
+"""If there are fewer ranges than cores, tasks of at least this many rows share them."""
 
 
 class Range(msgspec.Struct, frozen=True, gc=False):

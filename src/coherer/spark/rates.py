@@ -100,7 +100,7 @@ class Scales:
         Args:
             start: the first offset of each partition.
             end: one after the last.
-            limit: what they are compared with; far from it an old measurement suffices.
+            limit: the limit to compare them with; far from it an old measurement suffices.
         """
         scales = self._scales(start, end, limit, lambda scale: scale.bytes)
         return {

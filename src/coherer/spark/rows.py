@@ -67,7 +67,7 @@ class SingleRow(NamedTuple):
         message: the message.
         place: broker and queue; any if None.
         level: a delay level; 0 for none.
-        delay: a delay; None for none.
+        delay: a delay, or None.
     """
 
     number: int

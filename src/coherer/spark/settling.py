@@ -115,7 +115,7 @@ class HalfQueue(Protocol):
     def reach(self, queue: Queue, offset: int) -> None:
         """Reads at an offset behind the end of a queue.
 
-        If a power cut has taken back what was before the offset, Coherer's broker continues the
+        If a power cut has taken back the messages before the offset, Coherer's broker continues the
         queue behind it then. Java's does not.
         """
         ...
@@ -333,7 +333,7 @@ class Coordinator:
                 raise UnavailableError(
                     f"{len(left)} of {len(decision.halves)} messages of micro-batch {name} are not "
                     f"committed: {error}",
-                    hint="The decision is recorded: start the query again, and it goes on.",
+                    hint="The decision is recorded: start the query again to finish it.",
                 ) from error
 
     def _claim(self, name: str, decision: Decision) -> None:
@@ -353,7 +353,7 @@ class Coordinator:
             ends = self._queue.ends(queues)
             now = self._clock()
             if now - asked > STEP_S:
-                quiet = now  # it may carry out only now what it had received before
+                quiet = now  # it may only now carry out commits that it had received before
             if now - quiet >= QUIET_S:
                 return ends
             if now - begun > PATIENCE_S:

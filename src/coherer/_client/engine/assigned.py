@@ -123,7 +123,7 @@ class Fetched(Protocol):
 
     @property
     def next_offset(self) -> int:
-        """Where the next fetch begins; -1 if the broker does not say."""
+        """Where the next fetch begins; -1 if the broker does not report it."""
         ...
 
     @property

@@ -289,7 +289,7 @@ def checked(
 
 
 HANDSHAKES_MAX: Final = 6
-"""After so many failed TLS handshakes in a row, in 0.3 s, the port does not serve TLS. After so
+"""After this many failed TLS handshakes in a row, in 0.3 s, the port does not serve TLS. After this
 many connections that end although no master has ever answered, it is not a master's. One may fail
 because the server is just ending."""
 
