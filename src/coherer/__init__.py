@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from coherer._common.version import __version__ as __version__
 
+# For type checkers: the names load on first use, see `__getattr__`.
 if TYPE_CHECKING:
     from coherer import admin, blocking, rocketmq, spark, testing, tubemq
     from coherer._api import (

@@ -248,7 +248,7 @@ def _decompressed(kind: int, data: memoryview) -> memoryview:
     if size > _SNAPPY_RATIO * len(data):
         raise error(f"a Snappy block of {len(data)} bytes announces {size}")
     try:
-        import pyarrow as pa
+        import pyarrow as pa  # an extra
     except ImportError as missing:
         raise UsageError(
             "This InLongMsg is compressed, and pyarrow, which decompresses it, is not installed.",

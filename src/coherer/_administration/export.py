@@ -172,6 +172,7 @@ def _json_file(path: Path) -> Generator[Write]:
 @contextmanager
 def _parquet_file(path: Path) -> Generator[Write]:
     try:
+        # An extra.
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:

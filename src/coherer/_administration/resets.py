@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
-if TYPE_CHECKING:
-    from coherer._administration.access import Cluster
-    from coherer.admin import Partition
+from coherer._administration.access import Cluster
+from coherer.admin import Partition
 
 Target: TypeAlias = Literal["earliest", "latest"] | datetime | int
 """An end of the partitions, a time of storing, or an offset for every partition."""

@@ -319,6 +319,7 @@ def _accepts(subscription: SubscriptionData, message: Found) -> bool | None:
     """Whether a subscription accepts a message; None if its expression is not understood."""
     if subscription.expression_type in {None, "", "TAG"}:
         return not subscription.tags_set or message.tag in subscription.tags_set
+    # Only SQL expressions need the parser and its library, lark.
     from coherer._wire.rocketmq.selector import SelectorError, compile_selector
 
     try:

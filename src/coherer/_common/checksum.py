@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from zlib_ng import zlib_ng
 
+# _typeshed exists for type checkers only.
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 

@@ -32,6 +32,7 @@ from coherer._record.records import next_record
 from coherer.errors import DamagedStoreError
 from coherer.limits import MESSAGE_BYTES_MAX
 
+# _typeshed exists for type checkers only.
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 

@@ -257,7 +257,7 @@ class Joining:
     def load(self) -> None:
         """Load the function; return when it is loaded, or when loading has failed."""
         with suppress(ImportError):
-            from coherer._store.joining import read_joined
+            from coherer._store.joining import read_joined  # needs numpy, an extra
 
             self._function = read_joined
 

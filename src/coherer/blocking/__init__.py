@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from coherer._api import ConnectKeywords
 
+# For type checkers: the names load on first use, see `__getattr__`.
 if TYPE_CHECKING:
     from coherer.blocking import rocketmq, tubemq
     from coherer.blocking._api import Admin, Batch, Client, Consumer, Producer, connect

@@ -16,20 +16,19 @@ import secrets
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 import typer
 
+from coherer._rules.rocketmq.acl import Account, check_listed
+from coherer._server.http.operators import Operators
+from coherer._server.node.version import check_version
+from coherer._server.rocketmq.acl import Access
 from coherer.cli.backup import Directory
 from coherer.cli.common import Json, Yes, ask_password, confirm, print_done, print_json, print_table
 from coherer.cli.serve.node_config import DIRECTORY
 from coherer.errors import UsageError
-
-if TYPE_CHECKING:
-    from coherer._rules.rocketmq.acl import Account
-    from coherer._server.http.operators import Operators
-    from coherer._server.rocketmq.acl import Access
 
 LENGTH_MIN: Final = 7
 """The least length of a name and a password of a client, as RocketMQ's brokers require it."""
@@ -270,10 +269,6 @@ def remove(
 
 
 def _open(directory: Path) -> tuple[Access, Operators]:
-    from coherer._server.http.operators import Operators
-    from coherer._server.node.version import check_version
-    from coherer._server.rocketmq.acl import Access
-
     check_version(directory)
     return Access(directory, _now_ms()), Operators(directory)
 
@@ -298,8 +293,6 @@ def _given(
     address: str | None,
 ) -> dict[str, object]:
     """Return the fields that the user gave, by their names in the file."""
-    from coherer._rules.rocketmq.acl import check_listed
-
     for flag, one in (("--default-topic", default_topic), ("--default-group", default_group)):
         if one is not None:
             try:

@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from coherer._server.node.version import check_version
+from coherer._server.options.siblings import directories_in
+from coherer._store.backup import back_up
 from coherer.cli.common import Json, amount, print_json
 from coherer.cli.progress import bytes_copied
 from coherer.cli.serve.node_config import DIRECTORY
@@ -56,10 +59,6 @@ def backup(
     `coherer verify DIR` checks a backup, `coherer restore DIR TO` restores it. Each broker of
     `serve --brokers` needs a backup of its own.
     """
-    from coherer._server.node.version import check_version
-    from coherer._server.options.siblings import directories_in
-    from coherer._store.backup import back_up
-
     check_version(directory)
     with bytes_copied("Copying", shown=not as_json) as progress:
         report = back_up(directory, target, accounts=accounts, everything=verify, progress=progress)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from coherer._administration.access import Cluster
+from coherer._administration.cluster import brokers as all_brokers
+from coherer.admin import Broker
 from coherer.cli.common import (
     FAILED,
     AdminTarget,
@@ -18,10 +21,6 @@ from coherer.cli.common import (
     print_table,
     time_text,
 )
-
-if TYPE_CHECKING:
-    from coherer._administration.access import Cluster
-    from coherer.admin import Broker
 
 app = typer.Typer(help="Show the brokers of a cluster.", add_completion=False)
 
@@ -74,8 +73,6 @@ def brokers(
 
 
 async def _brokers(cluster: Cluster) -> list[Broker]:
-    from coherer._administration.cluster import brokers as all_brokers
-
     return await all_brokers(cluster)
 
 

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from coherer.cli.common import AdminTarget, command_url, rocketmq_command_url
+
+# Commands import this module, and only a completion asks a cluster.
 if TYPE_CHECKING:
     from coherer._administration.access import Cluster
 
@@ -53,8 +56,6 @@ async def _dead_groups(cluster: Cluster) -> list[str]:
 def _complete(
     context: typer.Context, incomplete: str, names: Callable[[Cluster], Awaitable[list[str]]]
 ) -> list[str]:
-    from coherer.cli.common import AdminTarget, command_url, rocketmq_command_url
-
     given: dict[str, Any] = {name: context.params.get(name) or None for name in OPTIONS}
 
     async def work(cluster: Cluster) -> list[str]:

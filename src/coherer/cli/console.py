@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coherer import _net as net
 from coherer.cli.common import (
     AdminUrl,
     Json,
@@ -22,6 +24,7 @@ from coherer.cli.common import (
 )
 from coherer.errors import UsageError
 
+# `serve` imports this module; a node without a console loads nothing of it.
 if TYPE_CHECKING:
     from coherer.console.options import ConsoleOptions
 
@@ -34,8 +37,6 @@ def check_installed() -> None:
     Raises:
         UsageError: a package is missing.
     """
-    from importlib.util import find_spec
-
     missing = [
         name
         for name in ("starlette", "uvicorn", "jinja2", "itsdangerous")
@@ -121,7 +122,7 @@ def console(
         _print_account(hash_password, read_only=read_only)
         return
     check_installed()
-    from coherer import _net as net
+
     from coherer.console.options import ConsoleOptions
 
     options = ConsoleOptions(

@@ -25,9 +25,12 @@ from typing import (
     cast,
 )
 
+import msgspec
 import typer
 
+from coherer import blocking
 from coherer._common.urls import is_rocketmq
+from coherer._record.system_topics import TOOLS_GROUP
 from coherer.cli.common import (
     AdminTarget,
     AdminUrl,
@@ -51,8 +54,11 @@ from coherer.cli.consume_start import (
     parse_partitions,
     parse_position,
 )
+from coherer.cli.reading import Envelope
 from coherer.errors import CohererError, RefusedError, UsageError
+from coherer.message import ReceivedMessage
 
+# A command loads the client of one protocol, which takes 0.1 s less than both.
 if TYPE_CHECKING:
     from coherer._client.rocketmq.options import Selection
     from coherer._client.tubemq.admin import Admin
@@ -64,7 +70,6 @@ if TYPE_CHECKING:
     from coherer.blocking.rocketmq import PullConsumer as RocketPullConsumer
     from coherer.blocking.rocketmq import ReceivedBatch as RocketBatch
     from coherer.blocking.tubemq import Client, Consumer, Reader, ReceivedBatch
-    from coherer.message import ReceivedMessage
 
 _NO_TOPIC: Final = frozenset({17, 431})
 """Codes of name servers and masters for a topic that does not exist."""
@@ -269,8 +274,6 @@ def _check_topics(client: Client | RocketClient, topics: Iterable[str], *, creat
 
 
 def _create(client: Client | RocketClient, topic: str) -> None:
-    from coherer import blocking
-
     if isinstance(client, blocking.tubemq.Client):
         with client.producer(topic):  # a master with automatic creation creates published topics
             return
@@ -365,10 +368,6 @@ def _hex(batch: Batch, count: int) -> Iterable[bytes]:
 
 
 def _json(batch: Batch, count: int) -> Iterable[bytes]:
-    import msgspec
-
-    from coherer.cli.reading import Envelope
-
     encode, envelope = msgspec.json.Encoder().encode, Envelope.of
     return (encode(envelope(message)) for message in islice(batch, count))
 
@@ -384,8 +383,6 @@ def _source(
     start: Start,
     places: Places,
 ) -> Generator[Source[Any]]:
-    from coherer import blocking
-
     if isinstance(client, blocking.tubemq.Client):
         tags = {topic: one for topic, one in wanted.items() if isinstance(one, tuple)}
         if group is None:
@@ -468,8 +465,6 @@ def rocketmq_queues(
         start: where to start.
         places: the brokers and queues to read; empty for all.
     """
-    from coherer._record.system_topics import TOOLS_GROUP
-
     with client.pull_consumer(TOOLS_GROUP, auto_commit=False) as consumer:
         begins: dict[Queue, int] = {}
         for topic in wanted:

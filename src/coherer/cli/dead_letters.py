@@ -11,10 +11,27 @@ from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import msgspec
 import typer
 
+from coherer._administration.access import Cluster
+from coherer._administration.dead_letters import (
+    DeadLetter,
+    DeadLetterQueue,
+    Filter,
+    Page,
+    get,
+    page,
+    queue_of_existing,
+    queues,
+)
+from coherer._administration.dead_letters import purge as purge_all
+from coherer._administration.export import LetterLine
+from coherer._administration.export import export as write
+from coherer._administration.replay import ReplayProgress, replayed
+from coherer._administration.replay import replay as send
 from coherer._common.moments import floor_ms
 from coherer.cli.common import (
     FAILED,
@@ -38,16 +55,6 @@ from coherer.cli.common import (
 )
 from coherer.cli.completion import complete_dead_group, complete_topic
 from coherer.errors import UsageError
-
-if TYPE_CHECKING:
-    from coherer._administration.access import Cluster
-    from coherer._administration.dead_letters import (
-        DeadLetter,
-        DeadLetterQueue,
-        Filter,
-        Page,
-    )
-    from coherer._administration.replay import ReplayProgress
 
 app = typer.Typer(
     help="Show and replay dead letters, the messages that RocketMQ groups have given up on.",
@@ -135,8 +142,6 @@ def list_letters(
         return
 
     async def look(cluster: Cluster) -> Page:
-        from coherer._administration.dead_letters import page
-
         return await page(
             cluster,
             group,
@@ -163,9 +168,6 @@ def show(
     """Show everything about a dead letter."""
 
     async def look(cluster: Cluster) -> tuple[DeadLetter | None, bool]:
-        from coherer._administration.dead_letters import get
-        from coherer._administration.replay import replayed
-
         letter = await get(cluster, group, message_id)
         return letter, letter is not None and bool(await replayed(cluster, [letter]))
 
@@ -269,14 +271,10 @@ def purge(
     target = AdminTarget(url, None, None, user, password)
 
     async def count(cluster: Cluster) -> int:
-        from coherer._administration.dead_letters import queue_of_existing
-
         found = await queue_of_existing(cluster, group)
         return 0 if found is None else found.count
 
     async def work(cluster: Cluster) -> int:
-        from coherer._administration.dead_letters import purge as purge_all
-
         return await purge_all(cluster, group)
 
     number = target.run_on_cluster(count)
@@ -326,9 +324,6 @@ def export(
     chosen = form or _form_of(path)
 
     async def work(cluster: Cluster) -> int:
-        from coherer._administration.dead_letters import queue_of_existing
-        from coherer._administration.export import export as write
-
         found = await queue_of_existing(cluster, group)
         total = 0 if found is None else found.count
         with progress_bar("reading") as move:
@@ -387,8 +382,6 @@ def _filter(
     until: str | None,
     reason: str | None,
 ) -> Filter:
-    from coherer._administration.dead_letters import Filter
-
     return Filter(
         ids=frozenset(ids) if ids else None,
         topic=topic,
@@ -412,8 +405,6 @@ def _time_ms(option: str, text: str | None) -> int | None:
 
 
 async def _queues(cluster: Cluster) -> list[DeadLetterQueue]:
-    from coherer._administration.dead_letters import queues
-
     return await queues(cluster)
 
 
@@ -477,10 +468,6 @@ def _print_page(found: Page, group: str, *, as_json: bool) -> None:
 
 
 def _line(letter: DeadLetter) -> dict[str, object]:
-    import msgspec
-
-    from coherer._administration.export import LetterLine
-
     return msgspec.to_builtins(LetterLine.of(letter))  # type: ignore[no-any-return]  # a struct
 
 
@@ -490,9 +477,6 @@ def _replay(
     announced = False
 
     async def work(cluster: Cluster) -> ReplayProgress:
-        from coherer._administration.dead_letters import queue_of_existing
-        from coherer._administration.replay import replay as send
-
         await queue_of_existing(cluster, group)
         with progress_bar("replaying") as move:
 

@@ -10,11 +10,15 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import msgspec
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from coherer._server.node.drain import PATH, DrainStatus
+from coherer._server.options.node import JAVA_TOKEN
 from coherer.cli.common import (
     Json,
     Password,
@@ -25,9 +29,6 @@ from coherer.cli.common import (
     signals_interrupt,
 )
 from coherer.errors import CohererError, ConnectError, RefusedError, UsageError
-
-if TYPE_CHECKING:
-    from coherer._server.node.drain import DrainStatus
 
 UNREAD: Final = 3
 """Exit code: the node has stopped, but connected consumers had not read everything."""
@@ -131,7 +132,6 @@ class _Node:
     def __init__(self, url: str, token: str | None, user: str | None, password: str | None) -> None:
         if not url.startswith(("http://", "https://")):
             raise UsageError(f"--admin {url!r} is not a URL.", hint="Write http://host:port.")
-        from coherer._server.options.node import JAVA_TOKEN
 
         self._url = url.rstrip("/")
         if user is not None:
@@ -148,8 +148,6 @@ class _Node:
             RefusedError: the node refuses the account or token.
             UsageError: the server is not a Coherer node, or cannot drain.
         """
-        from coherer._server.node.drain import PATH, DrainStatus
-
         request = urllib.request.Request(  # noqa: S310 - the scheme was checked
             self._url + PATH,
             None if form is None else urllib.parse.urlencode(form).encode(),
@@ -187,8 +185,6 @@ def _progress(*, shown: bool) -> Generator[Callable[[DrainStatus], None]]:
     if not shown or not sys.stderr.isatty():
         yield lambda _: None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:

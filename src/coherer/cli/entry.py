@@ -15,6 +15,7 @@ from coherer.cli.early import remembered
 def main() -> None:
     """Run the command that the arguments of the process name."""
     with remembered("SIGHUP") if sys.argv[1:2] == ["serve"] else nullcontext():
+        # After a SIGHUP is remembered.
         from coherer.cli.main import main as run
 
         run()

@@ -8,12 +8,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+from coherer.cli.common import table
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -38,11 +38,6 @@ class Part(msgspec.Struct, frozen=True):
 
     def shown(self, count: int) -> RenderableType:
         """The part with its first rows."""
-        from rich.console import Group
-        from rich.text import Text
-
-        from coherer.cli.common import table
-
         hidden = self.size - count
         more = [Text(f"… {hidden} more", style="dim")] if hidden else []
         if not self.columns:
@@ -58,9 +53,6 @@ def fitted(parts: Sequence[Part], console: Console, height: int | None) -> Rende
         console: the console, for its width.
         height: the number of lines that fit; None for any number.
     """
-    from rich.console import Group
-    from rich.text import Text
-
     left = height
     shown: list[RenderableType] = []
     hidden: list[str] = []

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from coherer._wire.rocketmq.names import Queue
+from coherer.admin import Group, Partition
 from coherer.cli.common import (
     FAILED,
     AdminTarget,
@@ -19,6 +21,7 @@ from coherer.cli.common import (
     Url,
     User,
     Yes,
+    age,
     amount,
     confirm_and_delete,
     parse_moment,
@@ -26,15 +29,13 @@ from coherer.cli.common import (
     print_table,
 )
 from coherer.cli.completion import complete_group, complete_topic
-from coherer.cli.status import age
 from coherer.errors import UsageError
 
+# `list` loads the client of one protocol, which takes 0.1 s less than both.
 if TYPE_CHECKING:
     from coherer._administration.access import Cluster
     from coherer._administration.members import MemberHealth
     from coherer._administration.resets import Move, Target
-    from coherer._wire.rocketmq.names import Queue
-    from coherer.admin import Group, Partition
 
 app = typer.Typer(
     help="List, describe, reset and delete consumer groups.",

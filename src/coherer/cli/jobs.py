@@ -25,6 +25,9 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import msgspec
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 from coherer._common.masking import masked
 from coherer._common.urls import is_rocketmq
@@ -32,6 +35,7 @@ from coherer._record.system_topics import DLQ_PREFIX
 from coherer.cli.common import INTERRUPTED, amount, print_json, print_table
 from coherer.errors import CohererError, UnavailableError, UsageError
 
+# Help and errors of options need no Spark, which is an extra.
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.connect.shell.progress import ProgressHandler, StageInfo
@@ -462,9 +466,6 @@ def progress(spark: SparkSession, title: str, *, shown: bool) -> Generator[None]
         yield
         return
     tasks = _task_counter(spark)
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-    from rich.table import Column
 
     # A long path is cut, so that the numbers are seen.
     columns = (

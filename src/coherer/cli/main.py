@@ -12,39 +12,88 @@ import re
 import sys
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from coherer._common.version import __version__
 from coherer.errors import CohererError
 
+
+class Entry(NamedTuple):
+    """A command in the list of `coherer --help`.
+
+    Attributes:
+        module: its module below `coherer.cli`; the module's `app` is a Typer.
+        help: the first paragraph of its help. It stands here too, so that the list imports nothing.
+    """
+
+    module: str
+    help: str
+
+
 COMMANDS = {
-    "serve": "coherer.cli.serve.command",
-    "topics": "coherer.cli.topics",
-    "produce": "coherer.cli.produce",
-    "consume": "coherer.cli.consume",
-    "groups": "coherer.cli.groups",
-    "status": "coherer.cli.status",
-    "top": "coherer.cli.top",
-    "messages": "coherer.cli.messages",
-    "dead-letters": "coherer.cli.dead_letters",
-    "brokers": "coherer.cli.brokers",
-    "config": "coherer.cli.config",
-    "console": "coherer.cli.console",
-    "accounts": "coherer.cli.accounts",
-    "drain": "coherer.cli.drain",
-    "verify": "coherer.cli.verify",
-    "backup": "coherer.cli.backup",
-    "restore": "coherer.cli.restore",
-    "export": "coherer.cli.export",
-    "audit": "coherer.cli.audit.command",
-    "replay": "coherer.cli.replay.command",
-    "demo": "coherer.cli.demo.command",
+    "serve": Entry("serve.command", "Run a node for TubeMQ and RocketMQ until Ctrl-C or SIGTERM."),
+    "topics": Entry("topics", "List, create, alter, delete and describe topics."),
+    "produce": Entry(
+        "produce",
+        "Send messages from files or stdin; by default each line is a message.",
+    ),
+    "consume": Entry(
+        "consume",
+        "Print messages as they arrive, and acknowledge them once they are printed.",
+    ),
+    "groups": Entry("groups", "List, describe, reset and delete consumer groups."),
+    "status": Entry("status", "Show the state of a node or a cluster, with warnings."),
+    "top": Entry("top", "Show the rates of topics and groups, live."),
+    "messages": Entry("messages", "Find messages by id, key, position or time, and trace them."),
+    "dead-letters": Entry(
+        "dead_letters",
+        "Show and replay dead letters, the messages that RocketMQ groups have given up on.",
+    ),
+    "brokers": Entry(
+        "brokers",
+        "Show the brokers: address, role, version, rates and disk. "
+        "`?` stands for an unknown value.",
+    ),
+    "config": Entry("config", "Check and show the configuration of `coherer serve`."),
+    "console": Entry(
+        "console",
+        "Serve the console: dead letters, topics, groups, messages, clients, brokers, accounts.",
+    ),
+    "accounts": Entry("accounts", "Create, list, change and remove the accounts of a node."),
+    "drain": Entry(
+        "drain",
+        "Move producers elsewhere, wait until connected consumers have read everything, and stop.",
+    ),
+    "verify": Entry(
+        "verify",
+        "Read the whole store and compare its parts. The node must be stopped.",
+    ),
+    "backup": Entry(
+        "backup",
+        "Copy the directory of a node, which may run, or add what is new to an earlier backup.",
+    ),
+    "restore": Entry(
+        "restore",
+        "Write the directory of a node from a backup. Then start the node with --directory TO.",
+    ),
+    "export": Entry("export", "Write the messages of a topic to Parquet files, with Spark."),
+    "audit": Entry(
+        "audit.command",
+        "Count the messages of a topic per partition and minute, with Spark.",
+    ),
+    "replay": Entry(
+        "replay.command",
+        "Send messages of a topic again: to another topic with Spark, or to a group.",
+    ),
+    "demo": Entry(
+        "demo.command",
+        "Send a year of flights through a node into a Spark table, and answer three questions.",
+    ),
 }
-"""The module of each command; its `app` is a Typer."""
 
 _OUTPUT_LOST: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """Why a write to an open file fails; typer handles a closed pipe."""
@@ -59,6 +108,18 @@ def _unwrapped(text: str) -> str:
     return re.sub(r"(?<!\n)\n(?!\n)", " ", text)
 
 
+# Any: the class of a command depends on the version of typer; newer ones bundle click.
+
+
+def load(name: str) -> Any:
+    """Import a command."""
+    command = get_command(import_module(f"coherer.cli.{COMMANDS[name].module}").app)
+    command.name = name
+    for one in (command, *getattr(command, "commands", {}).values()):
+        one.help = _unwrapped(one.help or "")
+    return command
+
+
 class Commands(TyperGroup):
     """A group that imports a command when it is called."""
 
@@ -67,43 +128,42 @@ class Commands(TyperGroup):
         del ctx
         return list(COMMANDS)
 
-    # Any: the class of a command depends on the version of typer; newer ones bundle click.
-
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that the first word names; an unknown one is refused, with a suggestion."""
         name = args[0] if args else ""
-        if name not in COMMANDS and (close := get_close_matches(name, COMMANDS, n=1)):
+        if name in COMMANDS:
+            return name, load(name), args[1:]
+        if close := get_close_matches(name, COMMANDS, n=1):
             ctx.fail(f"No such command {name!r}. Did you mean {close[0]}?")
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: object, cmd_name: str) -> Any:
-        """The command with that name, or None."""
+        """A command for the list of commands: its name and help; `resolve_command` imports it."""
         del ctx
-        if cmd_name not in COMMANDS:
-            return None
-        app = cast("typer.Typer", import_module(COMMANDS[cmd_name]).app)
-        command = get_command(app)
-        command.name = cmd_name
-        for one in (command, *getattr(command, "commands", {}).values()):
-            one.help = _unwrapped(one.help or "")
-        return command
+        found = COMMANDS.get(cmd_name)
+        return None if found is None else TyperCommand(cmd_name, help=found.help)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command, and print a `CohererError` or a failed write to stdout as one line."""
-        from coherer.cli.common import fail
-
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
         except CohererError as error:
-            raise typer.Exit(fail(error)) from error
+            raise _failed(error) from error
         except OSError as error:
             if error.filename is not None or error.errno not in _OUTPUT_LOST:
                 raise
             _discard_output()
             text = f"The output cannot be written: {error.strerror}."
-            raise typer.Exit(fail(CohererError(text))) from error
+            raise _failed(CohererError(text)) from error
         return result
+
+
+def _failed(error: CohererError) -> typer.Exit:
+    # `coherer --help` and `--version` load neither msgspec nor asyncio: 60 ms of 140.
+    from coherer.cli.common import fail
+
+    return typer.Exit(fail(error))
 
 
 app = typer.Typer(

@@ -9,10 +9,14 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from coherer._administration import messages
+from coherer._administration.access import Cluster
+from coherer._administration.messages import Found, Search
+from coherer._administration.trace import Trace, trace
 from coherer.cli.common import (
     FAILED,
     INTERRUPTED,
@@ -34,11 +38,6 @@ from coherer.cli.common import (
 )
 from coherer.cli.completion import complete_topic
 from coherer.errors import UsageError
-
-if TYPE_CHECKING:
-    from coherer._administration.access import Cluster
-    from coherer._administration.messages import Found, Search
-    from coherer._administration.trace import Trace
 
 app = typer.Typer(
     help="Find messages by id, key, position or time, and trace them.",
@@ -91,9 +90,6 @@ def get(
         raise UsageError("Give either an id, or --topic and --at.")
 
     async def work(cluster: Cluster) -> Trace | None:
-        from coherer._administration import messages
-        from coherer._administration.trace import Trace, trace
-
         if place is not None:
             broker, partition, offset = parse_place(place)
             found = await messages.at(cluster, str(topic), partition, offset, broker=broker)
@@ -180,8 +176,6 @@ def search(
     matches = _matcher(tag, contains)
 
     async def work(cluster: Cluster) -> Search:
-        from coherer._administration import messages
-
         moment = start if isinstance(start, datetime) else None
         if key is not None:
             found = await messages.by_key(cluster, topic, key, begin=moment, end=end, limit=limit)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, Protocol
 import msgspec
 import typer
 
+from coherer import SendReport, blocking
 from coherer._common.urls import is_rocketmq
 from coherer.cli.common import (
     FAILED,
@@ -30,14 +31,14 @@ from coherer.cli.common import (
     signals_interrupt,
 )
 from coherer.cli.completion import complete_topic
+from coherer.cli.reading import Stamp, chunks, messages
 from coherer.errors import CohererError, UsageError
+from coherer.message import Message
 
+# A command loads the client of one protocol, which takes 0.1 s less than both.
 if TYPE_CHECKING:
-    from coherer import SendReport
     from coherer.blocking.rocketmq import Producer as RocketProducer
     from coherer.blocking.tubemq import Producer
-    from coherer.cli.reading import Stamp
-    from coherer.message import Message
 
 STDIN = Path("-")
 _TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y%m%d%H%M"]
@@ -173,8 +174,6 @@ def produce(
     as_json: Json = False,
 ) -> None:
     """Send messages from files or stdin; by default each line is a message."""
-    from coherer.cli.reading import Stamp
-
     if tag is not None and "||" in tag:
         raise UsageError(
             f"A tag cannot contain ||: no filter could match {tag!r}.",
@@ -275,8 +274,6 @@ class ArrangedSender:
         Raises:
             UsageError: a message lacks the value to order by.
         """
-        from coherer import SendReport
-
         waiting = [
             (
                 message,
@@ -312,8 +309,6 @@ class ArrangedSender:
 def _sender(
     producer: Producer | RocketProducer, delay: timedelta | None, order_by: str | None
 ) -> Sender:
-    from coherer import blocking
-
     if isinstance(producer, blocking.rocketmq.Producer) and (delay or order_by):
         return ArrangedSender(producer, delay, order_by)
     return producer
@@ -323,8 +318,6 @@ def read_all(
     paths: Iterable[Path], form: str, stamp: Stamp, total: Total
 ) -> Iterator[list[Message]]:
     """The messages of all files, in lists of those that were read together."""
-    from coherer.cli.reading import chunks, messages
-
     for path in paths:
         name = "stdin" if path == STDIN else str(path)
         with _open(path) as source:
@@ -374,6 +367,7 @@ def _progress(size_bytes: int | None) -> Generator[Callable[[Total], None]]:
     if not sys.stderr.isatty():
         yield lambda _: None
         return
+    # Scripts show no progress: 30 ms.
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 

@@ -6,6 +6,9 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
 
 def _ignore(done: int, total: int) -> None:
     """Show nothing."""
@@ -22,8 +25,6 @@ def bytes_copied(what: str, *, shown: bool = True) -> Generator[Callable[[int, i
     if not shown or not sys.stderr.isatty():
         yield _ignore
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(),
                TimeRemainingColumn())  # fmt: skip

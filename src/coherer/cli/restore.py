@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from coherer._store.restore import restore as run
 from coherer.cli.common import Json, amount, print_json
 from coherer.cli.progress import bytes_copied
 
@@ -28,8 +29,6 @@ def restore(
     Every byte is compared with its checksum. The first start of the node recovers the directory, as
     after a crash. If a restore is interrupted, repeat it; until then no node starts in TO.
     """
-    from coherer._store.restore import restore as run
-
     with bytes_copied("Restoring", shown=not as_json) as progress:
         report = run(source, target, progress=progress)
     if as_json:

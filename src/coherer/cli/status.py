@@ -7,10 +7,15 @@ protocol reports; the rest is unknown.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.text import Text
 
+from coherer._administration.access import Cluster
+from coherer._administration.overview import Overview, overview
 from coherer._common.node_status import DiskStatus, LimitStatus, NodeStatus
 from coherer.cli.common import (
     UNKNOWN,
@@ -21,22 +26,16 @@ from coherer.cli.common import (
     Token,
     Url,
     User,
+    age,
     cell_text,
+    duration,
     print_json,
     seconds_option,
+    size,
 )
 from coherer.cli.fitting import Part, fitted
 
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
-    from coherer._administration.access import Cluster
-    from coherer._administration.overview import Overview
-
 app = typer.Typer(add_completion=False)
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-_UNIT = 1024
 
 
 @app.command()
@@ -58,8 +57,6 @@ def status(
     With a Coherer node's TubeMQ URL, or only --admin, the command shows everything. With Apache's
     clusters, or a RocketMQ URL, it shows what the protocol reports.
     """
-    from coherer._administration.overview import overview
-
     target = AdminTarget(url, admin, token, user, password)
     if watch:
         target.run_on_cluster(lambda cluster: _watch(cluster, interval_s, as_json=as_json))
@@ -68,18 +65,12 @@ def status(
     if as_json:
         print_json(found)
         return
-    from rich.console import Console
 
     console = Console()
     console.print(rendered(found, console))
 
 
 async def _watch(cluster: Cluster, interval_s: float, *, as_json: bool) -> None:
-    from rich.console import Console
-    from rich.live import Live
-
-    from coherer._administration.overview import overview
-
     if as_json:
         while True:
             print_json(await overview(cluster))
@@ -142,8 +133,6 @@ def rendered(found: Overview, console: Console, height: int | None = None) -> Re
 
 def _state(found: Overview) -> list[RenderableType]:
     """The state of a node, and what is wrong in its cluster."""
-    from rich.text import Text
-
     lines: list[RenderableType] = []
     node = found.node
     if node is not None:
@@ -188,8 +177,6 @@ def _limit(one: LimitStatus) -> tuple[str, str, str, str]:
 
 
 def _pairs(pairs: dict[str, str]) -> list[RenderableType]:
-    from rich.text import Text
-
     width = max(map(len, pairs))
     return [Text.assemble((f"{name:{width}}  ", "dim"), value) for name, value in pairs.items()]
 
@@ -200,43 +187,3 @@ def _amount(name: str, value: float) -> str:
 
 def _rate(value: float | None) -> str | None:
     return None if value is None else f"{value:,.1f}"
-
-
-def size(size_bytes: int | None) -> str:
-    """Format a number of bytes.
-
-    >>> size(None), size(1023), size(1 << 20), size(3 << 29)
-    ('?', '1,023 B', '1.0 MiB', '1.5 GiB')
-    """
-    if size_bytes is None:
-        return UNKNOWN
-    if size_bytes < _UNIT:
-        return f"{size_bytes:,} B"
-    value, units = float(size_bytes), iter(_UNITS[1:])
-    unit = _UNITS[0]
-    while value >= _UNIT and (following := next(units, None)) is not None:
-        value, unit = value / _UNIT, following
-    return f"{value:,.1f} {unit}"
-
-
-def age(age_ms: int | None) -> str:
-    """Format an age in ms; `?` if it is unknown.
-
-    >>> age(None), age(61_000)
-    ('?', '1 min 1 s')
-    """
-    return UNKNOWN if age_ms is None else duration(age_ms / 1000)
-
-
-def duration(seconds: float) -> str:
-    """Format a time span in its two largest units.
-
-    >>> duration(4), duration(3_700), duration(200_000)
-    ('4 s', '1 h 1 min', '2 d 7 h')
-    """
-    left, parts = int(seconds), list[str]()
-    for name, span in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        count, left = divmod(left, span)
-        if count or (name == "s" and not parts):
-            parts.append(f"{count} {name}")
-    return " ".join(parts[:2])

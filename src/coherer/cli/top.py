@@ -11,14 +11,20 @@ import asyncio
 import math
 import sys
 import time
+import tty
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
 
+from coherer._wire.tubemq.names import STORE_STRIDE
+from coherer.admin import Partition
 from coherer.cli.common import (
     AdminTarget,
     AdminUrl,
@@ -33,11 +39,6 @@ from coherer.cli.common import (
 )
 from coherer.cli.fitting import Part, lines_of
 from coherer.errors import CohererError
-
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
-    from coherer.admin import Partition
 
 app = typer.Typer(add_completion=False)
 
@@ -164,8 +165,6 @@ def _counted(parts: Iterable[tuple[Partition, int | None, int | None]]) -> Pairs
     Java's TubeMQ counts bytes of an index that all partitions of a store share. There the result
     has one entry per store: the mean of its partitions, divided by the size of an index entry.
     """
-    from coherer._wire.tubemq.names import STORE_STRIDE
-
     found: dict[str, tuple[int | None, int | None]] = {}
     stores: dict[tuple[str, int], list[tuple[int | None, int | None]]] = {}
     steps: dict[tuple[str, int], int] = {}
@@ -291,9 +290,6 @@ def top(
 async def _run(
     admin: AnyAdmin, interval_s: float, sort: Sort, *, once: bool, as_json: bool
 ) -> None:
-    from rich.console import Console
-    from rich.live import Live
-
     before, console = await take_snapshot(admin), Console()
     if once or as_json or not console.is_terminal:
         while True:
@@ -340,9 +336,6 @@ def rendered(
 
 def _view(found: Rates, sort: Sort, rows: int | None) -> RenderableType:
     """The two tables with at most so many rows; None for all."""
-    from rich.console import Group
-    from rich.text import Text
-
     topics = [(one.topic, _number(one.in_per_s), one.messages) for one in found.topics]
     groups = [
         (one.group, one.topic, one.members, _number(one.out_per_s), one.lag) for one in found.groups
@@ -373,8 +366,7 @@ def _keys() -> Generator[asyncio.Queue[str]]:
     if sys.platform == "win32" or not sys.stdin.isatty():
         yield pressed
         return
-    import termios
-    import tty
+    import termios  # not on Windows
 
     number = sys.stdin.fileno()
     before = termios.tcgetattr(number)

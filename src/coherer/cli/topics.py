@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from coherer.admin import Partition, Topic
 from coherer.cli.common import (
     FAILED,
     AdminTarget,
@@ -26,9 +27,6 @@ from coherer.cli.common import (
 )
 from coherer.cli.completion import complete_topic
 from coherer.errors import UsageError
-
-if TYPE_CHECKING:
-    from coherer.admin import Partition, Topic
 
 app = typer.Typer(
     help="List, create, alter, delete and describe topics.",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
+from coherer._server.node import verifying
+from coherer._store.backup_files import is_backup
+from coherer._store.verify import Problem, VerifyReport
 from coherer.cli.common import Json, amount, print_json, print_table
-
-if TYPE_CHECKING:
-    from coherer._store.verify import Problem, VerifyReport
 
 REPAIRABLE: Final = 3
 """Exit code: files are damaged that the next start, or `--repair`, rebuilds."""
@@ -44,9 +44,6 @@ def verify(
     command line is wrong; 3 files are damaged that the next start, or `--repair`, rebuilds; 4
     messages or a configuration file are lost.
     """
-    from coherer._server.node import verifying
-    from coherer._store.backup_files import is_backup
-
     found = verifying.verify(directory)
     repaired: list[Problem] = []
     repairable = not found.closed or any(problem.repairable for problem in found.problems)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+# For type checkers: the names load on first use, because Spark's workers need few of them.
 if TYPE_CHECKING:
     from coherer.spark.decoding import from_inlong, registry_id, registry_payload
     from coherer.spark.deduplication import deduplicate

@@ -30,13 +30,13 @@ from coherer.spark.queue import Queue
 
 
 def _tubemq(access: Access) -> Queue:
-    from coherer.spark.tubemq import TubeMQQueue
+    from coherer.spark.tubemq import TubeMQQueue  # a worker loads one client
 
     return TubeMQQueue(access)
 
 
 def _rocketmq(access: Access) -> Queue:
-    from coherer.spark.rocketmq import RocketMQQueue
+    from coherer.spark.rocketmq import RocketMQQueue  # a worker loads one client
 
     return RocketMQQueue(access)
 

@@ -9,15 +9,14 @@ and Protobuf.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as sf
 
 from coherer.errors import ProtocolError
 from coherer.inlong import Envelope, decode
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
 
 REGISTRY_HEAD: Final = 5
 """Bytes before the payload: the zero and the number of the schema."""
@@ -43,11 +42,9 @@ def registry_id(value: Column | str) -> Column:
         rows.select(registry_id("value"), registry_payload("value"))
         ```
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     # `conv` keeps numbers above 2^31 positive, which as an int would be negative.
-    number = F.conv(F.hex(F.substring(value, 2, REGISTRY_HEAD - 1)), 16, 10).cast("bigint")
-    return F.when(_framed(value) & (number < 1 << 31), number.cast("int"))
+    number = sf.conv(sf.hex(sf.substring(value, 2, REGISTRY_HEAD - 1)), 16, 10).cast("bigint")
+    return sf.when(_framed(value) & (number < 1 << 31), number.cast("int"))
 
 
 def registry_payload(value: Column | str) -> Column:
@@ -62,22 +59,16 @@ def registry_payload(value: Column | str) -> Column:
     Returns:
         A binary column; null for values without that frame.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
-    return F.when(_framed(value), F.substr(_column(value), F.lit(REGISTRY_HEAD + 1)))
+    return sf.when(_framed(value), sf.substr(_column(value), sf.lit(REGISTRY_HEAD + 1)))
 
 
 def _framed(value: Column | str) -> Column:
-    from pyspark.sql import functions as F  # noqa: N812
-
-    zero = F.substring(value, 1, 1) == F.lit(b"\0")
-    return (F.octet_length(value) >= REGISTRY_HEAD) & zero
+    zero = sf.substring(value, 1, 1) == sf.lit(b"\0")
+    return (sf.octet_length(value) >= REGISTRY_HEAD) & zero
 
 
 def _column(value: Column | str) -> Column:
-    from pyspark.sql import functions as F  # noqa: N812
-
-    return F.col(value) if isinstance(value, str) else value
+    return sf.col(value) if isinstance(value, str) else value
 
 
 def from_inlong(value: Column | str) -> Column:
@@ -98,10 +89,8 @@ def from_inlong(value: Column | str) -> Column:
         rows = opened.selectExpr("offset", "inline(envelope.messages)")
         ```
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     # PySpark's types describe `arrow_udf` as a decorator only.
-    make = cast("Callable[[object, str], Callable[[Column | str], Column]]", vars(F)["arrow_udf"])
+    make = cast("Callable[[object, str], Callable[[Column | str], Column]]", vars(sf)["arrow_udf"])
     return make(opened, INLONG_TYPE)(value)
 
 

@@ -43,6 +43,7 @@ from coherer.spark.offsets import (
     times_from_json,
 )
 
+# Drivers and workers without TLS load no sockets here.
 if TYPE_CHECKING:
     from coherer._net import TlsOptions
 

@@ -25,6 +25,7 @@ def unpack(packed: bytes, version: str) -> object:
     Raises:
         ImportError: the worker's Python lacks the package, or has another version of it.
     """
+    # Spark sends this function to workers by value, with the imports in its body.
     import pickle
     import platform
     import sys

@@ -24,6 +24,7 @@ from coherer.errors import UsageError
 from coherer.spark.gaps import Report, missing_of, reports_of
 from coherer.spark.offsets import Offsets, flatten, reported
 
+# opentelemetry is an extra; workers need no SQL of Spark.
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from pyspark.sql import DataFrame

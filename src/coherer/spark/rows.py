@@ -27,6 +27,7 @@ from coherer.errors import UsageError
 from coherer.message import Message
 from coherer.spark.options import WriteOptions
 
+# `coherer.arrow` works without pyspark.
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 

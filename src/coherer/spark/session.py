@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 from coherer.errors import UsageError
 from coherer.spark import interpreter
 
+# `coherer.arrow` works without pyspark.
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

@@ -58,6 +58,7 @@ from coherer.spark.rates import Scale, Scales, measure
 from coherer.spark.reading import log_loss, rows, settings_of
 from coherer.spark.topics import Topics, monotonic_ms
 
+# Files and sinks load where they are used, see `QueueDataSource`.
 if TYPE_CHECKING:
     from coherer.spark.sink import BatchSink, StreamSink
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+# For type checkers: the names load on first use.
 if TYPE_CHECKING:
     from coherer.testing.clock import ManualClock
     from coherer.testing.embedded import EmbeddedNode, async_embedded_node, embedded_node

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+# pytest loads the plugin in every session that has Coherer installed.
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from importlib.machinery import ModuleSpec

@@ -206,7 +206,7 @@ def unknown_name(name: str, known: Iterable[str], what: str = "option") -> Usage
     >>> unknown_name("auto_offset_reset", ["start"]).hint
     "Kafka's auto_offset_reset is called start here."
     """
-    from difflib import get_close_matches
+    from difflib import get_close_matches  # only for an error
 
     known = list(known)
     here = _KAFKA.get(name)

@@ -21,6 +21,7 @@ from coherer._client.tubemq.time_search import first_since
 from coherer._client.tubemq.topics import TopicCatalog
 from coherer._wire.tubemq.names import BrokerInfo, Partition
 
+# Few programs administrate.
 if TYPE_CHECKING:
     from coherer._client.tubemq.admin import Admin
 

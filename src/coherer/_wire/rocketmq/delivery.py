@@ -34,6 +34,7 @@ from coherer._wire.rocketmq.names import Queue
 from coherer.errors import DamagedStoreError, ProtocolError
 from coherer.limits import DECOMPRESSED_BYTES_PER_ANSWER, MESSAGE_BYTES_MAX
 
+# Only columns need numpy and pyarrow, which are extras.
 if TYPE_CHECKING:
     import pyarrow as pa
 

@@ -186,7 +186,7 @@ class BloomFilter:
         >>> BloomFilter().positions("group#topic")
         (79, 21, 21)
         """
-        import mmh3
+        import mmh3  # only consumers that filter with SQL need it
 
         low64 = mmh3.hash64(text.encode(), 0, True, signed=False)[0]
         first, second = low64 & 0xFFFFFFFF, low64 >> 32

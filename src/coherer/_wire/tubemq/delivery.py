@@ -40,6 +40,7 @@ from coherer._wire.tubemq.methods import GET_MESSAGES, UNDEFINED, parse
 from coherer._wire.tubemq.payload import HAS_ATTRIBUTES, decode_attributes
 from coherer.message import ReceivedMessage
 
+# Only columns need numpy and pyarrow, which are extras.
 if TYPE_CHECKING:
     import pyarrow as pa
 

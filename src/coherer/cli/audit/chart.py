@@ -22,6 +22,7 @@ def draw(report: Report, path: Path) -> None:
         report: with groups and a table, if they were asked for.
         path: of the PNG file.
     """
+    # matplotlib is an extra.
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,9 +23,8 @@ from coherer.cli.groups import committed_offsets, group_states
 from coherer.cli.job_arguments import JobArguments, with_arguments
 from coherer.errors import UsageError
 
+# Help and errors of options need no Spark, which is an extra.
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from coherer.cli.audit.report import Committed, Report
 
 app = typer.Typer(help="Count what was sent, stored, consumed and landed.", add_completion=False)

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from coherer.cli.jobs import Part
 from coherer.errors import UsageError
 
+# Help and errors of options need no Spark, which is an extra.
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 

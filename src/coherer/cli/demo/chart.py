@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from coherer.cli.demo.dataset import Answer, Row
 
+# The demo first checks that its extra is installed: matplotlib, Spark, pyarrow.
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 

@@ -40,11 +40,13 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from coherer import blocking
 from coherer.cli.common import INTERRUPTED, signals_interrupt
 from coherer.cli.demo import dataset
 from coherer.cli.demo.processes import DemoNode
 from coherer.errors import UnavailableError, UsageError
 
+# The demo first checks that its extra is installed: matplotlib, Spark, pyarrow.
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.streaming.query import StreamingQuery
@@ -183,7 +185,6 @@ def workspace(keep: Path | None) -> Generator[Path]:
 
 
 def _run(console: Console, directory: Path, rows: int | None, chart: Path, via: Via) -> Audit:
-    from coherer import blocking
     from coherer.cli.demo.chart import draw
     from coherer.cli.demo.dataset import answers, counts, land
     from coherer.cli.demo.processes import spark_session

@@ -11,6 +11,7 @@ import io
 import zipfile
 from collections.abc import Iterator
 from datetime import datetime
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
@@ -20,9 +21,8 @@ import msgspec
 from coherer.errors import UsageError
 from coherer.message import Message
 
+# The demo first checks that its extra is installed: matplotlib, Spark, pyarrow.
 if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec
-
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery

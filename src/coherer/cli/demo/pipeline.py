@@ -20,19 +20,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import yaml
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
 
+from coherer import blocking
+from coherer.blocking import Client
 from coherer.cli.demo import dataset
 from coherer.errors import UnavailableError, UsageError
 from coherer.message import Message
 
+# The demo first checks that its extra is installed: matplotlib, Spark, pyarrow.
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
-    from rich.console import Console
-
-    from coherer.blocking import Client
 
 DEAD_TOPIC: Final = "flights_dead"
 ALERT_TOPIC: Final = "flights_alerts"
@@ -124,8 +126,6 @@ def copy_project(directory: Path) -> Path:
     Returns:
         The path of `spark-pipeline.yml`.
     """
-    import yaml
-
     shutil.copytree(project(), directory, ignore=shutil.ignore_patterns("__pycache__"))
     spec = directory / "spark-pipeline.yml"
     values = yaml.safe_load(spec.read_text(encoding="utf-8"))
@@ -149,7 +149,6 @@ def run_pipeline(
     Returns:
         The counts after the last run.
     """
-    from coherer import blocking
     from coherer.cli.demo.processes import DemoNode, spark_session
 
     with ExitStack() as stack:

@@ -26,6 +26,7 @@ from coherer.cli.common import on_stop_signals
 from coherer.cli.demo.dataset import TOPIC
 from coherer.errors import UnavailableError
 
+# The demo first checks that its extra is installed: matplotlib, Spark, pyarrow.
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

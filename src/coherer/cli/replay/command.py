@@ -27,6 +27,7 @@ from coherer.cli.job_arguments import JobArguments, with_arguments
 from coherer.cli.replay.group import moves_of, print_moves, set_offsets
 from coherer.errors import UsageError
 
+# Help and errors of options need no Spark, which is an extra.
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 

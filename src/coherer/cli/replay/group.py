@@ -81,6 +81,7 @@ def set_offsets(
     source: jobs.Source, target: AdminTarget, group: str, moves: Sequence[Move]
 ) -> None:
     """Set the new offsets."""
+    # Spark is an extra.
     from coherer.spark.connections import OPENERS
     from coherer.spark.options import read_options
 

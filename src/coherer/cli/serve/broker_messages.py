@@ -18,6 +18,7 @@ import msgspec
 from coherer._server.node.node import Node
 from coherer._server.options.node import PORTS, NodeOptions
 from coherer._server.options.siblings import SiblingState, sibling
+from coherer.cli.serve.node_config import named, node_options
 from coherer.cli.serve.options import values_of
 from coherer.errors import UsageError
 
@@ -130,8 +131,6 @@ def options_of(begin: Begin) -> NodeOptions:
     Raises:
         UsageError: an option is malformed.
     """
-    from coherer.cli.serve.node_config import named, node_options
-
     values = values_of(given_of(begin))
     try:
         return sibling(node_options(values), begin.number, servers=begin.servers, fixed=begin.fixed)

@@ -43,7 +43,7 @@ def serve(*, as_json: bool = False, **given: object) -> None:
             _log.plain.warning("%s", text)
         check_node(options, console)
         if options.brokers > 1:
-            from coherer.cli.serve.supervisor import supervise
+            from coherer.cli.serve.supervisor import supervise  # only --brokers needs it
 
             net.run(supervise(options, given, log, as_json=as_json, console=console))
         else:

@@ -14,6 +14,7 @@ import ipaddress
 import logging
 import os
 import re
+import textwrap
 import tomllib
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -29,6 +30,7 @@ from coherer._net import TlsOptions
 from coherer._server.options.node import NETWORK, NODE, SETTINGS, NodeOptions
 from coherer._server.options.settings import Field, Setting, settings
 from coherer._server.options.siblings import check
+from coherer._wire.rocketmq import java_properties
 from coherer.errors import UsageError
 
 DIRECTORY: Final = Path("coherer-data")
@@ -342,7 +344,7 @@ def check_node(options: NodeOptions, console: ConsoleSettings) -> None:
     shared = console.host == options.host or {console.host, options.host} & _EVERY_ADDRESS
     check(options, console_port=console.port if console.enabled and shared else 0)
     if console.enabled and console.accounts is not None:
-        from coherer.console.passwords import read
+        from coherer.console.passwords import read  # only a console needs it
 
         read(console.accounts)
 
@@ -414,8 +416,8 @@ def changed_over_rocketmq(values: Values) -> list[tuple[str, str, str]]:
     Raises:
         DamagedStoreError: the file is invalid.
     """
+    # Only `config show` needs RocketMQ's broker.
     from coherer._server.rocketmq.broker.admin_settings import OPTIONS, SETTINGS_FILE
-    from coherer._wire.rocketmq import java_properties
 
     given = values.get("directory")
     path = cast("Path", DIRECTORY if given is None else given.value) / "config" / SETTINGS_FILE
@@ -464,8 +466,6 @@ def _panel_order(one: Field) -> int:
 
 
 def _comment(text: str) -> list[str]:
-    import textwrap
-
     return textwrap.wrap(
         text, _WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False
     )

@@ -6,6 +6,7 @@ struct's default applies. `extras` are the options that are not settings.
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterable, Mapping
 from enum import Enum, StrEnum
@@ -71,8 +72,6 @@ def extras(
 
 def signature() -> Signature:
     """The signature of `serve`: all options as keywords, in the order of its help text."""
-    import inspect
-
     extra = inspect.signature(extras, eval_str=True).parameters.values()
     return Signature([*map(_parameter, _OPTIONS.values()), *extra])
 

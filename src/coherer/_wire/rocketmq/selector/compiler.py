@@ -29,6 +29,7 @@ from coherer._wire.rocketmq.selector.evaluation import (
 )
 from coherer.limits import SELECTOR_CHARS_MAX, SELECTOR_DEPTH_MAX, SELECTOR_TOKENS_MAX
 
+# lark, and its grammar, load with the first expression.
 if TYPE_CHECKING:
     from lark import Lark, Token, Tree
 
