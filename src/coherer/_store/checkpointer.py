@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -105,14 +105,19 @@ class Checkpointer:
             self.gaps = with_gap(self.gaps, Gap(found.offset, end, found.reserve))
         self._published = (end, store_ms, 0)
 
-    def claim(self, entries: int) -> None:
-        """Let queues grow by up to `entries`, before a batch is written. Only for the writer.
+    def claim(self, queues: Sequence[ConsumeQueue]) -> None:
+        """Let queues grow by their new entries, before a batch is written. Only for the writer.
 
         Raises:
             StoreError: the reserve of queue offsets could not be extended.
         """
         reserve = self._reserve
-        while reserve is not None and entries:
+        if reserve is None or not queues:
+            return
+        entries = len(queues[0].new_entries)
+        if len(queues) > 1:
+            entries = max([len(queue.new_entries) for queue in queues])
+        while True:
             with self._guard:
                 if reserve.claim(entries):
                     return

@@ -98,13 +98,18 @@ class PendingEntries:
         """Whether the entries should be written before the flush interval is over."""
         return self.count >= self._entries_max // 2
 
+    @property
+    def is_full(self) -> bool:
+        """Whether too many entries wait."""
+        return self.count >= self._entries_max
+
     def write_if_full(self) -> None:
         """Write the entries if too many wait.
 
         Raises:
             OSError: some could not be written; accept no more messages.
         """
-        if self.count >= self._entries_max:
+        if self.is_full:
             self.write()
 
     def write(self, mark: Callable[[], None] | None = None) -> None:

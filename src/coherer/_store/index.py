@@ -134,13 +134,18 @@ class KeyIndex:
         if len(self._pending) >= _MANY_KEYS:
             self._put(now_ms)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether too many keys are in memory."""
+        return len(self._pending) >= self._pending_max
+
     def write_if_full(self, now_ms: int) -> None:
         """Write the entries of the keys in memory if there are too many.
 
         Raises:
             OSError: they could not be written; accept no more messages.
         """
-        if len(self._pending) >= self._pending_max:
+        if self.is_full:
             self._put(now_ms)
 
     def add(self, keys: IndexKeys) -> None:

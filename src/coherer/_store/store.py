@@ -320,15 +320,14 @@ class Store:
             StoreError: the disk failed.
             ClosedError: the store is closed.
         """
-        self._check_open()
+        if self._closed:
+            self._check_open()
         now_ms, monotonic_ms, begin = self._now_ms(), self._monotonic_ms(), self._log.end
         store_ms = self._last_ms = max(now_ms, self._last_ms)
         batch = self._encoder.encode(drafts, begin, store_ms, self.store_host)
         try:
             self._limit_pending(store_ms, keys=batch.keys is not None)
-            if batch.queues:
-                growth = max([len(queue.new_entries) for queue in batch.queues])
-                self._checkpointer.claim(growth)
+            self._checkpointer.claim(batch.queues)
             self._log.write(batch.chunks)
         except StoreError:
             for queue in batch.queues:
@@ -375,11 +374,13 @@ class Store:
         Raises:
             StoreError: they cannot be written; accept no more messages.
         """
-        with translate_os_errors("write the consume queues"):
-            self._queue_files.pending.write_if_full()
-        if keys and self._index is not None:
+        pending, index = self._queue_files.pending, self._index
+        if pending.is_full:
+            with translate_os_errors("write the consume queues"):
+                pending.write_if_full()
+        if keys and index is not None and index.is_full:
             with translate_os_errors("write the key index"):
-                self._index.write_if_full(now_ms)
+                index.write_if_full(now_ms)
 
     def _limit_size(self) -> None:
         """Delete old files if the log has grown half a file beyond its size limit.

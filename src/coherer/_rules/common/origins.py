@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Final
 
 from coherer._record.layout import Record
@@ -69,6 +70,9 @@ the schedule topic, and later ones all of them.
 """
 
 
+_topic_of: Final = attrgetter("topic")
+
+
 class OriginError(UsageError):
     """A record is meant for a system topic that its origin may not write to."""
 
@@ -92,8 +96,8 @@ def fault(
     >>> print(wrong)
     RMQ_SYS_TRANS_OP_HALF_TOPIC is a system topic: a RocketMQ client cannot write to it. [...]
     """
-    # Most submissions name no reserved topic, so this one look-up per message is all they cost.
-    if not RESERVED_TOPICS.isdisjoint([message.topic for message in messages]):
+    # Most submissions name no reserved topic; for them no Python code runs per message.
+    if not RESERVED_TOPICS.isdisjoint(map(_topic_of, messages)):
         for message in messages:
             if not _is_allowed(message):
                 return OriginError(_destination(message), origin)

@@ -70,10 +70,6 @@ class _Counter:
         # Start with a zero, so that counts before the first regular snapshot are included.
         self.snapshots = tuple(deque([_Snapshot(now_ms, 0, 0)], maxlen=size) for size in _SNAPSHOTS)
 
-    def add(self, count: int) -> None:
-        self.value += count
-        self.times += 1
-
 
 class StatsTable:
     """The counters of a broker, by name and key.
@@ -95,7 +91,12 @@ class StatsTable:
 
     def add(self, name: str, key: str, count: int) -> None:
         """Add to a counter."""
-        self._counter(name, key).add(count)
+        try:
+            counter = self._counters[name][key]
+        except KeyError:
+            counter = self._counter(name, key)
+        counter.value += count
+        counter.times += 1
 
     def stored(self, counts: Mapping[tuple[str, int], int], batch_bytes: int) -> None:
         """Count a stored batch.

@@ -194,7 +194,10 @@ class Appender:
                 self.when_durable(end_offset, partial(_durable, done, results, end_offset))
             else:
                 _report(done, results, end_offset)
-        self.announce(drafts, appended)
+        if self._sync_flush:
+            self.announce(drafts, appended)
+        else:  # without a call per batch
+            self._arrived(drafts, appended)
 
     def announce(
         self,

@@ -133,17 +133,19 @@ class Counters:
         self, drafts: Sequence[Draft | DraftBatch], appended: Sequence[AppendResult]
     ) -> None:
         """Count a stored batch."""
-        count, size_bytes = sum(map(_count_of, appended)), sum(map(_size_of, appended))
-        self.appends.add(count)
-        self.totals.numbers[PUT] += count
-        self.totals.numbers[PUT_BYTES] += size_bytes
         if len(drafts) == 1:
+            (one,) = appended
+            count, size_bytes = one.count, one.size_bytes
             counts = {_queue_of(drafts[0]): count}
         else:
+            count, size_bytes = sum(map(_count_of, appended)), sum(map(_size_of, appended))
             counts = Counter(map(_queue_of, drafts))
             if count > len(drafts):  # a `DraftBatch` holds several messages
                 for draft, one in zip(drafts, appended, strict=True):
                     counts[_queue_of(draft)] += one.count - 1
+        self.appends.add(count)
+        self.totals.numbers[PUT] += count
+        self.totals.numbers[PUT_BYTES] += size_bytes
         self.stats.stored(counts, size_bytes)
         self.stats.add(BROKER_PUT_NUMS, self.cluster, count)
 
@@ -279,6 +281,11 @@ def _text_of(draft: Draft | DraftBatch) -> bytes:
 
 def _count_sizes(sizes: Distribution, appended: Sequence[AppendResult]) -> None:
     """Count messages by size; those of a `DraftBatch` by their average size."""
+    if len(appended) == 1:
+        (one,) = appended
+        if one.count == 1:
+            sizes.add(one.size_bytes)
+            return
     found, count = list(map(_size_of, appended)), sum(map(_count_of, appended))
     place = bisect_left(SIZES, max(found))
     # Mostly all messages are within the same limits. Then there is no step of Python per message.
