@@ -40,6 +40,30 @@ async def test_bytes_travel_both_ways(server: Server) -> None:
     assert not peer.connection.overloaded
 
 
+async def test_writes_that_were_alone_in_their_turn_leave_at_once(server: Server) -> None:
+    peer = await server.dial()
+    connection = peer.connection
+
+    def waits(data: bytes, *, alone: bool = True) -> bool:
+        connection.write(data, alone=alone)
+        return connection.unsent_bytes > 0
+
+    assert waits(b"1"), "others may follow in this turn"
+    await peer.until_data(b"1")
+    assert not waits(b"2"), "nothing followed the last time"
+    assert waits(b"3", alone=False)
+    await peer.until_data(b"123")
+    assert waits(b"4", alone=False)
+    assert waits(b"5")
+    await peer.until_data(b"12345")
+    assert waits(b"6"), "5 has followed 4 in its turn"
+    await peer.until_data(b"123456")
+    found = [waits(b"7") for _ in range(100)]
+    assert not found[0]
+    assert found[-1], "now and then a write waits, to find out whether others follow"
+    await peer.until_data(b"123456" + 100 * b"7")
+
+
 async def test_large_pieces_leave_in_order(server: Server) -> None:
     with mmap.mmap(-1, 300_000) as mapped:
         mapped.write(bytes(range(250)) * 1200)

@@ -56,6 +56,9 @@ _LARGE_BYTES: Final = 256 * 1024
 _FEW_PIECES: Final = 16
 """More pieces than this are joined, whatever their sizes."""
 
+_ALONE_WRITES: Final = 31
+"""The most writes that are sent at once after one that was alone in its turn of the loop."""
+
 _TLS_SHUTDOWN_S: Final = 0.5
 """Time for a peer's TLS close message: Java's servers send none."""
 
@@ -149,6 +152,7 @@ class Connection(asyncio.Protocol):
         self._unmeasured_bytes = 0
         self._receiving = False
         self._scheduled = False
+        self._alone = 0  # writes that may still be sent at once
         self._full = False
         self._paused_by_user = False
         self._paused_for_memory = False
@@ -179,15 +183,26 @@ class Connection(asyncio.Protocol):
         unsent = self._buffer_bytes + self._transport.get_write_buffer_size()
         return unsent >= self._limits.write_buffer_high_bytes
 
-    def write(self, data: bytes | memoryview) -> None:
-        """Send `data` together with everything else that is written in this loop turn."""
+    def write(self, data: bytes | memoryview, *, alone: bool = False) -> None:
+        """Send `data` together with everything else that is written in this loop turn.
+
+        Args:
+            data: the bytes.
+            alone: whether nothing else is expected in this turn. If nothing came last time either,
+                `data` is sent at once, which saves a turn of the loop.
+        """
         if self.closed:
             return
         self._buffer.append(data)
         self._buffer_bytes += len(data)
-        if not self._receiving and not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._turn)
+        if self._receiving or self._scheduled:
+            return
+        if alone and self._alone:
+            self._alone -= 1
+            self.flush()
+            return
+        self._scheduled = True
+        self._loop.call_soon(self._turn)
 
     def write_many(self, parts: Iterable[bytes | memoryview]) -> None:
         """Send several pieces in order."""
@@ -393,6 +408,7 @@ class Connection(asyncio.Protocol):
 
     def _turn(self) -> None:
         self._scheduled = False
+        self._alone = _ALONE_WRITES if len(self._buffer) == 1 else 0
         self.flush()
 
     def _set_write_limits(self, high_bytes: int) -> None:

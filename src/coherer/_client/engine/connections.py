@@ -123,6 +123,11 @@ class ServerConnection(Generic[A]):
         """The client's address as the server sees it, unless a NAT translates it."""
         return self.connection.local_host
 
+    def send_frame(self, serial: int, waiter: PendingRequest[A], frame: bytes) -> None:
+        """Send the request with number `serial`; its answer goes to `waiter`."""
+        self.expect(serial, waiter)
+        self.connection.write(frame, alone=len(self._waiting) == 1)
+
     def expect(self, serial: int, waiter: PendingRequest[A]) -> None:
         """Deliver the answer with number `serial` to `waiter`."""
         self._waiting[serial] = waiter

@@ -160,8 +160,7 @@ class Link(ServerConnection[Command]):
         self._check()
         future: asyncio.Future[Command] = self._loop.create_future()
         opaque, frame = self.session.request(code, self._ready(code, fields, body, broker), body)
-        self.expect(opaque, Call(future, self._loop.time() + timeout_ms / 1000))
-        self.connection.write(frame)
+        self.send_frame(opaque, Call(future, self._loop.time() + timeout_ms / 1000), frame)
         return future
 
     def send(
@@ -175,8 +174,7 @@ class Link(ServerConnection[Command]):
     ) -> None:
         """Send a request now; `waiter` gets the answer. The connection must be open."""
         opaque, frame = self.session.request(code, self._ready(code, fields, body, broker), body)
-        self.expect(opaque, waiter)
-        self.connection.write(frame)
+        self.send_frame(opaque, waiter, frame)
 
     async def ask(
         self,

@@ -109,8 +109,8 @@ class TubeConnection(ServerConnection[Response | Failure]):
             )
         future: asyncio.Future[bytes] = self._loop.create_future()
         serial, frame = self.session.request(method, request, timeout_ms)
-        self.expect(serial, Call(future, self._loop.time() + timeout_ms / 1000, self.server))
-        self.connection.write(frame)
+        call = Call(future, self._loop.time() + timeout_ms / 1000, self.server)
+        self.send_frame(serial, call, frame)
         return future
 
     async def ask(self, method: int, request: PbMessage, answer: type[M], timeout_ms: int) -> M:

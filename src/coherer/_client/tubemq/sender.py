@@ -241,8 +241,7 @@ class TubeSender(BrokerSender[TubeConnection, PendingSend]):
                 self.authorized,
                 self._timeout_ms,
             )
-        link.expect(serial, item)
-        link.connection.write(frame)
+        link.send_frame(serial, item, frame)
 
     def _changed(self, *, reached: bool | None) -> None:
         if reached:

@@ -215,8 +215,7 @@ class FetchLoop:
         else:
             fields = self.encoder.fields(offset, flags, commit, limit or self.encoder.max_messages)
             opaque, frame = link.session.request(RequestCode.PULL_MESSAGE, signer(fields, b""))
-        link.expect(opaque, self)
-        link.connection.write(frame)
+        link.send_frame(opaque, self, frame)
 
     def _process(self, command: Command) -> bool:
         """Process an answer; returns whether the next pull would be the same."""

@@ -349,8 +349,7 @@ class MasterSender(BrokerSender[Link, PendingSend]):
             code=code,
             batch=batch,
         )
-        link.expect(opaque, item)
-        link.connection.write(frame)
+        link.send_frame(opaque, item, frame)
 
     def _deadline(self, item: PendingSend) -> float:
         return item.deadline
