@@ -228,7 +228,7 @@ class _Checks:
 
     def __init__(self, function: Callable[..., object]) -> None:
         self._name = function.__name__
-        self._positional: list[tuple[str, object]] = []
+        self._positional: list[tuple[str, object, frozenset[object]]] = []
         self._named: dict[str, object] = {}
         self._rest: object = None
         self._any_name = False
@@ -242,13 +242,14 @@ class _Checks:
                 self._any_name = True
             else:
                 if one.kind is not one.KEYWORD_ONLY:
-                    self._positional.append((one.name, kind))
+                    self._positional.append((one.name, kind, _plain_types(kind)))
                 if one.kind is not one.POSITIONAL_ONLY:
                     self._named[one.name] = kind
 
     def check(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-        for (name, kind), value in zip(self._positional, args, strict=False):
-            check_value(name, value, kind)
+        for (name, kind, plain), value in zip(self._positional, args, strict=False):
+            if type(value) not in plain:
+                check_value(name, value, kind)
         extra = args[len(self._positional) :]
         if extra and self._rest is None:
             raise self._too_many(len(args))
@@ -261,7 +262,7 @@ class _Checks:
                 raise unknown_name(name, self._named, f"argument of `{self._name}`")
 
     def _too_many(self, count: int) -> UsageError:
-        names = [name for name, _ in self._positional]
+        names = [name for name, *_ in self._positional]
         hint = f"Name the others: {', '.join(self._named)}." if len(self._named) > 1 else ""
         if names == ["message"]:
             hint = 'Write Message("topic", b"body").'
@@ -270,6 +271,16 @@ class _Checks:
             f"It takes {' and '.join(names) or 'none'}.",
             hint=hint,
         )
+
+
+def _plain_types(kind: object) -> frozenset[object]:
+    """The classes whose own instances always have an annotated type: there is nothing to check."""
+    origin = get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        return frozenset[object]().union(*map(_plain_types, get_args(kind)))
+    if origin is collections.abc.Sequence and get_args(kind) == (object,):
+        return frozenset((list, tuple))
+    return frozenset((kind,)) if origin is None else frozenset()
 
 
 def _resolved(annotation: object, scope: dict[str, Any]) -> object:
