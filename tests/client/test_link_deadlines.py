@@ -45,7 +45,7 @@ async def late_and_later() -> list[CohererError]:
     now = asyncio.get_running_loop().time()
     waiters = [Waiter(now + after_s) for after_s in (-0.2, -0.3, 0.05, -0.1)]
     for serial, waiter in enumerate(waiters):
-        link.expect(serial, waiter)
+        link.send_frame(serial, waiter, b"")
     errors = [await waiter.over for waiter in waiters]
     await link.close()
     await listener.close()

@@ -125,17 +125,13 @@ class ServerConnection(Generic[A]):
 
     def send_frame(self, serial: int, waiter: PendingRequest[A], frame: bytes) -> None:
         """Send the request with number `serial`; its answer goes to `waiter`."""
-        self.expect(serial, waiter)
-        self.connection.write(frame, alone=len(self._waiting) == 1)
-
-    def expect(self, serial: int, waiter: PendingRequest[A]) -> None:
-        """Deliver the answer with number `serial` to `waiter`."""
-        self._waiting[serial] = waiter
-        timer = self._timer
+        waiting, timer = self._waiting, self._timer
+        waiting[serial] = waiter
         if timer is None or waiter.deadline < self._timer_at:
             if timer is not None:
                 timer.cancel()
             self._sweep_at(waiter.deadline)
+        self.connection.write(frame, alone=len(waiting) == 1)
 
     async def close(self) -> None:
         """Close the connection and wait until it is closed."""

@@ -152,11 +152,15 @@ class Producer(BaseProducer):
         self.check()
         if self._window.full:
             raise self._window_full_error()
+        future: asyncio.Future[Receipt] | None = None
         if callback is not None:
-            self._post(message, self._metered(message, CallbackSink(callback)))
-            return None
-        future: asyncio.Future[Receipt] = self._loop.create_future()
-        self._post(message, self._metered(message, FutureSink(future)))
+            sink: Sink = CallbackSink(callback)
+        else:
+            future = self._loop.create_future()
+            sink = FutureSink(future)
+        if self._meter is not None:
+            sink = self._metered(message, sink)
+        self._post(message, sink)
         return future
 
     async def send_packed(self, batches: Sequence[PackedMessages]) -> list[Receipt | CohererError]:
@@ -209,7 +213,8 @@ class Producer(BaseProducer):
             if self._window.full:
                 await self.ready()
             bulk.posted(1)
-            self._post_encoded(self._target(batch), first, bulk, _unpacked(body, text))
+            target, encoded = self._target(batch), _unpacked(body, text)
+            self._post_encoded(target, first, bulk, encoded, self._loop.time())
         report = await bulk.finish()
         report.check()
         return report.receipts[0]
@@ -238,8 +243,8 @@ class Producer(BaseProducer):
         if self._state != "open":
             self.check()
         route = self._open_route(message_topic(message))
-        encoded = pack(message, route.max_bytes)
-        self._post_encoded(route.next(self._quality, self._loop.time()), message, sink, encoded)
+        encoded, now = pack(message, route.max_bytes), self._loop.time()
+        self._post_encoded(route.next(self._quality, now), message, sink, encoded, now)
 
     def _open_route(self, topic: str) -> Route:
         route = self._routes.get(topic)
@@ -259,9 +264,13 @@ class Producer(BaseProducer):
         return route
 
     def _post_encoded(
-        self, target: TargetPartition, message: Message, sink: Sink, encoded: EncodedPayload
+        self,
+        target: TargetPartition,
+        message: Message,
+        sink: Sink,
+        encoded: EncodedPayload,
+        now: float,
     ) -> None:
-        now = self._loop.time()
         size_bytes = len(encoded.data)
         self._window.take(size_bytes)
         deadline = now + self._timeout_ms / 1000

@@ -201,7 +201,8 @@ class Producer(BaseProducer):
         else:
             future = self._loop.create_future()
             sink = FutureSink(cast("asyncio.Future[Receipt]", future))
-        sink = self._metered(message, sink)
+        if self._meter is not None:
+            sink = self._metered(message, sink)
         when = delivery_time(delay_level, deliver_at, delay)
         if order_by is None and queue is None and when is NO_FIELDS:
             self._sender.send(message, sink)
