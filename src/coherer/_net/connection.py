@@ -230,7 +230,7 @@ class Connection(asyncio.Protocol):
         else:
             parts = [b"".join(buffer)]
         buffer.clear()
-        self._unmeasured_bytes += sum(map(len, parts))
+        self._unmeasured_bytes += self._buffer_bytes
         self._buffer_bytes = 0
         if self._unmeasured_bytes > _MEASURE_BYTES:
             self._measure_lag()

@@ -104,12 +104,15 @@ class Lifecycle(ABC):
             UsageError: it was not started, or this is another event loop or thread.
             ForkedError: its client was made in another process.
         """
-        self._check_open()
         try:
             here = asyncio.get_running_loop() is self._home
         except RuntimeError:
             here = False
-        if not here:  # tested first, because producers check once per message
+        if here and self._state == "open":  # producers check once per message
+            self._check_client()
+            return
+        self._check_open()
+        if not here:
             check_loop(self._home, f"The {self._KIND}")
 
     def _check_open(self) -> None:
@@ -165,7 +168,7 @@ class Lifecycle(ABC):
 
     @abstractmethod
     def _check_client(self) -> None:
-        """Check that the client can be used here and now."""
+        """Check that the client, and what this object has joined, can be used here and now."""
 
 
 class BaseClient(ABC):

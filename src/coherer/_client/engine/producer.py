@@ -349,12 +349,6 @@ class BaseProducer(Lifecycle):
 
     # -- inside
 
-    def _check_open(self) -> None:
-        if self._state == "open":  # nearly always: this runs once per message
-            self._check_of_client()
-        else:
-            super()._check_open()
-
     def _check_client(self) -> None:
         self._check_of_client()
 

@@ -469,10 +469,10 @@ class BrokerSender(ABC, Generic[L, I]):
 
     def _send_again(self, item: I) -> None:
         """Send an item after a pause; overridden by protocols that may choose another broker."""
-        self._offer(item)
+        self.offer(item)
 
-    def _offer(self, item: I) -> None:
-        """Send an item now, or when the connection is open."""
+    def offer(self, item: I) -> None:
+        """Send an item now, or as soon as the broker is connected."""
         link = self._link
         if link is None or link.connection.closed:
             self._parked.append(item)

@@ -347,11 +347,6 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
         """How far each assigned partition has been read."""
         return {fetcher.partition: fetcher.progress for fetcher in self._assignments}
 
-    def _check_open(self) -> None:
-        super()._check_open()
-        if self._membership.failure is not None:
-            raise self._membership.failure
-
     async def start(self) -> None:
         """Join the group; partitions are assigned by the next rebalance (`wait_assigned`).
 
@@ -467,6 +462,8 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
 
     def _check_client(self) -> None:
         self._cluster.pool.check()
+        if self._membership.failure is not None:
+            raise self._membership.failure
 
     def _key(self, partition: Partition | str) -> str:
         return partition if isinstance(partition, str) else partition.key

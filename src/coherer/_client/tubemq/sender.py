@@ -177,7 +177,7 @@ class TubeSender(BrokerSender[TubeConnection, PendingSend]):
     def post(self, send: PendingSend) -> None:
         """Send a message, now or as soon as the broker is connected."""
         self._tally.sent += 1
-        self._offer(send)
+        self.offer(send)
 
     def answered(self, send: PendingSend, answer: Response | Failure) -> None:
         """The broker answered a send."""

@@ -243,10 +243,6 @@ class MasterSender(BrokerSender[Link, PendingSend]):
     def __repr__(self) -> str:
         return f"<MasterSender of {self.name} at {self.server}>"
 
-    def send(self, pending: PendingSend) -> None:
-        """Send a message, now or as soon as the broker is connected."""
-        self._offer(pending)
-
     async def send_oneway(self, target: TargetQueue, payload: EncodedMessage, born_ms: int) -> None:
         """Send a message without an answer; returns when the write buffer has space again.
 
@@ -359,7 +355,7 @@ class MasterSender(BrokerSender[Link, PendingSend]):
 
     def _send_again(self, item: PendingSend) -> None:
         if not self._sender.reroute(item):
-            self._offer(item)
+            self.offer(item)
 
     def _fail(self, item: PendingSend, error: CohererError) -> None:
         item.sink.lost(item.message, error)

@@ -380,7 +380,7 @@ class Sender:
             code,
         )
         self.window.take(len(payload.body))
-        target.broker.send(pending)
+        target.broker.offer(pending)
 
     def send_batch(
         self,
@@ -407,7 +407,7 @@ class Sender:
             target, message, sink, deadline, payload, ids, now_ms(), retries, BATCH
         )
         self.window.take(len(body))
-        target.broker.send(pending)
+        target.broker.offer(pending)
 
     async def send_oneway(
         self, message: Message, order_by: Key | None, queue: Queue | None
@@ -456,7 +456,7 @@ class Sender:
             return False
         pending.retries -= 1
         pending.target = selector.avoiding(pending.target.queue.broker, int(now * 1000))
-        pending.target.broker.send(pending)
+        pending.target.broker.offer(pending)
         return True
 
     def reroute(self, pending: PendingSend) -> bool:
@@ -470,7 +470,7 @@ class Sender:
         if not target.connected:
             return False
         pending.target = target
-        target.broker.send(pending)
+        target.broker.offer(pending)
         return True
 
     def settled(self, size_bytes: int) -> None:
