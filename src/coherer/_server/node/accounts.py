@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from coherer._common.logs import Log
 from coherer._server.http.operators import Operators
 from coherer._server.http.service import Guard
 from coherer._server.options.node import NodeOptions
+from coherer._server.rocketmq.acl import Access
 from coherer.errors import UsageError
-
-if TYPE_CHECKING:
-    from coherer._server.rocketmq.acl import Access
 
 _log = Log(logging.getLogger(__name__))
 
@@ -45,8 +42,6 @@ class NodeAccounts:
                     conf,
                 )
             return
-        from coherer._server.rocketmq.acl import Access  # loads slowly, and few nodes need it
-
         self.access = Access(
             options.accounts_home,
             now_ms(),

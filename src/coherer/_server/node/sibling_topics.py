@@ -6,17 +6,14 @@ Broker 0 has them from the registrations at its name server.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
+from coherer._rules.rocketmq.routes import RouteTable
+from coherer._server.core.core import Core
 from coherer._server.options.node import NodeOptions
 from coherer._server.options.siblings import names
+from coherer._server.rocketmq.namesrv.nameserver import NameServer
+from coherer._server.tubemq.master.master import Master
 from coherer._server.tubemq.master.topic_sync import SiblingSync
-
-if TYPE_CHECKING:
-    from coherer._rules.rocketmq.routes import RouteTable
-    from coherer._server.core.core import Core
-    from coherer._server.rocketmq.namesrv.nameserver import NameServer
-    from coherer._server.tubemq.master.master import Master
 
 
 def follow(options: NodeOptions, master: Master, routes: RouteTable, core: Core) -> None:

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import msgspec
-import yaml
 
 from coherer._common.clock import IntervalTimer
 from coherer._common.decoding import convert
@@ -332,7 +331,7 @@ class Access:
         file = self._files.get(path)
         version = (DataVersion() if file is None else file.version).next(now_ms)
         content[VERSION] = [msgspec.to_builtins(version)]
-        data = yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode()
+        data = _yaml_of(content)
         new = _read(path, data, hashlib.sha256(data).hexdigest())
         before = self._files
         self._use({**before, path: new})  # `_read` has validated the content before it is written
@@ -366,12 +365,24 @@ def _remark(fault: str) -> str:
     return f"{_EXCEPTION}: {fault}"
 
 
-def _yaml_error(error: Exception) -> str:
-    """Describe the error in a YAML file, without the line itself, which may contain a secret."""
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        mark = error.problem_mark
-        return f"{error.problem}, in line {mark.line + 1}, column {mark.column + 1}"
-    return type(error).__name__
+def _parsed(path: Path, data: bytes) -> object:
+    import yaml  # loads slowly, and few nodes have such files
+
+    try:
+        return yaml.safe_load(data)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        fault = type(error).__name__
+        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+            # Without the line itself, which may contain a secret.
+            mark = error.problem_mark
+            fault = f"{error.problem}, in line {mark.line + 1}, column {mark.column + 1}"
+        raise UsageError(f"{path} is not valid YAML: {fault}.") from None
+
+
+def _yaml_of(content: dict[str, Any]) -> bytes:
+    import yaml  # as above
+
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode()
 
 
 def tools_account(home: Path) -> tuple[str, str] | None:
@@ -388,11 +399,10 @@ def tools_account(home: Path) -> tuple[str, str] | None:
         return None
     try:
         check_private(path)
-        content: object = yaml.safe_load(read_regular(path))
+        data = read_regular(path)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error}.") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is not valid YAML: {_yaml_error(error)}.") from None
+    content = _parsed(path, data)
     account = cast("dict[str, object]", content) if isinstance(content, dict) else {}
     if not account.get("accessKey") or not account.get("secretKey"):
         raise UsageError(f"{path} has no accessKey and secretKey.")
@@ -404,10 +414,7 @@ def _address(channel: Channel) -> str:
 
 
 def _read(path: Path, data: bytes, digest: str) -> _File:
-    try:
-        content: object = yaml.safe_load(data)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is not valid YAML: {_yaml_error(error)}.") from None
+    content = _parsed(path, data)
     if not isinstance(content, dict) or not content:
         raise UsageError(f"{path} file is not data")
     members = cast("dict[str, Any]", content)

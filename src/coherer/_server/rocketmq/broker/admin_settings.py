@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -25,6 +25,7 @@ from coherer._record.system_topics import levels_text
 from coherer._rules.common.java_json import DataVersion
 from coherer._rules.rocketmq.acl import Account
 from coherer._server.options.rocketmq import RocketOptions
+from coherer._server.rocketmq.acl import Access
 from coherer._server.rocketmq.broker.admin_common import done
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.remoting import Refusal, settings_in
@@ -41,9 +42,6 @@ from coherer._wire.rocketmq.headers import (
     parse,
 )
 from coherer.errors import StoreError, UsageError
-
-if TYPE_CHECKING:
-    from coherer._server.rocketmq.acl import Access
 
 _log = Log(logging.getLogger(__name__))
 

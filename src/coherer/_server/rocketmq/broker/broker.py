@@ -11,7 +11,7 @@ sent back wait for the name servers by themselves, because they are answered whe
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from coherer._common.upkeep import Step, Upkeep
 from coherer._rules.common.java_json import DataVersion
@@ -19,6 +19,7 @@ from coherer._rules.rocketmq.acl import PUB
 from coherer._rules.rocketmq.transaction_checks import CheckOptions
 from coherer._server.core.core import Core
 from coherer._server.options.rocketmq import RocketOptions
+from coherer._server.rocketmq.acl import Access
 from coherer._server.rocketmq.broker.client_calls import ClientCalls
 from coherer._server.rocketmq.broker.clients import ClientHandler
 from coherer._server.rocketmq.broker.delays import DelayService
@@ -39,9 +40,6 @@ from coherer._server.rocketmq.permissions import check_complete
 from coherer._server.rocketmq.remoting import Answer, Channel, Handler, RemotingServer
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command
-
-if TYPE_CHECKING:  # loading it takes time, and only nodes with accounts need it
-    from coherer._server.rocketmq.acl import Access
 
 PULL_CODES: Final = frozenset((int(RequestCode.PULL_MESSAGE), int(RequestCode.LITE_PULL_MESSAGE)))
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from coherer import limits
 from coherer._common.logs import Log
@@ -36,15 +36,13 @@ from coherer._rules.common.origins import Origin
 from coherer._rules.rocketmq.delays import MARKS, DelayPositions, due_count, due_ms, released
 from coherer._server.core.core import Core
 from coherer._server.core.foreign import deliverable
+from coherer._server.rocketmq.broker.timers import TimerService
 from coherer._server.rocketmq.remoting import Channel
 from coherer._store import AppendResult, Draft, QueueEntry
 from coherer._store.consume_queue import BLANK_SIZE
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer.errors import CohererError, UsageError
-
-if TYPE_CHECKING:
-    from coherer._server.rocketmq.broker.timers import TimerService
 
 _log = Log(logging.getLogger(__name__))
 

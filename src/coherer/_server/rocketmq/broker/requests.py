@@ -7,8 +7,7 @@ socket read to `SendHandler.batch`. The name server has its own table, in `names
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from coherer._server.rocketmq.acl import Access
 from coherer._server.rocketmq.broker.admin_settings import AclAdmin, ConfigAdmin
 from coherer._server.rocketmq.broker.admin_stats import ProgressAdmin, StatsAdmin
 from coherer._server.rocketmq.broker.admin_topics import GroupAdmin, TopicAdmin
@@ -23,9 +22,6 @@ from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.broker.transactions import TransactionService
 from coherer._server.rocketmq.remoting import Handler, without_channel
 from coherer._wire.rocketmq.codes import RequestCode as Code
-
-if TYPE_CHECKING:  # loading it takes time, and only nodes with accounts need it
-    from coherer._server.rocketmq.acl import Access
 
 
 def message_requests(

@@ -49,9 +49,8 @@ def compile_expression(expression: str, kind: str) -> Compiled:
     """
     if kind != SQL92:
         raise UsageError(f"Expressions of type {kind!r} are not supported.")
-    from coherer._wire.rocketmq.selector import (
-        compile_selector,  # loads a grammar, which few nodes need
-    )
+    # Few nodes need it, and it loads a grammar.
+    from coherer._wire.rocketmq.selector import compile_selector
 
     return compile_selector(expression).evaluate
 
@@ -66,7 +65,7 @@ def expression_fault(expression: str, kind: str) -> str | None:
     try:
         compile_expression(expression, kind)
     except UsageError as error:
-        from coherer._wire.rocketmq.selector import SelectorError
+        from coherer._wire.rocketmq.selector import SelectorError  # loaded by the call
 
         return error.remark if isinstance(error, SelectorError) else error.text
     return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -27,6 +27,7 @@ from coherer._rules.rocketmq.routes import (
     RouteTable,
 )
 from coherer._server.core.deferred_saver import DeferredSaver
+from coherer._server.rocketmq.acl import Access
 from coherer._server.rocketmq.namesrv.settings import ORDER_TOPICS, ConfigHandler, NameServerOptions
 from coherer._server.rocketmq.permissions import check_complete
 from coherer._server.rocketmq.remoting import (
@@ -53,9 +54,6 @@ from coherer._wire.rocketmq.headers import (
     parse,
 )
 from coherer.errors import ProtocolError
-
-if TYPE_CHECKING:
-    from coherer._server.rocketmq.acl import Access
 
 _log = Log(logging.getLogger(__name__))
 
