@@ -10,8 +10,8 @@ from google.protobuf.message import Message
 
 from coherer._net import Connection
 from coherer._rules.common.topics import Topic
+from coherer._server.options.tubemq import BrokerOptions
 from coherer._server.tubemq.broker.broker import Broker, BrokerConnection
-from coherer._server.tubemq.broker.state import BrokerOptions
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.session import ClientSession, Failure, Response

@@ -10,8 +10,9 @@ import pytest
 from coherer._rules.common.topics import Topic
 from coherer._server.core.core import Core
 from coherer._server.options.rocketmq import RocketOptions
+from coherer._server.options.tubemq import BrokerOptions
 from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.tubemq.broker.state import BrokerOptions, BrokerState
+from coherer._server.tubemq.broker.state import BrokerState
 from coherer._server.tubemq.refusal import Refusal, known_topic
 from coherer._store import Store, StoreOptions
 from coherer.testing import ManualClock

@@ -15,7 +15,8 @@ from coherer._server.core.core import Core
 from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.options.node import NodeOptions
 from coherer._server.options.siblings import names
-from coherer._server.options.tubemq import MasterOptions
+from coherer._server.options.tubemq import BrokerOptions, MasterOptions
+from coherer._server.rocketmq.acl import Access
 from coherer._server.tubemq.broker.broker import Broker, BrokerConnection
 from coherer._server.tubemq.broker.master_link import (
     EmbeddedMasterLink,
@@ -23,7 +24,6 @@ from coherer._server.tubemq.broker.master_link import (
     MasterExchange,
     RemoteMasterLink,
 )
-from coherer._server.tubemq.broker.state import BrokerOptions
 from coherer._server.tubemq.master.master import Master, MasterConnection
 from coherer._server.tubemq.master.state import check_saved
 from coherer._server.tubemq.master.topic_sync import TopicSync
@@ -31,8 +31,7 @@ from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.credentials import NONCE_LIMIT, authenticate_info
 from coherer.errors import ClosedError, UsageError
 
-if TYPE_CHECKING:  # the parser of ACL files is slow to load, and few nodes need it
-    from coherer._server.rocketmq.acl import Access
+if TYPE_CHECKING:  # few nodes have standbys, and only these need ZooKeeper's protocol
     from coherer._server.tubemq.master.ensemble import EnsembleMaster
 
 MASTER_FILE: Final = "tubemqMaster.json"
@@ -161,7 +160,7 @@ class TubeMqService:
         passwords = None if access is None else access.passwords
         chosen = _master_options(options, passwords, web_port)
         if options.zookeeper is not None:
-            from coherer._server.tubemq.master.ensemble import EnsembleMaster  # few nodes need it
+            from coherer._server.tubemq.master.ensemble import EnsembleMaster  # see above
 
             self._ensemble = EnsembleMaster(
                 options.zookeeper,

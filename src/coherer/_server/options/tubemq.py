@@ -1,4 +1,4 @@
-"""The options of a TubeMQ master. All periods are in milliseconds."""
+"""The options of a TubeMQ master and of a broker. All periods are in milliseconds."""
 
 from __future__ import annotations
 
@@ -125,3 +125,40 @@ class MasterOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return masked(self, "users", "broker_password", "admin_token")
+
+
+class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a `Broker`.
+
+    Args:
+        broker_id: the id of the broker in the cluster, above zero.
+        host: the address under which clients and the master reach the broker.
+        port: the port under which they reach it.
+        tls_port: the port for TLS, announced to the master; None without TLS.
+        web_port: the port of the HTTP administration, for Coherer's masters; 0 without one.
+        lease_timeout_ms: a consumer that is silent for this long loses its partitions.
+        hold_ms: the maximum time that a get without messages waits for one. Choose less for
+            consumers with few fetching threads (Java's push consumer) and several brokers: while a
+            thread waits at one broker, it misses messages at the others.
+        transfer_bytes: the maximum bytes of records that one get reads; it reads at least one
+            message.
+        token_grace_ms: how long after registration unknown visit tokens are accepted.
+
+    Raises:
+        UsageError: a number is not valid.
+    """
+
+    broker_id: int = 1
+    host: str = "127.0.0.1"
+    port: int = 8123
+    tls_port: int | None = None
+    web_port: int = 0
+    lease_timeout_ms: int = 30_000
+    hold_ms: int = 5_000
+    transfer_bytes: int = 512 * 1024
+    token_grace_ms: int = 120_000
+
+    def __post_init__(self) -> None:
+        for name, least in (("lease_timeout_ms", 1), ("hold_ms", 0), ("transfer_bytes", 1)):
+            if getattr(self, name) < least:
+                raise UsageError(f"`{name}` is {getattr(self, name)}; it must be {least} or more.")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from coherer._server.core.core import Core
+from coherer._server.options.tubemq import BrokerOptions
 from coherer._server.tubemq.broker.broker import Broker
-from coherer._server.tubemq.broker.state import BrokerOptions
 from coherer._store import Store
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from coherer import _net as net
 from coherer._server.core.core import Core
+from coherer._server.options.tubemq import BrokerOptions
 from coherer._server.tubemq.broker.broker import Broker
 from coherer._server.tubemq.broker.master_link import (
     EmbeddedMasterLink,
@@ -20,7 +21,6 @@ from coherer._server.tubemq.broker.master_link import (
     MasterExchange,
     RemoteMasterLink,
 )
-from coherer._server.tubemq.broker.state import BrokerOptions
 from coherer._store import Draft, Store, StoreOptions
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods

@@ -29,11 +29,12 @@ from coherer._common.logs import Log
 from coherer._common.upkeep import Step, Upkeep
 from coherer._rules.common.origins import Origin
 from coherer._server.core.core import Core
+from coherer._server.options.tubemq import BrokerOptions
 from coherer._server.tubemq.broker.gets import GetHandler
 from coherer._server.tubemq.broker.mapping import Mapper
 from coherer._server.tubemq.broker.master_link import BrokerConfiguration
 from coherer._server.tubemq.broker.sends import SendCache, SendDecoder, SendReplies, refuse_send
-from coherer._server.tubemq.broker.state import BrokerOptions, BrokerState, ReplyChannel
+from coherer._server.tubemq.broker.state import BrokerState, ReplyChannel
 from coherer._server.tubemq.refusal import Refusal
 from coherer._store import Draft, DraftBatch
 from coherer._wire.tubemq import messages as pb

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import deque
 
-import msgspec
 from google.protobuf.message import Message
 
 from coherer import limits
@@ -21,58 +20,18 @@ from coherer._rules.common.offsets import Position
 from coherer._rules.common.topics import Topic, TubeMqTopics
 from coherer._rules.tubemq.leases import Lease, LeaseTable
 from coherer._server.core.core import Core
+from coherer._server.options.tubemq import BrokerOptions
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.flow import FlowRules
 from coherer._wire.tubemq.session import Request, ServerSession
-from coherer.errors import UsageError
 
 CLOSED, REMOVING, REMOVED = 1, 2, 3
 """Status of a topic: closed for clients; its files are being removed; they are removed."""
-
-GRACE_MS = 120_000
-"""How long after its own registration a broker accepts unknown visit tokens."""
 
 _TOKENS_KEPT = 6
 _MINUTE_MS = 60_000
 _SLICE_MS = 5_000
 _SLICES = _MINUTE_MS // _SLICE_MS
-
-
-class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a `Broker`.
-
-    Args:
-        broker_id: the id of the broker in the cluster, above zero.
-        host: the address under which clients and the master reach the broker.
-        port: the port under which they reach it.
-        tls_port: the port for TLS, announced to the master; None without TLS.
-        web_port: the port of the HTTP administration, for Coherer's masters; 0 without one.
-        lease_timeout_ms: a consumer that is silent for this long loses its partitions.
-        hold_ms: the maximum time that a get without messages waits for one. Choose less for
-            consumers with few fetching threads (Java's push consumer) and several brokers: while a
-            thread waits at one broker, it misses messages at the others.
-        transfer_bytes: the maximum bytes of records that one get reads; it reads at least one
-            message.
-        token_grace_ms: how long after registration unknown visit tokens are accepted.
-
-    Raises:
-        UsageError: a number is not valid.
-    """
-
-    broker_id: int = 1
-    host: str = "127.0.0.1"
-    port: int = 8123
-    tls_port: int | None = None
-    web_port: int = 0
-    lease_timeout_ms: int = 30_000
-    hold_ms: int = 5_000
-    transfer_bytes: int = 512 * 1024
-    token_grace_ms: int = GRACE_MS
-
-    def __post_init__(self) -> None:
-        for name, least in (("lease_timeout_ms", 1), ("hold_ms", 0), ("transfer_bytes", 1)):
-            if getattr(self, name) < least:
-                raise UsageError(f"`{name}` is {getattr(self, name)}; it must be {least} or more.")
 
 
 class AccessControl:
@@ -89,7 +48,7 @@ class AccessControl:
         registered_ms: when the broker registered last.
     """
 
-    def __init__(self, grace_ms: int = GRACE_MS) -> None:
+    def __init__(self, grace_ms: int) -> None:
         self.in_contact = False
         self.registered_ms = 0
         self._grace_ms = grace_ms
@@ -127,7 +86,7 @@ class AccessControl:
     def denial(self, given: pb.AuthorizedInfo, *, produce: bool, now_ms: int) -> str:
         """Why a request is refused with 415; "" if it is allowed.
 
-        >>> access = AccessControl()
+        >>> access = AccessControl(grace_ms=120_000)
         >>> access.switch(pb.EnableBrokerFunInfo(enableProduceAuthenticate=True))
         >>> access.denial(pb.AuthorizedInfo(visitAuthorizedToken=1), produce=True, now_ms=0)
         'authAuthorizedToken is blank; this cluster requires it.'
