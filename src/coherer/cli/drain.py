@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from coherer._server.node.drain import PATH, DrainStatus
+from coherer._common.drain_status import PATH, DrainStatus
 from coherer._server.options.node import JAVA_TOKEN
 from coherer.cli.common import (
     Json,

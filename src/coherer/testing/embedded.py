@@ -86,9 +86,9 @@ class EmbeddedNode:
         except BaseException:
             self._portal.close()
             raise
-        ports = {name: getattr(self._node, name) for name in _PORTS}
+        ports = self._node.ports()
         self.options = msgspec.structs.replace(
-            self.options, **{name: port for name, port in ports.items() if port >= 0}
+            self.options, **{name: ports[name] for name in _PORTS if name in ports}
         )
 
     def stop(self) -> None:

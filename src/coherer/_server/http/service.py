@@ -31,7 +31,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from ipaddress import ip_address
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
 import h11
@@ -42,7 +42,6 @@ from coherer._common.guesses import ADDRESS, GuessLimit
 from coherer._common.logs import Log
 from coherer._common.other_protocols import not_a_frame
 from coherer._net import Connection, Receiver
-from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.http.operators import Operators
 from coherer._server.http.params import Answer, ParamError, Params, refused
 from coherer._wire.tubemq import credentials
@@ -72,10 +71,20 @@ NOT_ACTIVE: Final = 511
 """The errCode of a standby that does not know the active master."""
 
 _Headers: TypeAlias = "list[tuple[str, str]]"
-_Reply: TypeAlias = "tuple[int, _Headers, bytes]"
-Page: TypeAlias = "Callable[[], Awaitable[_Reply]]"
-Action: TypeAlias = "Callable[[Mapping[str, str]], Awaitable[_Reply]]"
+Reply: TypeAlias = "tuple[int, _Headers, bytes]"
+Page: TypeAlias = "Callable[[], Awaitable[Reply]]"
+Action: TypeAlias = "Callable[[Mapping[str, str]], Awaitable[Reply]]"
 """Takes the fields of a form."""
+
+
+class SavedFiles(Protocol):
+    """The writer of the files that a request may change; `changes` counts their changes."""
+
+    changes: int
+
+    async def flush(self) -> None:
+        """Wait until all earlier changes are on disk."""
+        ...
 
 
 class Method(msgspec.Struct, frozen=True):
@@ -343,7 +352,7 @@ class AdminService:
         names: Collection[str] | None = None,
         master_id: str = "",
         broker_id: str = "",
-        files: DeferredSaver | None = None,
+        files: SavedFiles | None = None,
         news: Callable[[], Callable[[], Awaitable[None] | None]] = lambda: lambda: None,
         pages: Pages | None = None,
     ) -> None:
@@ -418,7 +427,7 @@ class AdminService:
 
     def respond(
         self, target: str, form: str, headers: Mapping[str, str], *, post: bool, peer: str = ""
-    ) -> _Reply:
+    ) -> Reply:
         """Status, headers and body of a response.
 
         Args:
@@ -566,7 +575,7 @@ class _HttpConnection:
             return None
 
     async def _send_page(self, page: Page) -> None:
-        reply: _Reply = 500, [], b""
+        reply: Reply = 500, [], b""
         try:
             reply = await page()
         except Exception:  # noqa: BLE001 - a bug in one answer must not end the connection
@@ -574,7 +583,7 @@ class _HttpConnection:
         self._resume_after(reply)
 
     async def _send_late(
-        self, reply: _Reply, files: DeferredSaver, news: Awaitable[None] | None
+        self, reply: Reply, files: SavedFiles, news: Awaitable[None] | None
     ) -> None:
         """Answer a change after it is on disk and name servers know the changed topics."""
         if news is not None:
@@ -587,7 +596,7 @@ class _HttpConnection:
             reply = status, headers, msgspec.json.encode(refused(text))
         self._resume_after(reply)
 
-    def _resume_after(self, reply: _Reply) -> None:
+    def _resume_after(self, reply: Reply) -> None:
         """Send an answer that was not ready at once, and read the next request."""
         self._late = None
         self._send(*reply)
@@ -603,7 +612,7 @@ class _HttpConnection:
         else:
             self._http.start_next_cycle()
 
-    def _reply(self, request: h11.Request) -> _Reply:
+    def _reply(self, request: h11.Request) -> Reply:
         try:
             post = request.method == b"POST"
             form = self._form.decode() if post else ""
@@ -644,7 +653,7 @@ class _HttpConnection:
 def _fixed(status: int, text: bytes, *headers: tuple[str, str]) -> Page:
     """Make a page that is always the same."""
 
-    async def page() -> _Reply:
+    async def page() -> Reply:
         return status, [("Content-Type", "text/plain;charset=utf-8"), *headers], text
 
     return page
@@ -676,5 +685,5 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _forbidden(text: str) -> _Reply:
+def _forbidden(text: str) -> Reply:
     return 403, [("Content-Type", "text/plain;charset=utf-8")], text.encode()

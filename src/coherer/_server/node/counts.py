@@ -8,7 +8,7 @@ readers. The clients of both protocols leave out the same ones when they list to
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from coherer._record.system_topics import (
     READER_GROUP_PREFIX,
@@ -18,10 +18,7 @@ from coherer._record.system_topics import (
     SYSTEM_TOPIC_PREFIX,
     SYSTEM_TOPICS,
 )
-
-if TYPE_CHECKING:
-    from coherer._server.node.node import Node
-
+from coherer._server.node.parts import NodeParts
 
 _SYSTEM_TOPIC: Final = re.compile(
     rf"%|__|{SYSTEM_TOPIC_PREFIX}|(?:{'|'.join(map(re.escape, SYSTEM_TOPICS))})\Z"
@@ -50,7 +47,7 @@ def is_users_group(group: str) -> bool:
     return _SYSTEM_GROUP.match(group) is None
 
 
-def all_topics(node: Node) -> set[str]:
+def all_topics(node: NodeParts) -> set[str]:
     """The names of all topics except those that the node names after itself."""
     if node.core is None:
         return set()
@@ -59,12 +56,12 @@ def all_topics(node: Node) -> set[str]:
     return {one.name for one in node.core.topics} - own
 
 
-def all_groups(node: Node) -> set[str]:
+def all_groups(node: NodeParts) -> set[str]:
     """The names of all groups: those with settings, offsets or members."""
     found: set[str] = set()
     if node.core is not None:
         found |= {group.group_name for group in node.core.groups}
         found |= node.core.offsets.groups()
-    if node.master is not None:
-        found |= {group.name for group in node.master.state.groups}
+    if node.tubemq.master is not None:
+        found |= {group.name for group in node.tubemq.master.state.groups}
     return found

@@ -23,26 +23,23 @@ Delayed messages and open transactions stay, too, and continue after the restart
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final
 
 import msgspec
 
+from coherer._common.drain_status import PATH, Behind, DrainStatus, State
 from coherer._common.logs import Log
 from coherer._rules.rocketmq.clients import ConsumerGroup
+from coherer._server.core.core import Core
+from coherer._server.http.service import Action, Page, Reply
+from coherer._server.node.parts import NodeParts
+from coherer._server.rocketmq.remoting import Channel
 from coherer.errors import UsageError
-
-if TYPE_CHECKING:
-    from coherer._server.core.core import Core
-    from coherer._server.http.service import Action, Page
-    from coherer._server.node.node import Node
-    from coherer._server.rocketmq.remoting import Channel
-
-import logging
 
 _log = Log(logging.getLogger(__name__))
 
-PATH: Final = "/node/drain"
 TIMEOUT_S: Final = 300.0
 GRACE_S: Final = 15.0
 """Java's TubeMQ producers ask their master for routes every 13 s."""
@@ -58,42 +55,6 @@ _FOREVER_S: Final = 1e9
 _BROADCASTING: Final = "BROADCASTING"
 _GROUPS_SHOWN: Final = 100
 
-State = Literal["serving", "leaving", "draining", "drained", "timed out"]
-
-
-class Behind(msgspec.Struct, frozen=True):
-    """A connected group with messages to read.
-
-    Args:
-        group: its name.
-        topic: the topic.
-        lag: how many messages it has not acknowledged; None if it has not committed yet.
-    """
-
-    group: str
-    topic: str
-    lag: int | None
-
-
-class DrainStatus(msgspec.Struct, frozen=True):
-    """The progress of a drain.
-
-    Args:
-        state: the current step.
-        lag: the messages that connected groups have not acknowledged, as far as it is known.
-        groups: the connected groups with messages to read, those with the most first; at most 100.
-        senders: whether producers still try to send to this node.
-        elapsed_s: how long it has been draining.
-        timeout_s: the time after which the node stops in any case.
-    """
-
-    state: State
-    lag: int
-    groups: list[Behind]
-    senders: bool
-    elapsed_s: float
-    timeout_s: float
-
 
 class Drain:
     """Drains a node.
@@ -102,7 +63,7 @@ class Drain:
         finished: set when the node should stop.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeParts) -> None:
         self._node = node
         self._task: asyncio.Task[None] | None = None
         self._state: State = "serving"
@@ -163,9 +124,9 @@ class Drain:
         self._task, self._state = None, "serving"
         self.finished.clear()
         node.core.leave(leaving=False)
-        if node.master is not None:
+        if node.tubemq.master is not None:
             node.tubemq.sync()  # the master learns first that the broker is healthy
-            registry = node.master.state.broker_registry
+            registry = node.tubemq.master.state.broker_registry
             registry.release(node.options.broker_id, node.now_ms())
             node.tubemq.sync()  # and then the broker learns that it may write again
         _log.plain.warning("The drain was cancelled: sends are accepted again")
@@ -244,7 +205,7 @@ class Drain:
 
     def _connected(self) -> Iterator[tuple[str, str]]:
         """Return the topics and groups of the connected consumers."""
-        tubemq, rocketmq = self._node.broker, self._node.rocketmq.broker
+        tubemq, rocketmq = self._node.tubemq.broker, self._node.rocketmq.broker
         if tubemq is not None:
             yield from ((lease.topic, lease.group) for lease in tubemq.state.leases)
         for group in [] if rocketmq is None else rocketmq.state.consumers.groups():
@@ -274,7 +235,7 @@ class Drain:
     def pages(self) -> dict[str, Page]:
         """The page with the progress, as JSON."""
 
-        async def show() -> tuple[int, list[tuple[str, str]], bytes]:
+        async def show() -> Reply:
             status = self.status()
             if status.state in {"drained", "timed out"}:
                 self._seen.set()
@@ -285,7 +246,7 @@ class Drain:
     def actions(self) -> dict[str, Action]:
         """Start or cancel; the form has the fields `timeout_s`, `grace_s` and `cancel`."""
 
-        async def act(form: Mapping[str, str]) -> tuple[int, list[tuple[str, str]], bytes]:
+        async def act(form: Mapping[str, str]) -> Reply:
             try:
                 if form.get("cancel") == "true":
                     self.cancel()

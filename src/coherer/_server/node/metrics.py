@@ -21,7 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from coherer import _net as net
 from coherer._common.distribution import Distribution
@@ -33,12 +33,10 @@ from coherer._rules.rocketmq.stats import GROUP_GET_NUMS, GROUP_GET_SIZE
 from coherer._server.core.core import Core
 from coherer._server.node.counts import all_groups, all_topics, is_users_group, is_users_topic
 from coherer._server.node.group_lag import GroupLags, Lag
+from coherer._server.node.parts import NodeParts
 from coherer._server.node.status import silent_members, status_of
 from coherer._server.tubemq.master.admin import online_counts, timeout_counts
 from coherer._wire.rocketmq.codes import version_name
-
-if TYPE_CHECKING:
-    from coherer._server.node.node import Node
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -180,7 +178,7 @@ class Metrics:
         busy: which share of a core this process has used lately; None right after the start.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeParts) -> None:
         self._node = node
         self.loop_lag = Distribution(LOOP_LAG_S)
         self.busy: float | None = None
@@ -199,7 +197,8 @@ class Metrics:
     async def status(self) -> NodeStatus:
         """The status of the node."""
         lags = await self.lags()
-        return status_of(self._node, time.monotonic() - self._began_s, self.loop_lag, lags)
+        running_s = time.monotonic() - self._began_s
+        return status_of(self._node, running_s, self.loop_lag, self.busy, lags)
 
     async def lags(self) -> list[Lag]:
         """The lags of all groups, for metrics and status."""
@@ -292,7 +291,7 @@ async def _in_slices(steps: Iterable[None]) -> None:
             slice_end_s = time.perf_counter() + SLICE_S
 
 
-def _siblings(node: Node, page: Page) -> None:
+def _siblings(node: NodeParts, page: Page) -> None:
     """Add the metrics of the brokers of `--brokers`."""
     for one in node.siblings:
         labels = _text({"broker": one.name})
@@ -408,7 +407,7 @@ def _storage(core: Core, page: Page) -> None:
     page.add_histogram("coherer_sync_seconds", store.log.syncs)
 
 
-def _rocketmq(node: Node, page: Page) -> Iterator[None]:
+def _rocketmq(node: NodeParts, page: Page) -> Iterator[None]:
     broker = node.rocketmq.broker
     if broker is None or node.core is None:
         return
@@ -436,9 +435,10 @@ def _rocketmq(node: Node, page: Page) -> Iterator[None]:
         yield
 
 
-def _tubemq(node: Node, page: Page) -> Iterator[None]:
-    if node.broker is not None:
-        state = node.broker.state
+def _tubemq(node: NodeParts, page: Page) -> Iterator[None]:
+    broker, master = node.tubemq.broker, node.tubemq.master
+    if broker is not None:
+        state = broker.state
         holders: dict[str, set[str]] = {}
         for one in list(state.leases):
             holders.setdefault(one.group, set()).add(one.holder)
@@ -448,11 +448,11 @@ def _tubemq(node: Node, page: Page) -> Iterator[None]:
             yield
         page.add("tubemq_broker_consume_online_cnt", len(state.leases))
         page.add("tubemq_broker_consume_timeout_cnt_total", state.readers_timed_out)
-    if node.master is not None:
-        page.add("tubemq_producer_connections", len(node.master.state.producers))
-        for name, count in online_counts(node.master.state).items():
+    if master is not None:
+        page.add("tubemq_producer_connections", len(master.state.producers))
+        for name, count in online_counts(master.state).items():
             page.add(f"tubemq_master_{name}", count)
-        for name, count in timeout_counts(node.master.state).items():
+        for name, count in timeout_counts(master.state).items():
             page.add(f"tubemq_master_{name}_total", count)
 
 

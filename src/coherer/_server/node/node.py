@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
@@ -29,7 +29,7 @@ from coherer._common.logs import LOG_THROTTLE, Log
 from coherer._common.upkeep import Step, Upkeep
 from coherer._server.core.core import Core
 from coherer._server.core.deferred_saver import DeferredSaver
-from coherer._server.http.service import AdminService, Pages
+from coherer._server.http.service import AdminService
 from coherer._server.node.accounts import NodeAccounts
 from coherer._server.node.closing import (
     cancel_tasks,
@@ -43,16 +43,14 @@ from coherer._server.node.identity import IDENTITY_FILE, Identity, check_owner, 
 from coherer._server.node.listening import listen_hint
 from coherer._server.node.metrics import Metrics
 from coherer._server.node.rocketmq import RocketMqService
-from coherer._server.node.serving import health_pages, metrics_pages, status_pages
+from coherer._server.node.serving import administration, monitoring
 from coherer._server.node.sibling_topics import follow, unregistered
 from coherer._server.node.tubemq import TubeMqService
 from coherer._server.node.version import check_version, upgrade
 from coherer._server.options.exposure import warnings
-from coherer._server.options.node import SCHEME, NodeOptions
+from coherer._server.options.node import PORTS, SCHEME, NodeOptions
 from coherer._server.options.siblings import SiblingStates
-from coherer._server.tubemq.broker.admin import broker_admin
 from coherer._server.tubemq.broker.broker import Broker
-from coherer._server.tubemq.master.admin import active_admin_url, master_admin
 from coherer._server.tubemq.master.master import Master
 from coherer._store import OsFiles, Store
 from coherer._store.config_files import ConfigFiles
@@ -359,22 +357,28 @@ class Node:
         """
         return self._master().topics()
 
+    def ports(self) -> dict[str, int]:
+        """The open ports, by the names of their options."""
+        ports: dict[str, int] = {name: getattr(self, name) for name in PORTS}
+        return {name: port for name, port in ports.items() if port >= 0}
+
     def now_ms(self) -> int:
         """The monotonic clock of the node, ms since 1970."""
         return self._now_ms()
 
     def describe(self) -> str:
         """One line with the node's ports and directory."""
+        ports = self.ports()
         parts = [
-            f"{name} {self.options.host}:{port}"
-            for name, port in (
-                ("master", self.master_port),
-                ("broker", self.broker_port),
-                ("name server", self.namesrv_port),
-                ("RocketMQ broker", self.rocketmq_port),
-                ("admin", self.admin_port),
+            f"{name} {self.options.host}:{ports[one]}"
+            for one, name in (
+                ("master_port", "master"),
+                ("broker_port", "broker"),
+                ("namesrv_port", "name server"),
+                ("rocketmq_port", "RocketMQ broker"),
+                ("admin_port", "admin"),
             )
-            if port >= 0
+            if one in ports
         ]
         return f"{', '.join(parts)}; files in {self.options.directory}"
 
@@ -402,43 +406,14 @@ class Node:
             follow(options, self.master, rocketmq.name_server.routes, self.core)
         if self.core is not None and options.rocketmq_broker is not None:
             await rocketmq.open_broker(options.rocketmq_broker, self.core, access)
-        self._admin = self._open_admin()
+        files, guard = tubemq.files or self._saver, self._accounts.guard(options)
+        self._admin = administration(self, self.metrics, self.drain, guard, files)
         if options.metrics and options.metrics_port is not None:
-            service = AdminService(pages=Pages(open=health_pages(self) | metrics_pages(self)))
+            service = monitoring(self, self.metrics)
             listener = await self._listen(options.metrics_port, service.make)
             self.metrics_port = listener.port
         tubemq.connect()
         rocketmq.connect()
-
-    def _open_admin(self) -> AdminService:
-        master, broker, options = self.master, self.broker, self.options
-        guard = self._accounts.guard(options)
-        return AdminService(
-            master_admin(master, guard) if master is not None else None,
-            broker_admin(broker, guard) if broker is not None else None,
-            active_admin_url=lambda: active_admin_url(master) if master is not None else None,
-            names=options.names,
-            master_id=master.state.master_id if master is not None else "",
-            broker_id=broker.state.address if broker is not None else "",
-            files=self.tubemq.files or self._saver,
-            news=self._news,
-            pages=Pages(
-                open=health_pages(self),
-                guarded=status_pages(self)
-                | (metrics_pages(self) if options.metrics else {})
-                | self.drain.pages(),
-                actions=self.drain.actions(),
-                guard=guard,
-            ),
-        )
-
-    def _news(self) -> Callable[[], Awaitable[None] | None]:
-        """Remember the topics' version; the result returns what to await if it has changed."""
-        broker = self.rocketmq.broker
-        if broker is None:
-            return lambda: None
-        state, before = broker.state, broker.state.topics.version
-        return lambda: state.announced_since(before)
 
     def _open_core(self) -> Core:
         options = self.options

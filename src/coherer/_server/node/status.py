@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from coherer import _net as net
 from coherer._common.consumer_problems import different_topics
@@ -30,11 +30,9 @@ from coherer._server.node.counts import (
     is_users_topic,
 )
 from coherer._server.node.group_lag import Lag
+from coherer._server.node.parts import NodeParts
 from coherer._server.options.exposure import warnings
 from coherer._server.options.siblings import SiblingState
-
-if TYPE_CHECKING:
-    from coherer._server.node.node import Node
 
 NEAR_LIMIT: Final = 0.8
 """A warning is given if more than this share of a limit is in use."""
@@ -52,23 +50,23 @@ BUSY: Final = 0.8
 """A process that uses more of a core than this is busy itself."""
 
 _LISTENERS: Final = {
-    "master": "TubeMQ master",
-    "broker": "TubeMQ broker",
-    "master_tls": "TubeMQ master, TLS",
-    "broker_tls": "TubeMQ broker, TLS",
-    "namesrv": "RocketMQ name server",
-    "rocketmq": "RocketMQ broker",
-    "rocketmq_fast": "RocketMQ broker, all requests except pulls",
-    "ha": "replication",
-    "admin": "HTTP administration",
-    "metrics": "metrics and health",
+    "master_port": "TubeMQ master",
+    "broker_port": "TubeMQ broker",
+    "master_tls_port": "TubeMQ master, TLS",
+    "broker_tls_port": "TubeMQ broker, TLS",
+    "namesrv_port": "RocketMQ name server",
+    "rocketmq_port": "RocketMQ broker",
+    "rocketmq_fast_port": "RocketMQ broker, all requests except pulls",
+    "ha_port": "replication",
+    "admin_port": "HTTP administration",
+    "metrics_port": "metrics and health",
 }
-"""The ports of a node (attributes that end with `_port`), and what they serve."""
+"""The ports of a node, and what they serve."""
 
 _RATES: Final = {PUT: "messages in", PUT_BYTES: "bytes in", GOT: "messages out"}
 
 
-def silent_members(node: Node) -> Iterator[list[SilentMember]]:
+def silent_members(node: NodeParts) -> Iterator[list[SilentMember]]:
     """Find the consumers that do not answer, in steps between which other work may run."""
     if node.rocketmq.broker is not None:
         for group in node.rocketmq.broker.calls.silent():
@@ -76,14 +74,14 @@ def silent_members(node: Node) -> Iterator[list[SilentMember]]:
                 SilentMember(name, "RocketMQ", one.client_id, one.channel.peer, silent_ms)
                 for name, one, silent_ms in group
             ]
-    if node.master is not None:
+    if node.tubemq.master is not None:
         yield [
             SilentMember(name, "TubeMQ", one.id, one.address or one.host, silent_ms)
-            for name, one, silent_ms in node.master.state.groups.silent(node.now_ms())
+            for name, one, silent_ms in node.tubemq.master.state.groups.silent(node.now_ms())
         ]
 
 
-def _longest_silent(node: Node) -> list[SilentMember]:
+def _longest_silent(node: NodeParts) -> list[SilentMember]:
     found = [one for some in silent_members(node) for one in some]
     return sorted(found, key=lambda one: -one.silent_ms)[:LISTED_MAX]
 
@@ -98,7 +96,11 @@ def _users_lags(lags: Iterable[Lag]) -> list[GroupLag]:
 
 
 def status_of(
-    node: Node, running_s: float, loop_lag: Distribution, lags: Iterable[Lag]
+    node: NodeParts,
+    running_s: float,
+    loop_lag: Distribution,
+    busy: float | None,
+    lags: Iterable[Lag],
 ) -> NodeStatus:
     """The status of a node.
 
@@ -106,6 +108,7 @@ def status_of(
         node: the node.
         running_s: the time since its start.
         loop_lag: how late its timers run, in seconds.
+        busy: which share of a core its process has used lately; None if unknown.
         lags: the lags of all groups.
     """
     core, reason, host = node.core, node.not_ready(), node.options.host
@@ -115,7 +118,7 @@ def status_of(
         rates = tuple(Rate(name, *values[:2]) for name, values in found)
     disk = _disk(core) if core is not None else None
     limits, lag_ms = _limits(node), _quantile_ms(loop_lag)
-    ports = [(name, getattr(node, f"{one}_port")) for one, name in _LISTENERS.items()]
+    ports = node.ports()
     return NodeStatus(
         version=__version__,
         pid=os.getpid(),
@@ -123,7 +126,11 @@ def status_of(
         directory=str(node.options.directory.resolve()),
         ready=reason is None,
         reason=reason or "",
-        listeners=tuple(ListenerStatus(n, f"{host}:{port}") for n, port in ports if port >= 0),
+        listeners=tuple(
+            ListenerStatus(name, f"{host}:{ports[one]}")
+            for one, name in _LISTENERS.items()
+            if one in ports
+        ),
         topics=None if core is None else sum(map(is_users_topic, all_topics(node))),
         groups=None if core is None else sum(map(is_users_group, all_groups(node))),
         rates=rates,
@@ -131,7 +138,7 @@ def status_of(
         limits=limits,
         memory_bytes=net.memory_bytes(),
         loop_lag_ms=lag_ms,
-        warnings=tuple(_warnings(node, disk, limits, lag_ms)),
+        warnings=tuple(_warnings(node, disk, limits, lag_ms, busy)),
         silent=tuple(_longest_silent(node)),
         lags=tuple(_users_lags(lags)[:LISTED_MAX]),
     )
@@ -153,7 +160,7 @@ def _disk(core: Core) -> DiskStatus:
     )
 
 
-def _limits(node: Node) -> tuple[LimitStatus, ...]:
+def _limits(node: NodeParts) -> tuple[LimitStatus, ...]:
     budget = node.budget
     return (
         LimitStatus("connections", budget.connections.count, budget.limits.connections_max),
@@ -173,7 +180,11 @@ def _limits(node: Node) -> tuple[LimitStatus, ...]:
 
 
 def _warnings(
-    node: Node, disk: DiskStatus | None, limits: tuple[LimitStatus, ...], lag_ms: float | None
+    node: NodeParts,
+    disk: DiskStatus | None,
+    limits: tuple[LimitStatus, ...],
+    lag_ms: float | None,
+    busy: float | None,
 ) -> Iterator[StatusWarning]:
     yield from _troubles(node)
     for limit in limits:
@@ -201,7 +212,7 @@ def _warnings(
             )
     yield from _outgrown(node.core)
     if lag_ms is not None and lag_ms > LATE_MS:
-        yield _late(lag_ms, node.metrics.busy)
+        yield _late(lag_ms, busy)
     for text in warnings(node.options):
         what, _, action = text.partition(". ")
         yield StatusWarning(f"{what.removesuffix('.')}.", action)
@@ -218,7 +229,7 @@ def _outgrown(core: Core | None) -> Iterator[StatusWarning]:
         )
 
 
-def _divided(node: Node) -> Iterator[StatusWarning]:
+def _divided(node: NodeParts) -> Iterator[StatusWarning]:
     """The RocketMQ groups whose members have different topics or filters."""
     if node.rocketmq.broker is None:
         return
@@ -231,7 +242,7 @@ def _divided(node: Node) -> Iterator[StatusWarning]:
             yield different_topics(group.name, one, other)
 
 
-def _troubles(node: Node) -> Iterator[StatusWarning]:
+def _troubles(node: NodeParts) -> Iterator[StatusWarning]:
     reason = node.not_ready()
     if reason is not None:
         yield StatusWarning(f"The node is not ready. {reason}", "Look at its log.")

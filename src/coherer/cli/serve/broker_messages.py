@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from coherer._server.node.node import Node
-from coherer._server.options.node import PORTS, NodeOptions
+from coherer._server.options.node import NodeOptions
 from coherer._server.options.siblings import SiblingState, sibling
 from coherer.cli.serve.node_config import named, node_options
 from coherer.cli.serve.options import values_of
@@ -148,10 +148,9 @@ def given_of(begin: Begin) -> dict[str, Any]:
 
 def serving(node: Node) -> Serving:
     """Describe a running node."""
-    ports = {name: getattr(node, name, -1) for name in PORTS}
     has_rocketmq = node.namesrv_port >= 0 or node.rocketmq_port >= 0
     return Serving(
-        {name: port for name, port in ports.items() if port >= 0},
+        node.ports(),
         node.url,
         node.rocketmq_url if has_rocketmq else None,
     )
