@@ -18,13 +18,13 @@ type = "no_circles"
 """
 
 
-def lint(directory: Path, files: dict[str, str], options: str = "") -> tuple[int, list[str]]:
+def lint(directory: Path, files: dict[str, str]) -> tuple[int, list[str]]:
     """The exit code of `lint-imports` for a package with these files, and the printed lines."""
     for name, text in {"__init__.py": "", **files}.items():
         path = directory / "knotted" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    (directory / "pyproject.toml").write_text(CONTRACT + options)
+    (directory / "pyproject.toml").write_text(CONTRACT)
     result = subprocess.run(
         [Path(sys.executable).parent / "lint-imports", "--no-cache"],
         cwd=directory, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
@@ -55,13 +55,3 @@ def test_a_package_and_its_module_can_be_a_circle(tmp_path: Path) -> None:
     code, lines = lint(tmp_path, files)
     assert code == 1
     assert "knotted.a    line 1: from knotted import y" in lines
-
-
-def test_circles_within_an_unfinished_package_are_left_out(tmp_path: Path) -> None:
-    files = {
-        "part/__init__.py": "",
-        "part/a.py": "from knotted.part import b",
-        "part/b.py": "from knotted.part import a",
-    }
-    code, _ = lint(tmp_path, files, 'unfinished = ["knotted.part"]')
-    assert code == 0

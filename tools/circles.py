@@ -16,7 +16,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import cast
 
 from grimp import ImportGraph
-from importlinter import Contract, ContractCheck, fields, output
+from importlinter import Contract, ContractCheck, output
 
 
 def circles(graph: ImportGraph) -> Iterator[list[str]]:
@@ -67,24 +67,13 @@ def chain_text(graph: ImportGraph, circle: list[str]) -> str:
 
 
 class NoCircles(Contract):
-    """No circle of files.
-
-    Attributes:
-        unfinished: packages with circles that are known; those within one of them are not reported.
-    """
+    """No circle of files."""
 
     type_name = "no_circles"
-
-    unfinished = fields.ListField(subfield=fields.StringField(), required=False, default=[])
 
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
         """Find the circles."""
         del verbose
-        for package in cast("list[str]", self.unfinished):
-            inside = {package, *graph.find_descendants(package)}
-            for one in inside:
-                for other in graph.find_modules_directly_imported_by(one) & inside:
-                    graph.remove_import(importer=one, imported=other)
         found = [chain_text(graph, circle) for circle in circles(graph)]
         return ContractCheck(kept=not found, metadata={"circles": found})
 
