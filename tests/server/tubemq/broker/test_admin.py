@@ -238,7 +238,7 @@ async def test_through_the_client(node: Node, asker: RawClient) -> None:
     assert len(await get(asker)) == 4
     admin = Admin(f"http://127.0.0.1:{node.admin_port}")
     [broker] = await admin.brokers()
-    assert (broker.id, broker.running, broker.web_port) == (1, True, node.admin_port)
+    assert (broker.id, broker.status, broker.web_port) == (1, "running", node.admin_port)
     ends = [(part.min_offset, part.max_offset) for part in await admin.partitions("demo")]
     assert ends == [(0, 0), (0, 4)]
     [group] = await admin.groups("g")

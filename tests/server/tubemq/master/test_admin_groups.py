@@ -224,9 +224,9 @@ async def test_the_admin_client_works_with_the_master(
     with pytest.raises(RefusedError, match="already"):
         await admin.create_topic("flights", 3)
     (topic,) = await admin.topics("flights")
-    assert (topic.count, topic.writable, topic.readable) == (3, True, True)
+    assert (topic.partitions, topic.writable, topic.readable) == (3, True, True)
     (state,) = await admin.brokers()
-    assert (state.id, state.running, state.web_port) == (1, True, 8090)
+    assert (state.id, state.status, state.web_port) == (1, "running", 8090)
     await admin.delete_topic("flights")
     assert harness.master.topics() == {}
     await listener.close()
