@@ -196,6 +196,39 @@ def test_half_an_entry_in_a_page_of_its_own_is_dropped(harness: Any) -> None:
         again.close()
 
 
+@pytest.mark.parametrize("durable", [0, 25])
+@pytest.mark.parametrize("seed", range(8))
+def test_a_power_cut_takes_some_files_of_a_queue(
+    harness: Any, tmp_path: Path, durable: int, seed: int
+) -> None:
+    """New files are missing, or have lost their sizes, in any order."""
+    chance = random.Random(seed)
+    store = harness.open(queue_segment_bytes=400)  # 20 entries
+    if durable:
+        store.append([harness.draft(number) for number in range(durable)])
+        store.flush_queues()
+    store.append([harness.draft(number) for number in range(durable, 110)])
+    image = tmp_path / "image"
+    shutil.copytree(harness.directory, image)
+    store.close()  # writes all entries
+    queue = Path("consumequeue", "t", "0")
+    shutil.rmtree(image / queue, ignore_errors=True)
+    shutil.copytree(harness.directory / queue, image / queue)
+    for path in sorted((image / queue).iterdir()):
+        if int(path.name) < durable * 20 or chance.random() < 0.5:
+            continue
+        if chance.random() < 0.5:
+            path.unlink()
+        else:
+            path.write_bytes(b"")
+    again = harness.open(image, queue_segment_bytes=400)
+    expected = {number: f"t/0/{number}" for number in range(110)}
+    assert harness.labels(again) == expected
+    assert not again.recovery.damage
+    again.close()
+    assert harness.labels(harness.open(image, queue_segment_bytes=400)) == expected
+
+
 def test_damage_in_the_middle_is_reported_and_skipped(harness: Any) -> None:
     store = harness.open()
     log_offsets = fill(harness, store, 200)

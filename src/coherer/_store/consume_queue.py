@@ -271,10 +271,15 @@ class ConsumeQueue:
         self.next = self.max
         self.tail = (self.max, bytearray())
         while self.min < self.max:
-            entries = self.read(self.min, _RUN_ENTRIES)
+            try:
+                entries = self.read(self.min, _RUN_ENTRIES)
+            except FileNotFoundError:
+                entries = b""
             blanks = _leading_blanks(entries)
             self.min += blanks
-            if blanks * ENTRY_BYTES < len(entries):
+            # A power cut can take a new file or its size, but not the files after it. Recovery then
+            # cuts the queue here.
+            if not entries or blanks * ENTRY_BYTES < len(entries):
                 break
 
     def _count(self, begin: int) -> int:
@@ -467,30 +472,37 @@ class ConsumeQueue:
             return None
         return ENTRY.unpack(data) if len(data) == ENTRY_BYTES else None
 
-    def first_where(self, holds: Callable[[int, int, int], bool | None]) -> int:
+    def first_where(
+        self, holds: Callable[[int, int, int], bool | None], *, missing: bool | None = None
+    ) -> int:
         """Return the first entry from `min` on for which `holds` is true, or `max`.
 
         Args:
             holds: called with (index, log offset, size). It is false up to some entry and true
                 from there on, or None if it cannot tell. In that case, and for blanks, the search
                 asks the entry before.
+            missing: what `holds` would say of an entry whose file is missing or too short.
         """
         low, high = self.min, self.max
         while low < high:
             middle = at = (low + high) // 2
-            answer = self._evaluate(holds, at)
+            answer = self._evaluate(holds, at, missing)
             while answer is None and at > low:
                 at -= 1
-                answer = self._evaluate(holds, at)
+                answer = self._evaluate(holds, at, missing)
             if answer:
                 high = at
             else:
                 low = middle + 1
         return low
 
-    def _evaluate(self, holds: Callable[[int, int, int], bool | None], index: int) -> bool | None:
+    def _evaluate(
+        self, holds: Callable[[int, int, int], bool | None], index: int, missing: bool | None
+    ) -> bool | None:
         entry = self.entry(index)
-        if entry is None or entry[1] == BLANK_SIZE:
+        if entry is None:
+            return missing
+        if entry[1] == BLANK_SIZE:
             return None
         return holds(index, entry[0], entry[1])
 

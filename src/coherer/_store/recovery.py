@@ -265,6 +265,10 @@ class Replayer:
             queue.new_entries.clear()
             queue.truncate(0)
             return ""
+        if gap < 0 and queue.min == expected:  # a power cut took the first files, and left others
+            queue.truncate(0)
+            queue.start_at(queue_offset)
+            return ""
         return f"queue offset {queue_offset}, where {expected} is next"
 
     def take_touched(self) -> list[ConsumeQueue]:
@@ -598,7 +602,7 @@ class Recovery:
                 return index > queue.min
             return before[1] <= 0 or (before[1] != BLANK_SIZE and before[0] + before[1] > offset)
 
-        queue.truncate(queue.first_where(holds))
+        queue.truncate(queue.first_where(holds, missing=True))
 
     def _check_from(self, scanner: Scanner, wanted: int, replay_from: int) -> int:
         """Find the start of a record at `wanted` or after it, but not after `replay_from`."""

@@ -24,7 +24,7 @@ def test_refused_returns_the_error_of_a_code(code: int) -> None:
     assert isinstance(error, RefusedError)
     assert (error.code, error.text, error.server) == (code, "no", "b:1")
     assert (error.topic, error.partition) == ("t", 7)
-    assert f"{code}:" in (type(error).__doc__ or "")
+    assert f"({code})." in (type(error).__doc__ or "")
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), str(copy)) == (type(error), str(error))
 

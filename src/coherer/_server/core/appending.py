@@ -148,8 +148,9 @@ class Appender:
     async def close(self) -> None:
         """Store pending messages and wait until all callbacks have run."""
         self._append()
-        if self._syncing is not None:
+        while self._syncing is not None:
             await self._syncing
+            self._append()  # what callbacks have submitted meanwhile
 
     def _turn(self) -> None:
         """Store the messages of this iteration of the loop."""
