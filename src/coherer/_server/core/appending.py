@@ -85,6 +85,7 @@ class Appender:
         self._alone = 0  # submissions still to be stored immediately
         self._unsynced: deque[tuple[int, Durable]] = deque()
         self._syncing: asyncio.Task[None] | None = None
+        self._closed = False
         # Batches whose sync failed: they are shown with the next one that succeeds.
         self._late: list[tuple[Sequence[Draft | DraftBatch], Sequence[AppendResult]]] = []
 
@@ -141,6 +142,9 @@ class Appender:
             end_offset: an offset that has been appended already.
             callback: called once, with None or with the disk's error.
         """
+        if self._closed:  # connections are still open when the last flush is over
+            callback(StoreError("The node is stopping; nothing more is flushed."))
+            return
         self._unsynced.append((end_offset, callback))
         if self._syncing is None:
             self._syncing = asyncio.get_running_loop().create_task(self._sync())
@@ -151,6 +155,7 @@ class Appender:
         while self._syncing is not None:
             await self._syncing
             self._append()  # what callbacks have submitted meanwhile
+        self._closed = True
 
     def _turn(self) -> None:
         """Store the messages of this iteration of the loop."""
