@@ -85,7 +85,6 @@ class Appender:
         self._alone = 0  # submissions still to be stored immediately
         self._unsynced: deque[tuple[int, Durable]] = deque()
         self._syncing: asyncio.Task[None] | None = None
-        self._closed = False
         # Batches whose sync failed: they are shown with the next one that succeeds.
         self._late: list[tuple[Sequence[Draft | DraftBatch], Sequence[AppendResult]]] = []
 
@@ -142,7 +141,7 @@ class Appender:
             end_offset: an offset that has been appended already.
             callback: called once, with None or with the disk's error.
         """
-        if self._closed:  # connections are still open when the last flush is over
+        if self._flusher.closed:  # connections are still open when the last flush is over
             callback(StoreError("The node is stopping; nothing more is flushed."))
             return
         self._unsynced.append((end_offset, callback))
@@ -155,7 +154,6 @@ class Appender:
         while self._syncing is not None:
             await self._syncing
             self._append()  # what callbacks have submitted meanwhile
-        self._closed = True
 
     def _turn(self) -> None:
         """Store the messages of this iteration of the loop."""
@@ -313,6 +311,7 @@ class Flusher:
         self._store = store
         self._failed = failed
         self._has_failed = False
+        self.closed = False
         self._pool = ThreadPoolExecutor(1, "coherer-flush")
 
     async def flush(self) -> int:
@@ -359,4 +358,5 @@ class Flusher:
 
     def close(self) -> None:
         """Stop the thread."""
+        self.closed = True
         self._pool.shutdown()
