@@ -10,6 +10,7 @@ import pytest
 from coherer._rules.common.origins import Origin
 from coherer._server.core.core import Core
 from coherer._store import Draft, DraftBatch, ReadStatus
+from coherer.errors import StoreError
 
 
 def seen(store: Any) -> tuple[object, ...]:
@@ -141,3 +142,17 @@ async def test_a_failed_sync_shows_messages_with_the_next_one(
         await core.appender.close()
     assert [one.body[:5] for one in arrived] == [b"t/0/0", b"t/0/1"]
     await core.close()
+
+
+async def test_a_send_after_the_last_flush_is_an_error(harness: Any) -> None:
+    """The connections of a node close after its flusher."""
+    core = Core(harness.open(flush="sync"), lambda: harness.clock.ms)
+    await core.close()
+    outcomes: list[object] = []
+    core.appender.submit(
+        [harness.draft(0)], lambda outcome, _: outcomes.append(outcome), origin=Origin.TUBEMQ_CLIENT
+    )
+    await core.appender.close()
+    (outcome,) = outcomes
+    assert isinstance(outcome, StoreError)
+    assert "is stopping" in str(outcome)

@@ -50,7 +50,7 @@ def find_lost_entry(path: str, held: Path, copied: Path, log: LogView) -> int | 
         log: the log of the node.
 
     Returns:
-        The number of the entry in its queue; None if there is none.
+        The number of the entry in its queue; None if the queue has no such entry.
 
     Raises:
         OSError: the disk failed.

@@ -60,7 +60,7 @@ class Holds:
         self._holders[name] = holder
 
     def holder_before(self, offset: int) -> str:
-        """The name of a holder that needs a record before a log offset; empty if there is none."""
+        """The name of a holder that needs a record before a log offset; empty if no holder does."""
         for name, holder in self._holders.items():
             if self._lowest.get(name, 0) >= offset:
                 continue

@@ -167,7 +167,7 @@ def source_of(options: ReadOptions) -> int:
 
 
 def reports_of(run: str, batch: int) -> list[Report]:
-    """The reports about a micro-batch; empty if there are none on this machine.
+    """The reports about a micro-batch that this machine has; the list may be empty.
 
     Args:
         run: Spark's id of the run of the query.

@@ -215,7 +215,7 @@ class ConsumerGroup(Generic[C]):
             )
 
     def divided(self) -> tuple[ClientInfo[C], ClientInfo[C]] | None:
-        """Two members with different topics or filters; None if there are none (`compare`)."""
+        """Two members with different topics or filters; None if all members agree (`compare`)."""
         members = [one for one in self.members.values() if one.topics]
         other = next((one for one in members if one.topics != members[0].topics), None)
         return None if other is None else (members[0], other)

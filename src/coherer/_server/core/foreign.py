@@ -83,7 +83,7 @@ class ForeignRecords:
         return self._parse(topic, offset, view, parse)
 
     def newest(self, topic: str, queue: int, parse: Callable[[Record], T | None]) -> T | None:
-        """Parse the last mark of a queue that counts; None if there is none.
+        """Parse the last valid mark of a queue; None if no mark is valid.
 
         Args:
             topic: the system topic.

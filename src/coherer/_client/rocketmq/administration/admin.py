@@ -601,7 +601,7 @@ class Admin(MessageAdmin):
 
 
 def _unread_ms(span: QueueTimeSpan) -> int | None:
-    """The age of the oldest unread message of a queue; None if there is none or it is unknown.
+    """The age of the oldest unread message of a queue; None if all are read or the age is unknown.
 
     If the message at the group's offset has been deleted, Java's brokers subtract the time -1 from
     theirs. Then the oldest message of the queue is the oldest unread one.

@@ -200,7 +200,7 @@ class TransactionService:
         return None
 
     def _record_at(self, physical_offset: int, topic: str) -> Record | None:
-        """The record of a system topic's queue at a log offset; None if there is none.
+        """The record of a system topic's queue at a log offset; None if no such record is there.
 
         The content of any message may look like a record, so the queue has to name it.
         """
@@ -216,7 +216,7 @@ class TransactionService:
         """The half message that a request names, or its newest copy if the log has deleted it.
 
         Raises:
-            Refusal: there is none, or the request does not match it; the words are Java's.
+            Refusal: that half message is gone, or does not match the request; the texts are Java's.
         """
         store = self._core.store
         record = self._record_at(end.physical_offset, HALF_TOPIC)

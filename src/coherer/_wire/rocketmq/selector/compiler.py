@@ -97,7 +97,7 @@ def _read(text: str) -> tuple[Tree[Token], Token | None]:
 
 
 def ignored_rest(text: str) -> str:
-    """The text behind a complete expression, which Java ignores; empty if there is none.
+    """The text after a complete expression, which Java ignores; usually empty.
 
     Raises:
         SelectorError: the selector is not valid.
