@@ -15,19 +15,19 @@ ADMIN_URL = sys.argv[2] if len(sys.argv) > 2 else None
 async def main() -> None:
     async with tubemq.connect(URL, admin=ADMIN_URL) as client:
         admin = client.admin()
-        await admin.create_topic("parcels", 4, exist_ok=True, wait_ms=60_000)
+        await admin.topics.create("parcels", 4, exist_ok=True, wait_ms=60_000)
 
         async with client.producer("parcels") as producer:
             await producer.send_many(tubemq.Message("parcels", b"%d" % n) for n in range(20))
 
         # The group does not need to exist: it will begin at these offsets.
-        await admin.reset_offsets("couriers", "parcels", "earliest")
-        for group in await admin.groups("couriers"):
+        await admin.groups.reset_offsets("couriers", "parcels", "earliest")
+        for group in await admin.groups.list("couriers"):
             # An unknown lag is None, never 0.
             print(f"{group.name}: {group.lag} behind in {len(group.partitions)} partitions")
 
-        await admin.reset_offsets("couriers", "parcels", "latest")
-        (group,) = await admin.groups("couriers")
+        await admin.groups.reset_offsets("couriers", "parcels", "latest")
+        (group,) = await admin.groups.list("couriers")
         print(f"{group.name}: {group.lag} behind")
 
 

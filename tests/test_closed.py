@@ -30,7 +30,7 @@ STILL_ALLOWED = {"check_reports", "close"}
 def node() -> Iterator[EmbeddedNode]:
     with embedded_node() as node:
         with coherer.blocking.tubemq.connect(node.url, admin=node.admin_url) as client:
-            client.admin().create_topic(TOPIC, 2, wait_ms=5_000)
+            client.admin().topics.create(TOPIC, 2, wait_ms=5_000)
         yield node
 
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 import pytest
 
+import coherer.blocking.rocketmq
+import coherer.blocking.tubemq
+from coherer._client.rocketmq.administration.admin import MOVED as ROCKETMQ_MOVED
+from coherer._client.tubemq.administration.admin import MOVED as TUBEMQ_MOVED
 from coherer._common.renamed import RECORDS
 from coherer.admin import Broker, Partition, Topic
 
@@ -56,3 +62,54 @@ def test_old_names_of_fields(record: Any, old: str, value: object) -> None:
 def test_a_missing_field_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="'Topic' has no attribute 'host'"):
         _ = Topic("t", 3, {}, writable=True, readable=True).host  # type: ignore[attr-defined]
+
+
+CALLED = {"topics": "topics.list", "groups": "groups.list", "brokers": "brokers.list"}
+"""Parts of the administration that were methods."""
+
+CALLED_OVER_ROCKETMQ = {**CALLED, "accounts": "accounts.list", "messages": "messages.find"}
+
+
+@pytest.mark.parametrize(
+    ("client", "old", "new"),
+    [
+        (kind, *names)
+        for kind, tables in (
+            ("tubemq", (TUBEMQ_MOVED, CALLED)),
+            ("rocketmq", (ROCKETMQ_MOVED, CALLED_OVER_ROCKETMQ)),
+        )
+        for table in tables
+        for names in table.items()
+    ],
+)
+def test_old_methods_of_administration(client: str, old: str, new: str) -> None:
+    """They do what the new ones do, or refuse the same arguments."""
+    connect = attrgetter(f"{client}.connect")(coherer.blocking)
+    with connect(f"{client}://127.0.0.1:1") as cluster:
+        admin = cluster.admin()
+        warns = pytest.warns(DeprecationWarning, match=rf"`admin.{old}\(\)`.*`admin.{new}\(\)`")
+        with warns, pytest.raises(coherer.CohererError) as before:
+            getattr(admin, old)(unknown=1)
+        with pytest.raises(coherer.CohererError) as now:
+            attrgetter(new)(admin)(unknown=1)
+    assert str(before.value) == str(now.value)
+
+
+@pytest.mark.parametrize(
+    ("client", "moved"), [("tubemq", TUBEMQ_MOVED), ("rocketmq", ROCKETMQ_MOVED)]
+)
+async def test_old_methods_with_asyncio(client: str, moved: Mapping[str, str]) -> None:
+    async with coherer.connect(f"{client}://127.0.0.1:1") as cluster:
+        admin = cluster.admin()
+        for old, new in moved.items():
+            with pytest.warns(DeprecationWarning, match=rf"`admin.{old}\(\)`.*`admin.{new}\(\)`"):
+                assert getattr(admin, old) == attrgetter(new)(admin)
+        warns = pytest.warns(DeprecationWarning, match="`admin.topics.list")
+        with warns, pytest.raises(coherer.CohererError):
+            await admin.topics(unknown=1)  # type: ignore[operator]
+
+
+def test_administration_has_no_other_members() -> None:
+    wrong = pytest.raises(AttributeError, match="'Admin' object has no attribute 'create_topics'")
+    with coherer.blocking.rocketmq.connect("rocketmq://127.0.0.1:1") as client, wrong:
+        _ = client.admin().create_topics  # type: ignore[attr-defined]

@@ -49,6 +49,9 @@ class Facade(NamedTuple):
 
 READER_FIELDS: Final = {"exact": "bool", "position": "int", "end": "int | None"}
 
+PARTS: Final = {"topics": "TopicAdmin", "groups": "GroupAdmin", "brokers": "BrokerAdmin"}
+ADMINISTRATION: Final = {name: Facade(f"Facade[aio.{name}], Part") for name in PARTS.values()}
+
 FACADES: Final[Mapping[str, Mapping[str, Facade]]] = {
     "tubemq": {
         "Client": Facade("ClientFacade[aio.Client]"),
@@ -58,7 +61,8 @@ FACADES: Final[Mapping[str, Mapping[str, Facade]]] = {
             "ReaderFacade[aio.Reader, MessageBatch]",
             {"partition": "Partition", **READER_FIELDS, "left_out": "int", "gaps": "list[range]"},
         ),
-        "Admin": Facade("Facade[aio.Admin]"),
+        **ADMINISTRATION,
+        "Admin": Facade("Facade[aio.Admin], Parts", PARTS),
     },
     "rocketmq": {
         "Client": Facade("ClientFacade[aio.Client]"),
@@ -72,7 +76,19 @@ FACADES: Final[Mapping[str, Mapping[str, Facade]]] = {
         "Reader": Facade(
             "ReaderFacade[aio.Reader, MessageBatch]", {"partition": "Queue", **READER_FIELDS}
         ),
-        "Admin": Facade("Facade[aio.Admin]"),
+        **ADMINISTRATION,
+        "MessageAdmin": Facade("Facade[aio.MessageAdmin], Part"),
+        "AccountAdmin": Facade("Facade[aio.AccountAdmin], Part"),
+        "NameServerAdmin": Facade("Facade[aio.NameServerAdmin], Part"),
+        "Admin": Facade(
+            "Facade[aio.Admin], Parts",
+            {
+                **PARTS,
+                "messages": "MessageAdmin",
+                "accounts": "AccountAdmin",
+                "name_servers": "NameServerAdmin",
+            },
+        ),
     },
 }
 
@@ -159,6 +175,7 @@ def _post(
 }
 EXTRA_IMPORTS: Final = {
     "rocketmq": {
+        "coherer._client.engine.administration": {"Part", "Parts"},
         "coherer._client.rocketmq.producing.sender": {"delivery_time"},
         "coherer.blocking._portal": {"Portal", "Post"},
         "datetime": {"datetime", "timedelta"},
@@ -168,6 +185,7 @@ EXTRA_IMPORTS: Final = {
         "collections.abc": {"Callable", "Iterator"},
     },
     "tubemq": {
+        "coherer._client.engine.administration": {"Part", "Parts"},
         "coherer.blocking._portal": {"Portal"},
         "functools": {"partial"},
         "typing": {"Any", "cast"},
@@ -223,7 +241,7 @@ class Generator:
         self.imports.setdefault("typing", set()).add("TYPE_CHECKING")
         self.imports.setdefault("coherer._common.renamed", set()).add("renamed")
         lines = [
-            f"from {module} import {', '.join(sorted(names))}"
+            f"from {module} import {', '.join(sorted(names))}" if module else f"import {min(names)}"
             for module, names in sorted(self.imports.items())
         ]
         title = {"tubemq": "Apache InLong TubeMQ", "rocketmq": "Apache RocketMQ 4.9"}
@@ -266,15 +284,24 @@ class Generator:
             parts.append(TRANSACTION_BLOCK)
             self.imports.setdefault("types", set()).add("TracebackType")
             self.imports.setdefault("typing", set()).add("Self")
+        parts += [
+            f"\n    {one} = aio.{name}.{one}  # pyright: ignore[reportPrivateUsage]\n"
+            for one in ("_INSTEAD", "_MOVED")
+            if hasattr(kind, one)
+        ]
         about = attributes(inspect.getdoc(kind) or "")
         parts += [
             f"\n    @property\n    def {field} (self) -> {text}:\n"
             f"{docstring(sentence(about.get(field, '')), 8)}"
-            f"        return self._inner.{field}\n"
+            f"        return {self.wrapped(text, f'self._inner.{field}')}\n"
             for field, text in facade.fields.items()
         ]
         parts += [self.member(kind, name, member) for member in self.members(kind, name)]
         return "".join(parts)
+
+    def wrapped(self, kind: str, value: str) -> str:
+        """What a blocking class returns for a value of asyncio's."""
+        return f"{kind}(self._portal, {value})" if kind in self.facades else value
 
     def type_arguments(self, kind: type) -> dict[str, str]:
         """The type variables of generic base classes, and what a class puts in their place."""
@@ -401,9 +428,7 @@ class Generator:
         if any(one in returns for one in RECEIVED[self.protocol]):
             self.imports.setdefault("typing", set()).add("cast")
             return f'return cast("{returns}", {answer})'
-        if returns in self.facades:
-            return f"return {returns}(self._portal, {answer})"
-        return answer if returns == "None" else f"return {answer}"
+        return answer if returns == "None" else f"return {self.wrapped(returns, answer)}"
 
     def signature(self, tree: Function, module: ModuleType) -> str:
         """The parameters as text."""
@@ -589,6 +614,11 @@ def common() -> str:
         for name, node in classes.items()
         if any(isinstance(one, ast.AsyncFunctionDef) for one in ast.walk(node))
     }
+    changed |= {
+        name
+        for name, node in classes.items()
+        if any(isinstance(one, ast.Name) and one.id in changed for one in ast.walk(node))
+    }
     kept: list[str] = []
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name in changed:
@@ -623,7 +653,7 @@ def common() -> str:
         '"""What the blocking clients of both protocols have in common, as types."""\n\n'
         f"{HEADER}\nfrom __future__ import annotations\n\n"
         "from coherer.blocking._portal import FutureReceipt\n"
-        + "\n".join(imports)
+        + "\n".join(["import builtins", *imports])
         + f"\nfrom coherer._api import {', '.join(others)}\n"
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pyarrow as pa\n"
         "    from coherer.blocking import rocketmq, tubemq\n\n\n" + text + "\n"

@@ -123,7 +123,7 @@ class _Cluster:
 
 async def _create(url: str, topic: str, brokers: int) -> None:
     async with coherer.connect(url) as client, asyncio.timeout(TIMEOUT_S):
-        await client.admin().create_topic(topic, PARTITIONS) if topic == "rocketmq" else None
+        await client.admin().topics.create(topic, PARTITIONS) if topic == "rocketmq" else None
         async with client.producer() as producer:
             await producer.publish(topic)
         await until(lambda: _spread(client, topic, brokers), TIMEOUT_S)

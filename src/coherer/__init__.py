@@ -12,9 +12,12 @@ if TYPE_CHECKING:
     from coherer._api import (
         Admin,
         Batch,
+        BrokerAdmin,
         Client,
         Consumer,
+        GroupAdmin,
         Producer,
+        TopicAdmin,
         connect,
     )
     from coherer._client.engine.metrics import ClientMetrics
@@ -28,10 +31,12 @@ __all__ = [
     "Admin",
     "AnyMessage",
     "Batch",
+    "BrokerAdmin",
     "Client",
     "ClientMetrics",
     "CohererError",
     "Consumer",
+    "GroupAdmin",
     "Message",
     "Outcome",
     "Producer",
@@ -39,6 +44,7 @@ __all__ = [
     "ReceivedMessage",
     "SendReport",
     "TlsOptions",
+    "TopicAdmin",
     "admin",
     "blocking",
     "connect",

@@ -8,6 +8,7 @@ consumers with RocketMQ, bound consumption with TubeMQ, and with both the reader
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -37,7 +38,7 @@ from coherer._client.connecting import CommonKeywords
 from coherer._client.engine.options import parse_url, url_of
 from coherer._client.engine.sender import Outcome, SendReport
 from coherer._views import AnyMessage
-from coherer.admin import Group, Partition, Topic
+from coherer.admin import Broker, Group, Partition, Topic
 from coherer.message import Message, Receipt
 
 # pyarrow is an extra, and a program loads the clients that it uses: one protocol, 0.1 s less.
@@ -67,13 +68,10 @@ class ConnectKeywords(CommonKeywords, total=False):
     vip: bool
 
 
-class Admin(Protocol):
-    """Topics, groups and offsets of a cluster. Made by `Client.admin`.
+class TopicAdmin(Protocol):
+    """The topics of a cluster: `Admin.topics`."""
 
-    Methods raise `UnavailableError` when no server answers, and `RefusedError` when one refuses.
-    """
-
-    async def topics(self, *names: str, system: bool = False) -> list[Topic]:
+    async def list(self, *names: str, system: bool = False) -> builtins.list[Topic]:
         """List topics in order of their names; with names, only those.
 
         Args:
@@ -82,7 +80,11 @@ class Admin(Protocol):
         """
         ...
 
-    async def create_topic(
+    async def names(self, *, system: bool = False) -> builtins.list[str]:
+        """The names of the topics, sorted: one request, however many there are."""
+        ...
+
+    async def create(
         self, name: str, partitions: int, *, exist_ok: bool = False, wait_ms: int = 0
     ) -> None:
         """Create a topic.
@@ -108,7 +110,7 @@ class Admin(Protocol):
         """
         ...
 
-    async def delete_topic(self, name: str) -> None:
+    async def delete(self, name: str) -> None:
         """Delete a topic and its messages.
 
         Raises:
@@ -116,7 +118,7 @@ class Admin(Protocol):
         """
         ...
 
-    async def partitions(self, topic: str) -> list[Partition]:
+    async def partitions(self, topic: str) -> builtins.list[Partition]:
         """List the partitions or queues of a topic.
 
         Raises:
@@ -124,7 +126,15 @@ class Admin(Protocol):
         """
         ...
 
-    async def groups(self, *names: str, system: bool = False) -> list[Group]:
+    async def groups(self, topic: str) -> builtins.list[str]:
+        """The groups that consume a topic, or have offsets in it."""
+        ...
+
+
+class GroupAdmin(Protocol):
+    """The consumer groups of a cluster: `Admin.groups`."""
+
+    async def list(self, *names: str, system: bool = False) -> builtins.list[Group]:
         """List consumer groups in order of their names; with names, only those.
 
         Args:
@@ -133,12 +143,54 @@ class Admin(Protocol):
         """
         ...
 
-    async def delete_group(self, name: str) -> None:
+    async def names(self, *, system: bool = False) -> builtins.list[str]:
+        """The names of the consumer groups, sorted."""
+        ...
+
+    async def delete(self, name: str) -> None:
         """Delete a group's offsets in all topics.
 
         Raises:
             RefusedError: the group does not exist.
         """
+        ...
+
+    async def unread_ages(self, group: str, *topics: str) -> dict[str, int]:
+        """The ages of the oldest messages that a group has not acknowledged, in ms.
+
+        Returns:
+            By the key of the partition, `broker:topic:partition`.
+        """
+        ...
+
+
+class BrokerAdmin(Protocol):
+    """The brokers of a cluster: `Admin.brokers`."""
+
+    async def list(self) -> builtins.list[Broker]:
+        """List the brokers in order of their names."""
+        ...
+
+
+class Admin(Protocol):
+    """Administration of a cluster. Made by `Client.admin`.
+
+    Methods raise `UnavailableError` when no server answers, and `RefusedError` when one refuses.
+    """
+
+    @property
+    def topics(self) -> TopicAdmin:
+        """The topics."""
+        ...
+
+    @property
+    def groups(self) -> GroupAdmin:
+        """The consumer groups, their members and offsets."""
+        ...
+
+    @property
+    def brokers(self) -> BrokerAdmin:
+        """The brokers."""
         ...
 
 

@@ -5,7 +5,7 @@ console show them.
 
 ```python
 async with coherer.connect(url) as client:
-    for group in await client.admin().groups():
+    for group in await client.admin().groups.list():
         print(group.name, group.lag, [member.id for member in group.members])
 ```
 

@@ -27,7 +27,7 @@ define have a class each, in `coherer.rocketmq` and `coherer.tubemq`:
 try:
     queues = await client.partitions("orders")
 except coherer.rocketmq.TopicNotExistError:  # code 17
-    await client.admin().create_topic("orders", 8, wait_ms=10_000)
+    await client.admin().topics.create("orders", 8, wait_ms=10_000)
 ```
 
 The class says who has to act, the fields say where the error happened, and `hint` says what to do.

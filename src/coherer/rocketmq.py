@@ -23,7 +23,13 @@ from coherer._client.engine.assigned import RetryAfter
 from coherer._client.engine.consumer import Progress
 from coherer._client.engine.metrics import ClientMetrics
 from coherer._client.engine.sender import Outcome, SendReport
+from coherer._client.rocketmq.administration.accounts import AccountAdmin
 from coherer._client.rocketmq.administration.admin import Admin
+from coherer._client.rocketmq.administration.brokers import BrokerAdmin
+from coherer._client.rocketmq.administration.groups import GroupAdmin
+from coherer._client.rocketmq.administration.messages import MessageAdmin
+from coherer._client.rocketmq.administration.name_servers import NameServerAdmin
+from coherer._client.rocketmq.administration.topics import TopicAdmin
 from coherer._client.rocketmq.client import Client, ConsumerKeywords, ProducerKeywords
 from coherer._client.rocketmq.consuming.consumer import Consumer, PullConsumer
 from coherer._client.rocketmq.consuming.reader import Reader
@@ -105,11 +111,13 @@ from coherer._wire.rocketmq.subscription import Sql92, Tags
 from coherer.message import Message
 
 __all__ = [
+    "AccountAdmin",
     "AclConfig",
     "AclDeleteError",
     "AclUpdateError",
     "AclWhiteListError",
     "Admin",
+    "BrokerAdmin",
     "BrokerData",
     "BrokerStats",
     "Check",
@@ -131,15 +139,18 @@ __all__ = [
     "FilterDataNotLatestError",
     "FlushDiskTimeoutError",
     "FlushSlaveTimeoutError",
+    "GroupAdmin",
     "GroupNotExistError",
     "HalfMessages",
     "Key",
     "Kind",
     "Listener",
     "Message",
+    "MessageAdmin",
     "MessageBatch",
     "MessageIllegalError",
     "Model",
+    "NameServerAdmin",
     "NoPermissionError",
     "NotSupportedError",
     "Observer",
@@ -183,6 +194,7 @@ __all__ = [
     "Tags",
     "Telemetry",
     "TlsOptions",
+    "TopicAdmin",
     "TopicConfig",
     "TopicNotExistError",
     "Topics",
@@ -227,14 +239,20 @@ def connect(url: str | None = None, **options: Unpack[ConnectKeywords]) -> Clien
 
 
 for _class in (
+    AccountAdmin,
     Admin,
+    BrokerAdmin,
     Client,
     Consumer,
+    GroupAdmin,
+    MessageAdmin,
+    NameServerAdmin,
     Producer,
     PullConsumer,
     Reader,
     ReceivedBatch,
     ReceivedMessage,
+    TopicAdmin,
     Transaction,
 ):
     _class.__module__ = __name__  # errors, `repr` and documentation show the public name

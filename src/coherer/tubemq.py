@@ -23,7 +23,10 @@ from coherer._client.engine.assigned import RetryAfter
 from coherer._client.engine.consumer import Progress
 from coherer._client.engine.metrics import ClientMetrics
 from coherer._client.engine.sender import Outcome, SendReport
-from coherer._client.tubemq.admin import Admin
+from coherer._client.tubemq.administration.admin import Admin
+from coherer._client.tubemq.administration.brokers import BrokerAdmin
+from coherer._client.tubemq.administration.groups import GroupAdmin
+from coherer._client.tubemq.administration.topics import TopicAdmin
 from coherer._client.tubemq.client import Client, ConsumerKeywords
 from coherer._client.tubemq.cluster import ClientOptions
 from coherer._client.tubemq.consumer import Consumer
@@ -79,6 +82,7 @@ __all__ = [
     "Admin",
     "BadRequestError",
     "Bound",
+    "BrokerAdmin",
     "BrokerInfo",
     "CertificateError",
     "Client",
@@ -95,6 +99,7 @@ __all__ = [
     "DuplicatePartitionError",
     "FilterSetError",
     "ForbiddenError",
+    "GroupAdmin",
     "GroupForbiddenError",
     "GroupLag",
     "InternalServerError",
@@ -132,6 +137,7 @@ __all__ = [
     "Start",
     "StatusWarning",
     "TlsOptions",
+    "TopicAdmin",
     "TopicNotDeployedError",
     "TopicSetError",
     "Topics",
@@ -165,7 +171,17 @@ def connect(url: str | None = None, **options: Unpack[ConnectKeywords]) -> Clien
     return Client(client_options(ClientOptions, "tubemq", url, options))
 
 
-for _class in (Admin, Client, Consumer, Producer, Reader, ReceivedBatch):
+for _class in (
+    Admin,
+    BrokerAdmin,
+    Client,
+    Consumer,
+    GroupAdmin,
+    Producer,
+    Reader,
+    ReceivedBatch,
+    TopicAdmin,
+):
     _class.__module__ = __name__  # errors, `repr` and documentation show the public name
 
 

@@ -196,15 +196,15 @@ async def one_replay_runs_at_a_time(scenario: Scenario) -> None:
     assert found is not None
     places = [Queue(found.topic, part.broker, part.partition) for part in found.parts]
     other = scenario.client().admin()
-    assert await other.lock_queues(REPLAY_GROUP, places) == places
+    assert await other.groups.lock(REPLAY_GROUP, places) == places
     with pytest.raises(UnavailableError, match="Another replay"):
         await replay(cluster, scenario.group, lock_wait_s=0)
     assert (await replay(cluster, scenario.group, dry_run=True)).sent == 1
-    await other.unlock_queues(REPLAY_GROUP, places)
+    await other.groups.unlock(REPLAY_GROUP, places)
     assert (await replay(cluster, scenario.group)).sent == 1
     # It has released its lock.
-    assert await other.lock_queues(REPLAY_GROUP, places) == places
-    await other.unlock_queues(REPLAY_GROUP, places)
+    assert await other.groups.lock(REPLAY_GROUP, places) == places
+    await other.groups.unlock(REPLAY_GROUP, places)
 
 
 async def a_purge_deletes_all(scenario: Scenario) -> None:
@@ -236,7 +236,7 @@ async def dead_letters_are_exported(scenario: Scenario, tmp_path: Path) -> None:
 async def the_reason_of_a_retry_reaches_the_dead_letter(scenario: Scenario) -> None:
     client = scenario.client()
     await scenario.make(client, 1)
-    await client.admin().create_group(scenario.group, max_retries=1)
+    await client.admin().groups.create(scenario.group, max_retries=1)
     sent = await scenario.send(client, "limit", "now", "plain", tag="UA", properties={"p": "q"})
     first = await everything(client, scenario.topic)
     seen: list[tuple[str, int, str | None]] = []

@@ -147,9 +147,9 @@ async def the_state_of_a_cluster(scenario: Scenario) -> None:
     assert 0 <= broker.disk_used <= 1
     assert broker.started_ms is not None
     await scenario.send(client, "a", "b")
-    assert topic in await cluster.admin.topic_names()
-    assert f"%RETRY%{group}" not in await cluster.admin.topic_names()
-    [listed] = await cluster.admin.topics(topic)
+    assert topic in await cluster.admin.topics.names()
+    assert f"%RETRY%{group}" not in await cluster.admin.topics.names()
+    [listed] = await cluster.admin.topics.list(topic)
     assert (listed.partitions, dict(listed.brokers)) == (2, {"broker-a": 2})
     async with client.consumer(group, {topic: "UA || DL"}, start="earliest") as consumer:
         await consumer.wait_assigned(int(WAIT_S * 1000))
@@ -171,7 +171,7 @@ async def the_state_of_a_cluster(scenario: Scenario) -> None:
     assert details.readers == (group,)
     assert details.config["broker-a"]["perm"] == "6"
     assert sum(one.messages or 0 for one in details.partitions) == 2
-    assert group in await cluster.admin.group_names()
+    assert group in await cluster.admin.groups.names()
     assert await state.topic(cluster, f"{topic}_missing") is None
     assert await state.group(cluster, f"{group}_missing") is None
     async with client.producer(group=f"{group}_sender") as producer:
@@ -187,20 +187,20 @@ async def the_state_of_a_cluster(scenario: Scenario) -> None:
 async def topics_are_altered(scenario: Scenario) -> None:
     cluster = await opened(scenario, 2)
     topic = scenario.topic
-    await cluster.admin.alter_topic(topic, partitions=4)
+    await cluster.admin.topics.alter(topic, partitions=4)
     await until(lambda: _has(cluster, topic, partitions=4, writable=True))
-    await cluster.admin.alter_topic(topic, writable=False)
+    await cluster.admin.topics.alter(topic, writable=False)
     await until(lambda: _has(cluster, topic, partitions=4, writable=False))
     with pytest.raises(UsageError, match="4 queues"):
-        await cluster.admin.alter_topic(topic, partitions=3)
+        await cluster.admin.topics.alter(topic, partitions=3)
     with pytest.raises(UsageError, match="nothing to change"):
-        await cluster.admin.alter_topic(topic)
-    await cluster.admin.alter_topic(topic, writable=True)
+        await cluster.admin.topics.alter(topic)
+    await cluster.admin.topics.alter(topic, writable=True)
     await until(lambda: _has(cluster, topic, partitions=4, writable=True))
 
 
 async def _has(cluster: RocketCluster, topic: str, *, partitions: int, writable: bool) -> bool:
-    [found] = await cluster.admin.topics(topic)
+    [found] = await cluster.admin.topics.list(topic)
     return (found.partitions, found.writable) == (partitions, writable)
 
 

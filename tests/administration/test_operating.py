@@ -64,23 +64,23 @@ async def test_over_tubemq(coherer_url: str, coherer_topic: str) -> None:
         assert (broker.role, broker.status) == ("broker", "running")
         assert broker.in_per_s is not None, "a node reports its own rates"
         assert broker.disk_bytes is not None
-        assert topic in await cluster.admin.topic_names()
-        assert group in await cluster.admin.group_names()
+        assert topic in await cluster.admin.topics.names()
+        assert group in await cluster.admin.groups.names()
         assert await state.accounts(cluster) is None
 
 
 async def test_a_topic_is_altered_over_tubemq(coherer_url: str, coherer_topic: str) -> None:
     async with opened(coherer_url) as cluster:
         assert isinstance(cluster, TubeCluster)
-        await cluster.admin.alter_topic(coherer_topic, partitions=3, writable=False)
-        [found] = await cluster.admin.topics(coherer_topic)
+        await cluster.admin.topics.alter(coherer_topic, partitions=3, writable=False)
+        [found] = await cluster.admin.topics.list(coherer_topic)
         assert (found.partitions, found.writable, found.readable) == (3, False, True)
         with pytest.raises(UsageError, match="3 partitions"):
-            await cluster.admin.alter_topic(coherer_topic, partitions=2)
+            await cluster.admin.topics.alter(coherer_topic, partitions=2)
         with pytest.raises(UsageError, match="nothing to change"):
-            await cluster.admin.alter_topic(coherer_topic)
+            await cluster.admin.topics.alter(coherer_topic)
         with pytest.raises(RefusedError, match="no such topic"):
-            await cluster.admin.alter_topic(f"{coherer_topic}_missing", partitions=2)
-        await cluster.admin.alter_topic(coherer_topic, writable=True)
-        [found] = await cluster.admin.topics(coherer_topic)
+            await cluster.admin.topics.alter(f"{coherer_topic}_missing", partitions=2)
+        await cluster.admin.topics.alter(coherer_topic, writable=True)
+        [found] = await cluster.admin.topics.list(coherer_topic)
         assert found.writable

@@ -108,7 +108,7 @@ def second_node(tmp_path: Path, names: str) -> AbstractAsyncContextManager[Node]
 
 async def dead_on_both(cluster: RocketCluster) -> None:
     """Six dead letters, three on each broker."""
-    await cluster.admin.create_topic("orders", 1)
+    await cluster.admin.topics.create("orders", 1)
     await until(lambda: has_queues(cluster, 2))
     async with cluster.client.producer() as producer:
         for number, body in enumerate(ORDER):

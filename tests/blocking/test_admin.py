@@ -15,24 +15,24 @@ def test_against_a_node() -> None:
         coherer.blocking.connect(node.url, admin=node.admin_url) as client,
     ):
         admin = client.admin()
-        admin.create_topic("orders", 2, wait_ms=5_000)
-        assert "orders" in [topic.name for topic in admin.topics()]
-        assert admin.wait_usable("orders", timeout_ms=1_000).partitions == 2
-        assert [broker.id for broker in admin.brokers()] == [1]
+        admin.topics.create("orders", 2, wait_ms=5_000)
+        assert "orders" in [topic.name for topic in admin.topics.list()]
+        assert admin.topics.wait_usable("orders", timeout_ms=1_000).partitions == 2
+        assert [broker.id for broker in admin.brokers.list()] == [1]
         with client.producer("orders") as producer:
             producer.send_many(coherer.Message("orders", b"x") for _ in range(10))
-        assert sum(one.max_offset or 0 for one in admin.partitions("orders")) == 10
-        admin.reset_offsets("readers", "orders", "latest")
-        admin.set_offsets("readers", {"1:orders:0": 1})
-        [group] = admin.groups("readers")
+        assert sum(one.max_offset or 0 for one in admin.topics.partitions("orders")) == 10
+        admin.groups.reset_offsets("readers", "orders", "latest")
+        admin.groups.set_offsets("readers", {"1:orders:0": 1})
+        [group] = admin.groups.list("readers")
         assert group.lag == 4
-        admin.delete_topic("orders")
+        admin.topics.delete("orders")
         with pytest.raises(RefusedError):
-            admin.delete_topic("orders")
+            admin.topics.delete("orders")
         with pytest.raises(UsageError):
-            admin.create_topic("orders", 0)
+            admin.topics.create("orders", 0)
         assert "127.0.0.1" in repr(admin)
         with pytest.raises(RefusedError, match="token"):
-            client.admin("wrong").create_topic("orders", 2)
+            client.admin("wrong").topics.create("orders", 2)
     with pytest.raises(ClosedError):
-        admin.topics()
+        admin.topics.list()

@@ -26,7 +26,7 @@ def client(coherer_rocketmq_url: str) -> Iterator[RocketClient]:
 @pytest.fixture
 def topic(client: RocketClient) -> str:
     name = f"P{uuid.uuid4().hex[:10]}"
-    client.admin().create_topic(name, 2, wait_ms=5_000)
+    client.admin().topics.create(name, 2, wait_ms=5_000)
     return name
 
 
@@ -141,12 +141,12 @@ def test_administration(client: RocketClient, topic: str) -> None:
     assert not client.exists(f"no{topic}")
     with client.producer(topic) as producer:
         receipt = producer.send(Message(topic, b"x", keys=("k",)))
-    assert admin.message(receipt.id).body == b"x"
-    assert [one.body for one in admin.messages(topic, "k")] == [b"x"]
-    admin.set_offsets("somebody", dict.fromkeys(client.partitions(topic), 0))
-    admin.create_group("somebody")
-    [group] = admin.groups("somebody")
+    assert admin.messages.get(receipt.id).body == b"x"
+    assert [one.body for one in admin.messages.find(topic, "k")] == [b"x"]
+    admin.groups.set_offsets("somebody", dict.fromkeys(client.partitions(topic), 0))
+    admin.groups.create("somebody")
+    [group] = admin.groups.list("somebody")
     assert topic in group.topics
-    admin.delete_topic(topic)
+    admin.topics.delete(topic)
     with pytest.raises(RefusedError):
-        admin.partitions(topic)
+        admin.topics.partitions(topic)

@@ -66,7 +66,7 @@ class RunApart(Run):
 def made_dead(url: str, topic: str, group: str, *bodies: bytes, reason: str = "no account") -> None:
     """Have a group give up these messages of a new topic with one queue."""
     with coherer.blocking.rocketmq.connect(url) as client:
-        client.admin().create_topic(topic, 1, wait_ms=30_000)
+        client.admin().topics.create(topic, 1, wait_ms=30_000)
         with client.producer() as producer:
             for number, body in enumerate(bodies):
                 producer.send(Message(topic, body, tag="UA", keys=(f"k{number}",)))

@@ -191,7 +191,7 @@ def test_consuming_without_permission_fails(tmp_path: Path, words: list[str]) ->
     accounts(tmp_path, "add", "writer-1", "--topic", "work=PUB", "--group", "readers=SUB")
     with embedded_node(tmp_path, rocketmq_access=True) as node:
         with connect(node.rocketmq_url, user="operator", password=SECRET) as client:
-            client.admin().create_topic("work", 1, wait_ms=5_000)
+            client.admin().topics.create("work", 1, wait_ms=5_000)
         command = ["consume", "work", *words, "--url", node.rocketmq_url, "--timeout", "1"]
         account = {"COHERER_USER": "writer-1", "COHERER_PASSWORD": SECRET}
         done = CliRunner().invoke(app, command, env=account)

@@ -93,7 +93,7 @@ def test_the_lag_of_a_group_is_the_same_over_both_protocols(
 
 def test_an_unknown_lag_is_explained(coherer_node: EmbeddedNode, group: str) -> None:
     with coherer.blocking.connect(coherer_node.rocketmq_url) as client:
-        client.admin().create_group(group)
+        client.admin().groups.create(group)
     listed = run(coherer_node, "rocketmq", "groups", "list")
     [reason] = [line for line in listed.stderr.splitlines() if group in line]
     assert reason.endswith("is unknown: it has not committed an offset yet.")

@@ -170,7 +170,7 @@ def test_an_unknown_group_is_an_error(
 def test_a_group_without_dead_letters_is_not_an_error(coherer_rocketmq_url: str) -> None:
     run = Run(coherer_rocketmq_url)
     with coherer.blocking.rocketmq.connect(coherer_rocketmq_url) as client:
-        client.admin().create_group("clean")
+        client.admin().groups.create("clean")
     done = run("dead-letters", "replay", "clean")
     assert (done.exit_code, done.stdout) == (0, "0 dead letters sent; 0 were sent before\n")
 

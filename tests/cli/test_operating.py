@@ -30,7 +30,7 @@ def topic() -> str:
 def rocket(coherer_rocketmq_url: str, topic: str) -> Run:
     """The command over RocketMQ; the topic has two queues, with three and two messages."""
     with coherer.blocking.rocketmq.connect(coherer_rocketmq_url) as client:
-        client.admin().create_topic(topic, 2, wait_ms=30_000)
+        client.admin().topics.create(topic, 2, wait_ms=30_000)
         first, second = client.partitions(topic)
         with client.producer() as producer:
             for queue, bodies in ((first, b"abc"), (second, b"de")):

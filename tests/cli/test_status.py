@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 import coherer
 from coherer._administration.overview import Overview
-from coherer._client.tubemq.admin import Admin
+from coherer._client.tubemq.administration.admin import Admin
 from coherer._common.node_status import (
     LimitStatus,
     ListenerStatus,

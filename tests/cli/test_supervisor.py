@@ -154,7 +154,7 @@ def test_both_protocols_use_both_brokers(
 
     async def use(url: str, other: str, topic: str) -> None:
         async with coherer.connect(url) as client:
-            await client.admin().create_topic(topic, 2)
+            await client.admin().topics.create(topic, 2)
         await on_both(ready, topic)
         bodies = [b"%d" % one for one in range(400)]
         await send(url, topic, bodies)
@@ -187,7 +187,7 @@ def test_a_topic_that_a_send_creates_is_on_both_brokers(cluster: Cluster) -> Non
 
     async def delete(url: str, topic: str) -> None:
         async with coherer.connect(url) as client:
-            await client.admin().delete_topic(topic)
+            await client.admin().topics.delete(topic)
         async with tubemq.connect(ready.url) as tube:
             await until(lambda: _brokers_or_none(tube, topic), 60)
         async with rocketmq.connect(ready.rocketmq_url or "") as rocket:
@@ -198,7 +198,7 @@ def test_a_topic_that_a_send_creates_is_on_both_brokers(cluster: Cluster) -> Non
 
 
 async def _brokers_or_none(client: tubemq.Client, topic: str) -> bool:
-    return not any(one.name == topic for one in await client.admin().topics())
+    return not any(one.name == topic for one in await client.admin().topics.list())
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -210,7 +210,7 @@ def test_a_killed_broker_is_started_again_with_its_messages(cluster: Cluster, vi
 
     async def use() -> None:
         async with coherer.connect(url) as client:
-            await client.admin().create_topic("jobs", 2)
+            await client.admin().topics.create("jobs", 2)
         await on_both(ready, "jobs")
         await send(url, "jobs", bodies)
         os.kill(ready.brokers[victim].pid, signal.SIGKILL)
@@ -411,7 +411,7 @@ def test_accounts_of_a_file_hold_for_all_brokers(tmp_path: Path, clusters: list[
 
     async def use(url: str) -> None:
         async with coherer.connect(url, user="operator", password="secret123") as client:
-            await client.admin().create_topic("a" + url[:4], 1)
+            await client.admin().topics.create("a" + url[:4], 1)
             async with client.producer() as producer:
                 topic = "a" + url[:4]
                 receipts = await producer.send_many(Message(topic, b"x") for _ in range(10))

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from coherer import _net as net
-from coherer._client.tubemq.admin import Admin
+from coherer._client.tubemq.administration.admin import Admin
 from coherer.admin import Broker, Member, Partition, Topic
 from coherer.errors import (
     ConnectError,
@@ -147,15 +147,15 @@ async def admin(cluster: FakeCluster) -> Admin:
 
 
 async def test_topics(cluster: FakeCluster, admin: Admin) -> None:
-    s, t = await admin.topics()
+    s, t = await admin.topics.list()
     assert t == Topic("t", 2, {"1": 2}, writable=True, readable=True)
     assert (s.partitions, s.brokers) == (4, {"1": 4}), "it has two stores"
-    await admin.topics("a", "b")
+    await admin.topics.list("a", "b")
     assert cluster.called("admin_query_topic_info") == [{}, {"topicName": "a,b"}]
 
 
 async def test_brokers(cluster: FakeCluster, admin: Admin) -> None:
-    one, two = await admin.brokers()
+    one, two = await admin.brokers.list()
     assert one == Broker(
         "1", 1, "127.0.0.1:8123", "broker", "running", writable=True, readable=False,
         managed="online", web_port=cluster.listener.port,
@@ -168,8 +168,8 @@ async def test_brokers(cluster: FakeCluster, admin: Admin) -> None:
 
 async def test_create_a_topic_on_all_that_are_online(cluster: FakeCluster, admin: Admin) -> None:
     cluster.answers["admin_add_new_topic_record"] = ok(item())
-    await admin.create_topic("t", 4)
-    await admin.create_topic("t", 4, brokers=["2", 1])
+    await admin.topics.create("t", 4)
+    await admin.topics.create("t", 4, brokers=["2", 1])
     first, second = cluster.called("admin_add_new_topic_record")
     assert first == {
         "topicName": "t",
@@ -186,17 +186,17 @@ async def test_create_a_topic_on_all_that_are_online(cluster: FakeCluster, admin
 async def test_what_is_there_is_said_or_pardoned(cluster: FakeCluster, admin: Admin) -> None:
     cluster.answers["admin_add_new_topic_record"] = ok(item(402, "Existed record (1:t)!"))
     with pytest.raises(RefusedError, match=r"Existed record \(1:t\)\. ") as caught:
-        await admin.create_topic("t", 4)
+        await admin.topics.create("t", 4)
     assert (caught.value.code, caught.value.topic) == (402, "t")
-    await admin.create_topic("t", 4, exist_ok=True)
+    await admin.topics.create("t", 4, exist_ok=True)
 
 
 async def test_no_broker_and_no_partitions(cluster: FakeCluster, admin: Admin) -> None:
     with pytest.raises(UsageError, match="0 partitions"):
-        await admin.create_topic("t", 0)
+        await admin.topics.create("t", 0)
     cluster.brokers = ok  # type: ignore[method-assign]
     with pytest.raises(UnavailableError, match="No broker is online"):
-        await admin.create_topic("t", 1)
+        await admin.topics.create("t", 1)
     assert [method for method, _ in cluster.calls] == ["admin_query_broker_configure"]
 
 
@@ -204,17 +204,17 @@ async def test_wait_until_a_topic_can_be_used(cluster: FakeCluster, admin: Admin
     states = iter([ok(), ok({**topic("t"), "isSrvAcceptPublish": False}), ok(topic("t"))])
     cluster.answers["admin_add_new_topic_record"] = ok(item())
     cluster.answers["admin_query_topic_info"] = lambda _: next(states)
-    await admin.create_topic("t", 2, wait_ms=10_000)
+    await admin.topics.create("t", 2, wait_ms=10_000)
     assert next(states, None) is None
     cluster.answers["admin_query_topic_info"] = ok()
     with pytest.raises(RequestTimeoutError, match="cannot be used after 30 ms"):
-        await admin.wait_usable("t", timeout_ms=30)
+        await admin.topics.wait_usable("t", timeout_ms=30)
 
 
 async def test_delete(cluster: FakeCluster, admin: Admin) -> None:
     cluster.answers["admin_delete_topic_info"] = ok(item())
     cluster.answers["admin_remove_topic_info"] = ok(item())
-    await admin.delete_topic("t")
+    await admin.topics.delete("t")
     assert [method for method, _ in cluster.calls] == [
         "admin_query_topic_info",
         "admin_delete_topic_info",
@@ -234,7 +234,7 @@ async def test_java_wants_a_topic_closed_first(cluster: FakeCluster, admin: Admi
     )
     cluster.answers["admin_modify_topic_info"] = close
     cluster.answers["admin_remove_topic_info"] = ok(item())
-    await admin.delete_topic("t")
+    await admin.topics.delete("t")
     assert closed[0]["acceptPublish"] == closed[0]["acceptSubscribe"] == "false"
     assert len(cluster.called("admin_delete_topic_info")) == 2
     assert len(cluster.called("admin_remove_topic_info")) == 1
@@ -243,22 +243,22 @@ async def test_java_wants_a_topic_closed_first(cluster: FakeCluster, admin: Admi
 async def test_a_deletion_that_stopped_half_way_goes_on(cluster: FakeCluster, admin: Admin) -> None:
     cluster.answers["admin_query_topic_info"] = ok(topic("t", status=1))
     cluster.answers["admin_remove_topic_info"] = ok(item())
-    await admin.delete_topic("t")
+    await admin.topics.delete("t")
     assert not cluster.called("admin_delete_topic_info")
     cluster.answers["admin_query_topic_info"] = ok(topic("t", status=2))
     with pytest.raises(RefusedError, match="no such topic"):
-        await admin.delete_topic("t")
+        await admin.topics.delete("t")
 
 
 async def test_partitions(admin: Admin) -> None:
-    assert await admin.partitions("t") == [
+    assert await admin.topics.partitions("t") == [
         Partition("t", "1", 0, 28, 196, offset_step=28),
         Partition("t", "1", 1, 0, 0, offset_step=28),
     ]
 
 
 async def test_groups_and_lag(cluster: FakeCluster, admin: Admin) -> None:
-    g, old = await admin.groups()
+    g, old = await admin.groups.list()
     assert (g.name, g.topics, g.members) == (
         "g",
         ("t",),
@@ -270,7 +270,7 @@ async def test_groups_and_lag(cluster: FakeCluster, admin: Admin) -> None:
     assert second == Partition("t", "1", 1, 0, 0, lag=0, owner="g_1", offset_step=step)
     assert g.lag == 4
     assert (old.name, old.members, old.lag) == ("old", (), None)
-    await admin.groups("g", "h")
+    await admin.groups.list("g", "h")
     assert cluster.called("admin_query_offset")[-1] == {"groupName": "g,h"}
     assert cluster.called("admin_query_sub_info")[-1] == {"groupName": "g,h"}
 
@@ -292,11 +292,11 @@ async def test_a_group_that_javas_broker_cannot_answer_for(
 
     cluster.answers["admin_query_offset"] = of_some
     cluster.answers["admin_query_group"] = told({"groupName": names})
-    g, idle, old = await admin.groups()
+    g, idle, old = await admin.groups.list()
     assert (g.lag, old.name) == (4, "old")
     assert (idle.name, idle.topics, idle.lag, idle.silent) == ("idle", (), None, ())
-    assert await admin.groups_of("s") == ["old"]
-    assert idle in await admin.groups("idle")
+    assert await admin.topics.groups("s") == ["old"]
+    assert idle in await admin.groups.list("idle")
     asked = [
         form["groupName"] for form in cluster.called("admin_query_offset") if form.get("groupName")
     ]
@@ -308,7 +308,7 @@ async def test_many_names_are_asked_for_in_parts(cluster: FakeCluster, admin: Ad
     cluster.answers["admin_query_topic_info"] = lambda form: ok(
         *(topic(name) for name in form["topicName"].split(","))
     )
-    assert [one.name for one in await admin.topics(*names)] == names
+    assert [one.name for one in await admin.topics.list(*names)] == names
     asked = [form["topicName"] for form in cluster.called("admin_query_topic_info")]
     assert [len(one.split(",")) for one in asked] == [100, 100, 50]
 
@@ -316,16 +316,16 @@ async def test_many_names_are_asked_for_in_parts(cluster: FakeCluster, admin: Ad
 async def test_groups_of_readers_are_shown_only_by_name(admin: Admin) -> None:
     """Java's brokers keep their offsets for ever."""
     name = "coherer_reader_1_0"
-    assert name not in [group.name for group in await admin.groups()]
-    assert name in [group.name for group in await admin.groups(name)]
-    assert await admin.groups_of("s") == ["old"]
+    assert name not in [group.name for group in await admin.groups.list()]
+    assert name in [group.name for group in await admin.groups.list(name)]
+    assert await admin.topics.groups("s") == ["old"]
 
 
 async def test_our_brokers_count_messages(cluster: FakeCluster, admin: Admin) -> None:
     pubinfo = cluster.answers["admin_query_pubinfo"]
     assert isinstance(pubinfo, dict)
     cluster.answers["admin_query_pubinfo"] = {**pubinfo, "offsetStep": 1}
-    g, _ = await admin.groups()
+    g, _ = await admin.groups.list()
     assert g.partitions[0].lag == 112
 
 
@@ -335,14 +335,14 @@ async def test_a_broker_that_is_down_makes_numbers_unknown(
     gone = await net.listen("127.0.0.1", 0, lambda c: Served(cluster, c))
     await gone.close()
     cluster.broker_web_port = gone.port
-    (g,) = await admin.groups()
+    (g,) = await admin.groups.list()
     assert (g.silent, g.lag) == (("1",), None)
     assert [(p.partition, p.max_offset, p.committed) for p in g.partitions] == [
         (0, None, None),
         (1, None, None),
     ]
     with pytest.raises(UnavailableError, match="does not send"):
-        await admin.reset_offsets("g", "t", "earliest")
+        await admin.groups.reset_offsets("g", "t", "earliest")
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ async def test_a_broker_that_is_down_makes_numbers_unknown(
 )
 async def test_reset(cluster: FakeCluster, admin: Admin, to: int, offsets: dict[str, int]) -> None:
     cluster.answers["admin_set_offset"] = {"result": True, "errCode": 0, "errMsg": "OK"}
-    assert await admin.reset_offsets("g", "t", to) == offsets
+    assert await admin.groups.reset_offsets("g", "t", to) == offsets
     (form,) = cluster.called("admin_set_offset")
     assert json.loads(form.pop("offsetJsonInfo")) == offsets
     assert form == {
@@ -366,16 +366,16 @@ async def test_reset(cluster: FakeCluster, admin: Admin, to: int, offsets: dict[
 
 async def test_offsets_of_what_is_not_there(cluster: FakeCluster, admin: Admin) -> None:
     with pytest.raises(UsageError, match="no broker 7"):
-        await admin.set_offsets("g", {"7:t:0": 1})
+        await admin.groups.set_offsets("g", {"7:t:0": 1})
     for key in ("t:0", "x:t:0", "1:t:x", "1", ""):
         with pytest.raises(UsageError, match="not a valid partition key"):
-            await admin.set_offsets("g", {key: 1})
+            await admin.groups.set_offsets("g", {key: 1})
     with pytest.raises(UsageError, match=r"`to` is 'earliest' or 'latest' .*, not 'erliest'"):
-        await admin.reset_offsets("g", "t", "erliest")
+        await admin.groups.reset_offsets("g", "t", "erliest")
     assert not cluster.called("admin_set_offset")
     cluster.answers["admin_query_topic_info"] = ok()
     with pytest.raises(RefusedError, match="no such topic"):
-        await admin.reset_offsets("g", "nosuch", "latest")
+        await admin.groups.reset_offsets("g", "nosuch", "latest")
 
 
 async def test_the_next_master_is_asked_and_kept(cluster: FakeCluster) -> None:
@@ -384,7 +384,7 @@ async def test_the_next_master_is_asked_and_kept(cluster: FakeCluster) -> None:
     down = f"127.0.0.1:{gone.port}"
     admin = Admin(f"http://{down},{cluster.url}")
     assert repr(admin) == f"Admin('{down},127.0.0.1:{cluster.listener.port}')"
-    assert len(await admin.topics()) == 2
+    assert len(await admin.topics.list()) == 2
     assert repr(admin) == f"Admin('127.0.0.1:{cluster.listener.port},{down}')"
     with pytest.raises(ConnectError):
-        await Admin(f"http://{down},{down}").topics()
+        await Admin(f"http://{down},{down}").topics.list()

@@ -64,10 +64,10 @@ async def test_the_master_says_where_its_administration_is(two: tuple[Node, Node
     a, b = two
     async with connect_tubemq(b.url) as client:
         admin = client.admin()
-        assert "victim" in [topic.name for topic in await admin.topics()]
-        await admin.create_topic("new", 1)
-        await admin.delete_topic("victim")
-        await admin.reset_offsets("readers", "new", "latest")
+        assert "victim" in [topic.name for topic in await admin.topics.list()]
+        await admin.topics.create("new", 1)
+        await admin.topics.delete("victim")
+        await admin.groups.reset_offsets("readers", "new", "latest")
     assert list(b.topics()) == ["new"]
     assert list(a.topics()) == ["victim"]
 
@@ -77,9 +77,9 @@ async def test_an_administration_of_another_cluster_is_refused(two: tuple[Node, 
     async with connect_tubemq(b.url, admin=admin_url(a)) as client:
         admin = client.admin()
         for change in (
-            admin.delete_topic("victim"),
-            admin.create_topic("new", 1),
-            admin.reset_offsets("g", "victim", "latest"),
+            admin.topics.delete("victim"),
+            admin.topics.create("new", 1),
+            admin.groups.reset_offsets("g", "victim", "latest"),
         ):
             with pytest.raises(UsageError, match="does not prove that it belongs") as caught:
                 await change
@@ -93,7 +93,7 @@ async def test_an_administration_of_another_cluster_is_refused(two: tuple[Node, 
 async def test_one_that_is_named_and_right_is_used(two: tuple[Node, Node]) -> None:
     a, b = two
     async with connect_tubemq(b.url, admin=admin_url(b)) as client:
-        await client.admin().delete_topic("victim")
+        await client.admin().topics.delete("victim")
     assert (list(a.topics()), list(b.topics())) == (["victim"], [])
 
 
@@ -101,9 +101,9 @@ async def test_a_master_that_says_nothing_is_known_by_its_brokers(two: tuple[Nod
     a, b = two
     async with like_java(b, admin=admin_url(a)) as client:
         with pytest.raises(UsageError, match="does not know broker 1 at"):
-            await client.admin().delete_topic("victim")
+            await client.admin().topics.delete("victim")
     async with like_java(b, admin=admin_url(b)) as client:
-        await client.admin().delete_topic("victim")
+        await client.admin().topics.delete("victim")
     assert (list(a.topics()), list(b.topics())) == (["victim"], [])
 
 
@@ -112,7 +112,7 @@ async def test_what_answers_there_is_no_administration(two: tuple[Node, Node]) -
     elsewhere = await net.listen("127.0.0.1", 0, WebServer)
     async with like_java(b, admin=f"http://127.0.0.1:{elsewhere.port}") as client:
         with pytest.raises(UsageError, match=r"does not prove that it belongs.*HTTP 404"):
-            await client.admin().delete_topic("victim")
+            await client.admin().topics.delete("victim")
     await elsewhere.close()
     assert list(b.topics()) == ["victim"]
 
@@ -141,7 +141,7 @@ async def test_a_master_that_was_started_anew_is_known_again(tmp_path: Path) -> 
         admin = client.admin()
         for name in ("one", "two"):
             async with async_embedded_node(tmp_path, **ports) as node:
-                await admin.create_topic(name, 1)
+                await admin.topics.create(name, 1)
                 assert name in node.topics()
 
 
@@ -149,7 +149,7 @@ async def test_a_name_that_the_master_does_not_know_is_no_obstacle(two: tuple[No
     _, b = two
     async with connect_tubemq(f"tubemq://localhost:{b.master_port}") as client:
         admin = client.admin()
-        await admin.topics()
+        await admin.topics.list()
         assert repr(admin) == f"Admin('127.0.0.1:{b.admin_port}')"
 
 
@@ -159,7 +159,7 @@ async def test_a_master_without_administration_says_so(tmp_path: Path) -> None:
         connect_tubemq(node.url) as client,
     ):
         with pytest.raises(UnavailableError, match="no HTTP administration"):
-            await client.admin().topics()
+            await client.admin().topics.list()
 
 
 async def test_offsets_go_to_the_broker_that_the_master_means(two: tuple[Node, Node]) -> None:
@@ -171,7 +171,7 @@ async def test_offsets_go_to_the_broker_that_the_master_means(two: tuple[Node, N
         state = b.master.state
         state.catalog.update_broker(1, {"web_port": a.admin_port}, state.change("somebody"))
         with pytest.raises(UsageError, match=f"belongs to broker 1:127.0.0.1:{a.broker_port}"):
-            await admin.set_offsets("readers", {"1:victim:0": 0})
+            await admin.groups.set_offsets("readers", {"1:victim:0": 0})
     assert a.core is not None
     assert list(a.core.offsets.groups()) == []
 

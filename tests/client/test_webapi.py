@@ -11,7 +11,7 @@ import pytest
 
 from coherer import _net as net
 from coherer import limits
-from coherer._client.tubemq.webapi import Endpoint, WebApi
+from coherer._client.tubemq.administration.webapi import Endpoint, WebApi
 from coherer.errors import (
     ConnectError,
     DisconnectedError,

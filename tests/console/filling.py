@@ -41,11 +41,11 @@ async def fill(
     async with opened(url, admin=admin, token=token) as cluster:
         for topic in TOPICS:
             if isinstance(cluster, RocketCluster):
-                await cluster.admin.create_topic(topic, 2, exist_ok=True)
+                await cluster.admin.topics.create(topic, 2, exist_ok=True)
             else:
-                await cluster.admin.create_topic(topic, 2, brokers, exist_ok=True)
+                await cluster.admin.topics.create(topic, 2, brokers, exist_ok=True)
         for topic in TOPICS:
-            await cluster.admin.wait_usable(topic, timeout_ms=WAIT_MS)
+            await cluster.admin.topics.wait_usable(topic, timeout_ms=WAIT_MS)
         if isinstance(cluster, RocketCluster):
             await _fill_rocketmq(cluster.client)
         else:

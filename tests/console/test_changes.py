@@ -128,8 +128,8 @@ async def test_topics_are_created_changed_and_deleted(visitor: Visitor, cluster:
     assert refused.status_code == 400
     text = await visitor.change("/topics/news/delete", {"confirm": "news"})
     assert "were deleted" in text
-    assert "news" not in await cluster.admin.topics()
-    assert [one.name for one in await cluster.admin.topics("news")] == []
+    assert "news" not in await cluster.admin.topics.list()
+    assert [one.name for one in await cluster.admin.topics.list("news")] == []
 
 
 async def test_offsets_are_reset_as_previewed(visitor: Visitor, cluster: Cluster) -> None:
@@ -137,13 +137,13 @@ async def test_offsets_are_reset_as_previewed(visitor: Visitor, cluster: Cluster
     assert "are skipped" in preview
     text = await visitor.change("/groups/billing/reset", {"topic": "orders", "to": "latest"})
     assert "The offsets were reset" in text
-    [group] = await cluster.admin.groups("billing")
+    [group] = await cluster.admin.groups.list("billing")
     mine = [one for one in group.partitions if one.topic == "orders"]
     assert [one.lag for one in mine] == [0, 0]
     await visitor.change(
         "/groups/billing/reset", {"topic": "orders", "to": "time", "time": "2020-01-01T00:00"}
     )
-    [group] = await cluster.admin.groups("billing")
+    [group] = await cluster.admin.groups.list("billing")
     assert sum(one.lag or 0 for one in group.partitions if one.topic == "orders") == 12
     bad = await visitor.post("/groups/billing/reset", {"topic": "orders", "to": "time"})
     assert bad.status_code == 400
@@ -158,7 +158,7 @@ async def test_a_group_is_deleted_only_without_members(visitor: Visitor, cluster
     text = await visitor.change("/groups/billing/delete", {"confirm": "billing"})
     assert "The group and its offsets were deleted" in text
     assert isinstance(cluster, RocketCluster)
-    assert "billing" not in await cluster.admin.group_names()
+    assert "billing" not in await cluster.admin.groups.names()
 
 
 async def test_a_message_is_sent(visitor: Visitor, cluster: Cluster) -> None:
@@ -171,10 +171,10 @@ async def test_a_message_is_sent(visitor: Visitor, cluster: Cluster) -> None:
     assert isinstance(cluster, RocketCluster)
 
     async def found() -> bool:
-        return len(await cluster.admin.messages("payments", "k2")) == 1
+        return len(await cluster.admin.messages.find("payments", "k2")) == 1
 
     await until(found)
-    [message] = await cluster.admin.messages("payments", "k2")
+    [message] = await cluster.admin.messages.find("payments", "k2")
     assert (message.body, message.tag, message.keys) == (b'{"x":\n1}', "paid", ("k1", "k2"))
     assert dict(message.properties) == {"a": "1", "b": "2"}
 
@@ -199,7 +199,7 @@ async def test_a_message_that_cannot_be_sent_stays_in_the_form(
 
 async def test_a_message_over_tubemq_has_no_keys(node: EmbeddedNode) -> None:
     async with opened(node.url) as cluster, visiting(node.url) as visitor:
-        await cluster.admin.create_topic("plain", 1, wait_ms=30_000)
+        await cluster.admin.topics.create("plain", 1, wait_ms=30_000)
         bad = await visitor.post("/send", {"topic": "plain", "body": "x", "keys": "k"})
         assert bad.status_code == 400
         assert "no keys" in bad.text

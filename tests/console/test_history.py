@@ -116,7 +116,7 @@ async def test_samples_follow_a_cluster(node: EmbeddedNode, protocol: str) -> No
         async with asyncio.timeout(30):  # the offsets of a new node are unknown at first
             known = False
             while not known:
-                states = await cluster.admin.partitions("orders")
+                states = await cluster.admin.topics.partitions("orders")
                 known = all(one.max_offset is not None for one in states)
         history, now = History(), 1_000.0
         sampler = Sampler(Facts(cluster, lambda: now), history, 10_000, lambda: now)
@@ -138,7 +138,7 @@ async def test_samples_follow_a_cluster(node: EmbeddedNode, protocol: str) -> No
 async def test_the_cost_of_a_sample_has_a_bound(node: EmbeddedNode) -> None:
     async with opened(node.rocketmq_url) as cluster:
         for number in range(3 * SUBJECTS):
-            await cluster.admin.create_topic(f"bulk-{number:03}", 1, exist_ok=True)
+            await cluster.admin.topics.create(f"bulk-{number:03}", 1, exist_ok=True)
         history, now = History(), 1_000.0
         sampler = Sampler(Facts(cluster, lambda: now), history, 10_000, lambda: now)
         sampled: set[str] = set()

@@ -94,7 +94,7 @@ async def test_the_first_page_shows_what_needs_attention(node: EmbeddedNode, pro
 @pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
 async def test_lists_are_sorted_and_filtered_by_lag(node: EmbeddedNode, protocol: str) -> None:
     async with opened(node.rocketmq_url) as cluster:
-        await cluster.admin.create_topic("aa-read", 1, exist_ok=True)
+        await cluster.admin.topics.create("aa-read", 1, exist_ok=True)
         async with cluster.client.producer("aa-read") as producer:
             await producer.send(Message("aa-read", b"x"))
         async with cluster.client.consumer("aa-done", ["aa-read"], start="earliest") as consumer:
@@ -266,7 +266,7 @@ async def test_names_are_escaped(visitor: Visitor) -> None:
 async def test_lists_are_divided_into_parts(node: EmbeddedNode) -> None:
     async with opened(node.rocketmq_url) as cluster:
         for number in range(30):
-            await cluster.admin.create_topic(f"zz-many-{number:02}", 1, exist_ok=True)
+            await cluster.admin.topics.create(f"zz-many-{number:02}", 1, exist_ok=True)
     async with visiting(node.rocketmq_url) as visitor:
         first = await visitor.page("/topics?q=zz")
         assert "30 topics, page 1 of 2" in first

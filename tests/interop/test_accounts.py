@@ -174,9 +174,9 @@ async def test_our_clients_beside_them(node: Guarded) -> None:
         client.producer(TOPIC) as producer,
     ):
         await producer.send(Message(TOPIC, b"ours"))
-        assert TOPIC in [topic.name for topic in await client.admin().topics()]
+        assert TOPIC in [topic.name for topic in await client.admin().topics.list()]
     async with connect_rocketmq(f"rocketmq://{node.namesrv}", **ACCOUNT) as rocket:  # type: ignore[arg-type]
-        assert TOPIC in [topic.name for topic in await rocket.admin().topics()]
+        assert TOPIC in [topic.name for topic in await rocket.admin().topics.list()]
 
 
 async def test_javas_administration_tool(node: Guarded) -> None:

@@ -53,7 +53,7 @@ async def used(url: str, topic: str) -> set[str]:
 
 async def create(url: str, topic: str) -> None:
     async with coherer.connect(url) as client, asyncio.timeout(60):
-        await client.admin().create_topic(topic, 2)
+        await client.admin().topics.create(topic, 2)
         while len(await client.partitions(topic)) < 4:
             pass  # each turn asks the servers
 

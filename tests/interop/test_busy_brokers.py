@@ -90,7 +90,7 @@ async def test_a_send_queue_of_rocketmq(
     url, topic = f"rocketmq://{names}", f"t{uuid.uuid4().hex[:10]}"
     try:
         async with coherer.connect(url) as client:
-            await client.admin().create_topic(topic, 4, wait_ms=10_000)
+            await client.admin().topics.create(topic, 4, wait_ms=10_000)
         bodies = await send_until_busy(url, topic, 10_000, 250, caplog)
         found = await asyncio.to_thread(stored, url, topic, len(bodies))
         assert found == Counter(bodies)

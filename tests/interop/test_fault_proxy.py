@@ -44,7 +44,7 @@ async def test_before_javas_name_server(rocket: RocketSite) -> None:
     cluster = await asyncio.to_thread(rocket.cluster, "java")
     topic = f"t{uuid.uuid4().hex[:10]}"
     async with coherer.connect(cluster.url) as client:
-        await client.admin().create_topic(topic, 1)
+        await client.admin().topics.create(topic, 1)
     await check(cluster.url, topic)
 
 

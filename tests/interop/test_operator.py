@@ -54,12 +54,12 @@ async def test_a_replay_needs_the_index(rocket: RocketSite) -> None:
     async with scenario_at(cluster.url) as scenario:
         site = await made_dead_by(scenario, "a")
         try:
-            await site.admin.set_broker_config("broker-a", {"messageIndexEnable": "false"})
+            await site.admin.brokers.set_config("broker-a", {"messageIndexEnable": "false"})
             with pytest.raises(UnavailableError, match="index of broker broker-a is off"):
                 await replay(site, scenario.group)
             assert await replays(site.client, scenario.topic) == []
         finally:
-            await site.admin.set_broker_config("broker-a", {"messageIndexEnable": "true"})
+            await site.admin.brokers.set_config("broker-a", {"messageIndexEnable": "true"})
         assert (await replay(site, scenario.group)).sent == 1
 
 
@@ -103,17 +103,17 @@ async def test_operating_java_tubemq(at: At) -> None:
         assert (details.topic.partitions, details.in_per_s, details.writers) == (2, None, None)
         with pytest.raises(UsageError, match="TubeMQ has no dead letters"):
             await dead_letters.queues(cluster)
-        await admin.alter_topic(topic, partitions=3)
+        await admin.topics.alter(topic, partitions=3)
 
         async def grown() -> bool:
-            [seen] = await cluster.admin.topics(topic)
+            [seen] = await cluster.admin.topics.list(topic)
             return seen.partitions == 3
 
         await until(grown, "the topic has three partitions", SYNCHRONIZED_S)
-        await admin.alter_topic(topic, writable=False)
+        await admin.topics.alter(topic, writable=False)
 
         async def closed() -> bool:
-            [seen] = await cluster.admin.topics(topic)
+            [seen] = await cluster.admin.topics.list(topic)
             return not seen.writable
 
         await until(closed, "the topic accepts no messages", SYNCHRONIZED_S)

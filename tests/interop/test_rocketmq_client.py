@@ -55,7 +55,7 @@ async def eventually(ask: Callable[[], Awaitable[T]], holds: Callable[[T], objec
 async def known(admin: Admin, group: str) -> list[Member]:
     """The producers of a group, none where no broker knows it."""
     try:
-        return await admin.producers(group)
+        return await admin.groups.producers(group)
     except RefusedError:
         return []
 
@@ -74,20 +74,20 @@ def word() -> str:
 async def test_topics(client: RocketClient, word: str) -> None:
     admin = client.admin()
     topic = f"t{word}"
-    assert await admin.topics(topic) == []
+    assert await admin.topics.list(topic) == []
     assert not await client.exists(topic)
-    await admin.create_topic(topic, 3, wait_ms=10_000)
-    [state] = await admin.topics(topic)
+    await admin.topics.create(topic, 3, wait_ms=10_000)
+    [state] = await admin.topics.list(topic)
     assert (state.partitions, state.brokers, state.writable) == (3, {"broker-a": 3}, True)
-    assert topic in {one.name for one in await admin.topics()}
+    assert topic in {one.name for one in await admin.topics.list()}
     with pytest.raises(RefusedError, match="exists already"):
-        await admin.create_topic(topic, 3)
-    await admin.create_topic(topic, 3, exist_ok=True, perm=4)
-    await eventually(lambda: admin.topics(topic), lambda found: not found[0].writable)
-    await admin.delete_topic(topic)
-    assert await admin.topics(topic) == []
+        await admin.topics.create(topic, 3)
+    await admin.topics.create(topic, 3, exist_ok=True, perm=4)
+    await eventually(lambda: admin.topics.list(topic), lambda found: not found[0].writable)
+    await admin.topics.delete(topic)
+    assert await admin.topics.list(topic) == []
     with pytest.raises(TopicNotExistError):
-        await admin.delete_topic(topic)
+        await admin.topics.delete(topic)
 
 
 async def test_brokers_and_settings(client: RocketClient, word: str) -> None:
@@ -96,15 +96,15 @@ async def test_brokers_and_settings(client: RocketClient, word: str) -> None:
     assert (broker.name, broker.id, broker.cluster) == ("broker-a", 0, "DefaultCluster")
     assert broker.version.startswith("V4_9_3")
     assert int(broker.reported["commitLogMaxOffset"]) >= 0
-    config = await admin.broker_config("broker-a")
+    config = await admin.brokers.config("broker-a")
     assert config["brokerName"] == "broker-a"
-    assert "listenPort" in await admin.names_config()
-    await admin.set_value(word, "key", "value = 1")
-    assert await admin.values(word) == {"key": "value = 1"}
-    await admin.set_value(word, "key", None)
-    assert await admin.values(word) == {}
+    assert "listenPort" in await admin.name_servers.config()
+    await admin.name_servers.set_value(word, "key", "value = 1")
+    assert await admin.name_servers.values(word) == {"key": "value = 1"}
+    await admin.name_servers.set_value(word, "key", None)
+    assert await admin.name_servers.values(word) == {}
     with pytest.raises(QueryNotFoundError):
-        await admin.values(f"no{word}")
+        await admin.name_servers.values(f"no{word}")
 
 
 async def test_messages_are_found(client: RocketClient, word: str) -> None:
@@ -115,54 +115,56 @@ async def test_messages_are_found(client: RocketClient, word: str) -> None:
         # The heartbeat goes before the first message, but has threads of its own in Java.
         members = await eventually(lambda: known(admin, f"p{word}"), bool)
         assert [(one.language, one.version) for one in members] == [("PYTHON", "V4_9_3")]
-    found = await admin.message(first.id)
+    found = await admin.messages.get(first.id)
     assert (found.body, found.tag, found.keys) == (b"one", "a", ("k1", "both"))
     assert found.unique_id == first.unique_id
     with pytest.raises(RefusedError):
-        await admin.message(first.id[:16] + f"{1 << 40:016X}")
+        await admin.messages.get(first.id[:16] + f"{1 << 40:016X}")
     messages = await eventually(
-        lambda: admin.messages(topic, "both"), lambda found: len(found) == 2
+        lambda: admin.messages.find(topic, "both"), lambda found: len(found) == 2
     )
     assert [one.id for one in messages] == [first.id, second.id]
-    assert [one.body for one in await admin.messages(topic, "k1")] == [b"one"]
+    assert [one.body for one in await admin.messages.find(topic, "k1")] == [b"one"]
     late = datetime.now(UTC) + timedelta(hours=1)
-    assert await admin.messages(topic, "k1", begin=late) == []
-    by_id = await admin.message_by_unique_id(topic, second.unique_id)
+    assert await admin.messages.find(topic, "k1", begin=late) == []
+    by_id = await admin.messages.by_unique_id(topic, second.unique_id)
     assert by_id is not None
     assert by_id.body == b"two"
-    assert await admin.message_by_unique_id(topic, "0" * 32) is None
+    assert await admin.messages.by_unique_id(topic, "0" * 32) is None
 
 
 async def test_offsets_of_groups(client: RocketClient, word: str) -> None:
     admin, topic, group = client.admin(), f"t{word}", f"g{word}"
-    await admin.create_topic(topic, 2, wait_ms=10_000)
-    await admin.create_group(group)
+    await admin.topics.create(topic, 2, wait_ms=10_000)
+    await admin.groups.create(group)
     queues = await client.partitions(topic)
     async with client.producer(topic) as producer:
         for number in range(10):
             await producer.send(Message(topic, b"x"), queue=queues[number % 2])
     await eventually(
-        lambda: admin.partitions(topic),
+        lambda: admin.topics.partitions(topic),
         lambda found: [(one.min_offset, one.max_offset) for one in found] == [(0, 5), (0, 5)],
     )
     assert await client.offsets(topic) == {("broker-a", 0): (0, 5), ("broker-a", 1): (0, 5)}
-    await admin.set_offsets(group, dict.fromkeys(queues, 2))
-    [state] = await admin.groups(group)
+    await admin.groups.set_offsets(group, dict.fromkeys(queues, 2))
+    [state] = await admin.groups.list(group)
     assert (state.name, state.topics, state.members, state.lag) == (group, (topic,), (), 6)
-    assert await admin.groups_of(topic) == [group]
+    assert await admin.topics.groups(topic) == [group]
     for target, lag in (("latest", 0), ("earliest", 10), (3, 4)):
-        await admin.reset_offsets(group, topic, target)
-        assert (await admin.groups(group))[0].lag == lag
+        await admin.groups.reset_offsets(group, topic, target)
+        assert (await admin.groups.list(group))[0].lag == lag
     then = datetime.now(UTC) - timedelta(hours=1)
-    assert await admin.reset_offsets(group, topic, then) == dict.fromkeys(queues, 0)
-    await admin.clone_offsets(group, f"h{word}", topic)
-    assert {span.message_queue for span in await admin.time_spans(group, topic)} == set(queues)
-    await admin.delete_group(group)
+    assert await admin.groups.reset_offsets(group, topic, then) == dict.fromkeys(queues, 0)
+    await admin.groups.copy_offsets(group, f"h{word}", topic)
+    assert {span.message_queue for span in await admin.groups.time_spans(group, topic)} == set(
+        queues
+    )
+    await admin.groups.delete(group)
 
 
 async def test_a_consumer_that_runs(client: RocketClient, word: str) -> None:
     admin, topic, group = client.admin(), f"t{word}", f"g{word}"
-    await admin.create_topic(topic, 2, wait_ms=10_000)
+    await admin.topics.create(topic, 2, wait_ms=10_000)
     async with (
         client.producer(topic) as producer,
         client.consumer(group, topic, start="earliest", persist_ms=50) as consumer,
@@ -172,18 +174,20 @@ async def test_a_consumer_that_runs(client: RocketClient, word: str) -> None:
         assert batch is not None
         await consumer.commit(batch)
         states = await eventually(
-            lambda: admin.groups(group),
+            lambda: admin.groups.list(group),
             lambda found: found[0].members and found[0].partitions and not found[0].lag,
         )
         [member] = states[0].members
         assert (states[0].model, member.language) == ("CLUSTERING", "PYTHON")
-        info = await admin.running(group, member.id)
+        info = await admin.groups.running(group, member.id)
         assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
         assert {queue.topic for queue in info.mq_table} >= {topic}
-        offsets = await admin.consumer_offsets(group, topic)
+        offsets = await admin.groups.consumer_offsets(group, topic)
         assert sum(offsets[member.id].values()) == 1
-        message = await admin.message(receipt.id)
-        direct = asyncio.create_task(admin.consume_directly(group, message, client_id=member.id))
+        message = await admin.messages.get(receipt.id)
+        direct = asyncio.create_task(
+            admin.messages.consume_directly(group, message, client_id=member.id)
+        )
         batch = await consumer.receive(20_000)
         assert batch is not None
         assert batch.bodies() == [b"x"]
@@ -220,7 +224,7 @@ async def test_tls(rocket: RocketSite, kind: str, word: str) -> None:
     async with connect_rocketmq(url, tls=TlsOptions(verify=False)) as client:
         async with client.producer(topic) as producer:
             receipt = await producer.send(Message(topic, b"secret"))
-        assert (await client.admin().message(receipt.id)).body == b"secret"
+        assert (await client.admin().messages.get(receipt.id)).body == b"secret"
 
 
 @pytest.fixture(scope="session")  # tests of other modules come between those of this one
@@ -243,8 +247,8 @@ async def test_signed_requests(guarded: str) -> None:
     boss = coherer.connect(url, user="rocketmq2", password="12345678")
     assert isinstance(boss, RocketClient)
     async with boss:
-        await boss.admin().create_topic("allowed", 1, wait_ms=10_000)
-        await boss.admin().create_topic("denied", 1, wait_ms=10_000)
+        await boss.admin().topics.create("allowed", 1, wait_ms=10_000)
+        await boss.admin().topics.create("denied", 1, wait_ms=10_000)
     async with connect_rocketmq(url, user="RocketMQ", password="12345678") as client:
         async with client.producer("allowed", "denied", retries=0) as producer:
             message = Message("allowed", "grüße".encode(), tag="ü", keys=("k",))
@@ -260,7 +264,7 @@ async def test_signed_requests(guarded: str) -> None:
             assert batch is not None
             assert {one.body.decode() for one in batch} == {"grüße"}
         with pytest.raises(RefusedError, match="Need admin permission"):
-            await client.admin().create_topic("other", 1)
+            await client.admin().topics.create("other", 1)
 
 
 async def test_a_wrong_signature(guarded: str) -> None:
@@ -291,11 +295,11 @@ async def test_a_broker_dies_while_we_send(rocket: RocketSite, victim: str, word
     async with connect_rocketmq(f"rocketmq://{names}") as client:
         admin = client.admin()
         await eventually(
-            lambda: admin.brokers(runtime=False),
+            lambda: admin.brokers.list(runtime=False),
             lambda found: {one.name for one in found} == {"broker-a", "broker-b"},
         )
-        await admin.create_topic(topic, 2, wait_ms=10_000)
-        await eventually(lambda: admin.topics(topic), lambda found: len(found[0].brokers) == 2)
+        await admin.topics.create(topic, 2, wait_ms=10_000)
+        await eventually(lambda: admin.topics.list(topic), lambda found: len(found[0].brokers) == 2)
         async with client.producer(topic, window=100, retries=20, retry_lost=True) as producer:
 
             def messages() -> Iterator[Message]:
@@ -327,7 +331,7 @@ async def test_what_is_sent_twice_when_a_broker_is_killed(
     failed: set[bytes] = set()
     copies: defaultdict[bytes, list[str]] = defaultdict(list)
     async with connect_rocketmq(f"rocketmq://{names}", timeout_ms=60_000) as client:
-        await client.admin().create_topic(topic, 4, wait_ms=10_000)
+        await client.admin().topics.create(topic, 4, wait_ms=10_000)
         async with client.producer(topic, retries=20, retry_lost=retry_lost) as producer:
             for number in range(rounds):
                 bodies = [b"%d-%d" % (number, n) for n in range(20_000)]

@@ -179,7 +179,7 @@ async def test_javas_tools_ask_our_consumer(rocket: RocketSite, cluster: Cluster
 
         async with client.consumer(scenario.group, scenario.topic, start="earliest") as consumer:
             assert texts(await take(consumer, 2)) == ["first", "second"]
-            [state] = await client.admin().groups(scenario.group)
+            [state] = await client.admin().groups.list(scenario.group)
             [own_id] = [member.id for member in state.members]
             said = await run("consumerStatus", "-g", scenario.group, "-i", own_id, "-s")
             assert "PROP_CONSUME_TYPE" in said

@@ -97,7 +97,7 @@ def test_a_group_whose_members_start_together_has_shared_its_queues_soon(
 
 async def created(names: str, topic: str) -> None:
     async with scenario_at(f"rocketmq://{names}") as scenario:
-        await scenario.client().admin().create_topic(topic, 4)
+        await scenario.client().admin().topics.create(topic, 4)
 
 
 def feed(producer: Client, topic: str, stop: threading.Event) -> None:

@@ -153,7 +153,7 @@ async def test_what_it_does_not_serve(scenario: ProxyScenario) -> None:
     client = scenario.client()
     topic = await scenario.make(client)
     with pytest.raises(NotSupportedError, match="RocketMQ 5's Proxy serves no administration"):
-        await client.admin().brokers()
+        await client.admin().brokers.list()
     async with (
         client.producer(topic) as producer,
         client.consumer(scenario.group, topic, start="earliest") as consumer,

@@ -227,7 +227,7 @@ def test_a_stream_begins_where_it_said_at_first(
     """The default start on a topic of Java's broker that is being written to."""
     url = rocket.cluster("java").url
     with connect_blocking(url) as client:
-        client.admin().create_topic(topic, 4, wait_ms=10_000)
+        client.admin().topics.create(topic, 4, wait_ms=10_000)
         with feed(client, topic):
             for _ in range(2):
                 land(spark, "rocketmq", url, topic, tmp_path)
@@ -242,7 +242,7 @@ async def test_rows_that_a_sink_sends_reach_java(
 ) -> None:
     """Batches (320) of packed rows, a row too large for a batch, one with a delay level."""
     async with coherer.rocketmq.connect(cluster.url) as client:
-        await client.admin().create_topic(topic, 4, wait_ms=10_000)
+        await client.admin().topics.create(topic, 4, wait_ms=10_000)
     bodies = [f"n{number}" for number in range(3_000)]
     bodies[7] += "x" * 1_500_000
     numbers = range(len(bodies))
@@ -289,7 +289,7 @@ async def test_transactions_and_their_processes_killed_in_the_middle(
         broker.wait()
 
     with connect_blocking(cluster.url) as client:
-        client.admin().create_topic(topic, 4, wait_ms=10_000)
+        client.admin().topics.create(topic, 4, wait_ms=10_000)
     plan = {
         0: ("after sends", "process"),
         1: ("after decision", "process"),
@@ -323,7 +323,7 @@ def test_half_messages_that_a_broker_asks_about(
 
     messages = [Message(topic, b"%d" % one, properties={"spark.batch": "0"}) for one in range(10)]
     with connect_blocking(url) as client:
-        client.admin().create_topic(topic, 4, wait_ms=10_000)
+        client.admin().topics.create(topic, 4, wait_ms=10_000)
         halves = RocketHalfQueue(client, check)
         halves.prepare(group, messages, 100)  # an attempt whose executor died
         prepared = halves.prepare(group, messages, 100)

@@ -10,7 +10,7 @@ from test_matrix import until
 
 from coherer._administration.access import opened
 from coherer._administration.overview import overview
-from coherer._client.tubemq.admin import Admin
+from coherer._client.tubemq.administration.admin import Admin
 from coherer.cli.common import AnyAdmin
 from coherer.cli.top import Sort, TopicRate, rates, take_snapshot
 from coherer.message import Message
@@ -35,7 +35,7 @@ async def test_a_cluster_of_javas_rocketmq(rocket: RocketSite) -> None:
     topic = f"t{uuid.uuid4().hex[:10]}"
     async with connect(cluster.url) as client:
         admin = client.admin()
-        await admin.create_topic(topic, 2)
+        await admin.topics.create(topic, 2)
         async with client.producer(topic) as producer:
             (await producer.send_many([Message(topic, b"x")] * 10)).check()
         async with opened(cluster.url) as looked_at:
@@ -57,8 +57,8 @@ async def test_javas_broker_helps_to_name_what_is_wrong(rocket: RocketSite) -> N
     group = f"g{topic}"
     async with opened(cluster.url) as one, opened(cluster.url) as two:
         for name in (topic, other):
-            await one.admin.create_topic(name, 1)
-            await one.admin.wait_usable(name, timeout_ms=60_000)
+            await one.admin.topics.create(name, 1)
+            await one.admin.topics.wait_usable(name, timeout_ms=60_000)
         async with one.client.producer(topic) as producer:
             (await producer.send_many([Message(topic, b"x")] * 3)).check()
             async with one.client.consumer(group, [topic], start="earliest") as consumer:

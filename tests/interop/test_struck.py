@@ -44,7 +44,7 @@ def test_transactions_in_many_micro_batches(rocket: RocketSite, kind: str, tmp_p
     broker = rocket.broker(kind, names)
     url, topic = f"rocketmq://{names}", f"t{uuid.uuid4().hex[:10]}"
     with connect(url) as client:
-        client.admin().create_topic(topic, 4, wait_ms=10_000)
+        client.admin().topics.create(topic, 4, wait_ms=10_000)
     given = argparse.Namespace(batches=BATCHES, seed=1, broker_every=BATCHES // 2, chance=0.3)
     counts = struck_sink.run(broker, url, topic, tmp_path, given)
     assert counts["broker killed"] >= 2
@@ -64,7 +64,7 @@ def test_a_java_broker_killed_at_each_step(rocket: RocketSite, tmp_path: Path) -
         broker.wait()
 
     with connect(url) as client:
-        client.admin().create_topic(topic, 4, wait_ms=10_000)
+        client.admin().topics.create(topic, 4, wait_ms=10_000)
     plan = {number: (place, "broker") for number, place in enumerate(PLACES)}
     transact(url, topic, tmp_path, Run(len(plan) + 1, plan), restart)
     assert struck(tmp_path) == Counter(" / ".join(strike) for strike in plan.values())

@@ -12,7 +12,7 @@ import pytest
 
 import coherer
 from coherer import Message
-from coherer._client.tubemq.admin import Admin
+from coherer._client.tubemq.administration.admin import Admin
 from coherer._net import TlsOptions
 from coherer._record.ids import decode_offset_id
 from coherer._server.node.node import Node
@@ -74,13 +74,13 @@ async def send_over_rocketmq(node: Node, account: dict[str, str], topic: str = "
 
 
 async def query_over_http(node: Node, account: dict[str, str], token: str | None = None) -> None:
-    await Admin(f"http://127.0.0.1:{node.admin_port}", token, **account).topics()
+    await Admin(f"http://127.0.0.1:{node.admin_port}", token, **account).topics.list()
 
 
 async def change_over_http(node: Node, account: dict[str, str], token: str | None = None) -> None:
     admin = Admin(f"http://127.0.0.1:{node.admin_port}", token, **account)
-    await admin.set_offsets("readers", {"1:demo:0": 0})
-    await admin.create_topic("demo", 1, [1], exist_ok=True)
+    await admin.groups.set_offsets("readers", {"1:demo:0": 0})
+    await admin.topics.create("demo", 1, [1], exist_ok=True)
 
 
 EVERYTHING = [send_over_tubemq, send_over_rocketmq, query_over_http, change_over_http]
@@ -320,7 +320,7 @@ async def test_a_file_of_accounts_stays_private(tmp_path: Path) -> None:
             guarded(tmp_path) as node,
             coherer.rocketmq.connect(node.rocketmq_url, **ANN) as client,
         ):
-            await client.admin().set_account(f"account-{mode}", "long-secret")
+            await client.admin().accounts.set(f"account-{mode}", "long-secret")
         assert f"account-{mode}" in path.read_text()
         assert stat.S_IMODE(path.stat().st_mode) == mode
     path.unlink()
@@ -328,9 +328,9 @@ async def test_a_file_of_accounts_stays_private(tmp_path: Path) -> None:
         guarded(tmp_path) as node,
         coherer.rocketmq.connect(node.rocketmq_url, **ANN) as client,
     ):
-        await client.admin().set_account("first-one", "long-secret")
+        await client.admin().accounts.set("first-one", "long-secret")
         with pytest.raises(RefusedError, match="is in the options"):
-            await client.admin().set_account("ann", "long-secret")
+            await client.admin().accounts.set("ann", "long-secret")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 

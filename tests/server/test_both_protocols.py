@@ -67,7 +67,7 @@ async def test_rocketmq_shows_no_topic_that_is_for_tubemqs_brokers_only(node: No
     assert node.core is not None
     assert HISTORY_TOPIC in {topic.name for topic in node.core.topics}
     async with coherer.rocketmq.connect(node.rocketmq_url) as client:
-        names = {topic.name for topic in await client.admin().topics(system=True)}
+        names = {topic.name for topic in await client.admin().topics.list(system=True)}
         assert "demo" in names
         assert HISTORY_TOPIC not in names
         with pytest.raises(RefusedError):

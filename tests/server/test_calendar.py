@@ -230,7 +230,7 @@ async def find_all(life: Life, sent: Sent) -> None:
     admin = life.rocket.admin()
     found: list[StoredMessage] = []
     for body, unique_id in sent.ids.items():
-        [one] = await admin.messages_by_unique_id("orders", unique_id)
+        [one] = await admin.messages.all_by_unique_id("orders", unique_id)
         assert one.body == body.encode()
         assert one.born_ms == ms_of(sent.times[body])
         assert java_time(unique_id, life.now) <= time_at(one.born_ms), "Java's tools find it"
@@ -241,12 +241,12 @@ async def find_all(life: Life, sent: Sent) -> None:
         stored = time_at(one.stored_ms)
         place = next(each.offset for each in found if each.stored_ms == one.stored_ms)
         for moment in (stored, datetime.fromtimestamp(stored.timestamp())):  # noqa: DTZ006
-            assert await admin.messages("orders", key, begin=moment, end=moment) == [one]
+            assert await admin.messages.find("orders", key, begin=moment, end=moment) == [one]
             for client in (life.rocket, life.tube):
                 [since] = (await client.offsets_since("orders", moment)).values()
                 assert since == place
-        assert await admin.messages("orders", key, end=stored - SECOND) == []
-        assert await admin.messages("orders", key, begin=stored + SECOND) == []
+        assert await admin.messages.find("orders", key, end=stored - SECOND) == []
+        assert await admin.messages.find("orders", key, begin=stored + SECOND) == []
 
 
 async def expire_all(life: Life) -> None:

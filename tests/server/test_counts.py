@@ -51,8 +51,8 @@ async def test_metrics_status_and_administration_count_alike(tmp_path: Path) -> 
         assert await metric(node, "rocketmq_consumer_group_number") == len(groups)
         for url in (node.url, node.rocketmq_url):
             async with opened(url) as cluster:  # as the console and the command line do
-                assert await cluster.admin.topic_names() == topics
-                assert await cluster.admin.group_names() == groups
+                assert await cluster.admin.topics.names() == topics
+                assert await cluster.admin.groups.names() == groups
 
 
 async def test_the_status_names_groups_with_old_unread_messages(tmp_path: Path) -> None:

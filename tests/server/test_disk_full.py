@@ -250,7 +250,7 @@ async def test_creating_a_topic_logs_no_traceback(
         await node.ready()
         disk.full = True
         with pytest.raises(CohererError, match="The disk is full"):
-            await client.admin().create_topic("orders", 1)
+            await client.admin().topics.create("orders", 1)
         disk.full = False
     assert "The disk is full" in caplog.text
     assert "Traceback" not in caplog.text

@@ -191,10 +191,10 @@ async def test_readers_leave_no_groups(watched: Node) -> None:
 async def remove_group(node: Node, protocol: str) -> None:
     if protocol == "tubemq":
         admin = tubemq.Admin(f"http://127.0.0.1:{node.admin_port}")
-        await admin.delete_group(GROUP)
+        await admin.groups.delete(GROUP)
     else:
         async with rocketmq.connect(node.rocketmq_url) as client:
-            await client.admin().delete_group(GROUP)
+            await client.admin().groups.delete(GROUP)
 
 
 async def test_health_has_the_right_status(watched: Node) -> None:

@@ -30,7 +30,7 @@ async def test_over_tubemq(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
         await filled(node)
         async with tubemq.connect(node.url) as client:
             for to in ("latest", "earliest", "earliest"):
-                await client.admin().reset_offsets("g", "flights", to)
+                await client.admin().groups.reset_offsets("g", "flights", to)
     first = "Group g was moved in topic flights: partition 0 from no offset to 2"
     assert said(caplog) == [
         f"{first}, 1 from no offset to 2",
@@ -43,12 +43,12 @@ async def test_over_rocketmq(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
     async with Node(options(tmp_path / "node")) as node:
         await filled(node)
         async with rocketmq.connect(node.rocketmq_url) as client:
-            await client.admin().reset_offsets("g", "flights", "latest")
+            await client.admin().groups.reset_offsets("g", "flights", "latest")
             moved = "Group g, which has no members, was moved in topic flights, queue"
             assert said(caplog) == [f"{moved} {number}, from -1 to 2" for number in range(2)]
             caplog.clear()
             async with client.consumer("g", "flights") as consumer:
                 await consumer.wait_assigned()
-                await client.admin().reset_offsets("g", "flights", "earliest")
+                await client.admin().groups.reset_offsets("g", "flights", "earliest")
     text = "Group g was moved in topic flights: partition 0 from 2 to 0, 1 from 2 to 0"
     assert said(caplog) == [text]

@@ -291,7 +291,7 @@ def main() -> None:
         broker = site.broker(given.kind, names)
         url = f"rocketmq://{names}"
         with connect(url) as client:
-            client.admin().create_topic("struck", 4, wait_ms=10_000)
+            client.admin().topics.create("struck", 4, wait_ms=10_000)
         counts = run(broker, url, "struck", home / "d", given)
         print(f"each of {given.batches * ROWS} messages once: {counts}")
     finally:

@@ -245,5 +245,5 @@ def test_progress_is_committed_to_the_broker(
     land(stream(spark, endpoint, topic, **options), tmp_path)
     # Whichever endpoint set them: the offsets of a group are one.
     with connect(coherer_node.url, admin=coherer_node.admin_url) as admin_client:
-        (found,) = admin_client.admin().groups(group)
+        (found,) = admin_client.admin().groups.list(group)
     assert found.lag == 0

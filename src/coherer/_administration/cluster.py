@@ -83,7 +83,7 @@ async def brokers(cluster: Cluster) -> list[Broker]:
 
 async def broker_list(cluster: Cluster, node: NodeStatus | None) -> list[Broker]:
     """The brokers, with what the status of a node says about its own one."""
-    return _with_own(await cluster.admin.brokers(), node)
+    return _with_own(await cluster.admin.brokers.list(), node)
 
 
 async def node_status(cluster: Cluster) -> NodeStatus | None:
@@ -128,16 +128,16 @@ async def topic(cluster: Cluster, name: str) -> TopicDetails | None:
     Raises:
         UnavailableError: a server does not answer.
     """
-    found = next((one for one in await cluster.admin.topics(name) if one.name == name), None)
+    found = next((one for one in await cluster.admin.topics.list(name) if one.name == name), None)
     if found is None:
         return None
-    partitions = tuple(await cluster.admin.partitions(name))
+    partitions = tuple(await cluster.admin.topics.partitions(name))
     if isinstance(cluster, TubeCluster):
-        groups_found = await cluster.admin.groups()
+        groups_found = await cluster.admin.groups.list()
         readers = tuple(sorted(one.name for one in groups_found if name in one.topics))
         return TopicDetails(found, partitions, None, None, None, readers, None, {})
     in_per_s, in_today = await _rates(cluster, found, "TOPIC_PUT_NUMS", [name])
-    readers = tuple(await cluster.admin.groups_of(name))
+    readers = tuple(await cluster.admin.topics.groups(name))
     out_per_s, _ = await _rates(
         cluster, found, "GROUP_GET_NUMS", [f"{name}@{group}" for group in readers]
     )
@@ -165,7 +165,7 @@ async def _rates(
     for broker in found.brokers:
         for key in keys:
             try:
-                stats = await cluster.admin.counter(broker, counter, key)
+                stats = await cluster.admin.brokers.counter(broker, counter, key)
             except RefusedError:
                 continue
             known = True
@@ -177,7 +177,7 @@ async def _rates(
 async def _configs(cluster: RocketCluster, found: Topic) -> dict[str, dict[str, str]]:
     configs: dict[str, dict[str, str]] = {}
     for broker in found.brokers:
-        config = (await cluster.admin.topic_configs(broker)).get(found.name)
+        config = (await cluster.admin.topics.configs(broker)).get(found.name)
         if config is not None:
             configs[broker] = {
                 "readQueueNums": str(config.read_queue_nums),
@@ -195,12 +195,12 @@ async def _configs(cluster: RocketCluster, found: Topic) -> dict[str, dict[str, 
 
 async def group(cluster: Cluster, name: str) -> Group | None:
     """Return a group; None if it does not exist, or has consumed nothing yet."""
-    found = await cluster.admin.groups(name)
+    found = await cluster.admin.groups.list(name)
     if not found or not (found[0].members or found[0].partitions or found[0].silent):
         return None
     if isinstance(cluster, TubeCluster):
         return found[0]
-    online = await cluster.admin.consumers(name)
+    online = await cluster.admin.groups.consumers(name)
     if online is None:
         return found[0]
     subscriptions = {
@@ -216,7 +216,7 @@ async def clients(cluster: Cluster, *, producer_groups: Sequence[str] = ()) -> l
         cluster: the cluster.
         producer_groups: RocketMQ: the producer groups to look up. Brokers of 4.9 do not list them.
     """
-    found = [member for one in await cluster.admin.groups() for member in one.members]
+    found = [member for one in await cluster.admin.groups.list() for member in one.members]
     if isinstance(cluster, RocketCluster):
         limit = asyncio.Semaphore(PARALLEL)
 
@@ -231,7 +231,7 @@ async def clients(cluster: Cluster, *, producer_groups: Sequence[str] = ()) -> l
 
 async def _producers(cluster: RocketCluster, name: str) -> list[Member]:
     try:
-        return await cluster.admin.producers(name)
+        return await cluster.admin.groups.producers(name)
     except RefusedError:  # the broker does not know the group
         return []
 
@@ -248,10 +248,10 @@ async def accounts(cluster: Cluster) -> list[Account] | None:
     """
     if isinstance(cluster, TubeCluster):
         return None
-    masters = [one.name for one in await cluster.admin.brokers(runtime=False) if one.id == 0]
+    masters = [one.name for one in await cluster.admin.brokers.list(runtime=False) if one.id == 0]
     for broker in masters:
         try:
-            config = await cluster.admin.accounts(broker)
+            config = await cluster.admin.accounts.list(broker)
         except CohererError:  # without access control, Java's brokers do not answer
             continue
         return sorted(

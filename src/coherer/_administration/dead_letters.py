@@ -210,7 +210,7 @@ async def groups(cluster: Cluster) -> list[str]:
     """
     rocket = rocketmq_only(cluster, "dead letters")
     prefix = names.with_namespace(rocket.namespace, names.DLQ_PREFIX + "x")[:-1]
-    topics = await rocket.admin.topic_names(system=True)
+    topics = await rocket.admin.topics.names(system=True)
     return [topic[len(prefix) :] for topic in topics if topic.startswith(prefix)]
 
 
@@ -243,7 +243,7 @@ async def queue(cluster: Cluster, group: str) -> DeadLetterQueue | None:
     rocket = rocketmq_only(cluster, "dead letters")
     topic = topic_of(rocket, group)
     try:
-        states = await rocket.admin.partitions(topic)
+        states = await rocket.admin.topics.partitions(topic)
     except RefusedError as error:
         if error.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
@@ -265,7 +265,7 @@ async def queue_of_existing(cluster: Cluster, group: str) -> DeadLetterQueue | N
     found = await queue(rocket, group)
     if found is None:
         name = names.with_namespace(rocket.namespace, group)
-        if name not in await rocket.admin.group_names():
+        if name not in await rocket.admin.groups.names():
             raise RefusedError(
                 f"There is no group {group}.",
                 hint="`coherer dead-letters list` shows the groups that have dead letters.",
@@ -277,7 +277,7 @@ async def queue_of_existing(cluster: Cluster, group: str) -> DeadLetterQueue | N
 async def _part(cluster: RocketCluster, state: Partition) -> DeadLetterPart:
     low, high = max(state.min_offset or 0, 0), max(state.max_offset or 0, 0)
     high = max(low, high)
-    oldest_ms = await cluster.admin.oldest_ms(state.queue) if high > low else None
+    oldest_ms = await cluster.admin.topics.oldest_ms(state.queue) if high > low else None
     newest_ms = state.newest_ms if high > low else None
     return DeadLetterPart(state.broker, state.partition, low, high, oldest_ms, newest_ms)
 
@@ -450,7 +450,7 @@ def _looks_like_offset_id(text: str) -> bool:
 
 async def _by_unique_id(cluster: RocketCluster, topic: str, unique_id: str) -> StoredMessage | None:
     try:
-        found = await cluster.admin.messages_by_unique_id(topic, unique_id)
+        found = await cluster.admin.messages.all_by_unique_id(topic, unique_id)
     except RefusedError as error:
         if error.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
@@ -506,7 +506,7 @@ async def purge(cluster: Cluster, group: str) -> int:
     found = await queue(rocket, group)
     if found is None:
         return 0
-    await rocket.admin.delete_topic(found.topic)
+    await rocket.admin.topics.delete(found.topic)
     return found.count
 
 

@@ -95,7 +95,7 @@ async def _asked(cluster: RocketCluster, one: Member) -> MemberHealth:
         return MemberHealth(one, None)
     try:
         async with asyncio.timeout(ANSWER_S):
-            info = await cluster.admin.running(one.group, one.id)
+            info = await cluster.admin.groups.running(one.group, one.id)
     except (TimeoutError, RequestTimeoutError):
         return silent
     except RefusedError as error:  # otherwise it has just left, or its client is too old

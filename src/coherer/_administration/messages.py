@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from datetime import datetime
-from ipaddress import ip_address
 from typing import Final
 
 import msgspec
@@ -151,7 +150,7 @@ async def by_id(
     message = await by_offset_id(cluster, message_id)
     if message is None and topic is not None:
         full = names.with_namespace(cluster.namespace, topic)
-        message = await cluster.admin.message_by_unique_id(full, message_id)
+        message = await cluster.admin.messages.by_unique_id(full, message_id)
     elif message is None:
         raise RefusedError(
             f"No broker has a message with the offset id {message_id}.",
@@ -170,14 +169,12 @@ async def by_offset_id(cluster: RocketCluster, message_id: str) -> StoredMessage
         parts = decode_offset_id(message_id)
     except UsageError:
         return None
-    host = str(ip_address(parts.address))
-    brokers = await cluster.admin.brokers(runtime=False)
-    place = f"[{host}]:{parts.port}" if ":" in host else f"{host}:{parts.port}"
-    broker = next((one for one in brokers if one.address == place), None)
+    brokers = await cluster.admin.brokers.list(runtime=False)
+    broker = next((one for one in brokers if one.address == parts.server), None)
     if broker is None:
         return None
     try:
-        message = await cluster.admin.message(message_id)
+        message = await cluster.admin.messages.get(message_id)
     except RefusedError as error:
         if error.code in ABSENT_CODES:
             return None
@@ -270,7 +267,7 @@ async def by_key(
             "messages that came over TubeMQ. Otherwise search by tag or by time.",
         )
     full = names.with_namespace(cluster.namespace, topic)
-    found = await cluster.admin.messages(full, key, begin=begin, end=end, limit=limit)
+    found = await cluster.admin.messages.find(full, key, begin=begin, end=end, limit=limit)
     messages = tuple(found_of(one, cluster.namespace) for one in found)
     return Search(messages, len(messages) < min(limit, KEYED_MAX), 0)
 

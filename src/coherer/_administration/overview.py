@@ -89,9 +89,9 @@ async def overview(
     """
     node = await (node_status(cluster) if status is None else status())
     brokers = await broker_list(cluster, node)
-    topics = await cluster.admin.topic_names() if topics is None else topics
-    listed = await cluster.admin.group_names() if listed is None else listed
-    found = await cluster.admin.groups(*names) if names or listed else []
+    topics = await cluster.admin.topics.names() if topics is None else topics
+    listed = await cluster.admin.groups.names() if listed is None else listed
+    found = await cluster.admin.groups.list(*names) if names or listed else []
     known = [one for one in found if one.name in listed]
     behind = await most_behind(cluster, known)
     return Overview(
@@ -130,14 +130,14 @@ async def _ages_of(cluster: Cluster, some: Sequence[Group]) -> list[dict[str, in
     """`unread_ages` of several groups."""
     if isinstance(cluster, RocketCluster):
         return list(await asyncio.gather(*(unread_ages(cluster, one) for one in some)))
-    found = await cluster.admin.unread_ages_of([one.name for one in some]) if some else {}
+    found = await cluster.admin.groups.unread_ages_of([one.name for one in some]) if some else {}
     return [found.get(one.name, {}) for one in some]
 
 
 async def unread_ages(cluster: Cluster, group: Group) -> dict[str, int]:
     """The ages of a group's oldest unread messages by partition, in ms; without unknown ones."""
     topics = {one.topic for one in group.partitions if one.lag}
-    return await cluster.admin.unread_ages(group.name, *sorted(topics)) if topics else {}
+    return await cluster.admin.groups.unread_ages(group.name, *sorted(topics)) if topics else {}
 
 
 def oldest_ms(group: Group, ages: dict[str, int]) -> int | None:

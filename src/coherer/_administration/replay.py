@@ -225,7 +225,7 @@ class _Replay:
         """
         deadline = time.monotonic() + INDEX_WAIT_S
         while True:
-            delays = await self._cluster.admin.index_delay_bytes()
+            delays = await self._cluster.admin.brokers.index_delay_bytes()
             behind = {broker: size for broker, size in delays.items() if size}
             if not behind:
                 self.count(waiting=None)
@@ -299,7 +299,7 @@ class _Replay:
 
     async def _send(self, letter: DeadLetter, target: str) -> None:
         full = names.with_namespace(self._cluster.namespace, target)
-        everywhere = await self._cluster.admin.writable_queues(full)
+        everywhere = await self._cluster.admin.topics.writable_queues(full)
         queues = [one for one in everywhere if one.broker == letter.broker] or everywhere
         if not queues:
             raise UnavailableError("No broker accepts messages.", topic=target)
@@ -311,7 +311,7 @@ class _Replay:
         properties.pop(text.TUBE_MARK, None)
         properties[text.UNIQUE_KEY] = replay_id(letter, full)
         properties[names.REPLAY_OF] = letter.id
-        await self._cluster.admin.store(
+        await self._cluster.admin.messages.store(
             queues[next(self._turn) % len(queues)],
             letter.body,
             properties,
@@ -328,13 +328,13 @@ class _Replay:
         """
         full = names.with_namespace(self._cluster.namespace, target)
         try:
-            queues = await self._cluster.admin.writable_queues(full)
+            queues = await self._cluster.admin.topics.writable_queues(full)
         except RefusedError as error:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:
                 error.hint = "Create it, or send to another topic (`to`; --to)."
             raise
         for broker in sorted({one.broker for one in queues}):
-            settings = await self._cluster.admin.broker_config(broker)
+            settings = await self._cluster.admin.brokers.config(broker)
             if settings.get("messageIndexEnable", "true").lower() == "false":
                 raise UnavailableError(
                     f"The index of broker {broker} is off, so it is unknown which dead "
@@ -350,7 +350,7 @@ async def _was_sent(cluster: RocketCluster, letter: DeadLetter, target: str) -> 
         return False
     full = names.with_namespace(cluster.namespace, target)
     try:
-        found = await cluster.admin.messages_by_unique_id(
+        found = await cluster.admin.messages.all_by_unique_id(
             full, replay_id(letter, full), every_broker=True
         )
     except RefusedError as error:
@@ -384,16 +384,16 @@ async def _locked(
     finally:
         renewing.cancel()
         await asyncio.gather(renewing, return_exceptions=True)
-        await cluster.admin.unlock_queues(REPLAY_GROUP, places)
+        await cluster.admin.groups.unlock(REPLAY_GROUP, places)
 
 
 async def _lock(cluster: RocketCluster, places: Sequence[Queue]) -> bool:
     """Acquire or renew all locks or none, so that two replays do not block each other."""
-    owned = await cluster.admin.lock_queues(REPLAY_GROUP, places)
+    owned = await cluster.admin.groups.lock(REPLAY_GROUP, places)
     if set(owned) >= set(places):
         return True
     if owned:
-        await cluster.admin.unlock_queues(REPLAY_GROUP, owned)
+        await cluster.admin.groups.unlock(REPLAY_GROUP, owned)
     return False
 
 

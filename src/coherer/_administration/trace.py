@@ -122,13 +122,13 @@ async def trace(cluster: Cluster, message: Found, *, trace_topic: str = names.TR
     steps = await _steps(cluster, message, trace_topic)
     if isinstance(cluster, RocketCluster):
         full = names.with_namespace(cluster.namespace, message.topic)
-        readers = await cluster.admin.groups_of(full)
+        readers = await cluster.admin.topics.groups(full)
         progress = await asyncio.gather(
             *(_rocket_progress(cluster, message, full, group) for group in readers)
         )
     else:
-        readers = await cluster.admin.groups_of(message.topic)
-        found = await cluster.admin.groups(*readers) if readers else []
+        readers = await cluster.admin.topics.groups(message.topic)
+        found = await cluster.admin.groups.list(*readers) if readers else []
         progress = [
             _progress(message, group.name, _committed(group.partitions, message), None)
             for group in found
@@ -151,7 +151,7 @@ async def _steps(cluster: Cluster, message: Found, trace_topic: str) -> list[Ste
     found: dict[str, StoredMessage] = {}
     for key in sorted(wanted):
         try:
-            records = await cluster.admin.messages(trace_topic, key)
+            records = await cluster.admin.messages.find(trace_topic, key)
         except RefusedError as error:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:
                 return None
@@ -252,10 +252,10 @@ async def _rocket_progress(
             return GroupProgress(group, "dead letter", when, len(tries))
     else:
         tries = []
-    [state] = await cluster.admin.groups(group)
+    [state] = await cluster.admin.groups.list(group)
     place = msgspec.structs.replace(message, topic=full)
     committed = _committed(state.partitions, place)
-    online = await cluster.admin.consumers(group)
+    online = await cluster.admin.groups.consumers(group)
     if online is not None and online.message_model == "BROADCASTING":
         why = "its members broadcast, and keep their offsets themselves"
         return GroupProgress(group, "unknown", why, len(tries))
@@ -279,7 +279,7 @@ async def _rocket_progress(
 
 async def _copies(cluster: RocketCluster, topic: str, unique_id: str) -> list[StoredMessage]:
     try:
-        return await cluster.admin.messages_by_unique_id(topic, unique_id)
+        return await cluster.admin.messages.all_by_unique_id(topic, unique_id)
     except RefusedError as error:
         if error.code == ResponseCode.TOPIC_NOT_EXIST:
             return []

@@ -5,7 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Final
+from operator import attrgetter
+from typing import Any, Final
 
 SINCE: Final = "0.3"
 
@@ -40,3 +41,26 @@ def renamed(module: str, name: str, names: Mapping[str, str] = RECORDS) -> objec
     )
     home, _, last = new.rpartition(".")
     return getattr(import_module(home), last)
+
+
+def moved(owner: object, name: str, places: Mapping[str, str]) -> Any:
+    """Return what an old member of an administration is now, and warn; for `__getattr__`.
+
+    Args:
+        owner: the administration, or a part of it.
+        name: the missing attribute.
+        places: by old name, the way from the owner to the new member: `topics.create`.
+
+    Raises:
+        AttributeError: it is no old name.
+    """
+    place = places.get(name)
+    if not place:
+        raise AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")
+    new = place if "." in place else f"{name}.{place}"
+    warnings.warn(
+        f"`admin.{name}()` is deprecated since {SINCE}; use `admin.{new}()`.",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return attrgetter(place)(owner)

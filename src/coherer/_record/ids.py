@@ -12,6 +12,7 @@ import os
 import struct
 import time
 from datetime import UTC, datetime
+from ipaddress import ip_address
 from itertools import islice
 from typing import NamedTuple
 
@@ -29,6 +30,16 @@ class OffsetId(NamedTuple):
     address: bytes
     port: int
     physical_offset: int
+
+    @property
+    def server(self) -> str:
+        """The address of the broker.
+
+        >>> OffsetId(bytes([10, 0, 0, 9]), 10911, 0).server, OffsetId(bytes(16), 10911, 0).server
+        ('10.0.0.9:10911', '[::]:10911')
+        """
+        host = ip_address(self.address)
+        return f"{host}:{self.port}" if host.version == 4 else f"[{host}]:{self.port}"
 
 
 def encode_offset_id(store_host: bytes, physical_offset: int) -> str:

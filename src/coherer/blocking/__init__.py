@@ -28,14 +28,27 @@ from coherer._api import ConnectKeywords
 # For type checkers: the names load on first use, see `__getattr__`.
 if TYPE_CHECKING:
     from coherer.blocking import rocketmq, tubemq
-    from coherer.blocking._api import Admin, Batch, Client, Consumer, Producer, connect
+    from coherer.blocking._api import (
+        Admin,
+        Batch,
+        BrokerAdmin,
+        Client,
+        Consumer,
+        GroupAdmin,
+        Producer,
+        TopicAdmin,
+        connect,
+    )
 
 __all__ = [
     "Admin",
     "Batch",
+    "BrokerAdmin",
     "Client",
     "Consumer",
+    "GroupAdmin",
     "Producer",
+    "TopicAdmin",
     "connect",
     "forget",
     "rocketmq",

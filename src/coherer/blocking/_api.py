@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import (
     Awaitable,
     Callable,
@@ -30,7 +31,7 @@ from coherer._api import ConnectKeywords, Start, Topics
 from coherer._client.engine.options import parse_url, url_of
 from coherer._client.engine.sender import Outcome, SendReport
 from coherer._views import AnyMessage
-from coherer.admin import Group, Partition, Topic
+from coherer.admin import Broker, Group, Partition, Topic
 from coherer.blocking._portal import FutureReceipt
 from coherer.message import Message, Receipt
 
@@ -40,13 +41,10 @@ if TYPE_CHECKING:
     from coherer.blocking import rocketmq, tubemq
 
 
-class Admin(Protocol):
-    """Topics, groups and offsets of a cluster. Made by `Client.admin`.
+class TopicAdmin(Protocol):
+    """The topics of a cluster: `Admin.topics`."""
 
-    Methods raise `UnavailableError` when no server answers, and `RefusedError` when one refuses.
-    """
-
-    def topics(self, *names: str, system: bool = False) -> list[Topic]:
+    def list(self, *names: str, system: bool = False) -> builtins.list[Topic]:
         """List topics in order of their names; with names, only those.
 
         Args:
@@ -55,7 +53,11 @@ class Admin(Protocol):
         """
         ...
 
-    def create_topic(
+    def names(self, *, system: bool = False) -> builtins.list[str]:
+        """The names of the topics, sorted: one request, however many there are."""
+        ...
+
+    def create(
         self, name: str, partitions: int, *, exist_ok: bool = False, wait_ms: int = 0
     ) -> None:
         """Create a topic.
@@ -81,7 +83,7 @@ class Admin(Protocol):
         """
         ...
 
-    def delete_topic(self, name: str) -> None:
+    def delete(self, name: str) -> None:
         """Delete a topic and its messages.
 
         Raises:
@@ -89,7 +91,7 @@ class Admin(Protocol):
         """
         ...
 
-    def partitions(self, topic: str) -> list[Partition]:
+    def partitions(self, topic: str) -> builtins.list[Partition]:
         """List the partitions or queues of a topic.
 
         Raises:
@@ -97,7 +99,15 @@ class Admin(Protocol):
         """
         ...
 
-    def groups(self, *names: str, system: bool = False) -> list[Group]:
+    def groups(self, topic: str) -> builtins.list[str]:
+        """The groups that consume a topic, or have offsets in it."""
+        ...
+
+
+class GroupAdmin(Protocol):
+    """The consumer groups of a cluster: `Admin.groups`."""
+
+    def list(self, *names: str, system: bool = False) -> builtins.list[Group]:
         """List consumer groups in order of their names; with names, only those.
 
         Args:
@@ -106,12 +116,54 @@ class Admin(Protocol):
         """
         ...
 
-    def delete_group(self, name: str) -> None:
+    def names(self, *, system: bool = False) -> builtins.list[str]:
+        """The names of the consumer groups, sorted."""
+        ...
+
+    def delete(self, name: str) -> None:
         """Delete a group's offsets in all topics.
 
         Raises:
             RefusedError: the group does not exist.
         """
+        ...
+
+    def unread_ages(self, group: str, *topics: str) -> dict[str, int]:
+        """The ages of the oldest messages that a group has not acknowledged, in ms.
+
+        Returns:
+            By the key of the partition, `broker:topic:partition`.
+        """
+        ...
+
+
+class BrokerAdmin(Protocol):
+    """The brokers of a cluster: `Admin.brokers`."""
+
+    def list(self) -> builtins.list[Broker]:
+        """List the brokers in order of their names."""
+        ...
+
+
+class Admin(Protocol):
+    """Administration of a cluster. Made by `Client.admin`.
+
+    Methods raise `UnavailableError` when no server answers, and `RefusedError` when one refuses.
+    """
+
+    @property
+    def topics(self) -> TopicAdmin:
+        """The topics."""
+        ...
+
+    @property
+    def groups(self) -> GroupAdmin:
+        """The consumer groups, their members and offsets."""
+        ...
+
+    @property
+    def brokers(self) -> BrokerAdmin:
+        """The brokers."""
         ...
 
 

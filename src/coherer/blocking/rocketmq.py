@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import (
     Awaitable,
     Callable,
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, Unpack, cast, overl
 
 from coherer import admin
 from coherer import rocketmq as aio
+from coherer._client.engine.administration import Part, Parts
 from coherer._client.rocketmq.consuming.consumer import POLL_MS
 from coherer._client.rocketmq.producing.sender import delivery_time
 from coherer._client.rocketmq.received import DEAD
@@ -123,11 +125,13 @@ from coherer.rocketmq import (
 )
 
 __all__ = [
+    "AccountAdmin",
     "AclConfig",
     "AclDeleteError",
     "AclUpdateError",
     "AclWhiteListError",
     "Admin",
+    "BrokerAdmin",
     "BrokerData",
     "BrokerStats",
     "Check",
@@ -149,15 +153,18 @@ __all__ = [
     "FilterDataNotLatestError",
     "FlushDiskTimeoutError",
     "FlushSlaveTimeoutError",
+    "GroupAdmin",
     "GroupNotExistError",
     "HalfMessages",
     "Key",
     "Kind",
     "Listener",
     "Message",
+    "MessageAdmin",
     "MessageBatch",
     "MessageIllegalError",
     "Model",
+    "NameServerAdmin",
     "NoPermissionError",
     "NotSupportedError",
     "Observer",
@@ -201,6 +208,7 @@ __all__ = [
     "Tags",
     "Telemetry",
     "TlsOptions",
+    "TopicAdmin",
     "TopicConfig",
     "TopicNotExistError",
     "Topics",
@@ -1328,38 +1336,29 @@ class Reader(ReaderFacade[aio.Reader, MessageBatch]):
         self._check()
 
 
-class Admin(Facade[aio.Admin]):
-    """Topics, brokers, groups, offsets and messages of a cluster. Made by `Client.admin`.
+class TopicAdmin(Facade[aio.TopicAdmin], Part):
+    """The topics of a cluster: `admin.topics`."""
 
-    ```python
-    admin = client.admin()
-    admin.create_topic("orders", 8)
-    for group in admin.groups():
-        print(group.name, group.lag)
-    ```
+    _INSTEAD = aio.TopicAdmin._INSTEAD  # pyright: ignore[reportPrivateUsage]
 
-    Methods raise `UnavailableError` when a server does not answer, and `RefusedError` when it
-    refuses.
-    """
-
-    def topics(self, *names: str, system: bool = False) -> list[admin.Topic]:
+    def list(self, *names: str, system: bool = False) -> builtins.list[admin.Topic]:
         """The topics, sorted by name.
 
         Args:
             names: names of topics; without names, all topics.
             system: include RocketMQ's own topics: retry topics, dead letters and others.
         """
-        return self._portal.call(lambda: self._inner.topics(*names, system=system))
+        return self._portal.call(lambda: self._inner.list(*names, system=system))
 
-    def topic_names(self, *, system: bool = False) -> list[str]:
+    def names(self, *, system: bool = False) -> builtins.list[str]:
         """The names of the topics, sorted: one request, however many there are.
 
         Args:
             system: include RocketMQ's own topics: retry topics, dead letters and others.
         """
-        return self._portal.call(lambda: self._inner.topic_names(system=system))
+        return self._portal.call(lambda: self._inner.names(system=system))
 
-    def create_topic(
+    def create(
         self,
         name: str,
         partitions: int = 8,
@@ -1386,12 +1385,12 @@ class Admin(Facade[aio.Admin]):
             RequestTimeoutError: the topic is created, but cannot be used yet.
         """
         self._portal.call(
-            lambda: self._inner.create_topic(
+            lambda: self._inner.create(
                 name, partitions, brokers, exist_ok=exist_ok, wait_ms=wait_ms, perm=perm
             )
         )
 
-    def alter_topic(
+    def alter(
         self,
         name: str,
         *,
@@ -1418,7 +1417,7 @@ class Admin(Facade[aio.Admin]):
             UnavailableError: a broker does not have it, or does not answer.
         """
         self._portal.call(
-            lambda: self._inner.alter_topic(
+            lambda: self._inner.alter(
                 name, partitions=partitions, writable=writable, readable=readable, brokers=brokers
             )
         )
@@ -1431,15 +1430,15 @@ class Admin(Facade[aio.Admin]):
         """
         return self._portal.call(lambda: self._inner.wait_usable(name, timeout_ms=timeout_ms))
 
-    def delete_topic(self, name: str) -> None:
+    def delete(self, name: str) -> None:
         """Delete a topic with its messages from all brokers and name servers.
 
         Raises:
             RefusedError: the topic does not exist.
         """
-        self._portal.call(lambda: self._inner.delete_topic(name))
+        self._portal.call(lambda: self._inner.delete(name))
 
-    def partitions(self, topic: str) -> list[admin.Partition]:
+    def partitions(self, topic: str) -> builtins.list[admin.Partition]:
         """The queues of a topic and their offsets.
 
         Raises:
@@ -1447,7 +1446,7 @@ class Admin(Facade[aio.Admin]):
         """
         return self._portal.call(lambda: self._inner.partitions(topic))
 
-    def writable_queues(self, topic: str) -> list[Queue]:
+    def writable_queues(self, topic: str) -> builtins.list[Queue]:
         """The queues of a topic that accept messages, sorted.
 
         Raises:
@@ -1455,7 +1454,7 @@ class Admin(Facade[aio.Admin]):
         """
         return self._portal.call(lambda: self._inner.writable_queues(topic))
 
-    def queue_settings(self, topic: str) -> dict[str, dict[str, int]]:
+    def settings(self, topic: str) -> dict[str, dict[str, int]]:
         """The numbers of queues and the permission of a topic, from a name server.
 
         One request to a name server; `topic_configs` asks a broker for all its topics.
@@ -1466,13 +1465,27 @@ class Admin(Facade[aio.Admin]):
         Raises:
             RefusedError: the topic does not exist.
         """
-        return self._portal.call(lambda: self._inner.queue_settings(topic))
+        return self._portal.call(lambda: self._inner.settings(topic))
+
+    def configs(self, broker: str) -> dict[str, TopicConfig]:
+        """The settings of all topics of a master, by topic."""
+        return self._portal.call(lambda: self._inner.configs(broker))
 
     def oldest_ms(self, queue: Queue) -> int | None:
         """When the oldest message of a queue was stored, ms since 1970; None if it is empty."""
         return self._portal.call(lambda: self._inner.oldest_ms(queue))
 
-    def groups(self, *names: str, system: bool = False) -> list[admin.Group]:
+    def groups(self, topic: str) -> builtins.list[str]:
+        """The groups that consume a topic, or have offsets in it."""
+        return self._portal.call(lambda: self._inner.groups(topic))
+
+
+class GroupAdmin(Facade[aio.GroupAdmin], Part):
+    """The consumer groups of a cluster, their members and offsets: `admin.groups`."""
+
+    _INSTEAD = aio.GroupAdmin._INSTEAD  # pyright: ignore[reportPrivateUsage]
+
+    def list(self, *names: str, system: bool = False) -> builtins.list[admin.Group]:
         """The consumer groups, sorted by name.
 
         A group exists if a broker has a configuration of it.
@@ -1481,17 +1494,17 @@ class Admin(Facade[aio.Admin]):
             names: names of groups; without names, all groups.
             system: include RocketMQ's own groups.
         """
-        return self._portal.call(lambda: self._inner.groups(*names, system=system))
+        return self._portal.call(lambda: self._inner.list(*names, system=system))
 
-    def group_names(self, *, system: bool = False) -> list[str]:
+    def names(self, *, system: bool = False) -> builtins.list[str]:
         """The names of the consumer groups, sorted: one request to each master.
 
         Args:
             system: include RocketMQ's own groups.
         """
-        return self._portal.call(lambda: self._inner.group_names(system=system))
+        return self._portal.call(lambda: self._inner.names(system=system))
 
-    def create_group(
+    def create(
         self, name: str, brokers: Iterable[str] | None = None, *, max_retries: int = 16
     ) -> None:
         """Create a consumer group, or change one. Most brokers create groups automatically.
@@ -1501,9 +1514,9 @@ class Admin(Facade[aio.Admin]):
             brokers: names of brokers; all masters when None.
             max_retries: the number of redeliveries before a message becomes a dead letter.
         """
-        self._portal.call(lambda: self._inner.create_group(name, brokers, max_retries=max_retries))
+        self._portal.call(lambda: self._inner.create(name, brokers, max_retries=max_retries))
 
-    def delete_group(self, name: str, *, remove_offsets: bool = True) -> None:
+    def delete(self, name: str, *, remove_offsets: bool = True) -> None:
         """Delete a group from all brokers.
 
         If its consumers are running, their next heartbeat creates it again.
@@ -1515,7 +1528,7 @@ class Admin(Facade[aio.Admin]):
         Raises:
             RefusedError: the group does not exist.
         """
-        self._portal.call(lambda: self._inner.delete_group(name, remove_offsets=remove_offsets))
+        self._portal.call(lambda: self._inner.delete(name, remove_offsets=remove_offsets))
 
     def set_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
         """Set the offsets of a group. Running consumers overwrite them with their own.
@@ -1546,6 +1559,10 @@ class Admin(Facade[aio.Admin]):
         """
         return self._portal.call(lambda: self._inner.reset_offsets(group, topic, to))
 
+    def copy_offsets(self, source: str, target: str, topic: str) -> None:
+        """Copy the offsets of one group to another."""
+        self._portal.call(lambda: self._inner.copy_offsets(source, target, topic))
+
     def unread_ages(self, group: str, *topics: str) -> dict[str, int]:
         """The ages of the oldest messages that a group has not acknowledged, in ms.
 
@@ -1559,7 +1576,118 @@ class Admin(Facade[aio.Admin]):
         """
         return self._portal.call(lambda: self._inner.unread_ages(group, *topics))
 
-    def message(self, message_id: str) -> StoredMessage:
+    def consumers(self, group: str) -> ConsumerConnection | None:
+        """The connected consumers of a group and their subscriptions; None if none is connected.
+
+        Connections come from all masters, subscriptions from one master that has members.
+        """
+        return self._portal.call(lambda: self._inner.consumers(group))
+
+    def producers(self, group: str) -> builtins.list[admin.Member]:
+        """The connected producers of a group.
+
+        Raises:
+            RefusedError: a broker does not know the group.
+        """
+        return self._portal.call(lambda: self._inner.producers(group))
+
+    def running(self, group: str, client_id: str, *, stacks: bool = False) -> RunningInfo:
+        """The state of a running consumer, as it reports it.
+
+        Args:
+            group: its group.
+            client_id: the member.
+            stacks: whether to include the stacks of its threads.
+
+        Raises:
+            RefusedError: it is not connected, or did not answer in time.
+        """
+        return self._portal.call(lambda: self._inner.running(group, client_id, stacks=stacks))
+
+    def consumer_offsets(self, group: str, topic: str) -> dict[str, Offsets]:
+        """The offsets of a group's members, as they report them: client id to offsets."""
+        return self._portal.call(lambda: self._inner.consumer_offsets(group, topic))
+
+    def time_spans(self, group: str, topic: str) -> builtins.list[QueueTimeSpan]:
+        """The time span of the messages in each queue, and the group's position in it."""
+        return self._portal.call(lambda: self._inner.time_spans(group, topic))
+
+    def lock(self, group: str, queues: Collection[Queue]) -> builtins.list[Queue]:
+        """Lock queues for this client, or renew its locks; returns those that it owns now.
+
+        A lock ends after a minute without renewal.
+
+        Args:
+            group: the group that holds the locks.
+            queues: the queues.
+        """
+        return self._portal.call(lambda: self._inner.lock(group, queues))
+
+    def unlock(self, group: str, queues: Collection[Queue]) -> None:
+        """Release locks of this client."""
+        self._portal.call(lambda: self._inner.unlock(group, queues))
+
+
+class BrokerAdmin(Facade[aio.BrokerAdmin], Part):
+    """The brokers of a cluster: `admin.brokers`."""
+
+    _INSTEAD = aio.BrokerAdmin._INSTEAD  # pyright: ignore[reportPrivateUsage]
+
+    def list(self, *, runtime: bool = True) -> builtins.list[admin.Broker]:
+        """The registered brokers, sorted by name and id.
+
+        Args:
+            runtime: ask each broker for its state; without it, `status` and the figures are None.
+        """
+        return self._portal.call(lambda: self._inner.list(runtime=runtime))
+
+    def cluster(self) -> ClusterInfo:
+        """All registered brokers and clusters."""
+        return self._portal.call(self._inner.cluster)
+
+    def index_delay_bytes(self) -> dict[str, int | None]:
+        """How far the indexes of the masters are behind their logs, by broker name.
+
+        None if a broker does not report it. Usually the index is a few milliseconds behind; after
+        a crash it can take seconds to catch up.
+        """
+        return self._portal.call(self._inner.index_delay_bytes)
+
+    def config(self, broker: str) -> dict[str, str]:
+        """The settings of a master."""
+        return self._portal.call(lambda: self._inner.config(broker))
+
+    def set_config(self, broker: str, changes: Mapping[str, str]) -> None:
+        """Change settings of a running master."""
+        self._portal.call(lambda: self._inner.set_config(broker, changes))
+
+    def set_writable(self, broker: str, *, writable: bool) -> None:
+        """Revoke or restore a broker's write permission at all name servers.
+
+        Raises:
+            UnavailableError: the broker is not registered, or a name server is down.
+        """
+        self._portal.call(lambda: self._inner.set_writable(broker, writable=writable))
+
+    def counter(self, broker: str, name: str, key: str) -> BrokerStats:
+        """A counter of a master, `TOPIC_PUT_NUMS` of a topic for example.
+
+        Raises:
+            RefusedError: there is no such counter.
+        """
+        return self._portal.call(lambda: self._inner.counter(broker, name, key))
+
+    def clean(self, broker: str) -> None:
+        """Have a master delete expired index files and unused topics."""
+        self._portal.call(lambda: self._inner.clean(broker))
+
+
+class MessageAdmin(Facade[aio.MessageAdmin], Part):
+    """The messages of a cluster: `admin.messages`."""
+
+    _INSTEAD = aio.MessageAdmin._INSTEAD  # pyright: ignore[reportPrivateUsage]
+
+    def get(self, message_id: str) -> StoredMessage:
         """A message by its offset message id: the `id` of receipts and received messages.
 
         Raises:
@@ -1567,9 +1695,9 @@ class Admin(Facade[aio.Admin]):
             RefusedError: the broker no longer has it.
             UnavailableError: the broker in the id cannot be reached.
         """
-        return self._portal.call(lambda: self._inner.message(message_id))
+        return self._portal.call(lambda: self._inner.get(message_id))
 
-    def messages(
+    def find(
         self,
         topic: str,
         key: str,
@@ -1577,7 +1705,7 @@ class Admin(Facade[aio.Admin]):
         begin: datetime | None = None,
         end: datetime | None = None,
         limit: int = 64,
-    ) -> list[StoredMessage]:
+    ) -> builtins.list[StoredMessage]:
         """Messages by one of their keys, in the order they were stored.
 
         Args:
@@ -1591,20 +1719,20 @@ class Admin(Facade[aio.Admin]):
             RefusedError: the topic does not exist.
         """
         return self._portal.call(
-            lambda: self._inner.messages(topic, key, begin=begin, end=end, limit=limit)
+            lambda: self._inner.find(topic, key, begin=begin, end=end, limit=limit)
         )
 
-    def message_by_unique_id(self, topic: str, unique_id: str) -> StoredMessage | None:
+    def by_unique_id(self, topic: str, unique_id: str) -> StoredMessage | None:
         """A message by the id that its sender generated; the first of several copies.
 
         Raises:
             RefusedError: the topic does not exist.
         """
-        return self._portal.call(lambda: self._inner.message_by_unique_id(topic, unique_id))
+        return self._portal.call(lambda: self._inner.by_unique_id(topic, unique_id))
 
-    def messages_by_unique_id(
+    def all_by_unique_id(
         self, topic: str, unique_id: str, *, every_broker: bool = False
-    ) -> list[StoredMessage]:
+    ) -> builtins.list[StoredMessage]:
         """All messages with an id that their sender generated, in the order they were stored.
 
         Brokers find messages through their index. It contains a message some milliseconds after it
@@ -1621,7 +1749,7 @@ class Admin(Facade[aio.Admin]):
             UnavailableError: no broker answers.
         """
         return self._portal.call(
-            lambda: self._inner.messages_by_unique_id(topic, unique_id, every_broker=every_broker)
+            lambda: self._inner.all_by_unique_id(topic, unique_id, every_broker=every_broker)
         )
 
     def store(
@@ -1676,86 +1804,21 @@ class Admin(Facade[aio.Admin]):
         """
         self._portal.call(lambda: self._inner.check_transaction_again(message))
 
-    def cluster(self) -> ClusterInfo:
-        """All registered brokers and clusters."""
-        return self._portal.call(self._inner.cluster)
 
-    def brokers(self, *, runtime: bool = True) -> list[admin.Broker]:
-        """The registered brokers, sorted by name and id.
+class AccountAdmin(Facade[aio.AccountAdmin], Part):
+    """The accounts of a cluster: `admin.accounts`."""
 
-        Args:
-            runtime: ask each broker for its state; without it, `status` and the figures are None.
-        """
-        return self._portal.call(lambda: self._inner.brokers(runtime=runtime))
+    _INSTEAD = aio.AccountAdmin._INSTEAD  # pyright: ignore[reportPrivateUsage]
 
-    def index_delay_bytes(self) -> dict[str, int | None]:
-        """How far the indexes of the masters are behind their logs, by broker name.
-
-        None if a broker does not report it. Usually the index is a few milliseconds behind; after
-        a crash it can take seconds to catch up.
-        """
-        return self._portal.call(self._inner.index_delay_bytes)
-
-    def lock_queues(self, group: str, queues: Collection[Queue]) -> list[Queue]:
-        """Lock queues for this client, or renew its locks; returns those that it owns now.
-
-        A lock ends after a minute without renewal.
-
-        Args:
-            group: the group that holds the locks.
-            queues: the queues.
-        """
-        return self._portal.call(lambda: self._inner.lock_queues(group, queues))
-
-    def unlock_queues(self, group: str, queues: Collection[Queue]) -> None:
-        """Release locks of this client."""
-        self._portal.call(lambda: self._inner.unlock_queues(group, queues))
-
-    def broker_config(self, broker: str) -> dict[str, str]:
-        """The settings of a master."""
-        return self._portal.call(lambda: self._inner.broker_config(broker))
-
-    def set_broker_config(self, broker: str, changes: Mapping[str, str]) -> None:
-        """Change settings of a running master."""
-        self._portal.call(lambda: self._inner.set_broker_config(broker, changes))
-
-    def names_config(self) -> dict[str, str]:
-        """The settings of a name server."""
-        return self._portal.call(self._inner.names_config)
-
-    def set_names_config(self, changes: Mapping[str, str]) -> None:
-        """Change settings of all name servers."""
-        self._portal.call(lambda: self._inner.set_names_config(changes))
-
-    def values(self, namespace: str) -> dict[str, str]:
-        """The configuration values in a namespace of the name servers.
-
-        Raises:
-            RefusedError: the namespace does not exist; code 22.
-        """
-        return self._portal.call(lambda: self._inner.values(namespace))
-
-    def set_value(self, namespace: str, key: str, value: str | None) -> None:
-        """Set a configuration value at all name servers, or delete it with None."""
-        self._portal.call(lambda: self._inner.set_value(namespace, key, value))
-
-    def set_writable(self, broker: str, *, writable: bool) -> None:
-        """Revoke or restore a broker's write permission at all name servers.
-
-        Raises:
-            UnavailableError: the broker is not registered, or a name server is down.
-        """
-        self._portal.call(lambda: self._inner.set_writable(broker, writable=writable))
-
-    def accounts(self, broker: str) -> AclConfig:
+    def list(self, broker: str) -> AclConfig:
         """The accounts of a master, secrets included.
 
         Raises:
             RequestTimeoutError: the broker does not answer, because its access control is off.
         """
-        return self._portal.call(lambda: self._inner.accounts(broker))
+        return self._portal.call(lambda: self._inner.list(broker))
 
-    def set_account(
+    def set(
         self,
         access_key: str,
         secret_key: str,
@@ -1782,7 +1845,7 @@ class Admin(Facade[aio.Admin]):
             brokers: names of brokers; all masters when None.
         """
         self._portal.call(
-            lambda: self._inner.set_account(
+            lambda: self._inner.set(
                 access_key,
                 secret_key,
                 admin=admin,
@@ -1795,9 +1858,9 @@ class Admin(Facade[aio.Admin]):
             )
         )
 
-    def delete_account(self, access_key: str, brokers: Iterable[str] | None = None) -> None:
+    def delete(self, access_key: str, brokers: Iterable[str] | None = None) -> None:
         """Delete an account."""
-        self._portal.call(lambda: self._inner.delete_account(access_key, brokers))
+        self._portal.call(lambda: self._inner.delete(access_key, brokers))
 
     def set_white_addresses(
         self, addresses: Sequence[str], brokers: Iterable[str] | None = None
@@ -1805,65 +1868,78 @@ class Admin(Facade[aio.Admin]):
         """Set the addresses that need no account."""
         self._portal.call(lambda: self._inner.set_white_addresses(addresses, brokers))
 
-    def consumers(self, group: str) -> ConsumerConnection | None:
-        """The connected consumers of a group and their subscriptions; None if none is connected.
 
-        Connections come from all masters, subscriptions from one master that has members.
-        """
-        return self._portal.call(lambda: self._inner.consumers(group))
+class NameServerAdmin(Facade[aio.NameServerAdmin], Part):
+    """The name servers of a cluster: `admin.name_servers`."""
 
-    def topic_configs(self, broker: str) -> dict[str, TopicConfig]:
-        """The settings of all topics of a master, by topic."""
-        return self._portal.call(lambda: self._inner.topic_configs(broker))
+    _INSTEAD = aio.NameServerAdmin._INSTEAD  # pyright: ignore[reportPrivateUsage]
 
-    def producers(self, group: str) -> list[admin.Member]:
-        """The connected producers of a group.
+    def config(self) -> dict[str, str]:
+        """The settings of a name server."""
+        return self._portal.call(self._inner.config)
 
-        Raises:
-            RefusedError: a broker does not know the group.
-        """
-        return self._portal.call(lambda: self._inner.producers(group))
+    def set_config(self, changes: Mapping[str, str]) -> None:
+        """Change settings of all name servers."""
+        self._portal.call(lambda: self._inner.set_config(changes))
 
-    def groups_of(self, topic: str) -> list[str]:
-        """The groups that consume a topic, or have offsets in it."""
-        return self._portal.call(lambda: self._inner.groups_of(topic))
-
-    def running(self, group: str, client_id: str, *, stacks: bool = False) -> RunningInfo:
-        """The state of a running consumer, as it reports it.
-
-        Args:
-            group: its group.
-            client_id: the member.
-            stacks: whether to include the stacks of its threads.
+    def values(self, namespace: str) -> dict[str, str]:
+        """The configuration values in a namespace of the name servers.
 
         Raises:
-            RefusedError: it is not connected, or did not answer in time.
+            RefusedError: the namespace does not exist; code 22.
         """
-        return self._portal.call(lambda: self._inner.running(group, client_id, stacks=stacks))
+        return self._portal.call(lambda: self._inner.values(namespace))
 
-    def consumer_offsets(self, group: str, topic: str) -> dict[str, Offsets]:
-        """The offsets of a group's members, as they report them: client id to offsets."""
-        return self._portal.call(lambda: self._inner.consumer_offsets(group, topic))
+    def set_value(self, namespace: str, key: str, value: str | None) -> None:
+        """Set a configuration value at all name servers, or delete it with None."""
+        self._portal.call(lambda: self._inner.set_value(namespace, key, value))
 
-    def time_spans(self, group: str, topic: str) -> list[QueueTimeSpan]:
-        """The time span of the messages in each queue, and the group's position in it."""
-        return self._portal.call(lambda: self._inner.time_spans(group, topic))
 
-    def clone_offsets(self, source: str, target: str, topic: str) -> None:
-        """Copy the offsets of one group to another."""
-        self._portal.call(lambda: self._inner.clone_offsets(source, target, topic))
+class Admin(Facade[aio.Admin], Parts):
+    """Topics, groups, brokers, messages and accounts of a cluster. Made by `Client.admin`.
 
-    def counter(self, broker: str, name: str, key: str) -> BrokerStats:
-        """A counter of a master, `TOPIC_PUT_NUMS` of a topic for example.
+    ```python
+    admin = client.admin()
+    admin.topics.create("orders", 8)
+    for group in admin.groups.list():
+        print(group.name, group.lag)
+    ```
 
-        Raises:
-            RefusedError: there is no such counter.
-        """
-        return self._portal.call(lambda: self._inner.counter(broker, name, key))
+    Methods raise `UnavailableError` when a server does not answer, and `RefusedError` when it
+    refuses.
+    """
 
-    def clean(self, broker: str) -> None:
-        """Have a master delete expired index files and unused topics."""
-        self._portal.call(lambda: self._inner.clean(broker))
+    _MOVED = aio.Admin._MOVED  # pyright: ignore[reportPrivateUsage]
+
+    @property
+    def topics(self) -> TopicAdmin:
+        """The topics."""
+        return TopicAdmin(self._portal, self._inner.topics)
+
+    @property
+    def groups(self) -> GroupAdmin:
+        """The consumer groups, their members and offsets."""
+        return GroupAdmin(self._portal, self._inner.groups)
+
+    @property
+    def brokers(self) -> BrokerAdmin:
+        """The brokers."""
+        return BrokerAdmin(self._portal, self._inner.brokers)
+
+    @property
+    def messages(self) -> MessageAdmin:
+        """The messages, by id and by key."""
+        return MessageAdmin(self._portal, self._inner.messages)
+
+    @property
+    def accounts(self) -> AccountAdmin:
+        """The accounts."""
+        return AccountAdmin(self._portal, self._inner.accounts)
+
+    @property
+    def name_servers(self) -> NameServerAdmin:
+        """The name servers."""
+        return NameServerAdmin(self._portal, self._inner.name_servers)
 
 
 if not TYPE_CHECKING:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 from coherer import admin, limits
 from coherer import tubemq as aio
+from coherer._client.engine.administration import Part, Parts
 from coherer._common.renamed import renamed
 from coherer.blocking._portal import (
     ClientFacade,
@@ -83,6 +85,7 @@ __all__ = [
     "Admin",
     "BadRequestError",
     "Bound",
+    "BrokerAdmin",
     "BrokerInfo",
     "CertificateError",
     "Client",
@@ -99,6 +102,7 @@ __all__ = [
     "DuplicatePartitionError",
     "FilterSetError",
     "ForbiddenError",
+    "GroupAdmin",
     "GroupForbiddenError",
     "GroupLag",
     "InternalServerError",
@@ -136,6 +140,7 @@ __all__ = [
     "Start",
     "StatusWarning",
     "TlsOptions",
+    "TopicAdmin",
     "TopicNotDeployedError",
     "TopicSetError",
     "Topics",
@@ -742,42 +747,29 @@ class Reader(ReaderFacade[aio.Reader, MessageBatch]):
         self._check()
 
 
-class Admin(Facade[aio.Admin]):
-    """Topics, brokers, groups and offsets of a cluster.
+class TopicAdmin(Facade[aio.TopicAdmin], Part):
+    """The topics of a cluster: `admin.topics`."""
 
-    Made by `Client.admin`, it belongs to the cluster of the client: it asks the master where its
-    administration is, and before each change it verifies that the server there belongs to that
-    cluster. Made with a URL alone, it uses any server at that URL.
+    _INSTEAD = aio.TopicAdmin._INSTEAD  # pyright: ignore[reportPrivateUsage]
 
-    ```python
-    admin = Admin("http://127.0.0.1:8080")
-    admin.create_topic("orders", 8)
-    for group in admin.groups():
-        print(group.name, group.lag)
-    ```
-
-    Methods raise `UnavailableError` when no server answers, `RefusedError` when one refuses, and
-    `UsageError` when the server does not belong to the cluster; then nothing was changed.
-    """
-
-    def topics(self, *names: str, system: bool = False) -> list[admin.Topic]:
+    def list(self, *names: str, system: bool = False) -> builtins.list[admin.Topic]:
         """The topics, sorted by name.
 
         Args:
             names: names of topics; without names, all topics.
             system: include TubeMQ's own topics, if no names are given.
         """
-        return self._portal.call(lambda: self._inner.topics(*names, system=system))
+        return self._portal.call(lambda: self._inner.list(*names, system=system))
 
-    def topic_names(self, *, system: bool = False) -> list[str]:
+    def names(self, *, system: bool = False) -> builtins.list[str]:
         """The names of the topics, sorted: one request, however many there are.
 
         Args:
             system: include TubeMQ's own topics.
         """
-        return self._portal.call(lambda: self._inner.topic_names(system=system))
+        return self._portal.call(lambda: self._inner.names(system=system))
 
-    def create_topic(
+    def create(
         self,
         name: str,
         partitions: int,
@@ -802,12 +794,12 @@ class Admin(Facade[aio.Admin]):
             RequestTimeoutError: the topic is created, but cannot be used yet.
         """
         self._portal.call(
-            lambda: self._inner.create_topic(
+            lambda: self._inner.create(
                 name, partitions, brokers, exist_ok=exist_ok, wait_ms=wait_ms
             )
         )
 
-    def alter_topic(
+    def alter(
         self,
         name: str,
         *,
@@ -837,7 +829,7 @@ class Admin(Facade[aio.Admin]):
             UnavailableError: a broker does not have it.
         """
         self._portal.call(
-            lambda: self._inner.alter_topic(
+            lambda: self._inner.alter(
                 name, partitions=partitions, writable=writable, readable=readable, brokers=brokers
             )
         )
@@ -850,27 +842,15 @@ class Admin(Facade[aio.Admin]):
         """
         return self._portal.call(lambda: self._inner.wait_usable(name, timeout_ms=timeout_ms))
 
-    def delete_topic(self, name: str) -> None:
+    def delete(self, name: str) -> None:
         """Delete a topic with its messages from all brokers.
 
         Raises:
             RefusedError: the topic does not exist.
         """
-        self._portal.call(lambda: self._inner.delete_topic(name))
+        self._portal.call(lambda: self._inner.delete(name))
 
-    def brokers(self) -> list[admin.Broker]:
-        """The brokers that the master knows, sorted by id."""
-        return self._portal.call(self._inner.brokers)
-
-    def node_status(self) -> NodeStatus | None:
-        """The status of the master, if it is a node of Coherer; None for other servers.
-
-        Raises:
-            RefusedError: the node requires an account.
-        """
-        return self._portal.call(self._inner.node_status)
-
-    def partitions(self, topic: str) -> list[admin.Partition]:
+    def partitions(self, topic: str) -> builtins.list[admin.Partition]:
         """The partitions of a topic, and their offsets.
 
         Raises:
@@ -878,22 +858,24 @@ class Admin(Facade[aio.Admin]):
         """
         return self._portal.call(lambda: self._inner.partitions(topic))
 
-    def partitions_of(self, topics: Collection[str]) -> dict[str, list[admin.Partition]]:
+    def partitions_of(self, topics: Collection[str]) -> dict[str, builtins.list[admin.Partition]]:
         """The partitions of several topics, with one request to each server.
 
         Topics that do not exist are left out.
         """
         return self._portal.call(lambda: self._inner.partitions_of(topics))
 
-    def group_names(self, *, system: bool = False) -> list[str]:
-        """The names of the consumer groups, sorted: few requests, however many there are.
+    def groups(self, topic: str) -> builtins.list[str]:
+        """The groups that consume a topic, or have offsets in it."""
+        return self._portal.call(lambda: self._inner.groups(topic))
 
-        Args:
-            system: include RocketMQ's own groups, which a node lists here, too.
-        """
-        return self._portal.call(lambda: self._inner.group_names(system=system))
 
-    def groups(self, *names: str, system: bool = False) -> list[admin.Group]:
+class GroupAdmin(Facade[aio.GroupAdmin], Part):
+    """The consumer groups of a cluster, their members and offsets: `admin.groups`."""
+
+    _INSTEAD = aio.GroupAdmin._INSTEAD  # pyright: ignore[reportPrivateUsage]
+
+    def list(self, *names: str, system: bool = False) -> builtins.list[admin.Group]:
         """The consumer groups, sorted by name.
 
         A group exists if it has members now, or offsets on a broker. Groups that only serve a
@@ -903,30 +885,17 @@ class Admin(Facade[aio.Admin]):
             names: names of groups; without names, all groups.
             system: include RocketMQ's own groups, which a node lists here, too.
         """
-        return self._portal.call(lambda: self._inner.groups(*names, system=system))
+        return self._portal.call(lambda: self._inner.list(*names, system=system))
 
-    def unread_ages(self, group: str, *topics: str) -> dict[str, int]:
-        """The ages of the oldest messages that a group has not acknowledged, in ms.
+    def names(self, *, system: bool = False) -> builtins.list[str]:
+        """The names of the consumer groups, sorted: few requests, however many there are.
 
         Args:
-            group: the group.
-            topics: only these topics.
-
-        Returns:
-            By partition key, `broker:topic:partition`. A partition is missing if it has no unread
-            message, and if the age is unknown: Java's brokers do not report it.
+            system: include RocketMQ's own groups, which a node lists here, too.
         """
-        return self._portal.call(lambda: self._inner.unread_ages(group, *topics))
+        return self._portal.call(lambda: self._inner.names(system=system))
 
-    def unread_ages_of(self, groups: Collection[str]) -> dict[str, dict[str, int]]:
-        """`unread_ages` of several groups, with one request to each broker."""
-        return self._portal.call(lambda: self._inner.unread_ages_of(groups))
-
-    def groups_of(self, topic: str) -> list[str]:
-        """The groups that consume a topic, or have offsets in it."""
-        return self._portal.call(lambda: self._inner.groups_of(topic))
-
-    def delete_group(self, name: str) -> None:
+    def delete(self, name: str) -> None:
         """Delete the offsets of a group in all topics.
 
         A group with running consumers reappears at their next commit.
@@ -935,7 +904,7 @@ class Admin(Facade[aio.Admin]):
             RefusedError: the group does not exist.
             UnavailableError: a broker does not answer; the offsets at the others are deleted.
         """
-        self._portal.call(lambda: self._inner.delete_group(name))
+        self._portal.call(lambda: self._inner.delete(name))
 
     def set_offsets(self, group: str, offsets: Mapping[str, int]) -> None:
         """Set the offsets of a group, even while it is consuming.
@@ -970,6 +939,77 @@ class Admin(Facade[aio.Admin]):
             UnavailableError: a broker does not report its offsets; nothing was changed.
         """
         return self._portal.call(lambda: self._inner.reset_offsets(group, topic, to))
+
+    def unread_ages(self, group: str, *topics: str) -> dict[str, int]:
+        """The ages of the oldest messages that a group has not acknowledged, in ms.
+
+        Args:
+            group: the group.
+            topics: only these topics.
+
+        Returns:
+            By partition key, `broker:topic:partition`. A partition is missing if it has no unread
+            message, and if the age is unknown: Java's brokers do not report it.
+        """
+        return self._portal.call(lambda: self._inner.unread_ages(group, *topics))
+
+    def unread_ages_of(self, groups: Collection[str]) -> dict[str, dict[str, int]]:
+        """`unread_ages` of several groups, with one request to each broker."""
+        return self._portal.call(lambda: self._inner.unread_ages_of(groups))
+
+
+class BrokerAdmin(Facade[aio.BrokerAdmin], Part):
+    """The brokers of a cluster: `admin.brokers`."""
+
+    _INSTEAD = aio.BrokerAdmin._INSTEAD  # pyright: ignore[reportPrivateUsage]
+
+    def list(self) -> builtins.list[admin.Broker]:
+        """The brokers that the master knows, sorted by id."""
+        return self._portal.call(self._inner.list)
+
+
+class Admin(Facade[aio.Admin], Parts):
+    """Topics, groups and brokers of a cluster.
+
+    Made by `Client.admin`, it belongs to the cluster of the client: it asks the master where its
+    administration is, and before each change it verifies that the server there belongs to that
+    cluster. Made with a URL alone, it uses any server at that URL.
+
+    ```python
+    admin = Admin("http://127.0.0.1:8080")
+    admin.topics.create("orders", 8)
+    for group in admin.groups.list():
+        print(group.name, group.lag)
+    ```
+
+    Methods raise `UnavailableError` when no server answers, `RefusedError` when one refuses, and
+    `UsageError` when the server does not belong to the cluster; then nothing was changed.
+    """
+
+    _MOVED = aio.Admin._MOVED  # pyright: ignore[reportPrivateUsage]
+
+    @property
+    def topics(self) -> TopicAdmin:
+        """The topics."""
+        return TopicAdmin(self._portal, self._inner.topics)
+
+    @property
+    def groups(self) -> GroupAdmin:
+        """The consumer groups, their members and offsets."""
+        return GroupAdmin(self._portal, self._inner.groups)
+
+    @property
+    def brokers(self) -> BrokerAdmin:
+        """The brokers."""
+        return BrokerAdmin(self._portal, self._inner.brokers)
+
+    def node_status(self) -> NodeStatus | None:
+        """The status of the master, if it is a node of Coherer; None for other servers.
+
+        Raises:
+            RefusedError: the node requires an account.
+        """
+        return self._portal.call(self._inner.node_status)
 
 
 if not TYPE_CHECKING:

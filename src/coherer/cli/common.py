@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from coherer._administration.access import Cluster
     from coherer._client.rocketmq.administration.admin import Admin as RocketAdmin
-    from coherer._client.tubemq.admin import Admin
+    from coherer._client.tubemq.administration.admin import Admin
     from coherer.blocking.rocketmq import Client as RocketClient
 
 T = TypeVar("T")
@@ -480,8 +480,8 @@ class AdminTarget(msgspec.Struct, frozen=True):
 
     def _lone_admin(self, url: str) -> Admin:
         # One protocol, see above.
-        from coherer._client.tubemq.admin import Admin
-        from coherer._client.tubemq.admin_calls import AUTHOR
+        from coherer._client.tubemq.administration.admin import Admin
+        from coherer._client.tubemq.administration.calls import AUTHOR
 
         return Admin(url, self.token, user=self.user or AUTHOR, password=self.password)
 

@@ -40,11 +40,11 @@ def complete_dead_group(context: typer.Context, incomplete: str) -> list[str]:
 
 
 async def _topics(cluster: Cluster) -> list[str]:
-    return await cluster.admin.topic_names()
+    return await cluster.admin.topics.names()
 
 
 async def _groups(cluster: Cluster) -> list[str]:
-    return await cluster.admin.group_names()
+    return await cluster.admin.groups.names()
 
 
 async def _dead_groups(cluster: Cluster) -> list[str]:

@@ -61,7 +61,7 @@ from coherer.message import ReceivedMessage
 # A command loads the client of one protocol, which takes 0.1 s less than both.
 if TYPE_CHECKING:
     from coherer._client.rocketmq.options import Selection
-    from coherer._client.tubemq.admin import Admin
+    from coherer._client.tubemq.administration.admin import Admin
     from coherer._wire.rocketmq.names import Queue
     from coherer._wire.rocketmq.subscription import Sql92
     from coherer._wire.tubemq.delivery import MessageBatch
@@ -277,7 +277,7 @@ def _create(client: Client | RocketClient, topic: str) -> None:
     if isinstance(client, blocking.tubemq.Client):
         with client.producer(topic):  # a master with automatic creation creates published topics
             return
-    client.admin().create_topic(topic, wait_ms=_CREATE_MS)
+    client.admin().topics.create(topic, wait_ms=_CREATE_MS)
 
 
 def _continue_after(target: AdminTarget, group: str, last: ReceivedMessage) -> None:
@@ -293,7 +293,7 @@ def _continue_after(target: AdminTarget, group: str, last: ReceivedMessage) -> N
     offsets = {f"{last.broker}:{last.topic}:{last.partition}": last.offset + 1}
 
     async def set_offsets(admin: AnyAdmin) -> None:
-        await cast("Admin", admin).set_offsets(group, offsets)
+        await cast("Admin", admin).groups.set_offsets(group, offsets)
 
     try:
         target.run(set_offsets)

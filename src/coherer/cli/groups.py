@@ -135,7 +135,7 @@ async def _described(
     from coherer._administration.members import check
     from coherer._administration.overview import unread_ages
 
-    found = await cluster.admin.groups(name)
+    found = await cluster.admin.groups.list(name)
     # RocketMQ's brokers give the same answer for an unknown group and for an idle one.
     if not found or not (found[0].members or found[0].partitions or found[0].silent):
         return None
@@ -173,7 +173,7 @@ def delete(
         "group",
         group,
         "its offsets",
-        lambda admin: admin.delete_group(group),
+        lambda admin: admin.groups.delete(group),
         yes=yes,
         as_json=as_json,
     )
@@ -223,7 +223,7 @@ def reset(
         return
 
     async def move(admin: AnyAdmin) -> Mapping[str, int] | Mapping[Queue, int]:
-        return await admin.reset_offsets(group, topic, target)
+        return await admin.groups.reset_offsets(group, topic, target)
 
     moved = AdminTarget(url, admin, token, user, password).run(move)
     new = {_key(key): offset for key, offset in moved.items()}
@@ -239,8 +239,10 @@ def _show_moves(cluster: AdminTarget, group: str, topic: str, to: Target, as_jso
     async def work(found: Cluster) -> list[Move]:
         from coherer._administration.resets import planned
 
-        partitions = await found.admin.partitions(topic)
-        positions = [one for state in await found.admin.groups(group) for one in state.partitions]
+        partitions = await found.admin.topics.partitions(topic)
+        positions = [
+            one for state in await found.admin.groups.list(group) for one in state.partitions
+        ]
         return await planned(found, positions, topic, partitions, to)
 
     moves = cluster.run_on_cluster(work)
@@ -284,7 +286,7 @@ def group_states(target: AdminTarget, *names: str, system: bool = False) -> list
     """Return groups; without names, all groups."""
 
     async def work(admin: AnyAdmin) -> list[Group]:
-        return await admin.groups(*names, system=system)
+        return await admin.groups.list(*names, system=system)
 
     return target.run(work)
 

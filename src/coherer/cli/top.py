@@ -138,15 +138,15 @@ async def take_snapshot(admin: AnyAdmin) -> Snapshot:
     async def ends_of(topic: str) -> Pairs:
         async with turn:
             try:
-                partitions = await admin.partitions(topic)
+                partitions = await admin.topics.partitions(topic)
             except CohererError:  # it has just been deleted, or its broker does not answer
                 return {}
         return _counted((one, one.min_offset, one.max_offset) for one in partitions)
 
-    names = [topic.name for topic in await admin.topics()]
+    names = [topic.name for topic in await admin.topics.list()]
     began_s = time.monotonic()
     topics = dict(zip(names, await asyncio.gather(*map(ends_of, names)), strict=True))
-    found = await admin.groups()
+    found = await admin.groups.list()
     groups: dict[tuple[str, str], Pairs] = {}
     for group in found:
         for topic in dict.fromkeys(one.topic for one in group.partitions):

@@ -56,7 +56,7 @@ def list_topics(
     """List the topics of the cluster."""
 
     async def look(admin: AnyAdmin) -> list[Topic]:
-        return await admin.topics(system=everything)
+        return await admin.topics.list(system=everything)
 
     topics = AdminTarget(url, admin, None, user, password).run(look)
     if as_json:
@@ -99,7 +99,7 @@ def create(
     wait_ms = int(wait_s * 1000)
 
     async def make(admin: AnyAdmin) -> None:
-        await admin.create_topic(
+        await admin.topics.create(
             topic, partitions, brokers or None, exist_ok=if_missing, wait_ms=wait_ms
         )
 
@@ -148,14 +148,14 @@ def alter(
 
     async def change(admin: AnyAdmin) -> list[Topic]:
         if not dry_run:
-            await admin.alter_topic(
+            await admin.topics.alter(
                 topic,
                 partitions=partitions,
                 writable=writable,
                 readable=readable,
                 brokers=brokers or None,
             )
-        return await admin.topics(topic)
+        return await admin.topics.list(topic)
 
     found = AdminTarget(url, admin, token, user, password).run(change)
     if dry_run and not found:
@@ -187,7 +187,7 @@ def delete(
         "topic",
         topic,
         "all of its messages",
-        lambda admin: admin.delete_topic(topic),
+        lambda admin: admin.topics.delete(topic),
         yes=yes,
         as_json=as_json,
     )
@@ -205,7 +205,7 @@ def describe(
     """Show the partitions of a topic and their offsets."""
 
     async def look(admin: AnyAdmin) -> list[Partition]:
-        return await admin.partitions(topic)
+        return await admin.topics.partitions(topic)
 
     partitions = AdminTarget(url, admin, None, user, password).run(look)
     if as_json:

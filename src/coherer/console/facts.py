@@ -147,14 +147,16 @@ class Facts:
             system: include topics that are not the users' own.
         """
         admin = self.cluster.admin
-        return await self._get(("topic names", system), lambda: admin.topic_names(system=system))
+        return await self._get(("topic names", system), lambda: admin.topics.names(system=system))
 
     async def topics(self, names: Sequence[str]) -> list[TopicFacts]:
         """The topics with these names; one that cannot be read has a `problem`."""
         cluster = self.cluster
         if isinstance(cluster, RocketCluster):
             return await self._each(names, self.topic)
-        found = await self._get(("topics", *names), lambda: cluster.admin.partitions_of(names))
+        found = await self._get(
+            ("topics", *names), lambda: cluster.admin.topics.partitions_of(names)
+        )
         return [
             TopicFacts(name, found[name]) if name in found else TopicFacts(name, problem=_GONE)
             for name in names
@@ -168,11 +170,11 @@ class Facts:
             return TopicFacts(name, problem=str(error))
 
     async def _topic(self, name: str) -> TopicFacts:
-        return TopicFacts(name, await self.cluster.admin.partitions(name))
+        return TopicFacts(name, await self.cluster.admin.topics.partitions(name))
 
     async def access(self, name: str) -> tuple[bool | None, bool | None]:
         """Whether producers can send to a topic, and whether consumers can read it."""
-        states = await self._get(("access", name), lambda: self.cluster.admin.topics(name))
+        states = await self._get(("access", name), lambda: self.cluster.admin.topics.list(name))
         found = next((state for state in states if state.name == name), None)
         return (None, None) if found is None else (found.writable, found.readable)
 
@@ -189,7 +191,7 @@ class Facts:
         if not isinstance(cluster, RocketCluster):
             writable, readable = await self.access(name)
             numbers: dict[str, list[int]] = {}
-            for one in await cluster.admin.partitions(name):
+            for one in await cluster.admin.topics.partitions(name):
                 numbers.setdefault(one.broker, []).append(one.partition)
             return {
                 broker: {
@@ -199,7 +201,7 @@ class Facts:
                 }
                 for broker, some in numbers.items()
             }
-        found = await cluster.admin.queue_settings(name)
+        found = await cluster.admin.topics.settings(name)
         return {
             broker: {
                 "partitions": str(config["readQueueNums"]),
@@ -212,14 +214,14 @@ class Facts:
 
     async def group_names(self) -> list[str]:
         """The names of all groups, sorted."""
-        return await self._get(("group names",), self.cluster.admin.group_names)
+        return await self._get(("group names",), self.cluster.admin.groups.names)
 
     async def groups(self, group_names: Sequence[str]) -> list[Group]:
         """The states of these groups; those that do not exist are left out."""
         if not group_names:
             return []
         key = ("groups", *group_names)
-        return await self._get(key, lambda: self.cluster.admin.groups(*group_names))
+        return await self._get(key, lambda: self.cluster.admin.groups.list(*group_names))
 
     async def group(self, name: str) -> Group | None:
         """The state of a group; None if no broker knows it."""
@@ -260,7 +262,7 @@ class Facts:
     async def readers(self, topic: str) -> list[str]:
         """The groups that read a topic, or have offsets in it."""
         admin = self.cluster.admin
-        return await self._get(("readers", topic), lambda: admin.groups_of(topic))
+        return await self._get(("readers", topic), lambda: admin.topics.groups(topic))
 
     async def members(self, group_names: Sequence[str]) -> list[Member]:
         """The connected consumers of these groups."""
@@ -286,7 +288,7 @@ class Facts:
         cluster = self.cluster
         if not isinstance(cluster, RocketCluster):
             return None
-        return await self._get(("members", group), lambda: cluster.admin.consumers(group))
+        return await self._get(("members", group), lambda: cluster.admin.groups.consumers(group))
 
     async def filters(self, group: str) -> dict[str, str]:
         """RocketMQ: the filter of a group in each topic, if it has members."""
@@ -303,7 +305,7 @@ class Facts:
         if self.rocket is None:
             raise UsageError("TubeMQ's servers do not report producers.")
         try:
-            return await self.rocket.admin.producers(group)
+            return await self.rocket.admin.groups.producers(group)
         except RefusedError:
             return []  # no broker has a producer of the group
 
@@ -347,7 +349,7 @@ class Facts:
         cluster = self.cluster
         if not isinstance(cluster, RocketCluster):
             return None
-        return await self._get(("settings", broker), lambda: cluster.admin.broker_config(broker))
+        return await self._get(("settings", broker), lambda: cluster.admin.brokers.config(broker))
 
     async def accounts(self) -> list[Account] | None:
         """The accounts, without their secrets; None if the cluster does not list them."""

@@ -52,7 +52,7 @@ class RocketMQQueue:
 
     def topics(self) -> Sequence[str]:
         """All topics of the name servers, except those for retries and dead letters."""
-        found = [topic.name for topic in self._client.admin().topics()]
+        found = [topic.name for topic in self._client.admin().topics.list()]
         return [name for name in found if not name.startswith((RETRY_PREFIX, DLQ_PREFIX))]
 
     def bounds(self, topic: str) -> Mapping[tuple[str, int], tuple[int, int]]:
@@ -131,7 +131,7 @@ class RocketMQQueue:
     def commit(self, group: str, offsets: Offsets) -> None:
         """Sets the offsets of a group."""
         queues = {Queue(topic, *split_key(key)): offset for topic, key, offset in flatten(offsets)}
-        self._client.admin().set_offsets(group, queues)
+        self._client.admin().groups.set_offsets(group, queues)
 
     def close(self) -> None:
         """Closes all connections."""

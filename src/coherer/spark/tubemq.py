@@ -51,7 +51,7 @@ class TubeMQQueue:
 
     def topics(self) -> Sequence[str]:
         """All topics, from the master's HTTP interface."""
-        return [topic.name for topic in self._client.admin(self._admin_token).topics()]
+        return [topic.name for topic in self._client.admin(self._admin_token).topics.list()]
 
     def bounds(self, topic: str) -> Mapping[tuple[str, int], tuple[int, int]]:
         """The first offset and the end offset, by (broker, partition)."""
@@ -126,7 +126,7 @@ class TubeMQQueue:
             for topic, key, offset in flatten(offsets)
             for broker, _, partition in [key.rpartition(":")]
         }
-        self._client.admin(self._admin_token).set_offsets(group, keys)
+        self._client.admin(self._admin_token).groups.set_offsets(group, keys)
 
     def close(self) -> None:
         """Closes all connections."""

@@ -53,7 +53,7 @@ def test_a_protocols_connect_refuses_the_other_protocol() -> None:
 
 async def test_an_invalid_reset_position(client: Client) -> None:
     with pytest.raises(UsageError, match=r"`to` is 'earliest' or 'latest' .*, not 'erliest'"):
-        await client.admin().reset_offsets("g", "demo", "erliest")
+        await client.admin().groups.reset_offsets("g", "demo", "erliest")
 
 
 async def test_queues_and_offsets(cluster, client: Client) -> None:
@@ -102,7 +102,7 @@ async def test_a_numeric_result_of_consume_directly(
         + next(iter(cluster.brokers.values())).listener.port.to_bytes(4, "big"),
     )
     [message] = decode_messages(record)
-    result = await client.admin().consume_directly("readers", message)
+    result = await client.admin().messages.consume_directly("readers", message)
     assert (result.consume_result, result.order, result.remark, result.spent_time_mills) == (
         meant,
         True,

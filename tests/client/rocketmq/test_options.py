@@ -114,10 +114,10 @@ async def test_an_unregistered_broker(cluster, client: Client) -> None:
     code = RequestCode.WIPE_WRITE_PERM_OF_BROKER
     cluster.always(code, lambda asked: asked.answer(fields={"wipeTopicCount": "0"}))
     with pytest.raises(UnavailableError, match="No master of nobody") as caught:
-        await client.admin().set_writable("nobody", writable=False)
+        await client.admin().brokers.set_writable("nobody", writable=False)
     assert caught.value.server == f"127.0.0.1:{cluster.names.port}"
     cluster.always(code, lambda asked: asked.answer(fields={"wipeTopicCount": "9"}))
-    await client.admin().set_writable("broker-a", writable=False)
+    await client.admin().brokers.set_writable("broker-a", writable=False)
 
 
 async def test_errors_name_the_topic(cluster, kit, client: Client) -> None:

@@ -31,7 +31,7 @@ async def test_members_with_different_topics_name_each_other(scenario: Scenario,
     client, other = scenario.client(), scenario.client()
     await scenario.make(client, 4)
     second = f"{scenario.topic}-2"
-    await client.admin().create_topic(second, 4)
+    await client.admin().topics.create(second, 4)
     options = {"rebalance_ms": 100}
     async with client.consumer(scenario.group, scenario.topic, **options) as one:
         async with other.consumer(scenario.group, second, **options) as two:
@@ -132,7 +132,7 @@ async def test_a_wrong_account_is_refused_at_the_start(tmp_path, account) -> Non
     user, password = account
     async with async_embedded_node(tmp_path, users={"ann": "secret"}) as node:
         async with coherer.connect(node.rocketmq_url, user="ann", password="secret") as client:
-            await client.admin().create_topic("demo", 1)
+            await client.admin().topics.create("demo", 1)
         async with connect_rocketmq(node.rocketmq_url, user=user, password=password) as client:
             for consumer in (
                 client.consumer("readers", "demo"),

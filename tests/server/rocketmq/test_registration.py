@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from coherer import _net as net
-from coherer._client.tubemq.admin import Admin
+from coherer._client.tubemq.administration.admin import Admin
 from coherer._rules.common.topics import TopicTable
 from coherer._server.node.node import Node
 from coherer._server.options.rocketmq import RocketOptions
@@ -146,7 +146,7 @@ async def test_a_topic_made_over_http_is_known_when_it_is_answered(
             await node.ready()
         names.open.clear()
         admin = Admin(f"http://127.0.0.1:{node.admin_port}")
-        creating = asyncio.create_task(admin.create_topic("fresh", 2))
+        creating = asyncio.create_task(admin.topics.create("fresh", 2))
         async with asyncio.timeout(10):
             await names.asked.wait()
         assert not creating.done()

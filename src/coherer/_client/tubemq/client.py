@@ -23,7 +23,7 @@ from coherer._wire.tubemq.names import BrokerInfo, Partition
 
 # Few programs administrate.
 if TYPE_CHECKING:
-    from coherer._client.tubemq.admin import Admin
+    from coherer._client.tubemq.administration.admin import Admin
 
 
 class ConsumerKeywords(TypedDict, total=False):
@@ -239,8 +239,8 @@ class Client(BaseClient):
                 need it. None for Java's default; a cluster with accounts needs the client's account
                 instead.
         """
-        from coherer._client.tubemq.admin import Admin
-        from coherer._client.tubemq.admin_calls import AUTHOR, identify
+        from coherer._client.tubemq.administration.admin import Admin
+        from coherer._client.tubemq.administration.calls import AUTHOR, identify
 
         self._cluster.pool.check()
         options = self._options

@@ -179,7 +179,7 @@ class Groups:
         name = request.path_params["group"]
         target = target_of(str(form.get("to", "")), str(form.get("time", "")))
         topic = str(form.get("topic", ""))
-        await self._console.facts.cluster.admin.reset_offsets(name, topic, target)
+        await self._console.facts.cluster.admin.groups.reset_offsets(name, topic, target)
         return self._console.done(path_of("groups", name), "offsets-reset")
 
     async def ask_delete(self, request: Request) -> Response:
@@ -216,7 +216,7 @@ class Groups:
         group = await self._console.facts.group(name)
         if group is not None and group.members:
             raise UsageError(f"Group {name} has members; stop them first. Nothing was deleted.")
-        await self._console.facts.cluster.admin.delete_group(name)
+        await self._console.facts.cluster.admin.groups.delete(name)
         return self._console.done("/groups", "group-deleted")
 
 

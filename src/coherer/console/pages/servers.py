@@ -104,7 +104,7 @@ class Servers:
         default_topic, default_group = str(form.get("topics", "")), str(form.get("groups", ""))
         if not {default_topic, default_group} <= set(PERMISSIONS):
             raise UsageError("Select the permissions of the account.")
-        await self._rocket().admin.set_account(
+        await self._rocket().admin.accounts.set(
             str(form.get("name", "")).strip(),
             str(form.get("secret", "")),
             admin=form.get("admin") == "1",
@@ -121,7 +121,7 @@ class Servers:
         name = request.path_params["account"]
         if str(form.get("confirm", "")) != name:
             raise UsageError(f"Type {name} to confirm; nothing was deleted.")
-        await self._rocket().admin.delete_account(name)
+        await self._rocket().admin.accounts.delete(name)
         return self._console.done("/accounts", "account-deleted")
 
     def _rocket(self) -> RocketCluster:

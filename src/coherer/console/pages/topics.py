@@ -111,7 +111,7 @@ class Topics:
         if not partitions.isdecimal():
             raise UsageError(f"{partitions!r} is not a number of partitions.")
         admin = self._console.facts.cluster.admin
-        await admin.create_topic(name, int(partitions), wait_ms=CREATE_WAIT_MS)
+        await admin.topics.create(name, int(partitions), wait_ms=CREATE_WAIT_MS)
         del request
         return self._console.done(path_of("topics", name), "topic-created")
 
@@ -191,11 +191,11 @@ class Topics:
         count = int(partitions)
         writable, readable = ACCESS[access]
         if isinstance(cluster, RocketCluster):
-            await cluster.admin.alter_topic(
+            await cluster.admin.topics.alter(
                 name, partitions=count, writable=writable, readable=readable, brokers=[broker]
             )
         elif broker.isdecimal():
-            await cluster.admin.alter_topic(
+            await cluster.admin.topics.alter(
                 name, partitions=count, writable=writable, readable=readable, brokers=[int(broker)]
             )
         else:
@@ -224,5 +224,5 @@ class Topics:
         name = request.path_params["topic"]
         if str(form.get("confirm", "")).strip() != name:
             raise UsageError(f"Type {name} to confirm; nothing was deleted.")
-        await self._console.facts.cluster.admin.delete_topic(name)
+        await self._console.facts.cluster.admin.topics.delete(name)
         return self._console.done("/topics", "topic-deleted")

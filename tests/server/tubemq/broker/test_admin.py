@@ -12,7 +12,7 @@ import pytest
 
 import coherer
 from coherer import _net as net
-from coherer._client.tubemq.admin import Admin
+from coherer._client.tubemq.administration.admin import Admin
 from coherer._rules.rocketmq.groups import Group
 from coherer._server.http.service import AdminApp
 from coherer._server.node.node import Node, NodeOptions
@@ -203,8 +203,8 @@ async def test_a_group_that_rocketmq_deletes_loses_its_tubemq_consumers(
 ) -> None:
     assert len(await get(asker)) == 4
     async with coherer.connect(f"rocketmq://127.0.0.1:{node.namesrv_port}") as client:
-        await client.admin().create_group("g")
-        await client.admin().delete_group("g")
+        await client.admin().groups.create("g")
+        await client.admin().groups.delete("g")
     answer = await asker.ask(methods.GET_MESSAGES, pb.GetMessageRequestC2B(**WHO))
     assert answer.errCode == 411
     assert groups_of(app) == {"all": []}
@@ -237,13 +237,13 @@ async def test_invalid_parameters(app: AdminApp, method: str, given: dict[str, s
 async def test_through_the_client(node: Node, asker: RawClient) -> None:
     assert len(await get(asker)) == 4
     admin = Admin(f"http://127.0.0.1:{node.admin_port}")
-    [broker] = await admin.brokers()
+    [broker] = await admin.brokers.list()
     assert (broker.id, broker.status, broker.web_port) == (1, "running", node.admin_port)
-    ends = [(part.min_offset, part.max_offset) for part in await admin.partitions("demo")]
+    ends = [(part.min_offset, part.max_offset) for part in await admin.topics.partitions("demo")]
     assert ends == [(0, 0), (0, 4)]
-    [group] = await admin.groups("g")
+    [group] = await admin.groups.list("g")
     [position] = [part for part in group.partitions if part.partition == 1]
     assert (position.committed, position.lag, position.owner) == (0, 4, "c")
-    assert await admin.reset_offsets("g", "demo", "latest") == {"1:demo:0": 0, "1:demo:1": 4}
-    [group] = await admin.groups("g")
+    assert await admin.groups.reset_offsets("g", "demo", "latest") == {"1:demo:0": 0, "1:demo:1": 4}
+    [group] = await admin.groups.list("g")
     assert group.lag == 0

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from coherer import _net as net
-from coherer._client.tubemq.admin import Admin
+from coherer._client.tubemq.administration.admin import Admin
 from coherer._rules.tubemq.records import ManageStatus
 from coherer._server.http.service import AdminService
 from coherer._server.tubemq.master.admin import active_admin_url
@@ -220,14 +220,14 @@ async def test_the_admin_client_works_with_the_master(
     service = AdminService(admin.app, active_admin_url=lambda: active_admin_url(harness.master))
     listener = await net.listen("127.0.0.1", 0, service.make)
     admin = Admin(f"http://127.0.0.1:{listener.port}")
-    await admin.create_topic("flights", 3, wait_ms=1_000)
+    await admin.topics.create("flights", 3, wait_ms=1_000)
     with pytest.raises(RefusedError, match="already"):
-        await admin.create_topic("flights", 3)
-    (topic,) = await admin.topics("flights")
+        await admin.topics.create("flights", 3)
+    (topic,) = await admin.topics.list("flights")
     assert (topic.partitions, topic.writable, topic.readable) == (3, True, True)
-    (state,) = await admin.brokers()
+    (state,) = await admin.brokers.list()
     assert (state.id, state.status, state.web_port) == (1, "running", 8090)
-    await admin.delete_topic("flights")
+    await admin.topics.delete("flights")
     assert harness.master.topics() == {}
     await listener.close()
 

@@ -1,4 +1,4 @@
-"""Messages in the administration of a RocketMQ cluster (docs/protocol/rocketmq.md, section 8.17).
+"""Administration of messages (docs/protocol/rocketmq.md, section 8.17).
 
 They are found by id and by key, through the index of the brokers.
 """
@@ -6,13 +6,14 @@ They are found by id and by key, through the index of the brokers.
 from __future__ import annotations
 
 import asyncio
+import builtins
 import time
 from collections.abc import Mapping
 from datetime import datetime
-from ipaddress import ip_address
 from typing import Final
 
-from coherer._client.rocketmq.administration.servers import ServerAdmin
+from coherer._client.engine.arguments import checked
+from coherer._client.rocketmq.administration.servers import Part
 from coherer._client.rocketmq.routing import MASTER
 from coherer._common.moments import floor_ms
 from coherer._record import compression
@@ -46,10 +47,13 @@ STORED_CODES: Final[Mapping[int, str]] = {
 """The codes of a broker that has stored a message, with the status in the receipt."""
 
 
-class MessageAdmin(ServerAdmin):
-    """Administration of messages; `Admin` adds topics and groups."""
+@checked
+class MessageAdmin(Part):
+    """The messages of a cluster: `admin.messages`."""
 
-    async def message(self, message_id: str) -> StoredMessage:
+    _INSTEAD = "messages.find"
+
+    async def get(self, message_id: str) -> StoredMessage:
         """A message by its offset message id: the `id` of receipts and received messages.
 
         Raises:
@@ -59,16 +63,14 @@ class MessageAdmin(ServerAdmin):
         """
         parts = decode_offset_id(message_id)
         await self._instance.start()
-        host = str(ip_address(parts.address))
-        address = f"[{host}]:{parts.port}" if ":" in host else f"{host}:{parts.port}"
         fields = ViewMessageHeader(parts.physical_offset).fields()
-        answer = await self._ask(address, RequestCode.VIEW_MESSAGE_BY_ID, fields)
+        answer = await self._servers.ask(parts.server, RequestCode.VIEW_MESSAGE_BY_ID, fields)
         found = decode_messages(answer.body)
         if not found:
-            raise ProtocolError("The answer contains no message.", server=address)
+            raise ProtocolError("The answer contains no message.", server=parts.server)
         return found[0]
 
-    async def messages(
+    async def find(
         self,
         topic: str,
         key: str,
@@ -76,7 +78,7 @@ class MessageAdmin(ServerAdmin):
         begin: datetime | None = None,
         end: datetime | None = None,
         limit: int = 64,
-    ) -> list[StoredMessage]:
+    ) -> builtins.list[StoredMessage]:
         """Messages by one of their keys, in the order they were stored.
 
         Args:
@@ -97,18 +99,18 @@ class MessageAdmin(ServerAdmin):
         found = await self._query(header)
         return [message for message in found if key in message.keys]
 
-    async def message_by_unique_id(self, topic: str, unique_id: str) -> StoredMessage | None:
+    async def by_unique_id(self, topic: str, unique_id: str) -> StoredMessage | None:
         """A message by the id that its sender generated; the first of several copies.
 
         Raises:
             RefusedError: the topic does not exist.
         """
-        found = await self.messages_by_unique_id(topic, unique_id)
+        found = await self.all_by_unique_id(topic, unique_id)
         return found[0] if found else None
 
-    async def messages_by_unique_id(
+    async def all_by_unique_id(
         self, topic: str, unique_id: str, *, every_broker: bool = False
-    ) -> list[StoredMessage]:
+    ) -> builtins.list[StoredMessage]:
         """All messages with an id that their sender generated, in the order they were stored.
 
         Brokers find messages through their index. It contains a message some milliseconds after it
@@ -172,7 +174,7 @@ class MessageAdmin(ServerAdmin):
             properties=text.encode(properties).decode(),
         )
         content = compression.compress(body) if large else body
-        answer = await self._ask_broker(
+        answer = await self._servers.ask_broker(
             queue.broker,
             RequestCode.SEND_MESSAGE_V2,
             header.fields(),
@@ -204,11 +206,10 @@ class MessageAdmin(ServerAdmin):
         Raises:
             RefusedError: the member does not exist, or did not answer in time.
         """
-        parts = decode_offset_id(message.id)
+        server = decode_offset_id(message.id).server
         await self._instance.start()
-        address = f"{ip_address(parts.address)}:{parts.port}"
         fields = ConsumeDirectlyHeader(group, client_id or None, message.id).fields()
-        answer = await self._ask(address, RequestCode.CONSUME_MESSAGE_DIRECTLY, fields)
+        answer = await self._servers.ask(server, RequestCode.CONSUME_MESSAGE_DIRECTLY, fields)
         return ConsumeDirectlyResult.decode(answer.body)
 
     async def check_transaction_again(self, message: StoredMessage) -> None:
@@ -217,15 +218,14 @@ class MessageAdmin(ServerAdmin):
         Args:
             message: a message of the topic `TRANS_CHECK_MAX_TIME_TOPIC`.
         """
-        parts = decode_offset_id(message.id)
+        server = decode_offset_id(message.id).server
         await self._instance.start()
         fields = MessageIdHeader(message.id).fields()
-        address = f"{ip_address(parts.address)}:{parts.port}"
-        await self._ask(address, RequestCode.RESUME_CHECK_HALF_MESSAGE, fields)
+        await self._servers.ask(server, RequestCode.RESUME_CHECK_HALF_MESSAGE, fields)
 
     async def _query(
         self, header: QueryMessageHeader, *, every_broker: bool = False
-    ) -> list[StoredMessage]:
+    ) -> builtins.list[StoredMessage]:
         """Messages by a key. Without `every_broker`, the answer of one broker is enough."""
         if not header.key.strip():
             raise UsageError("A key must not be blank.", topic=header.topic)
@@ -242,7 +242,9 @@ class MessageAdmin(ServerAdmin):
         async def ask(broker: str, address: str) -> None:
             nonlocal answered, error
             try:
-                answer = await self._ask(address, RequestCode.QUERY_MESSAGE, header.fields())
+                answer = await self._servers.ask(
+                    address, RequestCode.QUERY_MESSAGE, header.fields()
+                )
                 found.extend(decode_messages(answer.body, broker))
                 answered = True
             except RefusedError as refusal:

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from coherer._client.tubemq.webapi import Answer
+from coherer._client.tubemq.administration.webapi import Answer
 from coherer.admin import Broker, Group, Member, Partition, Topic
 from coherer.errors import UsageError
 

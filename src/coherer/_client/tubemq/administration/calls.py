@@ -19,17 +19,18 @@ import asyncio
 import functools
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Mapping
 from typing import Final, TypeVar
 
 import msgspec
 
 from coherer import _net as net
-from coherer._client.tubemq import admin_records as records
-from coherer._client.tubemq.admin_records import BrokerRecord
+from coherer._client.tubemq.administration import records
+from coherer._client.tubemq.administration.records import BrokerRecord, TopicRecord
+from coherer._client.tubemq.administration.webapi import Answer, Endpoint, WebApi, for_names
 from coherer._client.tubemq.cluster import UNDEFINED, Cluster, Signer, checked, client_id
-from coherer._client.tubemq.webapi import Answer, Endpoint, WebApi, for_names
 from coherer._common.logs import Log
+from coherer._record.system_topics import READER_GROUP_PREFIX, SYSTEM_GROUP_PREFIX
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.names import BrokerInfo
@@ -408,6 +409,26 @@ class AdminCalls:
             return answer
         raise UsageError("There is no master.")
 
+    async def topics(self, names: Collection[str]) -> list[TopicRecord]:
+        """The records of topics that have partitions, sorted by name; without names, of all."""
+        found = await self.ask_for(TopicRecord, "admin_query_topic_info", "topicName", names)
+        return sorted((one for one in found if one.keys), key=lambda one: one.topic_name)
+
+    async def brokers(self, *, web: bool = False) -> list[BrokerRecord]:
+        """The records of the brokers, sorted by id; with `web`, of those with a web port."""
+        answer = await self.ask(BrokerRecord, "admin_query_broker_configure", {})
+        found = [one for one in answer.data if one.web_port or not web]
+        return sorted(found, key=lambda one: one.broker_id)
+
+    def no_topic(self, name: str) -> RefusedError:
+        return RefusedError(
+            "There is no such topic.",
+            server=self.server,
+            topic=name,
+            code=404,
+            hint="`coherer topics list` shows the existing ones.",
+        )
+
     async def groups_at(self, broker: BrokerRecord) -> set[str]:
         """The groups that have offsets at a broker, or read from it."""
         try:
@@ -522,3 +543,16 @@ def _masters_of(identity: ClusterIdentity) -> list[Endpoint]:
             hint="Was it started with --no-admin?",
         )
     return [Endpoint("http", identity.host, identity.web_port)]
+
+
+def numbers(ids: Iterable[int]) -> str:
+    """The ids of brokers, as a parameter."""
+    return ",".join(map(str, sorted(ids)))
+
+
+def listed(
+    groups: Iterable[str], wanted: Container[str] = (), *, system: bool = False
+) -> list[str]:
+    """Groups to show, sorted. Readers leave theirs behind at Java's brokers."""
+    hidden = (READER_GROUP_PREFIX,) if system else (READER_GROUP_PREFIX, SYSTEM_GROUP_PREFIX)
+    return sorted(name for name in groups if name in wanted or not name.startswith(hidden))

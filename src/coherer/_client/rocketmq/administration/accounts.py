@@ -1,0 +1,83 @@
+"""Administration of accounts (docs/protocol/rocketmq.md, section 12)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from coherer._client.engine.arguments import checked
+from coherer._client.rocketmq.administration.servers import Part
+from coherer._wire.rocketmq.bodies import AclConfig
+from coherer._wire.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.headers import AccessKeyHeader, AccountHeader, WhiteAddressesHeader
+
+
+@checked
+class AccountAdmin(Part):
+    """The accounts of a cluster: `admin.accounts`."""
+
+    _INSTEAD = "accounts.list"
+
+    async def list(self, broker: str) -> AclConfig:
+        """The accounts of a master, secrets included.
+
+        Raises:
+            RequestTimeoutError: the broker does not answer, because its access control is off.
+        """
+        await self._instance.start()
+        answer = await self._servers.ask_broker(broker, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
+        return AclConfig.decode(answer.body)
+
+    async def set(
+        self,
+        access_key: str,
+        secret_key: str,
+        *,
+        admin: bool = False,
+        address: str = "",
+        default_topic_perm: str = "DENY",
+        default_group_perm: str = "DENY",
+        topic_perms: Sequence[str] = (),
+        group_perms: Sequence[str] = (),
+        brokers: Iterable[str] | None = None,
+    ) -> None:
+        """Create or change an account.
+
+        Args:
+            access_key: the name, more than 6 characters.
+            secret_key: the secret, more than 6 characters.
+            admin: whether it may change the cluster.
+            address: addresses from which it needs no signature.
+            default_topic_perm: `DENY`, `PUB`, `SUB` or `PUB|SUB`, for topics that are not listed.
+            default_group_perm: the same for groups.
+            topic_perms: as `topic=PUB|SUB`.
+            group_perms: as `group=SUB`.
+            brokers: names of brokers; all masters when None.
+        """
+        await self._instance.start()
+        header = AccountHeader(
+            access_key,
+            secret_key,
+            address or None,
+            admin,
+            default_topic_perm,
+            default_group_perm,
+            ",".join(topic_perms) or None,
+            ",".join(group_perms) or None,
+        )
+        code = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG
+        await self._servers.ask_masters(code, header.fields(), brokers=brokers)
+
+    async def delete(self, access_key: str, brokers: Iterable[str] | None = None) -> None:
+        """Delete an account."""
+        await self._instance.start()
+        fields = AccessKeyHeader(access_key).fields()
+        await self._servers.ask_masters(RequestCode.DELETE_ACL_CONFIG, fields, brokers=brokers)
+
+    async def set_white_addresses(
+        self, addresses: Sequence[str], brokers: Iterable[str] | None = None
+    ) -> None:
+        """Set the addresses that need no account."""
+        await self._instance.start()
+        fields = WhiteAddressesHeader(",".join(addresses)).fields()
+        code = RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG
+        await self._servers.ask_masters(code, fields, brokers=brokers)

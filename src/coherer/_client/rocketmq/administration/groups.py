@@ -1,0 +1,499 @@
+"""Administration of consumer groups (docs/protocol/rocketmq.md, sections 2.7, 2.11 and 4.4)."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import itertools
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
+from typing import Final, Literal
+
+from msgspec.structs import replace
+
+from coherer import admin
+from coherer._client.engine.arguments import checked
+from coherer._client.rocketmq.administration.servers import Part
+from coherer._client.rocketmq.routing import Route
+from coherer._common.logs import Log
+from coherer._common.moments import floor_ms
+from coherer._wire.rocketmq import fastjson, names
+from coherer._wire.rocketmq.bodies import (
+    Connection,
+    ConsumerConnection,
+    ConsumerStatus,
+    ConsumeStats,
+    ConsumeTimeSpan,
+    LockBatch,
+    LockedBatch,
+    Offsets,
+    ProducerConnection,
+    QueueTimeSpan,
+    RunningInfo,
+    SubscriptionGroup,
+    SubscriptionGroups,
+    TopicStats,
+)
+from coherer._wire.rocketmq.codes import RequestCode, ResponseCode, refused, version_name
+from coherer._wire.rocketmq.command import Command
+from coherer._wire.rocketmq.headers import (
+    CloneOffsetHeader,
+    ConsumerStatusHeader,
+    ConsumeStatsHeader,
+    ConsumeTimeSpanHeader,
+    DeleteGroupHeader,
+    GroupHeader,
+    ProducerGroupHeader,
+    ResetOffsetHeader,
+    RunningInfoHeader,
+    UpdateOffsetHeader,
+)
+from coherer._wire.rocketmq.names import Queue
+from coherer.errors import ClosedError, CohererError, RefusedError, UsageError
+
+_log = Log(logging.getLogger(__name__))
+
+LATEST_MS: Final = -1
+"""The time that stands for the end of a queue in a reset (section 4.4)."""
+
+_TIME_SPANS_AT_ONCE: Final = 16
+
+_SINCE_1970_MS: Final = 1_000_000_000_000
+"""A larger value is not an age but a time of day, which some brokers return."""
+
+_ENDS: Final = {"earliest": 0, "latest": LATEST_MS}
+
+
+@checked
+class GroupAdmin(Part):
+    """The consumer groups of a cluster, their members and offsets: `admin.groups`."""
+
+    _INSTEAD = "groups.list"
+
+    async def list(self, *names: str, system: bool = False) -> builtins.list[admin.Group]:
+        """The consumer groups, sorted by name.
+
+        A group exists if a broker has a configuration of it.
+
+        Args:
+            names: names of groups; without names, all groups.
+            system: include RocketMQ's own groups.
+        """
+        await self._instance.start()
+        masters = await self._servers.masters()
+        wanted = sorted(set(names)) or await self.names(system=system)
+        return [await self._group(group, masters) for group in wanted]
+
+    async def names(self, *, system: bool = False) -> builtins.list[str]:
+        """The names of the consumer groups, sorted: one request to each master.
+
+        Args:
+            system: include RocketMQ's own groups.
+        """
+        await self._instance.start()
+        answers = await self._servers.ask_masters(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        found: set[str] = set()
+        for answer in answers:
+            found |= SubscriptionGroups.decode(answer.body).subscription_group_table.keys()
+        # Java's brokers also have one without a name, of clients that named no group.
+        return sorted(group for group in found if group and (system or not _is_system_group(group)))
+
+    async def create(
+        self, name: str, brokers: Iterable[str] | None = None, *, max_retries: int = 16
+    ) -> None:
+        """Create a consumer group, or change one. Most brokers create groups automatically.
+
+        Args:
+            name: the group.
+            brokers: names of brokers; all masters when None.
+            max_retries: the number of redeliveries before a message becomes a dead letter.
+        """
+        names.check_group(name)
+        body = SubscriptionGroup(group_name=name, retry_max_times=max_retries).encode()
+        await self._instance.start()
+        await self._servers.ask_masters(
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body, brokers=brokers
+        )
+
+    async def delete(self, name: str, *, remove_offsets: bool = True) -> None:
+        """Delete a group from all brokers.
+
+        If its consumers are running, their next heartbeat creates it again.
+
+        Args:
+            name: the group.
+            remove_offsets: whether to delete its offsets, too.
+
+        Raises:
+            RefusedError: the group does not exist.
+        """
+        [state] = await self.list(name)
+        if not (state.members or state.partitions or state.silent) and name not in {
+            group.name for group in await self.list()
+        }:
+            missing = refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"There is no group {name}."
+            )
+            missing.hint = ""  # the code's own hint is to create the group
+            raise missing
+        fields = DeleteGroupHeader(name, remove_offsets).fields()
+        await self._servers.ask_masters(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
+
+    async def set_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
+        """Set the offsets of a group. Running consumers overwrite them with their own.
+
+        Args:
+            group: the group; it need not exist.
+            offsets: new offsets by queue.
+        """
+        await self._instance.start()
+        for queue, offset in offsets.items():
+            fields = UpdateOffsetHeader(
+                consumer_group=group, topic=queue.topic, queue_id=queue.id, commit_offset=offset
+            ).fields()
+            await self._servers.ask_broker(queue.broker, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+
+    async def reset_offsets(
+        self, group: str, topic: str, to: Literal["earliest", "latest"] | datetime | int
+    ) -> dict[Queue, int]:
+        """Reset a group's offsets of a whole topic, also while it is consuming.
+
+        Args:
+            group: the group.
+            topic: the topic.
+            to: an end of the queues, a store time, or an offset for every queue. Running consumers
+                follow, except to an offset.
+
+        Returns:
+            The offsets by queue.
+
+        Raises:
+            UsageError: the position is invalid.
+            RefusedError: the topic does not exist.
+        """
+        if isinstance(to, str) and to not in _ENDS:
+            hint = "Use 'earliest', 'latest', a time, or an offset."
+            raise UsageError(f"{to!r} is not a valid position.", hint=hint)
+        await self._instance.start()
+        route = await self._instance.routes.look_up(topic)
+        if isinstance(to, int):
+            offsets = dict.fromkeys(route.readable, to)
+            await self.set_offsets(group, offsets)
+            return offsets
+        time_ms = _ENDS[to] if isinstance(to, str) else floor_ms(to)
+        found: dict[Queue, int] = {}
+        for broker in route.brokers:
+            found |= await self._reset(group, topic, broker, time_ms, route)
+        return found
+
+    async def copy_offsets(self, source: str, target: str, topic: str) -> None:
+        """Copy the offsets of one group to another."""
+        await self._instance.start()
+        fields = CloneOffsetHeader(source, target, topic).fields()
+        await self._servers.ask_masters(RequestCode.CLONE_GROUP_OFFSET, fields)
+
+    async def unread_ages(self, group: str, *topics: str) -> dict[str, int]:
+        """The ages of the oldest messages that a group has not acknowledged, in ms.
+
+        Args:
+            group: the group.
+            topics: its topics; each takes one request to each broker.
+
+        Returns:
+            By the key of the queue, `broker:topic:queue`. A queue is missing if it has no unread
+            message, and if the age is unknown.
+        """
+        await self._instance.start()
+        turns = asyncio.Semaphore(_TIME_SPANS_AT_ONCE)
+
+        async def ask(topic: str) -> builtins.list[QueueTimeSpan]:
+            try:
+                async with turns:
+                    return await self.time_spans(group, topic)
+            except ClosedError:
+                raise
+            except CohererError as error:
+                _log.info(
+                    "The age of the unread messages of %s in %s is unknown: %s", group, topic, error
+                )
+                return []
+
+        found: dict[str, int] = {}
+        for span in itertools.chain.from_iterable(await asyncio.gather(*map(ask, topics))):
+            age_ms = _unread_ms(span)
+            if span.message_queue is not None and age_ms is not None:
+                queue = span.message_queue
+                found[f"{queue.broker}:{queue.topic}:{queue.id}"] = age_ms
+        return found
+
+    async def consumers(self, group: str) -> ConsumerConnection | None:
+        """The connected consumers of a group and their subscriptions; None if none is connected.
+
+        Connections come from all masters, subscriptions from one master that has members.
+        """
+        await self._instance.start()
+        found: ConsumerConnection | None = None
+        connections: dict[str, Connection] = {}
+        code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+        fields = GroupHeader(group).fields()
+        for address in (await self._servers.masters()).values():
+            try:
+                answer = await self._servers.ask(address, code, fields)
+            except RefusedError as error:
+                if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
+                    continue
+                raise
+            online = ConsumerConnection.decode(answer.body)
+            found = found or online
+            connections |= {one.client_id: one for one in online.connection_set}
+        if found is None:
+            return None
+        return replace(found, connection_set=[connections[key] for key in sorted(connections)])
+
+    async def producers(self, group: str) -> builtins.list[admin.Member]:
+        """The connected producers of a group.
+
+        Raises:
+            RefusedError: a broker does not know the group.
+        """
+        await self._instance.start()
+        fields = ProducerGroupHeader(group).fields()
+        answers = await self._servers.ask_masters(RequestCode.GET_PRODUCER_CONNECTION_LIST, fields)
+        found = {
+            one.client_id: admin.Member(
+                one.client_id,
+                group,
+                "producer",
+                one.client_addr,
+                one.language,
+                version_name(one.version) if one.version else None,
+            )
+            for answer in answers
+            for one in ProducerConnection.decode(answer.body).connection_set
+        }
+        return [found[key] for key in sorted(found)]
+
+    async def running(self, group: str, client_id: str, *, stacks: bool = False) -> RunningInfo:
+        """The state of a running consumer, as it reports it.
+
+        Args:
+            group: its group.
+            client_id: the member.
+            stacks: whether to include the stacks of its threads.
+
+        Raises:
+            RefusedError: it is not connected, or did not answer in time.
+        """
+        await self._instance.start()
+        fields = RunningInfoHeader(group, client_id, stacks).fields()
+        answers = await self._servers.ask_masters(RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
+        return RunningInfo.decode(answers[0].body)
+
+    async def consumer_offsets(self, group: str, topic: str) -> dict[str, Offsets]:
+        """The offsets of a group's members, as they report them: client id to offsets."""
+        await self._instance.start()
+        fields = ConsumerStatusHeader(topic=topic, group=group).fields()
+        code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+        answers = await self._servers.ask_masters(code, fields)
+        found: dict[str, Offsets] = {}
+        for answer in answers:
+            for client_id, offsets in ConsumerStatus.decode(answer.body).consumer_table.items():
+                found.setdefault(client_id, {}).update(offsets)
+        return found
+
+    async def time_spans(self, group: str, topic: str) -> builtins.list[QueueTimeSpan]:
+        """The time span of the messages in each queue, and the group's position in it."""
+        await self._instance.start()
+        fields = ConsumeTimeSpanHeader(topic, group).fields()
+        answers = await self._servers.ask_masters(RequestCode.QUERY_CONSUME_TIME_SPAN, fields)
+        decoded = (ConsumeTimeSpan.decode(answer.body) for answer in answers)
+        return [span for one in decoded for span in one.consume_time_span_set]
+
+    async def lock(self, group: str, queues: Collection[Queue]) -> builtins.list[Queue]:
+        """Lock queues for this client, or renew its locks; returns those that it owns now.
+
+        A lock ends after a minute without renewal.
+
+        Args:
+            group: the group that holds the locks.
+            queues: the queues.
+        """
+        return [
+            queue
+            for answer in await self._lock(RequestCode.LOCK_BATCH_MQ, group, queues)
+            for queue in LockedBatch.decode(answer.body).queues
+        ]
+
+    async def unlock(self, group: str, queues: Collection[Queue]) -> None:
+        """Release locks of this client."""
+        await self._lock(RequestCode.UNLOCK_BATCH_MQ, group, queues)
+
+    async def _reset(
+        self, group: str, topic: str, broker: str, time_ms: int, route: Route
+    ) -> dict[Queue, int]:
+        queues = [queue for queue in route.readable if queue.broker == broker]
+        # Also set the stored offsets: brokers refuse a reset of a group without offsets or members.
+        offsets = {queue: await self._offset_at(queue, time_ms) for queue in queues}
+        try:
+            await self._servers.ask_broker(
+                broker,
+                RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+                ResetOffsetHeader(topic, group, time_ms, is_force=True).fields(),
+            )
+        except RefusedError as error:
+            _log.info("Consumers of %s at %s are not reset: %s", group, broker, error)
+        await self.set_offsets(group, offsets)
+        return offsets
+
+    async def _offset_at(self, queue: Queue, time_ms: int) -> int:
+        fields = {"topic": queue.topic, "queueId": str(queue.id)}
+        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        if time_ms == LATEST_MS:
+            code = RequestCode.GET_MAX_OFFSET
+        elif time_ms == 0:
+            code = RequestCode.GET_MIN_OFFSET
+        else:
+            fields["timestamp"] = str(time_ms)
+        answer = await self._servers.ask_broker(queue.broker, code, fields)
+        return max(int(answer.fields.get("offset", "0")), 0)
+
+    async def _group(self, group: str, masters: Mapping[str, str]) -> admin.Group:
+        members: dict[str, admin.Member] = {}
+        topics: set[str] = set()
+        partitions: dict[Queue, admin.Partition] = {}
+        silent: list[str] = []
+        model: str | None = None
+        for broker, address in masters.items():
+            try:
+                online, beats = await self._online(group, address)
+                stats = await self._stats(group, address)
+                oldest = await self._oldest(stats, address)
+            except CohererError as error:
+                _log.warning(
+                    "Cannot read the state at broker %s of group %s: %s", broker, group, error
+                )
+                silent.append(broker)
+                continue
+            if online is not None:
+                model = online.message_model
+                topics |= {
+                    name for name in online.subscription_table if not _is_retry_topic(name, group)
+                }
+                for one in online.connection_set:
+                    members[one.client_id] = admin.Member(
+                        one.client_id,
+                        group,
+                        address=one.client_addr,
+                        language=one.language,
+                        version=version_name(one.version) if one.version else None,
+                        heartbeat_ms=beats.get(one.client_id),
+                    )
+            for queue, at in stats.offset_table.items():
+                if not _is_retry_topic(queue.topic, group):
+                    topics.add(queue.topic)
+                partitions[queue] = admin.Partition(
+                    queue.topic,
+                    queue.broker,
+                    queue.id,
+                    max_offset=at.broker_offset,
+                    committed=at.consumer_offset,
+                    lag=max(at.broker_offset - max(at.consumer_offset, oldest.get(queue, 0)), 0),
+                    newest_ms=at.last_timestamp or None,
+                    offset_step=1,
+                )
+        return admin.Group(
+            group,
+            tuple(sorted(topics)),
+            tuple(members[key] for key in sorted(members)),
+            tuple(partitions[queue] for queue in sorted(partitions)),
+            tuple(silent),
+            model,
+        )
+
+    async def _online(
+        self, group: str, address: str
+    ) -> tuple[ConsumerConnection | None, Mapping[str, int]]:
+        """The members of a group at a broker, and the ages of their heartbeats if reported."""
+        fields = {**GroupHeader(group).fields(), names.FEATURES: names.FEATURE_HEARTBEATS}
+        try:
+            answer = await self._servers.ask(
+                address, RequestCode.GET_CONSUMER_CONNECTION_LIST, fields
+            )
+        except RefusedError as error:
+            if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
+                return None, {}
+            raise
+        ages = fastjson.loads(answer.fields.get(names.HEARTBEAT_AGES, "{}").encode())
+        known = ages.items() if isinstance(ages, dict) else ()
+        beats = {str(name): age for name, age in known if isinstance(age, int)}
+        return ConsumerConnection.decode(answer.body), beats
+
+    async def _oldest(self, stats: ConsumeStats, address: str) -> dict[Queue, int]:
+        """The oldest offsets in topics in which the group has an offset 0.
+
+        Brokers also return 0 for a queue in which the group has not begun. Without this, deleted
+        messages would count as lag.
+        """
+        table = stats.offset_table.items()
+        topics = {queue.topic for queue, at in table if at.broker_offset > at.consumer_offset <= 0}
+        oldest: dict[Queue, int] = {}
+        for topic in topics:
+            answer = await self._servers.ask(
+                address, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic}
+            )
+            held = TopicStats.decode(answer.body).offset_table
+            oldest |= {queue: at.min_offset for queue, at in held.items()}
+        return oldest
+
+    async def _stats(self, group: str, address: str) -> ConsumeStats:
+        fields = ConsumeStatsHeader(group).fields()
+        answer = await self._servers.ask(address, RequestCode.GET_CONSUME_STATS, fields)
+        return ConsumeStats.decode(answer.body)
+
+    async def _lock(
+        self, code: int, group: str, queues: Collection[Queue]
+    ) -> builtins.list[Command]:
+        await self._instance.start()
+        by_broker: dict[str, list[Queue]] = {}
+        for queue in queues:
+            by_broker.setdefault(queue.broker, []).append(queue)
+        client_id = self._instance.client_id
+        return [
+            await self._servers.ask_broker(
+                broker,
+                code,
+                body=LockBatch(
+                    client_id=client_id, consumer_group=group, queues=sorted(some)
+                ).encode(),
+            )
+            for broker, some in by_broker.items()
+        ]
+
+
+def _unread_ms(span: QueueTimeSpan) -> int | None:
+    """The age of the oldest unread message of a queue; None if all are read or the age is unknown.
+
+    If the message at the group's offset has been deleted, Java's brokers subtract the time -1 from
+    theirs. Then the oldest message of the queue is the oldest unread one.
+
+    >>> _unread_ms(QueueTimeSpan(delay_time=5_000)), _unread_ms(QueueTimeSpan())
+    (5000, None)
+    >>> _unread_ms(QueueTimeSpan(delay_time=1_700_000_060_001, min_time_stamp=1_700_000_000_000))
+    60000
+    """
+    if span.delay_time <= 0:
+        return None
+    if span.delay_time < _SINCE_1970_MS:
+        return span.delay_time
+    age_ms = span.delay_time - 1 - span.min_time_stamp
+    return age_ms if span.min_time_stamp > 0 and age_ms >= 0 else None
+
+
+def _is_retry_topic(topic: str, group: str) -> bool:
+    """Whether a topic is the group's retry topic."""
+    return topic == names.retry_topic(group)
+
+
+def _is_system_group(group: str) -> bool:
+    return group in names.SYSTEM_GROUPS or group.startswith(names.SYSTEM_GROUP_PREFIX)

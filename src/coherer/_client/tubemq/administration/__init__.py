@@ -1,0 +1,1 @@
+"""Administration of TubeMQ clusters, over HTTP."""
