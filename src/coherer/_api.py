@@ -38,7 +38,7 @@ from coherer._client.connecting import CommonKeywords
 from coherer._client.engine.options import parse_url, url_of
 from coherer._client.engine.sender import Outcome, SendReport
 from coherer._views import AnyMessage
-from coherer.admin import Broker, Group, Partition, Topic
+from coherer.admin import Broker, Group, Partition, Topic, TopicSettings
 from coherer.message import Message, Receipt
 
 # pyarrow is an extra, and a program loads the clients that it uses: one protocol, 0.1 s less.
@@ -120,6 +120,14 @@ class TopicAdmin(Protocol):
 
     async def partitions(self, topic: str) -> builtins.list[Partition]:
         """List the partitions or queues of a topic.
+
+        Raises:
+            RefusedError: the topic does not exist.
+        """
+        ...
+
+    async def settings(self, topic: str) -> dict[str, TopicSettings]:
+        """The settings of a topic, by broker.
 
         Raises:
             RefusedError: the topic does not exist.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     # Programs that speak TubeMQ alone do not load RocketMQ's names.
     from coherer._wire.rocketmq.names import Queue
 
-__all__ = ["Broker", "Group", "Member", "Partition", "Topic"]
+__all__ = ["Account", "Broker", "Group", "Member", "Partition", "Topic", "TopicSettings"]
 
 
 class _Record(msgspec.Struct, frozen=True):
@@ -161,6 +161,48 @@ class Partition(_Record, frozen=True):
         return Queue(self.topic, self.broker, self.partition)
 
 
+class TopicSettings(_Record, frozen=True):
+    """The settings of a topic on a broker.
+
+    Args:
+        partitions: the number of partitions to read; RocketMQ's `readQueueNums`.
+        writable: whether the broker accepts messages for it.
+        readable: whether it can be read.
+        stores: the number of stores of a TubeMQ broker that hold `partitions` each.
+        write_partitions: RocketMQ: the number of queues that accept messages.
+        flags: RocketMQ: `topicSysFlag`.
+        ordered: RocketMQ: `order`; None if a name server was asked, which does not know it.
+        filter: RocketMQ: `topicFilterType`; None likewise.
+    """
+
+    partitions: int
+    writable: bool
+    readable: bool
+    stores: int | None = None
+    write_partitions: int | None = None
+    flags: int | None = None
+    ordered: bool | None = None
+    filter: str | None = None
+
+
+class Account(_Record, frozen=True):
+    """An account; its secret is never read.
+
+    Args:
+        name: its name; RocketMQ's access key.
+        admin: whether it may change the cluster.
+        addresses: addresses that need no signature; "" for none.
+        topics: permissions by topic, `*` for the others.
+        groups: permissions by group, `*` for the others.
+    """
+
+    name: str
+    admin: bool
+    addresses: str
+    topics: Mapping[str, str]
+    groups: Mapping[str, str]
+
+
 class Member(_Record, frozen=True):
     """A connected client.
 
@@ -194,7 +236,8 @@ class Group(_Record, frozen=True):
         partitions: its position in every partition of its topics.
         silent: brokers that did not answer; the values of their partitions are None.
         model: `CLUSTERING` or `BROADCASTING`, if it has members; RocketMQ only.
-        subscriptions: the filter by topic, if it has members and was asked for; RocketMQ only.
+        subscriptions: the filter by topic, if it has members; RocketMQ only. `*` accepts all
+            messages, `x || y` those with one of these tags, and `SQL92 a > 1` is an expression.
     """
 
     name: str

@@ -29,6 +29,15 @@ from coherer._client.rocketmq.administration.brokers import BrokerAdmin
 from coherer._client.rocketmq.administration.groups import GroupAdmin
 from coherer._client.rocketmq.administration.messages import MessageAdmin
 from coherer._client.rocketmq.administration.name_servers import NameServerAdmin
+from coherer._client.rocketmq.administration.records import (
+    ConsumeRates,
+    Counter,
+    DirectResult,
+    HeldQueue,
+    Rate,
+    RunningConsumer,
+    TimeSpan,
+)
 from coherer._client.rocketmq.administration.topics import TopicAdmin
 from coherer._client.rocketmq.client import Client, ConsumerKeywords, ProducerKeywords
 from coherer._client.rocketmq.consuming.consumer import Consumer, PullConsumer
@@ -63,20 +72,7 @@ from coherer._wire.rocketmq.allocate import (
     machine_room,
     nearby,
 )
-from coherer._wire.rocketmq.bodies import (
-    AclConfig,
-    BrokerData,
-    BrokerStats,
-    ClusterInfo,
-    ConsumeDirectlyResult,
-    ConsumerConnection,
-    Offsets,
-    PlainAccessConfig,
-    QueueTimeSpan,
-    RunningInfo,
-    StatsItem,
-    TopicConfig,
-)
+from coherer._wire.rocketmq.bodies import Offsets
 from coherer._wire.rocketmq.codes import (
     AclDeleteError,
     AclUpdateError,
@@ -112,27 +108,24 @@ from coherer.message import Message
 
 __all__ = [
     "AccountAdmin",
-    "AclConfig",
     "AclDeleteError",
     "AclUpdateError",
     "AclWhiteListError",
     "Admin",
     "BrokerAdmin",
-    "BrokerData",
-    "BrokerStats",
     "Check",
     "Client",
     "ClientMetrics",
     "ClientOptions",
-    "ClusterInfo",
     "ConnectKeywords",
-    "ConsumeDirectlyResult",
+    "ConsumeRates",
     "ConsumeTimeoutError",
     "Consumer",
-    "ConsumerConnection",
     "ConsumerKeywords",
     "ConsumerNotOnlineError",
     "ConsumerOptions",
+    "Counter",
+    "DirectResult",
     "Edge",
     "FaultRules",
     "FilterDataNotExistError",
@@ -142,6 +135,7 @@ __all__ = [
     "GroupAdmin",
     "GroupNotExistError",
     "HalfMessages",
+    "HeldQueue",
     "Key",
     "Kind",
     "Listener",
@@ -157,7 +151,6 @@ __all__ = [
     "Offsets",
     "Outcome",
     "PackedMessages",
-    "PlainAccessConfig",
     "Producer",
     "ProducerKeywords",
     "ProducerOptions",
@@ -168,12 +161,12 @@ __all__ = [
     "PullRetryError",
     "QueryNotFoundError",
     "Queue",
-    "QueueTimeSpan",
+    "Rate",
     "Reader",
     "ReceivedBatch",
     "ReceivedMessage",
     "RetryAfter",
-    "RunningInfo",
+    "RunningConsumer",
     "Selection",
     "SendObserver",
     "SendReceipt",
@@ -182,7 +175,6 @@ __all__ = [
     "SlaveNotAvailableError",
     "Sql92",
     "Start",
-    "StatsItem",
     "StoredMessage",
     "StoredSend",
     "Strategy",
@@ -193,9 +185,9 @@ __all__ = [
     "SystemFailureError",
     "Tags",
     "Telemetry",
+    "TimeSpan",
     "TlsOptions",
     "TopicAdmin",
-    "TopicConfig",
     "TopicNotExistError",
     "Topics",
     "Transaction",

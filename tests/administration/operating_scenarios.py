@@ -155,31 +155,39 @@ async def the_state_of_a_cluster(scenario: Scenario) -> None:
         await consumer.wait_assigned(int(WAIT_S * 1000))
 
         async def joined() -> bool:
-            found = await state.group(cluster, group)
-            return found is not None and bool(found.subscriptions) and bool(found.partitions)
+            [found] = await cluster.admin.groups.list(group)
+            return bool(found.subscriptions) and bool(found.partitions)
 
         await until(joined)
-        found = await state.group(cluster, group)
-        assert found is not None
+        [found] = await cluster.admin.groups.list(group)
         [member] = found.members
         assert (member.role, member.group) == ("consumer", group)
         assert found.subscriptions is not None
         assert set(found.subscriptions[topic].split(" || ")) == {"UA", "DL"}
-        assert member.id in {one.id for one in await state.clients(cluster)}
-    details = await state.topic(cluster, topic)
-    assert details is not None
-    assert details.readers == (group,)
-    assert details.config["broker-a"]["perm"] == "6"
-    assert sum(one.messages or 0 for one in details.partitions) == 2
+        consumers = await cluster.admin.groups.consumers(group)
+        assert consumers is not None
+        assert [one.id for one in consumers.members] == [member.id]
+        assert consumers.subscriptions == found.subscriptions
+    assert await cluster.admin.topics.groups(topic) == [group]
+    settings = (await cluster.admin.topics.settings(topic))["broker-a"]
+    assert (settings.partitions, settings.writable, settings.readable) == (2, True, True)
+    assert (await cluster.admin.topics.configs("broker-a"))[topic].partitions == 2
+    partitions = await cluster.admin.topics.partitions(topic)
+    assert sum(one.messages or 0 for one in partitions) == 2
+    counter = await cluster.admin.brokers.counter("broker-a", "TOPIC_PUT_NUMS", topic)
+    assert counter.day.count >= counter.minute.count >= 0
     assert group in await cluster.admin.groups.names()
-    assert await state.topic(cluster, f"{topic}_missing") is None
-    assert await state.group(cluster, f"{group}_missing") is None
+    assert await cluster.admin.topics.list(f"{topic}_missing") == []
+    assert await cluster.admin.groups.consumers(f"{group}_missing") is None
     async with client.producer(group=f"{group}_sender") as producer:
         await producer.send(Message(topic, b"c"))
 
         async def sender_is_known() -> bool:
-            found = await state.clients(cluster, producer_groups=[f"{group}_sender"])
-            return any(one.role == "producer" for one in found)
+            try:
+                found = await cluster.admin.groups.producers(f"{group}_sender")
+            except RefusedError:  # the broker does not know the group yet
+                return False
+            return [one.role for one in found] == ["producer"]
 
         await until(sender_is_known)
 

@@ -53,20 +53,18 @@ async def test_over_tubemq(coherer_url: str, coherer_topic: str) -> None:
             found = await trace(cluster, first)
             [progress] = [one for one in found.groups if one.group == group]
             assert (progress.state, found.traced) == ("consumed", None)
-            joined = await state.group(cluster, group)
-            assert joined is not None
+            [joined] = await cluster.admin.groups.list(group)
             assert [(one.role, one.group) for one in joined.members] == [("consumer", group)]
             assert joined.subscriptions is None
-        details = await state.topic(cluster, topic)
-        assert details is not None
-        assert (details.readers, details.writers, details.in_per_s) == ((group,), None, None)
+        assert await cluster.admin.topics.groups(topic) == [group]
+        [settings] = (await cluster.admin.topics.settings(topic)).values()
+        assert (settings.writable, settings.readable, settings.stores) == (True, True, 1)
         [broker] = await state.brokers(cluster)
         assert (broker.role, broker.status) == ("broker", "running")
         assert broker.in_per_s is not None, "a node reports its own rates"
         assert broker.disk_bytes is not None
         assert topic in await cluster.admin.topics.names()
         assert group in await cluster.admin.groups.names()
-        assert await state.accounts(cluster) is None
 
 
 async def test_a_topic_is_altered_over_tubemq(coherer_url: str, coherer_topic: str) -> None:

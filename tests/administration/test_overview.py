@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from coherer._administration import members
 from coherer._administration.access import opened
-from coherer._administration.cluster import brokers, group
+from coherer._administration.cluster import brokers
 from coherer._administration.overview import Behind, oldest_ms, overview, unread_ages
 from coherer._wire.rocketmq.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from coherer._wire.rocketmq.codes import RequestCode
@@ -81,8 +81,7 @@ async def test_the_age_of_unread_messages_is_that_of_the_oldest(
     await leave_unread(node, name)
     url = node.url if protocol == "tubemq" else node.rocketmq_url
     async with opened(url) as cluster:
-        found = await group(cluster, name)
-        assert found is not None
+        [found] = await cluster.admin.groups.list(name)
         assert found.lag
         behind = {one.key for one in found.partitions if one.lag}
 
@@ -106,8 +105,7 @@ async def test_the_age_of_unread_messages_is_that_of_the_oldest(
 async def test_an_unknown_age_stays_unknown(node: EmbeddedNode) -> None:
     await leave_unread(node, "unknown-age")
     async with opened(node.rocketmq_url) as cluster:
-        found = await group(cluster, "unknown-age")
-        assert found is not None
+        [found] = await cluster.admin.groups.list("unknown-age")
         assert oldest_ms(found, {}) is None
         [first, *_] = [one.key for one in found.partitions if one.lag]
         lagging = [one for one in found.partitions if one.lag]

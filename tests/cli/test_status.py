@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -242,14 +243,17 @@ class JavaAdmin:
             for number in (0, 1, 10_000)
         ]  # fmt: skip
 
-    async def topics(self) -> list[Topic]:
+        self.topics = SimpleNamespace(list=self._topics, partitions=self._partitions)
+        self.groups = SimpleNamespace(list=self._groups)
+
+    async def _topics(self) -> list[Topic]:
         return [Topic("t", 3, {"1": 3}, writable=True, readable=True)]
 
-    async def partitions(self, topic: str) -> list[Partition]:
+    async def _partitions(self, topic: str) -> list[Partition]:
         assert topic == "t"
         return self.parts
 
-    async def groups(self) -> list[Group]:
+    async def _groups(self) -> list[Group]:
         return [Group("g", ("t",), (), tuple(self.parts))]
 
 

@@ -45,7 +45,7 @@ ROCKET = {
     "/dead-letters/billing?topic=payments": ("No dead letter matches",),
     "/dead-letters/billing?tag=new&since=2020-01-01T00:00": ("Filter (on)", "Waiting"),
     "/dead-letters/billing/purge": ("3 dead letters are deleted",),
-    "/topics/orders/settings": ("readQueueNums",),
+    "/topics/orders/settings": ("Partitions for writing",),
     "/topics?system=1": ("%DLQ%billing",),
     "/messages?by=key&topic=orders&key=order-4": ("1 message", "order-4"),
     "/clients?producers=shop": ("No producer of this group is connected",),

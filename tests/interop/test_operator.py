@@ -98,9 +98,8 @@ async def test_operating_java_tubemq(at: At) -> None:
         assert again is not None
         assert (again.body, again.id) == (one.body, one.id)
         assert {broker.status for broker in await state.brokers(cluster)} <= {"running", "stopped"}
-        details = await state.topic(cluster, topic)
-        assert details is not None
-        assert (details.topic.partitions, details.in_per_s, details.writers) == (2, None, None)
+        [settings] = (await cluster.admin.topics.settings(topic)).values()
+        assert (settings.partitions, settings.writable, settings.readable) == (2, True, True)
         with pytest.raises(UsageError, match="TubeMQ has no dead letters"):
             await dead_letters.queues(cluster)
         await admin.topics.alter(topic, partitions=3)

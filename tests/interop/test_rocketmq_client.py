@@ -156,9 +156,7 @@ async def test_offsets_of_groups(client: RocketClient, word: str) -> None:
     then = datetime.now(UTC) - timedelta(hours=1)
     assert await admin.groups.reset_offsets(group, topic, then) == dict.fromkeys(queues, 0)
     await admin.groups.copy_offsets(group, f"h{word}", topic)
-    assert {span.message_queue for span in await admin.groups.time_spans(group, topic)} == set(
-        queues
-    )
+    assert {span.queue for span in await admin.groups.time_spans(group, topic)} == set(queues)
     await admin.groups.delete(group)
 
 
@@ -181,7 +179,7 @@ async def test_a_consumer_that_runs(client: RocketClient, word: str) -> None:
         assert (states[0].model, member.language) == ("CLUSTERING", "PYTHON")
         info = await admin.groups.running(group, member.id)
         assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
-        assert {queue.topic for queue in info.mq_table} >= {topic}
+        assert {queue.topic for queue in info.queues} >= {topic}
         offsets = await admin.groups.consumer_offsets(group, topic)
         assert sum(offsets[member.id].values()) == 1
         message = await admin.messages.get(receipt.id)
@@ -192,7 +190,7 @@ async def test_a_consumer_that_runs(client: RocketClient, word: str) -> None:
         assert batch is not None
         assert batch.bodies() == [b"x"]
         batch.ack()
-        assert (await direct).consume_result == "CR_SUCCESS"
+        assert (await direct).outcome == "CR_SUCCESS"
 
 
 @pytest.mark.parametrize("kind", ["java", "ours"])

@@ -14,8 +14,7 @@ from typing import Final
 import msgspec
 
 from coherer._administration.access import Cluster, RocketCluster
-from coherer._client.rocketmq.consuming.subscription_check import described
-from coherer._common.consumer_problems import different_topics, silent_consumer
+from coherer._common.consumer_problems import described, different_topics, silent_consumer
 from coherer._common.node_status import NodeStatus, StatusWarning
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer.admin import Member
@@ -103,8 +102,8 @@ async def _asked(cluster: RocketCluster, one: Member) -> MemberHealth:
         return silent if is_silent else MemberHealth(one, None)
     except CohererError:
         return MemberHealth(one, None)
-    reads = frozenset(f"{queue.broker}:{queue.topic}:{queue.id}" for queue in info.mq_table)
-    topics = described(info.subscription_set)
+    reads = frozenset(f"{queue.broker}:{queue.topic}:{queue.id}" for queue in info.queues)
+    topics = described(info.subscriptions)
     return MemberHealth(one, answers=True, topics=topics, reads=reads)
 
 

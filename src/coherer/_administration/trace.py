@@ -18,7 +18,6 @@ import msgspec
 from coherer._administration.access import Cluster, RocketCluster
 from coherer._administration.messages import Found
 from coherer._wire.rocketmq import names
-from coherer._wire.rocketmq.bodies import SubscriptionData
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer.admin import Partition
 from coherer.errors import RefusedError
@@ -255,12 +254,10 @@ async def _rocket_progress(
     [state] = await cluster.admin.groups.list(group)
     place = msgspec.structs.replace(message, topic=full)
     committed = _committed(state.partitions, place)
-    online = await cluster.admin.groups.consumers(group)
-    if online is not None and online.message_model == "BROADCASTING":
+    if state.model == "BROADCASTING":
         why = "its members broadcast, and keep their offsets themselves"
         return GroupProgress(group, "unknown", why, len(tries))
-    subscription = online.subscription_table.get(full) if online is not None else None
-    found = _progress(message, group, committed, subscription)
+    found = _progress(message, group, committed, (state.subscriptions or {}).get(full))
     if tries and found.state == "consumed":
         last = tries[-1]
         place = msgspec.structs.replace(
@@ -294,7 +291,7 @@ def _committed(partitions: Sequence[Partition], message: Found) -> int | None:
 
 
 def _progress(
-    message: Found, group: str, committed: int | None, subscription: SubscriptionData | None
+    message: Found, group: str, committed: int | None, words: str | None
 ) -> GroupProgress:
     if committed is None:
         return GroupProgress(group, "unknown", "it has no offset in the partition")
@@ -303,27 +300,28 @@ def _progress(
         return GroupProgress(group, "unknown", why, committed=committed)
     if committed <= message.offset:
         return GroupProgress(group, "not yet", committed=committed)
-    if subscription is None:
+    if words is None:
         why = "unless its filter excludes the message, which is not known"
         return GroupProgress(group, "consumed", why, committed=committed)
-    accepted = _accepts(subscription, message)
+    accepted = _accepts(words, message)
     if accepted is None:
-        why = f"unless its filter excludes the message: {subscription.sub_string}"
+        why = f"unless its filter excludes the message: {words}"
         return GroupProgress(group, "consumed", why, committed=committed)
     if not accepted:
-        return GroupProgress(group, "filtered", subscription.sub_string, committed=committed)
+        return GroupProgress(group, "filtered", words, committed=committed)
     return GroupProgress(group, "consumed", committed=committed)
 
 
-def _accepts(subscription: SubscriptionData, message: Found) -> bool | None:
-    """Whether a subscription accepts a message; None if its expression is not understood."""
-    if subscription.expression_type in {None, "", "TAG"}:
-        return not subscription.tags_set or message.tag in subscription.tags_set
+def _accepts(words: str, message: Found) -> bool | None:
+    """Whether a filter accepts a message; None if its expression is not understood."""
+    sql = words.removeprefix("SQL92 ")
+    if sql == words:
+        return words == "*" or message.tag in words.split(" || ")
     # Only SQL expressions need the parser and its library, lark.
     from coherer._wire.rocketmq.selector import SelectorError, compile_selector
 
     try:
-        selector = compile_selector(subscription.sub_string)
+        selector = compile_selector(sql)
     except SelectorError:
         return None
     return selector.matches(message.stored_properties or {})

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from coherer._common.node_status import StatusWarning
 
 Subscriber: TypeAlias = tuple[str, str | None, str]
 """The client id of a member, its address if it is known, and its topics and filters."""
+
+
+def described(filters: Mapping[str, str]) -> str:
+    """Topics and filters as text; equal texts filter alike.
+
+    >>> described({"b": "*", "a": "x || y"}), described({})
+    ('a (x || y), b', 'no topic')
+    """
+    words = (f"{topic} ({filters[topic]})" if filters[topic] != "*" else topic for topic in filters)
+    return ", ".join(sorted(words)) or "no topic"
 
 
 def silent_consumer(

@@ -31,7 +31,7 @@ from coherer._api import ConnectKeywords, Start, Topics
 from coherer._client.engine.options import parse_url, url_of
 from coherer._client.engine.sender import Outcome, SendReport
 from coherer._views import AnyMessage
-from coherer.admin import Broker, Group, Partition, Topic
+from coherer.admin import Broker, Group, Partition, Topic, TopicSettings
 from coherer.blocking._portal import FutureReceipt
 from coherer.message import Message, Receipt
 
@@ -93,6 +93,14 @@ class TopicAdmin(Protocol):
 
     def partitions(self, topic: str) -> builtins.list[Partition]:
         """List the partitions or queues of a topic.
+
+        Raises:
+            RefusedError: the topic does not exist.
+        """
+        ...
+
+    def settings(self, topic: str) -> dict[str, TopicSettings]:
+        """The settings of a topic, by broker.
 
         Raises:
             RefusedError: the topic does not exist.

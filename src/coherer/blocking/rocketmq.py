@@ -30,6 +30,7 @@ from coherer._client.rocketmq.producing.sender import delivery_time
 from coherer._client.rocketmq.received import DEAD
 from coherer._client.rocketmq.routing import READ, WRITE
 from coherer._common.renamed import renamed
+from coherer.admin import Account
 from coherer.blocking._portal import (
     ClientFacade,
     ConsumerFacade,
@@ -42,23 +43,20 @@ from coherer.blocking._portal import (
 )
 from coherer.errors import CohererError
 from coherer.rocketmq import (
-    AclConfig,
     AclDeleteError,
     AclUpdateError,
     AclWhiteListError,
-    BrokerData,
-    BrokerStats,
     Check,
     ClientMetrics,
     ClientOptions,
-    ClusterInfo,
     ConnectKeywords,
-    ConsumeDirectlyResult,
-    ConsumerConnection,
+    ConsumeRates,
     ConsumerKeywords,
     ConsumerNotOnlineError,
     ConsumerOptions,
     ConsumeTimeoutError,
+    Counter,
+    DirectResult,
     Edge,
     FaultRules,
     FilterDataNotExistError,
@@ -67,6 +65,7 @@ from coherer.rocketmq import (
     FlushSlaveTimeoutError,
     GroupNotExistError,
     HalfMessages,
+    HeldQueue,
     Key,
     Kind,
     Listener,
@@ -80,7 +79,6 @@ from coherer.rocketmq import (
     Offsets,
     Outcome,
     PackedMessages,
-    PlainAccessConfig,
     ProducerKeywords,
     ProducerOptions,
     Progress,
@@ -89,9 +87,9 @@ from coherer.rocketmq import (
     PullRetryError,
     QueryNotFoundError,
     Queue,
-    QueueTimeSpan,
+    Rate,
     RetryAfter,
-    RunningInfo,
+    RunningConsumer,
     Selection,
     SendObserver,
     SendReceipt,
@@ -100,7 +98,6 @@ from coherer.rocketmq import (
     SlaveNotAvailableError,
     Sql92,
     Start,
-    StatsItem,
     StoredMessage,
     StoredSend,
     Strategy,
@@ -111,8 +108,8 @@ from coherer.rocketmq import (
     SystemFailureError,
     Tags,
     Telemetry,
+    TimeSpan,
     TlsOptions,
-    TopicConfig,
     TopicNotExistError,
     Topics,
     Verdict,
@@ -126,27 +123,24 @@ from coherer.rocketmq import (
 
 __all__ = [
     "AccountAdmin",
-    "AclConfig",
     "AclDeleteError",
     "AclUpdateError",
     "AclWhiteListError",
     "Admin",
     "BrokerAdmin",
-    "BrokerData",
-    "BrokerStats",
     "Check",
     "Client",
     "ClientMetrics",
     "ClientOptions",
-    "ClusterInfo",
     "ConnectKeywords",
-    "ConsumeDirectlyResult",
+    "ConsumeRates",
     "ConsumeTimeoutError",
     "Consumer",
-    "ConsumerConnection",
     "ConsumerKeywords",
     "ConsumerNotOnlineError",
     "ConsumerOptions",
+    "Counter",
+    "DirectResult",
     "Edge",
     "FaultRules",
     "FilterDataNotExistError",
@@ -156,6 +150,7 @@ __all__ = [
     "GroupAdmin",
     "GroupNotExistError",
     "HalfMessages",
+    "HeldQueue",
     "Key",
     "Kind",
     "Listener",
@@ -171,7 +166,6 @@ __all__ = [
     "Offsets",
     "Outcome",
     "PackedMessages",
-    "PlainAccessConfig",
     "Producer",
     "ProducerKeywords",
     "ProducerOptions",
@@ -182,12 +176,12 @@ __all__ = [
     "PullRetryError",
     "QueryNotFoundError",
     "Queue",
-    "QueueTimeSpan",
+    "Rate",
     "Reader",
     "ReceivedBatch",
     "ReceivedMessage",
     "RetryAfter",
-    "RunningInfo",
+    "RunningConsumer",
     "Selection",
     "SendObserver",
     "SendReceipt",
@@ -196,7 +190,6 @@ __all__ = [
     "SlaveNotAvailableError",
     "Sql92",
     "Start",
-    "StatsItem",
     "StoredMessage",
     "StoredSend",
     "Strategy",
@@ -207,9 +200,9 @@ __all__ = [
     "SystemFailureError",
     "Tags",
     "Telemetry",
+    "TimeSpan",
     "TlsOptions",
     "TopicAdmin",
-    "TopicConfig",
     "TopicNotExistError",
     "Topics",
     "Transaction",
@@ -1454,20 +1447,17 @@ class TopicAdmin(Facade[aio.TopicAdmin], Part):
         """
         return self._portal.call(lambda: self._inner.writable_queues(topic))
 
-    def settings(self, topic: str) -> dict[str, dict[str, int]]:
-        """The numbers of queues and the permission of a topic, from a name server.
+    def settings(self, topic: str) -> dict[str, admin.TopicSettings]:
+        """The settings of a topic, by broker, from a name server.
 
-        One request to a name server; `topic_configs` asks a broker for all its topics.
-
-        Returns:
-            By broker name: `readQueueNums`, `writeQueueNums`, `perm` and `topicSysFlag`.
+        It is one request; `configs` asks a broker for the settings of all its topics.
 
         Raises:
             RefusedError: the topic does not exist.
         """
         return self._portal.call(lambda: self._inner.settings(topic))
 
-    def configs(self, broker: str) -> dict[str, TopicConfig]:
+    def configs(self, broker: str) -> dict[str, admin.TopicSettings]:
         """The settings of all topics of a master, by topic."""
         return self._portal.call(lambda: self._inner.configs(broker))
 
@@ -1576,10 +1566,10 @@ class GroupAdmin(Facade[aio.GroupAdmin], Part):
         """
         return self._portal.call(lambda: self._inner.unread_ages(group, *topics))
 
-    def consumers(self, group: str) -> ConsumerConnection | None:
-        """The connected consumers of a group and their subscriptions; None if none is connected.
+    def consumers(self, group: str) -> admin.Group | None:
+        """The connected members of a group and their subscriptions; None if none is connected.
 
-        Connections come from all masters, subscriptions from one master that has members.
+        It asks each master once. The group has no partitions: `list` reads these, too.
         """
         return self._portal.call(lambda: self._inner.consumers(group))
 
@@ -1591,7 +1581,7 @@ class GroupAdmin(Facade[aio.GroupAdmin], Part):
         """
         return self._portal.call(lambda: self._inner.producers(group))
 
-    def running(self, group: str, client_id: str, *, stacks: bool = False) -> RunningInfo:
+    def running(self, group: str, client_id: str, *, stacks: bool = False) -> RunningConsumer:
         """The state of a running consumer, as it reports it.
 
         Args:
@@ -1608,8 +1598,8 @@ class GroupAdmin(Facade[aio.GroupAdmin], Part):
         """The offsets of a group's members, as they report them: client id to offsets."""
         return self._portal.call(lambda: self._inner.consumer_offsets(group, topic))
 
-    def time_spans(self, group: str, topic: str) -> builtins.list[QueueTimeSpan]:
-        """The time span of the messages in each queue, and the group's position in it."""
+    def time_spans(self, group: str, topic: str) -> builtins.list[TimeSpan]:
+        """The times of the messages in each queue, and of the group's position in it."""
         return self._portal.call(lambda: self._inner.time_spans(group, topic))
 
     def lock(self, group: str, queues: Collection[Queue]) -> builtins.list[Queue]:
@@ -1641,10 +1631,6 @@ class BrokerAdmin(Facade[aio.BrokerAdmin], Part):
         """
         return self._portal.call(lambda: self._inner.list(runtime=runtime))
 
-    def cluster(self) -> ClusterInfo:
-        """All registered brokers and clusters."""
-        return self._portal.call(self._inner.cluster)
-
     def index_delay_bytes(self) -> dict[str, int | None]:
         """How far the indexes of the masters are behind their logs, by broker name.
 
@@ -1669,7 +1655,7 @@ class BrokerAdmin(Facade[aio.BrokerAdmin], Part):
         """
         self._portal.call(lambda: self._inner.set_writable(broker, writable=writable))
 
-    def counter(self, broker: str, name: str, key: str) -> BrokerStats:
+    def counter(self, broker: str, name: str, key: str) -> Counter:
         """A counter of a master, `TOPIC_PUT_NUMS` of a topic for example.
 
         Raises:
@@ -1781,7 +1767,7 @@ class MessageAdmin(Facade[aio.MessageAdmin], Part):
 
     def consume_directly(
         self, group: str, message: StoredMessage, *, client_id: str = ""
-    ) -> ConsumeDirectlyResult:
+    ) -> DirectResult:
         """Have a running consumer process one message now, whatever its offsets are.
 
         Args:
@@ -1810,13 +1796,23 @@ class AccountAdmin(Facade[aio.AccountAdmin], Part):
 
     _INSTEAD = aio.AccountAdmin._INSTEAD  # pyright: ignore[reportPrivateUsage]
 
-    def list(self, broker: str) -> AclConfig:
-        """The accounts of a master, secrets included.
+    def list(self, broker: str | None = None) -> builtins.list[Account] | None:
+        """The accounts, sorted by name; None if no broker lists them.
+
+        Java's brokers do not answer if their access control is off, which takes the client's
+        `timeout_ms` for each of them.
+
+        Args:
+            broker: the name of a broker; None for the first master that answers.
 
         Raises:
-            RequestTimeoutError: the broker does not answer, because its access control is off.
+            RequestTimeoutError: the named broker does not answer.
         """
         return self._portal.call(lambda: self._inner.list(broker))
+
+    def white_addresses(self, broker: str | None = None) -> builtins.list[str] | None:
+        """The addresses that need no account; None if no broker lists them."""
+        return self._portal.call(lambda: self._inner.white_addresses(broker))
 
     def set(
         self,

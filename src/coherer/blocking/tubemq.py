@@ -865,6 +865,14 @@ class TopicAdmin(Facade[aio.TopicAdmin], Part):
         """
         return self._portal.call(lambda: self._inner.partitions_of(topics))
 
+    def settings(self, topic: str) -> dict[str, admin.TopicSettings]:
+        """The settings of a topic, by broker.
+
+        Raises:
+            RefusedError: the topic does not exist.
+        """
+        return self._portal.call(lambda: self._inner.settings(topic))
+
     def groups(self, topic: str) -> builtins.list[str]:
         """The groups that consume a topic, or have offsets in it."""
         return self._portal.call(lambda: self._inner.groups(topic))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -22,14 +22,11 @@ from coherer._administration import dead_letters as letters
 from coherer._administration import members as members_of
 from coherer._administration import overview
 from coherer._administration.access import Cluster, RocketCluster
-from coherer._administration.cluster import Account
 from coherer._administration.dead_letters import DeadLetterQueue
 from coherer._administration.members import MemberHealth
 from coherer._administration.overview import Overview
 from coherer._common.node_status import NodeStatus
-from coherer._wire.rocketmq.bodies import ConsumerConnection
-from coherer._wire.rocketmq.codes import version_name
-from coherer.admin import Broker, Group, Member, Partition
+from coherer.admin import Account, Broker, Group, Member, Partition, TopicSettings
 from coherer.errors import CohererError, RefusedError, UsageError
 
 T = TypeVar("T")
@@ -178,37 +175,14 @@ class Facts:
         found = next((state for state in states if state.name == name), None)
         return (None, None) if found is None else (found.writable, found.readable)
 
-    async def topic_settings(self, name: str) -> dict[str, dict[str, str]]:
-        """The settings of a topic by broker, at least `partitions` and `perm`.
+    async def topic_settings(self, name: str) -> dict[str, TopicSettings]:
+        """The settings of a topic by broker.
 
         Raises:
             RefusedError: the topic does not exist.
         """
-        return await self._get(("settings of", name), lambda: self._topic_settings(name))
-
-    async def _topic_settings(self, name: str) -> dict[str, dict[str, str]]:
-        cluster = self.cluster
-        if not isinstance(cluster, RocketCluster):
-            writable, readable = await self.access(name)
-            numbers: dict[str, list[int]] = {}
-            for one in await cluster.admin.topics.partitions(name):
-                numbers.setdefault(one.broker, []).append(one.partition)
-            return {
-                broker: {
-                    "partitions": str(1 + max(number % _STORE_STRIDE for number in some)),
-                    "stores": str(1 + max(number // _STORE_STRIDE for number in some)),
-                    "perm": str(4 * bool(readable) + 2 * bool(writable)),
-                }
-                for broker, some in numbers.items()
-            }
-        found = await cluster.admin.topics.settings(name)
-        return {
-            broker: {
-                "partitions": str(config["readQueueNums"]),
-                **{key: str(value) for key, value in config.items()},
-            }
-            for broker, config in found.items()
-        }
+        settings = self.cluster.admin.topics.settings
+        return await self._get(("settings of", name), lambda: settings(name))
 
     # -- groups
 
@@ -271,30 +245,20 @@ class Facts:
             return [member for members in found for member in members]
         return [member for group in await self.groups(group_names) for member in group.members]
 
-    async def _rocket_members(self, group: str) -> list[Member]:
-        online = await self._subscribed(group)
-        return [
-            Member(
-                one.client_id,
-                group,
-                address=one.client_addr,
-                language=one.language,
-                version=version_name(one.version) if one.version else None,
-            )
-            for one in ([] if online is None else online.connection_set)
-        ]
+    async def _rocket_members(self, group: str) -> Sequence[Member]:
+        online = await self._consumers(group)
+        return () if online is None else online.members
 
-    async def _subscribed(self, group: str) -> ConsumerConnection | None:
-        cluster = self.cluster
-        if not isinstance(cluster, RocketCluster):
+    async def _consumers(self, group: str) -> Group | None:
+        if self.rocket is None:
             return None
-        return await self._get(("members", group), lambda: cluster.admin.groups.consumers(group))
+        consumers = self.rocket.admin.groups.consumers
+        return await self._get(("members", group), lambda: consumers(group))
 
-    async def filters(self, group: str) -> dict[str, str]:
+    async def filters(self, group: str) -> Mapping[str, str]:
         """RocketMQ: the filter of a group in each topic, if it has members."""
-        online = await self._subscribed(group)
-        table = {} if online is None else online.subscription_table
-        return {topic: data.sub_string for topic, data in sorted(table.items())}
+        online = await self._consumers(group)
+        return {} if online is None else dict(sorted((online.subscriptions or {}).items()))
 
     async def producers(self, group: str) -> list[Member]:
         """The connected producers of a group; brokers of RocketMQ 4.9 list them only by group.
@@ -353,7 +317,9 @@ class Facts:
 
     async def accounts(self) -> list[Account] | None:
         """The accounts, without their secrets; None if the cluster does not list them."""
-        return await self._get(("accounts",), lambda: listing.accounts(self.cluster))
+        if self.rocket is None:
+            return None
+        return await self._get(("accounts",), self.rocket.admin.accounts.list)
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:

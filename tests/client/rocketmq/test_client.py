@@ -103,7 +103,7 @@ async def test_a_numeric_result_of_consume_directly(
     )
     [message] = decode_messages(record)
     result = await client.admin().messages.consume_directly("readers", message)
-    assert (result.consume_result, result.order, result.remark, result.spent_time_mills) == (
+    assert (result.outcome, result.orderly, result.remark, result.spent_ms) == (
         meant,
         True,
         "7",

@@ -31,6 +31,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from coherer._common.consumer_problems import described
 from coherer._common.logs import Log
 from coherer._record.system_topics import RETRY_PREFIX
 
@@ -259,12 +260,13 @@ class ConsumerGroup(Generic[C]):
 
 
 def _described(subscriptions: Iterable[GroupSubscription]) -> str:
-    found: list[str] = []
-    for one in subscriptions:
-        if not one.topic.startswith(RETRY_PREFIX):
-            words = " || ".join(sorted(one.tags)) or one.expression
-            found.append(one.topic if words == ALL else f"{one.topic} ({words})")
-    return ", ".join(sorted(found)) or "no topic"
+    return described(
+        {
+            one.topic: " || ".join(sorted(one.tags)) or one.expression
+            for one in subscriptions
+            if not one.topic.startswith(RETRY_PREFIX)
+        }
+    )
 
 
 class ConsumerManager(Generic[C]):

@@ -12,7 +12,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from coherer._administration.access import RocketCluster
 from coherer.console.history import series_name
 from coherer.console.pages.common import Console, changing, matching, part_of, path_of, sorting_of
 from coherer.errors import CohererError, UsageError
@@ -188,18 +187,14 @@ class Topics:
         broker = str(form.get("broker", ""))
         if not partitions.isdecimal() or access not in ACCESS:
             raise UsageError("Give a number of partitions and an access.")
-        count = int(partitions)
         writable, readable = ACCESS[access]
-        if isinstance(cluster, RocketCluster):
-            await cluster.admin.topics.alter(
-                name, partitions=count, writable=writable, readable=readable, brokers=[broker]
-            )
-        elif broker.isdecimal():
-            await cluster.admin.topics.alter(
-                name, partitions=count, writable=writable, readable=readable, brokers=[int(broker)]
-            )
-        else:
-            raise UsageError(f"{broker!r} is not the id of a broker.")
+        await cluster.admin.topics.alter(
+            name,
+            partitions=int(partitions),
+            writable=writable,
+            readable=readable,
+            brokers=[broker],
+        )
         return self._console.done(path_of("topics", name, "settings"), "topic-changed")
 
     async def ask_delete(self, request: Request) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterable, Sequence
 
 from coherer._client.engine.arguments import checked
@@ -9,6 +10,8 @@ from coherer._client.rocketmq.administration.servers import Part
 from coherer._wire.rocketmq.bodies import AclConfig
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.headers import AccessKeyHeader, AccountHeader, WhiteAddressesHeader
+from coherer.admin import Account
+from coherer.errors import CohererError
 
 
 @checked
@@ -17,15 +20,50 @@ class AccountAdmin(Part):
 
     _INSTEAD = "accounts.list"
 
-    async def list(self, broker: str) -> AclConfig:
-        """The accounts of a master, secrets included.
+    async def list(self, broker: str | None = None) -> builtins.list[Account] | None:
+        """The accounts, sorted by name; None if no broker lists them.
+
+        Java's brokers do not answer if their access control is off, which takes the client's
+        `timeout_ms` for each of them.
+
+        Args:
+            broker: the name of a broker; None for the first master that answers.
 
         Raises:
-            RequestTimeoutError: the broker does not answer, because its access control is off.
+            RequestTimeoutError: the named broker does not answer.
         """
+        config = await self._config(broker)
+        if config is None:
+            return None
+        found = (
+            Account(
+                name=one.access_key or "",
+                admin=one.admin,
+                addresses=one.white_remote_address or "",
+                topics=_permissions(one.topic_perms, one.default_topic_perm),
+                groups=_permissions(one.group_perms, one.default_group_perm),
+            )
+            for one in config.plain_access_configs
+        )
+        return sorted(found, key=lambda account: account.name)
+
+    async def white_addresses(self, broker: str | None = None) -> builtins.list[str] | None:
+        """The addresses that need no account; None if no broker lists them."""
+        config = await self._config(broker)
+        return None if config is None else config.global_white_addrs
+
+    async def _config(self, broker: str | None) -> AclConfig | None:
         await self._instance.start()
-        answer = await self._servers.ask_broker(broker, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
-        return AclConfig.decode(answer.body)
+        code = RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG
+        if broker is not None:
+            return AclConfig.decode((await self._servers.ask_broker(broker, code)).body)
+        for name in await self._servers.masters():
+            try:
+                answer = await self._servers.ask_broker(name, code)
+            except CohererError:
+                continue
+            return AclConfig.decode(answer.body)
+        return None
 
     async def set(
         self,
@@ -81,3 +119,15 @@ class AccountAdmin(Part):
         fields = WhiteAddressesHeader(",".join(addresses)).fields()
         code = RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG
         await self._servers.ask_masters(code, fields, brokers=brokers)
+
+
+def _permissions(listed: Sequence[str] | None, other: str | None) -> dict[str, str]:
+    """Permissions by name.
+
+    >>> _permissions(["orders=PUB|SUB"], "DENY")
+    {'orders': 'PUB|SUB', '*': 'DENY'}
+    """
+    found = {
+        name: permission for name, _, permission in (text.partition("=") for text in listed or ())
+    }
+    return {**found, **({"*": other} if other else {})}

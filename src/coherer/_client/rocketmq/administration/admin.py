@@ -25,7 +25,6 @@ MOVED: Final[Mapping[str, str]] = {
     "check_transaction_again": "messages.check_transaction_again",
     "clean": "brokers.clean",
     "clone_offsets": "groups.copy_offsets",
-    "cluster": "brokers.cluster",
     "consume_directly": "messages.consume_directly",
     "consumer_offsets": "groups.consumer_offsets",
     "consumers": "groups.consumers",

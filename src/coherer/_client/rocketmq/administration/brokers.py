@@ -11,12 +11,13 @@ from msgspec.structs import replace
 
 from coherer import admin
 from coherer._client.engine.arguments import checked
+from coherer._client.rocketmq.administration.records import Counter, counter_of
 from coherer._client.rocketmq.administration.runtime import with_runtime
 from coherer._client.rocketmq.administration.servers import Part, settings, unknown_broker
 from coherer._client.rocketmq.routing import MASTER
 from coherer._common.logs import Log
 from coherer._wire.rocketmq import java_properties
-from coherer._wire.rocketmq.bodies import BrokerStats, ClusterInfo, KVTable
+from coherer._wire.rocketmq.bodies import BrokerStats, KVTable
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.headers import BrokerNameHeader, ViewStatsHeader
 from coherer.errors import CohererError
@@ -61,10 +62,6 @@ class BrokerAdmin(Part):
             return replace(broker, status="silent")
         return with_runtime(broker, table, answer.version)
 
-    async def cluster(self) -> ClusterInfo:
-        """All registered brokers and clusters."""
-        return await self._servers.cluster()
-
     async def index_delay_bytes(self) -> dict[str, int | None]:
         """How far the indexes of the masters are behind their logs, by broker name.
 
@@ -104,7 +101,7 @@ class BrokerAdmin(Part):
         if all({*answer.fields.values()} == {"0"} for answer in answers):
             raise unknown_broker(self._instance, broker)
 
-    async def counter(self, broker: str, name: str, key: str) -> BrokerStats:
+    async def counter(self, broker: str, name: str, key: str) -> Counter:
         """A counter of a master, `TOPIC_PUT_NUMS` of a topic for example.
 
         Raises:
@@ -113,7 +110,7 @@ class BrokerAdmin(Part):
         await self._instance.start()
         fields = ViewStatsHeader(name, key).fields()
         answer = await self._servers.ask_broker(broker, RequestCode.VIEW_BROKER_STATS_DATA, fields)
-        return BrokerStats.decode(answer.body)
+        return counter_of(BrokerStats.decode(answer.body))
 
     async def clean(self, broker: str) -> None:
         """Have a master delete expired index files and unused topics."""

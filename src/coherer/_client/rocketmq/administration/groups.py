@@ -14,13 +14,18 @@ from msgspec.structs import replace
 
 from coherer import admin
 from coherer._client.engine.arguments import checked
+from coherer._client.rocketmq.administration.records import (
+    RunningConsumer,
+    TimeSpan,
+    running_of,
+    time_span_of,
+)
 from coherer._client.rocketmq.administration.servers import Part
 from coherer._client.rocketmq.routing import Route
 from coherer._common.logs import Log
 from coherer._common.moments import floor_ms
 from coherer._wire.rocketmq import fastjson, names
 from coherer._wire.rocketmq.bodies import (
-    Connection,
     ConsumerConnection,
     ConsumerStatus,
     ConsumeStats,
@@ -29,7 +34,6 @@ from coherer._wire.rocketmq.bodies import (
     LockedBatch,
     Offsets,
     ProducerConnection,
-    QueueTimeSpan,
     RunningInfo,
     SubscriptionGroup,
     SubscriptionGroups,
@@ -58,9 +62,6 @@ LATEST_MS: Final = -1
 """The time that stands for the end of a queue in a reset (section 4.4)."""
 
 _TIME_SPANS_AT_ONCE: Final = 16
-
-_SINCE_1970_MS: Final = 1_000_000_000_000
-"""A larger value is not an age but a time of day, which some brokers return."""
 
 _ENDS: Final = {"earliest": 0, "latest": LATEST_MS}
 
@@ -207,7 +208,7 @@ class GroupAdmin(Part):
         await self._instance.start()
         turns = asyncio.Semaphore(_TIME_SPANS_AT_ONCE)
 
-        async def ask(topic: str) -> builtins.list[QueueTimeSpan]:
+        async def ask(topic: str) -> builtins.list[TimeSpan]:
             try:
                 async with turns:
                     return await self.time_spans(group, topic)
@@ -219,37 +220,33 @@ class GroupAdmin(Part):
                 )
                 return []
 
-        found: dict[str, int] = {}
-        for span in itertools.chain.from_iterable(await asyncio.gather(*map(ask, topics))):
-            age_ms = _unread_ms(span)
-            if span.message_queue is not None and age_ms is not None:
-                queue = span.message_queue
-                found[f"{queue.broker}:{queue.topic}:{queue.id}"] = age_ms
-        return found
+        spans = itertools.chain.from_iterable(await asyncio.gather(*map(ask, topics)))
+        return {
+            f"{one.queue.broker}:{one.queue.topic}:{one.queue.id}": one.behind_ms
+            for one in spans
+            if one.behind_ms is not None
+        }
 
-    async def consumers(self, group: str) -> ConsumerConnection | None:
-        """The connected consumers of a group and their subscriptions; None if none is connected.
+    async def consumers(self, group: str) -> admin.Group | None:
+        """The connected members of a group and their subscriptions; None if none is connected.
 
-        Connections come from all masters, subscriptions from one master that has members.
+        It asks each master once. The group has no partitions: `list` reads these, too.
         """
         await self._instance.start()
-        found: ConsumerConnection | None = None
-        connections: dict[str, Connection] = {}
-        code = RequestCode.GET_CONSUMER_CONNECTION_LIST
-        fields = GroupHeader(group).fields()
+        found: admin.Group | None = None
+        members: dict[str, admin.Member] = {}
         for address in (await self._servers.masters()).values():
-            try:
-                answer = await self._servers.ask(address, code, fields)
-            except RefusedError as error:
-                if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
-                    continue
-                raise
-            online = ConsumerConnection.decode(answer.body)
-            found = found or online
-            connections |= {one.client_id: one for one in online.connection_set}
+            online, beats = await self._online(group, address)
+            if online is None:
+                continue
+            members |= _members(group, online, beats)
+            filters = _filters(group, online)
+            found = found or admin.Group(
+                group, tuple(sorted(filters)), model=online.message_model, subscriptions=filters
+            )
         if found is None:
             return None
-        return replace(found, connection_set=[connections[key] for key in sorted(connections)])
+        return replace(found, members=tuple(members[key] for key in sorted(members)))
 
     async def producers(self, group: str) -> builtins.list[admin.Member]:
         """The connected producers of a group.
@@ -274,7 +271,7 @@ class GroupAdmin(Part):
         }
         return [found[key] for key in sorted(found)]
 
-    async def running(self, group: str, client_id: str, *, stacks: bool = False) -> RunningInfo:
+    async def running(self, group: str, client_id: str, *, stacks: bool = False) -> RunningConsumer:
         """The state of a running consumer, as it reports it.
 
         Args:
@@ -288,7 +285,7 @@ class GroupAdmin(Part):
         await self._instance.start()
         fields = RunningInfoHeader(group, client_id, stacks).fields()
         answers = await self._servers.ask_masters(RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
-        return RunningInfo.decode(answers[0].body)
+        return running_of(RunningInfo.decode(answers[0].body))
 
     async def consumer_offsets(self, group: str, topic: str) -> dict[str, Offsets]:
         """The offsets of a group's members, as they report them: client id to offsets."""
@@ -302,13 +299,14 @@ class GroupAdmin(Part):
                 found.setdefault(client_id, {}).update(offsets)
         return found
 
-    async def time_spans(self, group: str, topic: str) -> builtins.list[QueueTimeSpan]:
-        """The time span of the messages in each queue, and the group's position in it."""
+    async def time_spans(self, group: str, topic: str) -> builtins.list[TimeSpan]:
+        """The times of the messages in each queue, and of the group's position in it."""
         await self._instance.start()
         fields = ConsumeTimeSpanHeader(topic, group).fields()
         answers = await self._servers.ask_masters(RequestCode.QUERY_CONSUME_TIME_SPAN, fields)
         decoded = (ConsumeTimeSpan.decode(answer.body) for answer in answers)
-        return [span for one in decoded for span in one.consume_time_span_set]
+        spans = (time_span_of(span) for one in decoded for span in one.consume_time_span_set)
+        return [span for span in spans if span is not None]
 
     async def lock(self, group: str, queues: Collection[Queue]) -> builtins.list[Queue]:
         """Lock queues for this client, or renew its locks; returns those that it owns now.
@@ -360,6 +358,7 @@ class GroupAdmin(Part):
 
     async def _group(self, group: str, masters: Mapping[str, str]) -> admin.Group:
         members: dict[str, admin.Member] = {}
+        filters: dict[str, str] = {}
         topics: set[str] = set()
         partitions: dict[Queue, admin.Partition] = {}
         silent: list[str] = []
@@ -377,18 +376,8 @@ class GroupAdmin(Part):
                 continue
             if online is not None:
                 model = online.message_model
-                topics |= {
-                    name for name in online.subscription_table if not _is_retry_topic(name, group)
-                }
-                for one in online.connection_set:
-                    members[one.client_id] = admin.Member(
-                        one.client_id,
-                        group,
-                        address=one.client_addr,
-                        language=one.language,
-                        version=version_name(one.version) if one.version else None,
-                        heartbeat_ms=beats.get(one.client_id),
-                    )
+                filters |= _filters(group, online)
+                members |= _members(group, online, beats)
             for queue, at in stats.offset_table.items():
                 if not _is_retry_topic(queue.topic, group):
                     topics.add(queue.topic)
@@ -404,11 +393,12 @@ class GroupAdmin(Part):
                 )
         return admin.Group(
             group,
-            tuple(sorted(topics)),
+            tuple(sorted(topics | filters.keys())),
             tuple(members[key] for key in sorted(members)),
             tuple(partitions[queue] for queue in sorted(partitions)),
             tuple(silent),
             model,
+            filters if members else None,
         )
 
     async def _online(
@@ -471,23 +461,29 @@ class GroupAdmin(Part):
         ]
 
 
-def _unread_ms(span: QueueTimeSpan) -> int | None:
-    """The age of the oldest unread message of a queue; None if all are read or the age is unknown.
+def _filters(group: str, online: ConsumerConnection) -> dict[str, str]:
+    """The filter by topic, without the group's retry topic."""
+    return {
+        topic: data.filter
+        for topic, data in online.subscription_table.items()
+        if not _is_retry_topic(topic, group)
+    }
 
-    If the message at the group's offset has been deleted, Java's brokers subtract the time -1 from
-    theirs. Then the oldest message of the queue is the oldest unread one.
 
-    >>> _unread_ms(QueueTimeSpan(delay_time=5_000)), _unread_ms(QueueTimeSpan())
-    (5000, None)
-    >>> _unread_ms(QueueTimeSpan(delay_time=1_700_000_060_001, min_time_stamp=1_700_000_000_000))
-    60000
-    """
-    if span.delay_time <= 0:
-        return None
-    if span.delay_time < _SINCE_1970_MS:
-        return span.delay_time
-    age_ms = span.delay_time - 1 - span.min_time_stamp
-    return age_ms if span.min_time_stamp > 0 and age_ms >= 0 else None
+def _members(
+    group: str, online: ConsumerConnection, beats: Mapping[str, int]
+) -> dict[str, admin.Member]:
+    return {
+        one.client_id: admin.Member(
+            one.client_id,
+            group,
+            address=one.client_addr,
+            language=one.language,
+            version=version_name(one.version) if one.version else None,
+            heartbeat_ms=beats.get(one.client_id),
+        )
+        for one in online.connection_set
+    }
 
 
 def _is_retry_topic(topic: str, group: str) -> bool:

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from coherer._client.engine.arguments import checked
+from coherer._client.rocketmq.administration.records import DirectResult, direct_result_of
 from coherer._client.rocketmq.administration.servers import Part
 from coherer._client.rocketmq.routing import MASTER
 from coherer._common.moments import floor_ms
@@ -195,7 +196,7 @@ class MessageAdmin(Part):
 
     async def consume_directly(
         self, group: str, message: StoredMessage, *, client_id: str = ""
-    ) -> ConsumeDirectlyResult:
+    ) -> DirectResult:
         """Have a running consumer process one message now, whatever its offsets are.
 
         Args:
@@ -210,7 +211,7 @@ class MessageAdmin(Part):
         await self._instance.start()
         fields = ConsumeDirectlyHeader(group, client_id or None, message.id).fields()
         answer = await self._servers.ask(server, RequestCode.CONSUME_MESSAGE_DIRECTLY, fields)
-        return ConsumeDirectlyResult.decode(answer.body)
+        return direct_result_of(ConsumeDirectlyResult.decode(answer.body))
 
     async def check_transaction_again(self, message: StoredMessage) -> None:
         """Have a broker check a transaction again that it has given up on.

@@ -136,7 +136,7 @@ class TopicAdmin(Part):
         await self._instance.start()
         route = await self._instance.routes.look_up(name)
         wanted = sorted(route.brokers) if brokers is None else list(brokers)
-        configs = {broker: (await self.configs(broker)).get(name) for broker in wanted}
+        configs = {broker: (await self._configs(broker)).get(name) for broker in wanted}
         headers: dict[str, CreateTopicHeader] = {}
         for broker, config in configs.items():
             if config is None:
@@ -238,13 +238,10 @@ class TopicAdmin(Part):
             route = await routes.route(topic)
         return list(route.writable)
 
-    async def settings(self, topic: str) -> dict[str, dict[str, int]]:
-        """The numbers of queues and the permission of a topic, from a name server.
+    async def settings(self, topic: str) -> dict[str, admin.TopicSettings]:
+        """The settings of a topic, by broker, from a name server.
 
-        One request to a name server; `topic_configs` asks a broker for all its topics.
-
-        Returns:
-            By broker name: `readQueueNums`, `writeQueueNums`, `perm` and `topicSysFlag`.
+        It is one request; `configs` asks a broker for the settings of all its topics.
 
         Raises:
             RefusedError: the topic does not exist.
@@ -254,17 +251,32 @@ class TopicAdmin(Part):
             RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}
         )
         return {
-            one.broker_name: {
-                "readQueueNums": one.read_queue_nums,
-                "writeQueueNums": one.write_queue_nums,
-                "perm": one.perm,
-                "topicSysFlag": one.topic_sys_flag,
-            }
+            one.broker_name: admin.TopicSettings(
+                one.read_queue_nums,
+                writable=bool(one.perm & WRITE),
+                readable=bool(one.perm & READ),
+                write_partitions=one.write_queue_nums,
+                flags=one.topic_sys_flag,
+            )
             for one in TopicRoute.decode(answer.body).queue_datas
         }
 
-    async def configs(self, broker: str) -> dict[str, TopicConfig]:
+    async def configs(self, broker: str) -> dict[str, admin.TopicSettings]:
         """The settings of all topics of a master, by topic."""
+        return {
+            name: admin.TopicSettings(
+                one.read_queue_nums,
+                writable=bool(one.perm & WRITE),
+                readable=bool(one.perm & READ),
+                write_partitions=one.write_queue_nums,
+                flags=one.topic_sys_flag,
+                ordered=one.order,
+                filter=one.topic_filter_type,
+            )
+            for name, one in (await self._configs(broker)).items()
+        }
+
+    async def _configs(self, broker: str) -> dict[str, TopicConfig]:
         await self._instance.start()
         answer = await self._servers.ask_broker(broker, RequestCode.GET_ALL_TOPIC_CONFIG)
         return TopicConfigs.decode(answer.body).topic_config_table

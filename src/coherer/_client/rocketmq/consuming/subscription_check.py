@@ -21,10 +21,10 @@ from collections.abc import Callable, Collection, Iterable
 
 from coherer._client.engine.tasks import cancel
 from coherer._client.rocketmq.consuming.broker_rpc import BrokerRpc
+from coherer._common.consumer_problems import described
 from coherer._common.logs import Log
 from coherer._wire.rocketmq.bodies import SubscriptionData
 from coherer._wire.rocketmq.names import RETRY_PREFIX
-from coherer._wire.rocketmq.subscription import ALL, SQL92
 from coherer.errors import CohererError, UsageError
 
 _log = Log(logging.getLogger(__name__))
@@ -44,24 +44,11 @@ def neighbour_of(own_id: str, members: Collection[str]) -> str | None:
     return ring[(ring.index(own_id) + 1) % len(ring)]
 
 
-def described(subscriptions: Iterable[SubscriptionData]) -> str:
-    """Topics and filters as text, without the group's retry topic; equal texts filter alike.
-
-    >>> described([SubscriptionData(topic="b", sub_string="*"), SubscriptionData(topic="a")])
-    'a, b'
-    >>> described([SubscriptionData(topic="a", sub_string="y||x", tags_set=["y", "x"])])
-    'a (x || y)'
-    """
-    found: list[str] = []
-    for one in subscriptions:
-        if one.topic.startswith(RETRY_PREFIX):
-            continue
-        if one.expression_type == SQL92:
-            words = f"SQL92 {one.sub_string}"
-        else:
-            words = " || ".join(sorted(one.tags_set)) or ALL
-        found.append(one.topic if words == ALL else f"{one.topic} ({words})")
-    return ", ".join(sorted(found)) or "no topic"
+def _described(subscriptions: Iterable[SubscriptionData]) -> str:
+    """Topics and filters as text, without the group's retry topic."""
+    return described(
+        {one.topic: one.filter for one in subscriptions if not one.topic.startswith(RETRY_PREFIX)}
+    )
 
 
 class SubscriptionCheck:
@@ -109,12 +96,12 @@ class SubscriptionCheck:
 
     async def _compare(self, topic: str, neighbour: str) -> None:
         try:
-            others = described(await self._rpc.subscriptions_of(self._group, neighbour, topic))
+            others = _described(await self._rpc.subscriptions_of(self._group, neighbour, topic))
         except CohererError as error:
             self.error = self._compared = None
             _log.debug("Cannot compare subscriptions with %s: %s", neighbour, error)
             return
-        own = described(self._subscriptions())
+        own = _described(self._subscriptions())
         if own == others:
             self.error = None
             return

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from coherer._client.tubemq.administration.webapi import Answer
-from coherer.admin import Broker, Group, Member, Partition, Topic
+from coherer.admin import Broker, Group, Member, Partition, Topic, TopicSettings
 from coherer.errors import UsageError
 
 _STORE_STRIDE = 10_000
@@ -91,6 +91,19 @@ class TopicRecord(msgspec.Struct, rename="camel"):
             self.is_srv_accept_publish,
             self.is_srv_accept_subscribe,
         )
+
+    def settings(self) -> dict[str, TopicSettings]:
+        """The public records of its settings, by broker."""
+        return {
+            str(one.broker_id): TopicSettings(
+                one.num_partitions,
+                writable=self.is_srv_accept_publish,
+                readable=self.is_srv_accept_subscribe,
+                stores=one.num_topic_stores,
+            )
+            for one in sorted(self.topic_info, key=lambda one: one.broker_id)
+            if one.topic_status_id == 0
+        }
 
 
 class BrokerRun(msgspec.Struct, rename="camel"):

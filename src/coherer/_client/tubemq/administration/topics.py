@@ -229,6 +229,17 @@ class TopicAdmin(Part):
             if one.topic_name in topics
         }
 
+    async def settings(self, topic: str) -> dict[str, admin.TopicSettings]:
+        """The settings of a topic, by broker.
+
+        Raises:
+            RefusedError: the topic does not exist.
+        """
+        found = await self._calls.topics([topic])
+        if not found:
+            raise self._calls.no_topic(topic)
+        return found[0].settings()
+
     async def groups(self, topic: str) -> builtins.list[str]:
         """The groups that consume a topic, or have offsets in it."""
         subscriptions, brokers = await asyncio.gather(

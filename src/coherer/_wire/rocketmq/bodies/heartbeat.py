@@ -72,6 +72,19 @@ class SubscriptionData(Body, frozen=True):
     expression_type: str = TAG
     class_filter_mode: bool = False
 
+    @property
+    def filter(self) -> str:
+        """The filter as text, `*` for all messages; equal texts filter alike.
+
+        >>> SubscriptionData(sub_string="y||x", tags_set=["y", "x"]).filter
+        'x || y'
+        >>> SubscriptionData(sub_string="a > 1", expression_type=SQL92).filter
+        'SQL92 a > 1'
+        """
+        if self.expression_type == SQL92:
+            return f"SQL92 {self.sub_string}"
+        return " || ".join(sorted(self.tags_set)) or "*"
+
 
 class ConsumerData(Body, frozen=True):
     """A consumer; unknown values of the three enums are None, as in Java."""
