@@ -355,6 +355,10 @@ async def test_what_is_sent_twice_when_a_broker_is_killed(
     assert sent <= copies.keys() <= sent | failed
     assert bool(failed) is not retry_lost, "answers were lost"
     twice = {body: ids for body, ids in copies.items() if len(ids) > 1}
+    if kind == "java":
+        # A killed broker may have stored a body without its properties: its checksum does not
+        # cover them (docs/protocol/rocketmq.md, section 6.5).
+        twice = {body: [one for one in ids if one] for body, ids in twice.items()}
     assert {body: ids for body, ids in twice.items() if len(set(ids)) > 1} == {}
     if not retry_lost:
         assert twice == {}

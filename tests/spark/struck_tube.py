@@ -260,8 +260,12 @@ def strike_until_sent(given: argparse.Namespace, url: str, home: Path, killer: K
     sender = subprocess.Popen(
         [sys.executable, "-m", "tests.spark.struck_messages", url, TOPIC, str(given.messages),
          str(home / "acknowledged"), str(given.rate)],
-        cwd=ROOT, stdout=subprocess.DEVNULL,
+        cwd=ROOT, stdout=subprocess.PIPE,
     )  # fmt: skip
+    # A producer waits 10 s for a broker when it starts, and Java's takes as long on a busy machine.
+    # Its output fits into the pipe: a line a second.
+    assert sender.stdout is not None
+    assert sender.stdout.readline(), "the sender has ended"
     killer.strike_while(lambda: sender.poll() is None, given.every)
     assert sender.returncode == 0
 
