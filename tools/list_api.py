@@ -72,7 +72,7 @@ def of_class(name: str, value: type) -> Iterator[str]:
     bases = [
         one.__name__
         for one in value.__bases__
-        if one is not object and not one.__module__.startswith("coherer._")
+        if one is not object and not re.match(r"coherer(\.\w+)*\._", one.__module__)
     ]
     if typing.is_typeddict(value):
         yield f"class {name}(TypedDict)"

@@ -31,7 +31,7 @@ from coherer.spark.planning import DataLossError, Range
 from coherer.spark.reading import BadRecordError, log_loss, rows, settings_of
 from coherer.spark.topics import Topics, monotonic_ms, ranges_of
 
-__all__ = ["BadRecordError", "DataLossError", "Edge", "scan"]
+__all__ = ["BadRecordError", "DataLossError", "Edge", "Range", "scan"]
 
 Edge: TypeAlias = Literal["earliest", "latest"] | datetime | Mapping[str, int]
 """Where a scan starts or ends: a keyword, a store time, or offsets by `broker:partition`."""

@@ -62,6 +62,7 @@ from coherer._client.rocketmq.telemetry import Telemetry
 from coherer._client.rocketmq.transactions import Check, Transaction, Verdict
 from coherer._common.renamed import renamed
 from coherer._net import TlsOptions
+from coherer._record.bad_record import BadRecord
 from coherer._record.batches import PackedMessages
 from coherer._wire.rocketmq.allocate import (
     Strategy,
@@ -112,6 +113,7 @@ __all__ = [
     "AclUpdateError",
     "AclWhiteListError",
     "Admin",
+    "BadRecord",
     "BrokerAdmin",
     "Check",
     "Client",

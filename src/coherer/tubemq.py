@@ -47,6 +47,7 @@ from coherer._common.node_status import (
 )
 from coherer._common.renamed import renamed
 from coherer._net import TlsOptions
+from coherer._record.bad_record import BadRecord
 from coherer._record.batches import PackedMessages
 from coherer._wire.tubemq.codes import (
     BadRequestError,
@@ -80,6 +81,7 @@ from coherer.message import Message, Receipt, ReceivedMessage
 
 __all__ = [
     "Admin",
+    "BadRecord",
     "BadRequestError",
     "Bound",
     "BrokerAdmin",

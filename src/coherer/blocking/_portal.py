@@ -42,7 +42,7 @@ from typing import Any, Final, Generic, Protocol, Self, TypeVar, cast
 from coherer import _net as net
 from coherer._client.engine.arguments import checked
 from coherer._client.engine.assigned import Delivery, DeliveryState
-from coherer._client.engine.consumer import Stop, on_sigterm
+from coherer._client.engine.consumer import on_sigterm
 from coherer._client.engine.lifecycle import warn_unclosed
 from coherer._client.engine.producer import BaseProducer, message_topic
 from coherer._client.engine.sender import Bulk, Outcome, SendReport, Sink, Stored
@@ -540,7 +540,7 @@ class _AsyncConsumer(_Managed, Protocol[A_co]):
         handler: Callable[[A_co], Awaitable[None] | None],
         *,
         workers: int = 1,
-        stop: Stop | None = None,
+        stop: asyncio.Event | None = None,
     ) -> None: ...
 
 
@@ -575,8 +575,8 @@ class ConsumerFacade(ManagedFacade[K], Generic[K, B, M]):
             yield batch
 
     def _run(self, handler: Callable[[B], Awaitable[None] | None], workers: int) -> None:
-        stop = Stop()
-        with on_sigterm(lambda: self._portal.post(stop.request)):
+        stop = asyncio.Event()
+        with on_sigterm(lambda: self._portal.post(stop.set)):
             self._portal.call(lambda: self._source.run(handler, workers=workers, stop=stop))
 
 

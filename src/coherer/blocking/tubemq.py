@@ -25,6 +25,7 @@ from coherer.blocking._portal import (
 )
 from coherer.errors import CohererError
 from coherer.tubemq import (
+    BadRecord,
     BadRequestError,
     Bound,
     BrokerInfo,
@@ -83,6 +84,7 @@ from coherer.tubemq import (
 
 __all__ = [
     "Admin",
+    "BadRecord",
     "BadRequestError",
     "Bound",
     "BrokerAdmin",

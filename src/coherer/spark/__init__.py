@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from coherer.spark.decoding import from_inlong, registry_id, registry_payload
     from coherer.spark.deduplication import deduplicate
     from coherer.spark.offsets import Lag, lag
-    from coherer.spark.planning import DataLossError
+    from coherer.spark.planning import DataLossError, Range
     from coherer.spark.progress import SourceMetrics, StreamMetrics, measured, source_metrics
     from coherer.spark.reading import BadRecordError
     from coherer.spark.session import configure, use_java
@@ -23,6 +23,7 @@ __all__ = [
     "BadRecordError",
     "DataLossError",
     "Lag",
+    "Range",
     "SourceMetrics",
     "StreamMetrics",
     "configure",
@@ -40,6 +41,7 @@ _MODULES = {
     "BadRecordError": "reading",
     "DataLossError": "planning",
     "Lag": "offsets",
+    "Range": "planning",
     "SourceMetrics": "progress",
     "StreamMetrics": "progress",
     "configure": "session",

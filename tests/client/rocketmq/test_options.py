@@ -11,7 +11,7 @@ import pytest
 from coherer import _net as net
 from coherer._client.engine.assigned import FetchLimits
 from coherer._client.rocketmq.client import Client
-from coherer._client.rocketmq.options import ConsumerOptions, ProducerOptions
+from coherer._client.rocketmq.options import ConsumerOptions, ProducerOptions, fetch_limits
 from coherer._server.rocketmq.remoting import Channel, RemotingServer
 from coherer._wire.rocketmq.codes import FAQ, RequestCode
 from coherer._wire.rocketmq.command import Command
@@ -45,8 +45,8 @@ def test_errors_name_invalid_client_options() -> None:
 
 def test_when_a_queue_is_full() -> None:
     options: dict[str, Any] = {"queue_messages": 1, "queue_bytes": 2, "queue_span": 3}
-    assert ConsumerOptions(**options).fetch_limits == FetchLimits(messages=1, size_bytes=2, span=3)
-    assert ConsumerOptions(**options, orderly=True).fetch_limits.span == 0
+    assert fetch_limits(ConsumerOptions(**options)) == FetchLimits(messages=1, size_bytes=2, span=3)
+    assert fetch_limits(ConsumerOptions(**options, orderly=True)).span == 0
 
 
 async def test_the_compression_level(cluster, client: Client) -> None:

@@ -367,6 +367,29 @@ async def test_a_handler(fake, consumer: Consumer) -> None:
     assert Counter(seen) == {b"0": 10, b"1": 10, b"2": 10}
 
 
+async def test_an_event_ends_the_handler(fake, consumer: Consumer) -> None:
+    """The running handler finishes, an idle worker ends, and nothing more is taken."""
+    stop, may_end = asyncio.Event(), asyncio.Event()
+    seen: list[bytes] = []
+
+    async def handle(batch) -> None:
+        seen.extend(batch.bodies())
+        stop.set()
+        await may_end.wait()
+
+    fake.put("demo", 0, b"a")
+    running = asyncio.create_task(consumer.run(handle, workers=2, stop=stop))
+    await stop.wait()
+    fake.put("demo", 1, b"b")
+    may_end.set()
+    await running
+    assert seen == [b"a"]
+    await consumer.commit()
+    assert fake.stored[GROUP, "demo", 0] == 1
+    await consumer.run(handle, stop=stop)
+    assert seen == [b"a"], "it was set before"
+
+
 async def test_what_a_cancelled_worker_had_is_received_again(fake, consumer: Consumer) -> None:
     begun = asyncio.Event()
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from coherer._client.tubemq.options import Bound, StartName, StartPositions
+from coherer._client.tubemq.options import Bound, Start, StartPositions
 from coherer.errors import UsageError
 
 KEY = "1:flights:0"
@@ -11,7 +11,7 @@ KEY = "1:flights:0"
 @pytest.mark.parametrize(
     ("start", "status"), [("earliest", 0), ("latest", 1), ("always-latest", 2)]
 )
-def test_the_wish_holds_until_a_registration_succeeds(start: StartName, status: int) -> None:
+def test_the_wish_holds_until_a_registration_succeeds(start: Start, status: int) -> None:
     positions = StartPositions(start)
     assert positions.of(KEY) == (status, None)
     assert positions.of(KEY) == (status, None)

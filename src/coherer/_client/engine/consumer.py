@@ -161,21 +161,21 @@ class MessageIterator(AsyncIterator[M]):
             delivery.requeue()
 
 
-class Stop:
+class _Stop:
     """Ends `run` early: running handlers finish, and no new batch is taken."""
 
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
+    def __init__(self, event: asyncio.Event) -> None:
+        self._event = event
         self._idle: set[asyncio.Task[None]] = set()
 
-    def request(self) -> None:
-        """Stop; must be called in the event loop's thread."""
-        self._event.set()
+    async def watch(self) -> None:
+        """Wait for the event, and wake the workers that wait for a batch."""
+        await self._event.wait()
         for task in self._idle:
             task.cancel()
 
     def is_requested(self) -> bool:
-        """Whether `request` was called."""
+        """Whether the event is set."""
         return self._event.is_set()
 
     @contextmanager
@@ -329,7 +329,7 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
             meter.received(batch, perf_counter() - began_s)
         return batch
 
-    def batches(self) -> BatchIterator[B]:
+    def batches(self) -> AsyncIterator[B]:
         """Batches for `async for`; each is acknowledged when the loop asks for the next.
 
         Messages that the previous loop left unacknowledged, by `break` or an exception, are
@@ -340,7 +340,7 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
         self._begin_loop(loop)
         return loop
 
-    def __aiter__(self) -> MessageIterator[M]:
+    def __aiter__(self) -> AsyncIterator[M]:
         """Messages for `async for`; see `batches`."""
         self.check()
         loop = MessageIterator[M](self.receive)
@@ -352,7 +352,7 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
         handler: Callable[[B], Awaitable[None] | None],
         *,
         workers: int = 1,
-        stop: Stop | None = None,
+        stop: asyncio.Event | None = None,
     ) -> None:
         """Pass every batch to `handler`, until the consumer is closed or SIGTERM arrives.
 
@@ -365,7 +365,7 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
                 exception is logged, and the messages that it has not acknowledged are delivered
                 again.
             workers: how many batches are handled at a time.
-            stop: ends it from outside; used by the blocking API, which handles SIGTERM itself.
+            stop: when it is set, `run` returns as on SIGTERM.
 
         Raises:
             UsageError: `workers` is less than 1.
@@ -374,16 +374,18 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
         self.check()
         if workers < 1:
             raise UsageError(f"`run` needs at least one worker, not {workers}.")
-        loop, until = asyncio.get_running_loop(), stop or Stop()
+        loop, event = asyncio.get_running_loop(), stop or asyncio.Event()
+        until = _Stop(event)
         tasks = [
             asyncio.create_task(self._work(handler, until), name=f"worker {number}")
             for number in range(workers)
         ]
+        watching = asyncio.create_task(until.watch(), name="stop")
         try:
-            with on_sigterm(lambda: loop.call_soon_threadsafe(until.request)):
+            with on_sigterm(lambda: loop.call_soon_threadsafe(event.set)):
                 await asyncio.gather(*tasks)
         finally:
-            await cancel(*tasks)
+            await cancel(*tasks, watching)
 
     # -- for protocols
 
@@ -429,7 +431,7 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
         if before is not None:
             before.leave()
 
-    async def _work(self, handler: Callable[[B], Awaitable[None] | None], stop: Stop) -> None:
+    async def _work(self, handler: Callable[[B], Awaitable[None] | None], stop: _Stop) -> None:
         while not stop.is_requested():
             try:
                 with stop.waiting():

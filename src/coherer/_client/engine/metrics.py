@@ -52,15 +52,8 @@ PROCESS_MS: Final = (1, 5, 10, 100, 10_000, 60_000)
 Labels = dict[str, str]
 
 
-class ClientMetrics:
-    """Measures the producers and consumers of the clients that it is given to.
-
-    Args:
-        provider: makes the meter; None for the global provider.
-
-    Raises:
-        UsageError: OpenTelemetry is not installed.
-    """
+class Meters:
+    """The instruments of a `ClientMetrics`, and the producers and consumers that they measure."""
 
     def __init__(self, provider: MeterProvider | None = None) -> None:
         try:
@@ -108,9 +101,6 @@ class ClientMetrics:
             "Failures of the periodic work of clients, by step.",
         )  # fmt: skip
 
-    def __repr__(self) -> str:
-        return "<ClientMetrics>"
-
     def watch(self, upkeep: Upkeep) -> None:
         """Report the failures of a client's periodic work."""
         self._upkeeps.add(upkeep)
@@ -148,6 +138,28 @@ class ClientMetrics:
         return observe
 
 
+class ClientMetrics:
+    """Measures the producers and consumers of the clients that it is given to.
+
+    Args:
+        provider: makes the meter; None for the global provider.
+
+    Raises:
+        UsageError: OpenTelemetry is not installed.
+    """
+
+    def __init__(self, provider: MeterProvider | None = None) -> None:
+        self._meters = Meters(provider)
+
+    def __repr__(self) -> str:
+        return "<ClientMetrics>"
+
+
+def meters_of(metrics: ClientMetrics | None) -> Meters | None:
+    """What the parts of a client measure with."""
+    return None if metrics is None else metrics._meters  # pyright: ignore[reportPrivateUsage]
+
+
 ROCKETMQ: Final = "rocketmq"
 TUBEMQ: Final = "tubemq"
 """Values of `messaging.system`; the conventions define none for TubeMQ."""
@@ -162,7 +174,7 @@ class ProducerMeter:
         client_id: returns the id of the client, which is known once it is connected.
     """
 
-    def __init__(self, metrics: ClientMetrics, system: str, client_id: Callable[[], str]) -> None:
+    def __init__(self, metrics: Meters, system: str, client_id: Callable[[], str]) -> None:
         self._metrics = metrics
         self._system = system
         self._client_id = client_id
@@ -295,7 +307,7 @@ class ConsumerMeter:
 
     def __init__(
         self,
-        metrics: ClientMetrics,
+        metrics: Meters,
         system: str,
         client_id: Callable[[], str],
         group: str,

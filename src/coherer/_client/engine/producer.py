@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import ClassVar, Final, TypeVar, cast
 
 from coherer._client.engine.lifecycle import Lifecycle
-from coherer._client.engine.metrics import ClientMetrics, ProducerMeter
+from coherer._client.engine.metrics import ClientMetrics, ProducerMeter, meters_of
 from coherer._client.engine.sender import Bulk, SendReport, Sink, UnseenFailures, Window
 from coherer._record.batches import PackedMessages
 from coherer.errors import CohererError, UsageError, WindowFullError
@@ -230,7 +230,8 @@ class BaseProducer(Lifecycle):
         self, metrics: ClientMetrics | None, system: str, client_id: Callable[[], str]
     ) -> None:
         """Measure what is sent, if the client has metrics."""
-        self._meter = None if metrics is None else metrics.producer(system, client_id)
+        meters = meters_of(metrics)
+        self._meter = None if meters is None else meters.producer(system, client_id)
 
     def _metered(self, first: Message, sink: Sink, count: int = 1) -> Sink:
         """The sink of a request of one message or more; with metrics, one that measures it."""

@@ -21,6 +21,7 @@ from collections.abc import Collection, Mapping
 from typing import Final, Protocol
 from weakref import WeakSet
 
+from coherer._client.engine.metrics import meters_of
 from coherer._client.engine.options import parse_address
 from coherer._client.engine.tasks import cancel, every
 from coherer._client.rocketmq.link import Handler, Link, Pool, RequestHandlers, Signer
@@ -116,8 +117,9 @@ class Instance:
         self._starting: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.upkeep = Upkeep()
-        if options.metrics is not None:
-            options.metrics.watch(self.upkeep)
+        meters = meters_of(options.metrics)
+        if meters is not None:
+            meters.watch(self.upkeep)
         self._rounds = 0
         self._accepted = False  # whether a broker accepted a heartbeat of the last round
         self._closed = False

@@ -257,11 +257,11 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Java's `maxReconsumeTimes`: deliveries after the first one; -1 for the default."""
         return max(self.max_attempts - 1, -1)
 
-    @property
-    def fetch_limits(self) -> FetchLimits:
-        """When a queue is not pulled from."""
-        span = 0 if self.orderly else self.queue_span
-        return FetchLimits(messages=self.queue_messages, size_bytes=self.queue_bytes, span=span)
+
+def fetch_limits(options: ConsumerOptions) -> FetchLimits:
+    """When a queue is not pulled from."""
+    span = 0 if options.orderly else options.queue_span
+    return FetchLimits(messages=options.queue_messages, size_bytes=options.queue_bytes, span=span)
 
 
 _CONSUMER_MINIMUMS: Final[dict[str, int]] = {

@@ -19,11 +19,11 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from coherer._client.rocketmq.observers import Kind, StoredSend
-from coherer._client.rocketmq.received import ReceivedMessage as ConsumedMessage
+from coherer._client.rocketmq.observers import Kind, SendObserver, StoredSend
 from coherer._common.version import __version__
+from coherer._views import AnyMessage
 from coherer.errors import CohererError, UsageError
-from coherer.message import Message, ReceivedMessage
+from coherer.message import Message
 
 if TYPE_CHECKING:  # OpenTelemetry need not be installed
     from opentelemetry.trace import Span, TracerProvider
@@ -57,7 +57,7 @@ class Telemetry:
             ) from error
         self._tracer = trace.get_tracer("coherer", __version__, provider)
 
-    def begin(self, messages: Sequence[Message], group: str, kind: Kind) -> Sending:
+    def begin(self, messages: Sequence[Message], group: str, kind: Kind) -> SendObserver:
         """Called before a message or a batch is sent."""
         from opentelemetry import propagate, trace  # need not be installed
 
@@ -82,9 +82,7 @@ class Telemetry:
         return Sending(span, carrier)
 
     @contextmanager
-    def processing(
-        self, message: ReceivedMessage | ConsumedMessage, group: str = ""
-    ) -> Generator[Span]:
+    def processing(self, message: AnyMessage, group: str = "") -> Generator[Span]:
         """A span while a message is processed; a child of the sender's.
 
         Args:

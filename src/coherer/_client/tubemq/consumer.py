@@ -30,7 +30,7 @@ from typing import ClassVar, Final
 from coherer._client.engine.arguments import checked
 from coherer._client.engine.assignments import Assignments
 from coherer._client.engine.consumer import BaseConsumer, Progress
-from coherer._client.engine.metrics import TUBEMQ
+from coherer._client.engine.metrics import TUBEMQ, meters_of
 from coherer._client.engine.tasks import backoff, cancel
 from coherer._client.tubemq.broker_rpc import BrokerRpc, StartPosition
 from coherer._client.tubemq.cluster import Cluster, Pool
@@ -304,8 +304,9 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
         self._cluster = cluster
         self._options = options or ConsumerOptions()
         super().__init__(self._options.prefetch_bytes, count_in_hand=False)
-        if cluster.options.metrics is not None:
-            self._meter = cluster.options.metrics.consumer(TUBEMQ, str, group, self._assignments)
+        self._meters = meters_of(cluster.options.metrics)
+        if self._meters is not None:
+            self._meter = self._meters.consumer(TUBEMQ, str, group, self._assignments)
         self._positions = StartPositions(self._options.start)
         self._subscription = Subscription(
             group=group, topics=topics_of(topics), bound=self._positions.bound
@@ -373,8 +374,8 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
             self._cluster.options.heartbeat_ms,
             self._make_batch,
         )
-        if self._cluster.options.metrics is not None:
-            self._cluster.options.metrics.watch(self._manager.upkeep)
+        if self._meters is not None:
+            self._meters.watch(self._manager.upkeep)
         self._working = asyncio.create_task(self._carry_out_instructions(), name="rebalance")
         membership.begin()
 

@@ -23,7 +23,6 @@ import msgspec
 from coherer._wire.tubemq.names import Partition
 from coherer.errors import UsageError
 
-StartName = Literal["latest", "earliest", "always-latest"]
 """Start positions by name."""
 
 READ_STATUS: Final[Mapping[str, int]] = {"earliest": 0, "latest": 1, "always-latest": 2}
@@ -55,10 +54,10 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     session: str = msgspec.field(default_factory=lambda: uuid4().hex)
     members: int = 1
     prefer: Literal["larger", "smaller"] = "larger"
-    others: StartName = "latest"
+    others: Literal["latest", "earliest", "always-latest"] = "latest"
 
 
-Start = StartName | Mapping[str, int] | Bound
+Start = Literal["latest", "earliest", "always-latest"] | Mapping[str, int] | Bound
 """Values of a consumer's option `start`."""
 
 

@@ -15,7 +15,7 @@ from typing import Final, overload
 
 from coherer import limits
 from coherer._client.engine.arguments import checked
-from coherer._client.engine.metrics import TUBEMQ
+from coherer._client.engine.metrics import TUBEMQ, meters_of
 from coherer._client.engine.producer import BaseProducer, check_body, encoding_error, message_topic
 from coherer._client.engine.sender import (
     Bulk,
@@ -90,8 +90,9 @@ class Producer(BaseProducer):
         self._changes: asyncio.Future[None] | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._upkeep = Upkeep()
-        if cluster.options.metrics is not None:
-            cluster.options.metrics.watch(self._upkeep)
+        meters = meters_of(cluster.options.metrics)
+        if meters is not None:
+            meters.watch(self._upkeep)
 
     async def publish(self, *topics: str) -> None:
         """Publish topics; returns when messages can be sent to them.

@@ -240,10 +240,10 @@ class MessageBatch:
         from coherer._record import record_columns
 
         return record_columns.columns(
-            self.scan(), columns, topic=self.queue.topic, broker=self.queue.broker
+            self._scanned(), columns, topic=self.queue.topic, broker=self.queue.broker
         )
 
-    def scan(self) -> RecordScan:
+    def _scanned(self) -> RecordScan:
         """Return the records of the messages as numpy arrays; see `coherer._record.scan`."""
         if self._scan is None:
             from coherer._record.scan import scan, scan_at

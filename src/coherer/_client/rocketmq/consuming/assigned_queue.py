@@ -31,7 +31,7 @@ from coherer._client.rocketmq.consuming.broker_rpc import BrokerRpc
 from coherer._client.rocketmq.consuming.fetch_loop import SLACK_MS, FetchLoop, FetchRequest
 from coherer._client.rocketmq.consuming.offsets import OffsetStore
 from coherer._client.rocketmq.consuming.redelivery import Redelivery
-from coherer._client.rocketmq.options import ConsumerOptions
+from coherer._client.rocketmq.options import ConsumerOptions, fetch_limits
 from coherer._client.rocketmq.received import ReceivedBatch
 from coherer._client.rocketmq.routing import MASTER
 from coherer._common.clock import now_ms
@@ -224,7 +224,7 @@ class AssignedQueue:
         self.heard_ms = now_ms()
         self.left_out = 0
         self.state = PartitionState[ReceivedBatch](
-            self, offset, ordered=options.orderly, limits=options.fetch_limits
+            self, offset, ordered=options.orderly, limits=fetch_limits(options)
         )
         self._context = context
         self._options = options

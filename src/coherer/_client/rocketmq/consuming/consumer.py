@@ -29,7 +29,7 @@ from coherer._client.engine.arguments import checked
 from coherer._client.engine.assignments import Assignments, PrefetchBuffer
 from coherer._client.engine.consumer import BaseConsumer, Progress
 from coherer._client.engine.lifecycle import Lifecycle
-from coherer._client.engine.metrics import ROCKETMQ
+from coherer._client.engine.metrics import ROCKETMQ, meters_of
 from coherer._client.engine.tasks import every
 from coherer._client.rocketmq.consuming.assigned_queue import AssignedQueue
 from coherer._client.rocketmq.consuming.membership import GroupMembership, Memberships
@@ -99,8 +99,9 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Received
         )
         if not self._membership.subscriptions:
             raise UsageError("A consumer needs at least one topic.")
-        if instance.options.metrics is not None:
-            self._meter = instance.options.metrics.consumer(
+        meters = meters_of(instance.options.metrics)
+        if meters is not None:
+            self._meter = meters.consumer(
                 ROCKETMQ, lambda: instance.client_id, self.group, self._assignments
             )
         self._trace: ConsumerTrace | None = None
