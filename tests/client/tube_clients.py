@@ -8,6 +8,7 @@ from coherer._client.tubemq.cluster import ClientOptions, Cluster
 from coherer._client.tubemq.consumer import Consumer
 from coherer._client.tubemq.fetching import ReceivedBatch
 from coherer._client.tubemq.options import ConsumerOptions
+from coherer._wire.tubemq.names import Partition
 from coherer.message import Message
 from tests.client.scripted_cluster import FakeCluster
 
@@ -23,9 +24,14 @@ def quick(fake: FakeCluster, **options: Any) -> Cluster:
     return Cluster(ClientOptions(addresses=(("127.0.0.1", fake.master.port),), **fields))
 
 
+async def unknown(partition: Partition, at: object) -> int:
+    """A client would ask its cluster."""
+    raise AssertionError(partition, at)
+
+
 def consumer_of(way: Cluster, topics: Any = "demo", **options: Any) -> Consumer:
     options = {"start": "earliest", "empty_ms": 5} | options
-    return Consumer(way, GROUP, topics, ConsumerOptions(**options))
+    return Consumer(way, GROUP, topics, ConsumerOptions(**options), find=unknown)
 
 
 async def one(consumer: Consumer) -> ReceivedBatch:

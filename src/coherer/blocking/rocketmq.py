@@ -1026,20 +1026,26 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
         """
         return self._portal.call(lambda: self._inner.commit(*batches))
 
-    def seek(self, partition: Queue, offset: int | datetime | Edge) -> None:
+    def seek(
+        self, partition: Queue, offset: int | datetime | Edge | Literal["earliest", "latest"]
+    ) -> int:
         """Continue at another position of an assigned queue.
 
         Batches from before cannot be acknowledged any more.
 
         Args:
             partition: an assigned queue.
-            offset: an offset, a time, or `Edge.OLDEST` or `Edge.END`.
+            offset: an offset, a time, or an end of the queue; `Edge.OLDEST` and `Edge.END` are the
+                same as `earliest` and `latest`.
+
+        Returns:
+            The offset.
 
         Raises:
             UsageError: the queue is not assigned, or the offset is negative.
             UnavailableError, RefusedError: the broker did not resolve the position.
         """
-        self._portal.call(lambda: self._inner.seek(partition, offset))
+        return self._portal.call(lambda: self._inner.seek(partition, offset))
 
     def close(self) -> None:
         """Leave the group. Messages that are not acknowledged are delivered again.
@@ -1222,12 +1228,15 @@ class PullConsumer(ManagedFacade[aio.PullConsumer]):
         """
         self._portal.call(lambda: self._inner.assign(queues, selection))
 
-    def seek(self, queue: Queue, to: int | datetime | Edge) -> int:
+    def seek(
+        self, partition: Queue, offset: int | datetime | Edge | Literal["earliest", "latest"]
+    ) -> int:
         """Continue at another position of an assigned queue.
 
         Args:
-            queue: an assigned queue.
-            to: an offset, a time, or `Edge.OLDEST` or `Edge.END`.
+            partition: an assigned queue.
+            offset: an offset, a time, or an end of the queue; `Edge.OLDEST` and `Edge.END` are the
+                same as `earliest` and `latest`.
 
         Returns:
             The offset.
@@ -1236,9 +1245,11 @@ class PullConsumer(ManagedFacade[aio.PullConsumer]):
             UsageError: the queue is not assigned, or the offset is negative.
             UnavailableError, RefusedError: the broker did not resolve the position.
         """
-        return self._portal.call(lambda: self._inner.seek(queue, to))
+        return self._portal.call(lambda: self._inner.seek(partition, offset))
 
-    def offset_of(self, queue: Queue, to: int | datetime | Edge) -> int:
+    def offset_of(
+        self, queue: Queue, to: int | datetime | Edge | Literal["earliest", "latest"]
+    ) -> int:
         """The offset of a position in any queue; see `seek`."""
         return self._portal.call(lambda: self._inner.offset_of(queue, to))
 

@@ -580,18 +580,28 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
         """
         return self._portal.call(lambda: self._inner.commit(*batches))
 
-    def seek(self, partition: Partition | str, offset: int) -> None:
-        """Continue at another offset of an assigned partition, by registering it again.
+    def seek(
+        self, partition: Partition | str, offset: int | datetime | Literal["earliest", "latest"]
+    ) -> int:
+        """Continue at another position of an assigned partition, by registering it again.
 
         The broker moves an offset that is out of range to the nearest one. Batches from before
         cannot be acknowledged any more.
 
+        Args:
+            partition: an assigned partition, or its key.
+            offset: an offset, a time (see `Client.offsets_since`), or an end of the partition.
+
+        Returns:
+            The offset that the broker continues with.
+
         Raises:
-            UsageError: the partition is not assigned to this consumer, or the offset is negative.
+            UsageError: the partition is not assigned to this consumer, the offset is negative, or
+                the messages have no time.
             RefusedError: the broker does not assign the partition to this consumer any more.
             UnavailableError: the broker did not answer.
         """
-        self._portal.call(lambda: self._inner.seek(partition, offset))
+        return self._portal.call(lambda: self._inner.seek(partition, offset))
 
     def close(self) -> None:
         """Leave the group. Messages that are not acknowledged are delivered again.

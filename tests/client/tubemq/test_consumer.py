@@ -20,7 +20,7 @@ from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.names import SubscribeInfo
 from coherer.errors import ClosedError, DisconnectedError, UsageError
 from coherer.message import ReceivedMessage
-from tests.client.tube_clients import GROUP, commit, consumer_of, one
+from tests.client.tube_clients import GROUP, commit, consumer_of, one, unknown
 
 
 async def test_messages_come_and_are_confirmed(fake, consumer: Consumer) -> None:
@@ -475,4 +475,4 @@ async def test_life_and_death(fake, way: Cluster) -> None:
 )
 def test_nonsense(way: Cluster, group: str, topics, options) -> None:
     with pytest.raises(UsageError):
-        Consumer(way, group, topics, ConsumerOptions(**options))
+        Consumer(way, group, topics, ConsumerOptions(**options), find=unknown)

@@ -38,10 +38,10 @@ from collections.abc import (
     Mapping,
 )
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from time import perf_counter
 from types import FrameType
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -288,8 +288,10 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
         self._assignments.pause(self._assignments.paused - chosen)
 
     @abstractmethod
-    async def seek(self, partition: P | K, offset: int) -> None:
-        """Continue at another offset of an assigned partition."""
+    async def seek(
+        self, partition: P | K, offset: int | datetime | Literal["earliest", "latest"]
+    ) -> int:
+        """Continue at another position of an assigned partition; returns its offset."""
 
     @abstractmethod
     async def commit(self, *batches: B) -> Mapping[P, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from datetime import datetime
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
 from coherer import limits
 from coherer._client.engine.arguments import checked
@@ -124,7 +124,13 @@ class Client(BaseClient):
             ClosedError, ForkedError: the client cannot be used here.
         """
         self._cluster.pool.check()
-        consumer = Consumer(self._cluster, group, topics, options_of(ConsumerOptions, options))
+        consumer = Consumer(
+            self._cluster,
+            group,
+            topics,
+            options_of(ConsumerOptions, options),
+            find=self._find,
+        )
         self._made.add(consumer)
         return consumer
 
@@ -254,6 +260,16 @@ class Client(BaseClient):
             check=self._cluster.pool.check,
             identify=lambda: identify(self._cluster),
         )
+
+    async def _find(
+        self, partition: Partition, at: datetime | Literal["earliest", "latest"]
+    ) -> int:
+        """The offset of a time or an end of a partition."""
+        topic, key = partition.topic, (str(partition.broker.id), partition.id)
+        if isinstance(at, datetime):
+            return (await self.offsets_since(topic, at, partitions=[key]))[key]
+        low, high = (await self.offsets(topic))[key]
+        return low if at == "earliest" else high
 
     def _connected(self) -> bool:
         return hasattr(self, "_cluster") and self._cluster.pool.connected

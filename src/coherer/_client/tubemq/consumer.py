@@ -23,9 +23,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
-from typing import ClassVar, Final
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import ClassVar, Final, Literal, TypeAlias
 
 from coherer._client.engine.arguments import checked
 from coherer._client.engine.assignments import Assignments
@@ -136,10 +136,10 @@ class AssignmentManager:
                 self._remove(fetcher)
             await asyncio.gather(*(self._unregister(fetcher) for fetcher in going))
 
-    async def seek(self, fetcher: PartitionFetcher, offset: int) -> None:
+    async def seek(self, fetcher: PartitionFetcher, offset: int) -> int:
         """Continue at another offset of an assigned partition; see `PartitionFetcher.seek`."""
         async with self._turn:
-            await fetcher.seek(offset)
+            return await fetcher.seek(offset)
 
     async def close(self) -> None:
         """Give up all partitions, without waiting for the application."""
@@ -273,6 +273,10 @@ async def _call(listener: Listener | None, partitions: Iterable[Partition]) -> N
         _log.exception("A rebalance listener failed")
 
 
+Find: TypeAlias = Callable[[Partition, datetime | Literal["earliest", "latest"]], Awaitable[int]]
+"""Looks up the offset of a time or an end of a partition."""
+
+
 @checked
 class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, ReceivedMessage]):
     """Receives messages as a member of a group. Made by `Client.consumer`; use `async with`.
@@ -288,6 +292,7 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
         group: the group; its members share the partitions of its topics.
         topics: the topics and tags.
         options: see `ConsumerOptions`.
+        find: looks up the offset of a time or an end of a partition.
     """
 
     _RETRY: ClassVar[timedelta | None] = timedelta(seconds=1)
@@ -300,8 +305,11 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
         group: str,
         topics: Topics,
         options: ConsumerOptions | None = None,
+        *,
+        find: Find,
     ) -> None:
         self._cluster = cluster
+        self._find = find
         self._options = options or ConsumerOptions()
         super().__init__(self._options.prefetch_bytes, count_in_hand=False)
         self._meters = meters_of(cluster.options.metrics)
@@ -423,14 +431,24 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
         offsets = await asyncio.gather(*sent.values())
         return dict(zip(sent, offsets, strict=True))
 
-    async def seek(self, partition: Partition | str, offset: int) -> None:
-        """Continue at another offset of an assigned partition, by registering it again.
+    async def seek(
+        self, partition: Partition | str, offset: int | datetime | Literal["earliest", "latest"]
+    ) -> int:
+        """Continue at another position of an assigned partition, by registering it again.
 
         The broker moves an offset that is out of range to the nearest one. Batches from before
         cannot be acknowledged any more.
 
+        Args:
+            partition: an assigned partition, or its key.
+            offset: an offset, a time (see `Client.offsets_since`), or an end of the partition.
+
+        Returns:
+            The offset that the broker continues with.
+
         Raises:
-            UsageError: the partition is not assigned to this consumer, or the offset is negative.
+            UsageError: the partition is not assigned to this consumer, the offset is negative, or
+                the messages have no time.
             RefusedError: the broker does not assign the partition to this consumer any more.
             UnavailableError: the broker did not answer.
         """
@@ -439,11 +457,13 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
         fetcher = self._assignments.fetchers.get(key)
         if fetcher is None:
             raise UsageError(f"{key} is not assigned to this consumer.")
+        if not isinstance(offset, int):
+            offset = await self._find(fetcher.partition, offset)
         if offset < 0:
             raise UsageError(
                 f"An offset is 0 or more, not {offset}.", topic=fetcher.partition.topic
             )
-        await self._manager.seek(fetcher, offset)
+        return await self._manager.seek(fetcher, offset)
 
     async def close(self) -> None:
         """Leave the group. Messages that are not acknowledged are delivered again.

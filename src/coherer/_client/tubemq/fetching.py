@@ -194,8 +194,11 @@ class PartitionFetcher:
             self._changed.clear()
             await self._changed.wait()
 
-    async def seek(self, offset: int) -> None:
+    async def seek(self, offset: int) -> int:
         """Register again at another offset; earlier batches become void.
+
+        Returns:
+            The offset that the broker continues with.
 
         Raises:
             RefusedError: the broker does not assign the partition to this member.
@@ -209,6 +212,7 @@ class PartitionFetcher:
             self._offset, self._max_offset = start.offset, start.max_offset
         finally:
             self.begin()
+        return start.offset
 
     def commit(self) -> asyncio.Task[int] | None:
         """Send the pending acknowledgement now, if any.

@@ -23,7 +23,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from functools import partial
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal
 
 from coherer._client.engine.arguments import checked
 from coherer._client.engine.assignments import Assignments, PrefetchBuffer
@@ -210,21 +210,27 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Received
             self._acknowledge(batch)
         return await _commit(self._membership, queues)
 
-    async def seek(self, partition: Queue, offset: int | datetime | Edge) -> None:
+    async def seek(
+        self, partition: Queue, offset: int | datetime | Edge | Literal["earliest", "latest"]
+    ) -> int:
         """Continue at another position of an assigned queue.
 
         Batches from before cannot be acknowledged any more.
 
         Args:
             partition: an assigned queue.
-            offset: an offset, a time, or `Edge.OLDEST` or `Edge.END`.
+            offset: an offset, a time, or an end of the queue; `Edge.OLDEST` and `Edge.END` are the
+                same as `earliest` and `latest`.
+
+        Returns:
+            The offset.
 
         Raises:
             UsageError: the queue is not assigned, or the offset is negative.
             UnavailableError, RefusedError: the broker did not resolve the position.
         """
         self.check()
-        await _seek(self._membership, partition, offset)
+        return await _seek(self._membership, partition, offset)
 
     async def close(self) -> None:
         """Leave the group. Messages that are not acknowledged are delivered again.
@@ -481,12 +487,15 @@ class PullConsumer(Lifecycle):
         for topic in membership.subscriptions.keys() - by_topic.keys():
             del membership.subscriptions[topic]
 
-    async def seek(self, queue: Queue, to: int | datetime | Edge) -> int:
+    async def seek(
+        self, partition: Queue, offset: int | datetime | Edge | Literal["earliest", "latest"]
+    ) -> int:
         """Continue at another position of an assigned queue.
 
         Args:
-            queue: an assigned queue.
-            to: an offset, a time, or `Edge.OLDEST` or `Edge.END`.
+            partition: an assigned queue.
+            offset: an offset, a time, or an end of the queue; `Edge.OLDEST` and `Edge.END` are the
+                same as `earliest` and `latest`.
 
         Returns:
             The offset.
@@ -496,11 +505,13 @@ class PullConsumer(Lifecycle):
             UnavailableError, RefusedError: the broker did not resolve the position.
         """
         self.check()
-        offset = await _seek(self._membership, queue, to)
-        self._polled.pop(queue, None)
-        return offset
+        found = await _seek(self._membership, partition, offset)
+        self._polled.pop(partition, None)
+        return found
 
-    async def offset_of(self, queue: Queue, to: int | datetime | Edge) -> int:
+    async def offset_of(
+        self, queue: Queue, to: int | datetime | Edge | Literal["earliest", "latest"]
+    ) -> int:
         """The offset of a position in any queue; see `seek`."""
         self.check()
         return await _resolve(self._membership, queue, to)
@@ -542,16 +553,25 @@ def _assigned(membership: GroupMembership, queue: Queue) -> AssignedQueue:
     return assigned
 
 
-async def _resolve(membership: GroupMembership, queue: Queue, to: int | datetime | Edge) -> int:
+async def _resolve(
+    membership: GroupMembership,
+    queue: Queue,
+    to: int | datetime | Edge | Literal["earliest", "latest"],
+) -> int:
     rpc = membership.manager.rpc
     if isinstance(to, datetime):
         return await rpc.resolve(queue, Edge.TIME, floor_ms(to))
-    if isinstance(to, Edge):
-        return await rpc.resolve(queue, to)
-    return to
+    if isinstance(to, int):
+        return to
+    edge = to if isinstance(to, Edge) else Edge.OLDEST if to == "earliest" else Edge.END
+    return await rpc.resolve(queue, edge)
 
 
-async def _seek(membership: GroupMembership, queue: Queue, to: int | datetime | Edge) -> int:
+async def _seek(
+    membership: GroupMembership,
+    queue: Queue,
+    to: int | datetime | Edge | Literal["earliest", "latest"],
+) -> int:
     _assigned(membership, queue)
     offset = await _resolve(membership, queue, to)
     if offset < 0:
