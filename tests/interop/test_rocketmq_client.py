@@ -92,7 +92,7 @@ async def test_topics(client: RocketClient, word: str) -> None:
 
 async def test_brokers_and_settings(client: RocketClient, word: str) -> None:
     admin = client.admin()
-    [broker] = await eventually(admin.brokers, lambda found: found[0].version)
+    [broker] = await eventually(admin.brokers.list, lambda found: found[0].version)
     assert (broker.name, broker.id, broker.cluster) == ("broker-a", 0, "DefaultCluster")
     assert broker.version.startswith("V4_9_3")
     assert int(broker.reported["commitLogMaxOffset"]) >= 0
