@@ -150,6 +150,9 @@ Returns:
 }
 """Docstrings that differ from asyncio's."""
 
+ONLY_ASYNCIO: Final = r"\n\n *It (only makes a mark|asks a server): [^\n]*"
+"""Sentences about `await`."""
+
 RETURNS: Final = {"batches": "Generator[{}]"}
 """Return types that differ; `{}` is the batch."""
 
@@ -334,10 +337,9 @@ class Generator:
                 continue
             value = getattr(kind, member)
             tree, module = function(value), home(value)
-            ignore = ""
             body = f"{portal}.post_if_usable(super().{member})"
+            ignore = "  # type: ignore[override]"
             if isinstance(tree, ast.AsyncFunctionDef):
-                ignore = "  # type: ignore[override]"
                 given = ", ".join(arguments(tree, set()))
             if member == "dead_letter":
                 # asyncio's would call our `retry` in the loop.
@@ -569,6 +571,7 @@ def blocking_text(text: str) -> str:
         (r"\bawait ", ""),
         (r"\bcoherer\.((?:tubemq|rocketmq)\.)?connect\b", r"coherer.blocking.\1connect"),
         (r" \(`with` in asyncio\)", ""),
+        (ONLY_ASYNCIO, ""),
         (r"(?m)^( *)>>> connect\((.*)\)$", r"\1>>> with connect(\2) as client:\n\1...     client"),
     ):
         text = re.sub(pattern, new, text)
@@ -637,7 +640,9 @@ def common() -> str:
         (r"\bawait ", ""),
         (r"\bAsyncIterator\b", "Iterator"),
         (r"\bAwaitable\[Receipt\]", "FutureReceipt"),
+        (r"\bAwaitable\[None\]:", "None:"),
         (r"__a(enter|exit|iter)__", r"__\1__"),
+        (ONLY_ASYNCIO, ""),
         (r"from coherer import (rocketmq|tubemq)", r"from coherer.blocking import \1"),
         (r"coherer\.((?:tubemq|rocketmq)\.)?connect\b", r"coherer.blocking.\1connect"),
         (

@@ -342,12 +342,17 @@ class Batch(Protocol):
         """The messages as Arrow columns, without a Python object for each message."""
         ...
 
-    def ack(self) -> None:
-        """Acknowledge the batch: its messages are not delivered again."""
+    def ack(self) -> Awaitable[None]:
+        """Acknowledge the batch: its messages are not delivered again.
+
+        It only makes a mark: `await` is optional.
+        """
         ...
 
     async def retry(self, *, later: timedelta | None = None) -> None:
         """Have the messages that are not acknowledged delivered again.
+
+        It asks a server: `await` it.
 
         Args:
             later: after how much time; None as soon as the protocol can.

@@ -265,7 +265,7 @@ class ReceivedMessage(aio.ReceivedMessage, frozen=True, eq=False, gc=False):
     when a loop asks for the next message.
     """
 
-    def ack(self) -> None:
+    def ack(self) -> None:  # type: ignore[override]
         """Acknowledge the message: it is not delivered again. Repeating it has no effect."""
         cast("ReceivedBatch", self._batch).portal.post_if_usable(super().ack)
 
@@ -314,7 +314,7 @@ class ReceivedBatch(aio.ReceivedBatch):
     def __iter__(self) -> Iterator[ReceivedMessage]:  # type: ignore[override]
         return map(_MESSAGE, self.bodies(), repeat(self), count())
 
-    def ack(self) -> None:
+    def ack(self) -> None:  # type: ignore[override]
         """Acknowledge the batch: its messages are not delivered again.
 
         The acknowledgement goes to the server with the next fetch, or by `Consumer.commit`.

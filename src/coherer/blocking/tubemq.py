@@ -182,7 +182,7 @@ class ReceivedBatch(aio.ReceivedBatch):
         super().__init__(*values, **fields)
         self.portal = portal
 
-    def ack(self) -> None:
+    def ack(self) -> None:  # type: ignore[override]
         """Acknowledge the batch: its messages are not delivered again.
 
         The acknowledgement goes to the server with the next fetch, or by `Consumer.commit`.

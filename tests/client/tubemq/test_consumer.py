@@ -367,6 +367,18 @@ async def test_a_handler(fake, consumer: Consumer) -> None:
     assert Counter(seen) == {b"0": 10, b"1": 10, b"2": 10}
 
 
+async def test_ack_and_retry_can_both_be_awaited(fake, consumer: Consumer) -> None:
+    fake.put("demo", 0, b"a")
+    batch = await one(consumer)
+    await batch.retry(later=timedelta(milliseconds=1))
+    again = await one(consumer)
+    assert again.bodies() == [b"a"]
+    assert await again.ack() is None
+    await again.ack()
+    await consumer.commit()
+    assert fake.stored[GROUP, "demo", 0] == 1
+
+
 async def test_an_event_ends_the_handler(fake, consumer: Consumer) -> None:
     """The running handler finishes, an idle worker ends, and nothing more is taken."""
     stop, may_end = asyncio.Event(), asyncio.Event()

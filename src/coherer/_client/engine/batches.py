@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Generator, Iterator
+from typing import Any, Final, Protocol, TypeVar
 
 from coherer._client.engine.assigned import Delivery, Fetched, RetryAfter
 
 M_co = TypeVar("M_co", covariant=True)
+
+
+class Done:
+    """What `ack` returns, so that it can be awaited as `retry` must be."""
+
+    def __await__(self) -> Generator[None]:
+        yield from ()
+
+
+DONE: Final = Done()
 
 
 class ReceivedBatch(Fetched, Protocol[M_co]):
@@ -25,7 +35,7 @@ class ReceivedBatch(Fetched, Protocol[M_co]):
 
     def __iter__(self) -> Iterator[M_co]: ...
 
-    def ack(self) -> None:
+    def ack(self) -> Awaitable[None]:
         """See `Acknowledgeable`."""
         ...
 
@@ -41,17 +51,22 @@ class Acknowledgeable:
 
     delivery: Delivery[Any] | None
 
-    def ack(self) -> None:
+    def ack(self) -> Awaitable[None]:
         """Acknowledge the batch: its messages are not delivered again.
+
+        It only makes a mark: `await` is optional.
 
         The acknowledgement goes to the server with the next fetch, or by `Consumer.commit`.
         Acknowledging a batch again, or after its partition moved to another member, has no effect.
         """
         if self.delivery is not None:
             self.delivery.acknowledge()
+        return DONE
 
     async def retry(self, *, later: RetryAfter = None) -> None:
         """Have the messages that are not acknowledged delivered again.
+
+        It asks a server: `await` it.
 
         Args:
             later: the delay; None for the protocol's default.

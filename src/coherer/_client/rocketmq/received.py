@@ -8,7 +8,7 @@ after a `seek`, they have no effect: the messages are delivered again, to the ow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import count, pairwise, repeat
 from typing import Any, Final, Self
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from coherer._client.engine.arguments import checked
 from coherer._client.engine.assigned import Delivery, RetryAfter
-from coherer._client.engine.batches import Acknowledgeable
+from coherer._client.engine.batches import DONE, Acknowledgeable
 from coherer._wire.rocketmq.delivery import MessageBatch
 from coherer._wire.rocketmq.messages import StoredMessage
 from coherer._wire.rocketmq.names import Queue, without_namespace
@@ -47,12 +47,18 @@ class ReceivedMessage(msgspec.Struct, frozen=True, eq=False, gc=False):
     _batch: ReceivedBatch
     _number: int
 
-    def ack(self) -> None:
-        """Acknowledge the message: it is not delivered again. Repeating it has no effect."""
+    def ack(self) -> Awaitable[None]:
+        """Acknowledge the message: it is not delivered again. Repeating it has no effect.
+
+        It only makes a mark: `await` is optional.
+        """
         self._batch.ack_message(self._number)
+        return DONE
 
     async def retry(self, *, later: RetryAfter = None, reason: str | None = None) -> None:
         """Have the message delivered again later, with a higher `attempt`.
+
+        It asks a server: `await` it.
 
         The broker keeps it meanwhile. After too many attempts it becomes a dead letter. An orderly
         consumer pauses the queue instead, and continues with this message. If no broker accepts the
