@@ -127,13 +127,15 @@ def test_the_page_about_logs() -> None:
 
 
 def test_testing(coherer_rocketmq_url: str, coherer_topic: str, node: EmbeddedNode) -> None:
-    order, fault = blocks("how-to/testing.md")
+    order, fault, moved = blocks("how-to/testing.md")
     test = run("how-to/testing.md", order, node)["test_an_order_arrives"]
     cast("Callable[[str, str], None]", test)(coherer_rocketmq_url, coherer_topic)
     name = "test_a_send_fails_while_the_cluster_is_away"
     failing = run("how-to/testing.md", fault, node)[name]
     urls = cast("Callable[[str, str], Coroutine[None, None, None]]", failing)
     asyncio.run(urls(coherer_rocketmq_url, coherer_topic))
+    later = run("how-to/testing.md", moved, node)["test_an_order_is_delivered_after_three_days"]
+    cast("Callable[[], None]", later)()
 
 
 def test_the_web_application(node: EmbeddedNode) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import Protocol
 
 if sys.platform == "linux":
 
@@ -42,6 +43,18 @@ def now_ms() -> int:
 def wall_ms() -> int:
     """The time of day, milliseconds since 1970. It jumps when the clock is set."""
     return time.time_ns() // 1_000_000
+
+
+class Clock(Protocol):
+    """Both clocks in one object, such as the one that a test moves."""
+
+    def now_ms(self) -> int:
+        """The monotonic clock, ms since 1970."""
+        ...
+
+    def wall_ms(self) -> int:
+        """The time of day, ms since 1970."""
+        ...
 
 
 class IntervalTimer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+from collections.abc import Callable
 
 from coherer.errors import UsageError
 
@@ -28,6 +29,7 @@ class ManualClock:
         self._order = itertools.count()
         self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
         self._fell_asleep = asyncio.Event()
+        self._watchers: list[Callable[[], object]] = []
 
     def __repr__(self) -> str:
         return f"ManualClock({self._now_ms})"
@@ -52,12 +54,25 @@ class ManualClock:
         self._ahead_ms += by_ms
         return self.wall_ms()
 
-    def advance(self, by_ms: int) -> int:
+    def advance(
+        self,
+        by_ms: int = 0,
+        *,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+    ) -> int:
         """Move the clock forward and wake the sleepers that are due; returns the new time.
 
+        >>> clock = ManualClock(0)
+        >>> clock.advance(hours=1, minutes=30)
+        5400000
+
         Raises:
-            UsageError: `by_ms` is negative; `set` can move the clock back.
+            UsageError: the time is negative; `set` can move the clock back.
         """
+        by_ms += round(1000 * (seconds + 60 * (minutes + 60 * (hours + 24 * days))))
         if by_ms < 0:
             raise UsageError(
                 "A clock cannot be advanced by a negative time.", hint="Use `set` to go back."
@@ -71,7 +86,14 @@ class ManualClock:
             *_, sleeper = heapq.heappop(self._sleepers)
             if not sleeper.done():
                 sleeper.set_result(None)
+        for moved in tuple(self._watchers):
+            moved()
         return now_ms
+
+    def watch(self, moved: Callable[[], object]) -> Callable[[], None]:
+        """Call `moved` each time the clock has been moved; returns a function that ends this."""
+        self._watchers.append(moved)
+        return lambda: self._watchers.remove(moved)
 
     async def sleep(self, for_ms: int) -> None:
         """Wait until the clock has moved forward by `for_ms`."""

@@ -9,16 +9,19 @@ from __future__ import annotations
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from coherer._client.engine.options import options_of
+from coherer._common import clock as machine_clock
 from coherer._server.node.node import Node, NodeOptions
 from coherer._server.options.node import PORTS
 from coherer.blocking._portal import Portal
 from coherer.errors import UsageError
+from coherer.testing.clock import ManualClock
 
 T = TypeVar("T")
 
@@ -34,8 +37,10 @@ class EmbeddedNode:
         options: its options; after the start they hold the ports that it listens on.
     """
 
-    def __init__(self, options: NodeOptions) -> None:
+    def __init__(self, options: NodeOptions, clock: ManualClock | None = None) -> None:
         self.directory = options.directory
+        self._clock = clock
+        self._end_watch: Callable[[], None] | None = None
         self.options = options
         self._portal: Portal | None = None
         self._node: Node | None = None
@@ -54,6 +59,28 @@ class EmbeddedNode:
         if self._node is None:
             raise _stopped()
         return self._node
+
+    @property
+    def clock(self) -> ManualClock:
+        """The clock of the node's messages: `node.clock.advance(hours=1)` makes them older.
+
+        Delayed and timed messages, retries, checks of transactions and retention follow it.
+        Connections, leases and timeouts keep the machine's time. A message that becomes due is
+        delivered at once; what its handler delays again counts from the new time.
+
+        Clients keep the machine's clock: `deliver_at` names a time of that clock, and a transaction
+        that begins after the node's clock has been moved by days is as old for the broker. So
+        start a node for each test that moves time.
+
+        Raises:
+            UsageError: the node was started without a clock.
+        """
+        if self._clock is None:
+            raise UsageError(
+                "The embedded node follows the machine's clock.",
+                hint="Start it with embedded_node(clock=ManualClock()).",
+            )
+        return self._clock
 
     @property
     def url(self) -> str:
@@ -82,10 +109,14 @@ class EmbeddedNode:
             return
         self._portal = Portal()
         try:
-            self._node = self._portal.call(lambda: _started(self.options))
+            self._node = self._portal.call(lambda: _started(self.options, self._clock))
         except BaseException:
             self._portal.close()
             raise
+        if self._clock is not None:
+            self._end_watch = self._clock.watch(
+                partial(self._clock_moved, self._portal, self._node)
+            )
         ports = self._node.ports()
         self.options = msgspec.structs.replace(
             self.options, **{name: ports[name] for name in _PORTS if name in ports}
@@ -95,6 +126,9 @@ class EmbeddedNode:
         """Stop the node cleanly and keep its files. Does nothing if it is stopped."""
         if self._node is None or self._portal is None:
             return
+        if self._end_watch is not None:
+            self._end_watch()
+            self._end_watch = None
         node, portal = self._node, self._portal
         self._node = self._portal = None
         try:
@@ -120,6 +154,10 @@ class EmbeddedNode:
         """Call a function in the node's thread and return its result."""
         return self._running.do(function)
 
+    @staticmethod
+    def _clock_moved(portal: Portal, node: Node) -> None:
+        portal.post_if_usable(node.rocketmq.tick)
+
     @property
     def _running(self) -> Portal:
         if self._portal is None:
@@ -131,8 +169,8 @@ def _stopped() -> UsageError:
     return UsageError("The embedded node is stopped.", hint="Call start().")
 
 
-async def _started(options: NodeOptions) -> Node:
-    node = Node(options)
+async def _started(options: NodeOptions, clock: ManualClock | None) -> Node:
+    node = Node(options, message_clock=clock)
     await node.start()
     return node
 
@@ -143,12 +181,14 @@ def _options(directory: Path, given: Mapping[str, object]) -> NodeOptions:
 
 @contextmanager
 def embedded_node(
-    directory: str | Path | None = None, **options: object
+    directory: str | Path | None = None, *, clock: ManualClock | None = None, **options: object
 ) -> Generator[EmbeddedNode]:
     """Run a node inside a `with` block, on free ports of the loopback interface.
 
     Args:
         directory: the directory of its files; None for a temporary directory that is deleted.
+        clock: moves the time of messages, see `EmbeddedNode.clock`; None for the machine's clock.
+            A clock that is behind the time of day is set to it.
         options: node options, such as `host` or `admin_port`.
 
     ```python
@@ -156,8 +196,9 @@ def embedded_node(
         ...
     ```
     """
+    _catch_up(clock)
     with _workspace(directory) as path:
-        node = EmbeddedNode(_options(path, options))
+        node = EmbeddedNode(_options(path, options), clock)
         node.start()
         try:
             yield node
@@ -167,17 +208,31 @@ def embedded_node(
 
 @asynccontextmanager
 async def async_embedded_node(
-    directory: str | Path | None = None, **options: object
+    directory: str | Path | None = None, *, clock: ManualClock | None = None, **options: object
 ) -> AsyncGenerator[Node]:
     """Run a node in the current event loop inside an `async with` block.
 
     Args:
         directory: the directory of its files; None for a temporary directory that is deleted.
+        clock: moves the time of messages; see `embedded_node`.
         options: node options, such as `host` or `admin_port`.
     """
+    _catch_up(clock)
     with _workspace(directory) as path:
-        async with Node(_options(path, options)) as node:
-            yield node
+        async with Node(_options(path, options), message_clock=clock) as node:
+            if clock is None:
+                yield node
+                return
+            end_watch = clock.watch(node.rocketmq.tick)
+            try:
+                yield node
+            finally:
+                end_watch()
+
+
+def _catch_up(clock: ManualClock | None) -> None:
+    if clock is not None:  # clients name times by the machine's clock
+        clock.set(max(clock.now_ms(), machine_clock.wall_ms()))
 
 
 @contextmanager

@@ -43,8 +43,10 @@ class Core:
 
     Args:
         store: the message store; the caller opens and closes it.
-        now_ms: a monotonic clock, ms since 1970: for leases, timeouts and "last seen".
+        now_ms: a monotonic clock, ms since 1970: for the age of messages.
         wall_ms: the time of day, for timestamps in messages; `now_ms` if not given.
+        lease_ms: a monotonic clock for leases, timeouts and "last seen"; `now_ms` if not given.
+            Tests move the clock of messages, and their clients keep their leases.
         disk_free_min: clients' sends are refused while less is free on the disk; see `Disk`.
         group_idle_ms: offsets of a group that has not read for this long are deleted.
 
@@ -72,6 +74,7 @@ class Core:
         now_ms: Callable[[], int],
         *,
         wall_ms: Callable[[], int] | None = None,
+        lease_ms: Callable[[], int] | None = None,
         disk_free_min: int | None = 0,
         group_idle_ms: int = GROUP_IDLE_MS,
     ) -> None:
@@ -80,9 +83,10 @@ class Core:
         self.files = DeferredSaver(self._write_file)
         self.now_ms = now_ms
         self.wall_ms = wall_ms or now_ms
+        self.lease_ms = lease_ms or now_ms
         self.sync_flush = store.options.flush == "sync"
         self.leaving = self.draining = False
-        self.disk = Disk(store.directory, disk_free_min, now_ms)
+        self.disk = Disk(store.directory, disk_free_min, self.lease_ms)
         self.send_refused_ms = 0
         self.topics = self._load(TOPICS_FILE, _read_topics, TopicTable)
         self.groups = self._load(GROUPS_FILE, _read_groups, GroupTable)
@@ -90,7 +94,7 @@ class Core:
         store.know_topics(frozenset(topic.name for topic in self.topics))
         self.topics.watch(self._topics_changed)
         self.groups.watch(self._groups_changed)
-        self.counters = Counters(self.now_ms(), self.wall_ms)
+        self.counters = Counters(self.lease_ms(), self.wall_ms)
         self.flusher = Flusher(store, self._disk_failed)
         self.appender = Appender(store, self.flusher, self._arrived, self.disk, self.counters.put)
         self._group_idle_ms = group_idle_ms
@@ -169,7 +173,7 @@ class Core:
             return
         self.counters.forget_groups({group})
         if group not in SYSTEM_GROUPS and self.groups.get(group) == Group(group_name=group):
-            self.groups.remove(group, self.now_ms())
+            self.groups.remove(group, self.lease_ms())
 
     def changed(self) -> None:
         """Report that topics or permissions have changed."""
@@ -180,7 +184,7 @@ class Core:
         """Have producers routed elsewhere, or end that; sends are still accepted."""
         self.leaving, self.draining = leaving, False
         self.send_refused_ms = 0
-        self.topics.touch(self.now_ms())  # name servers learn the changed permission
+        self.topics.touch(self.lease_ms())  # name servers learn the changed permission
         self.changed()
 
     def drain(self) -> None:
@@ -230,7 +234,7 @@ class Core:
 
     def forget_idle(self) -> None:
         """Delete the offsets of idle groups; call it every minute or so."""
-        now_ms = self.now_ms()
+        now_ms = self.lease_ms()
         in_use = {pair for pairs in self._readers for pair in pairs()}
         self.offsets.forget_idle(now_ms, self._group_idle_ms, in_use)
         kept = {(group, topic) for topic, group, _ in self.offsets.items()}
@@ -376,7 +380,7 @@ class Core:
     def _mark_positions(self) -> None:
         lasting = self.offsets.saved_groups()
         for name in sorted(self._named & lasting):
-            self.groups.add(name, self.now_ms())
+            self.groups.add(name, self.lease_ms())
         self._named = (self._named - lasting) & self.offsets.groups()
         self.files.save(OFFSETS_FILE, self.offsets.dump)
 

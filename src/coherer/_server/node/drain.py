@@ -195,7 +195,7 @@ class Drain:
         core = self._node.core
         if core is None or not self.active or elapsed_s > _ROUTES_S:
             return False
-        return core.send_refused_ms > 0 and core.now_ms() - core.send_refused_ms < _QUIET_MS
+        return core.send_refused_ms > 0 and core.lease_ms() - core.send_refused_ms < _QUIET_MS
 
     def _behind(self) -> Iterator[Behind]:
         for topic, group in sorted(set(self._connected())):

@@ -94,6 +94,14 @@ class Node:
         print(node.url)
     ```
 
+    Args:
+        options: its options.
+        now_ms: a monotonic clock, ms since 1970.
+        wall_ms: the time of day.
+        message_clock: the clock of messages (their times, delays, checks of transactions,
+            retention); None for the other two. Leases and timeouts do not follow it, so a test
+            can move it by days, and clients stay connected.
+
     Attributes:
         options: its options.
         core: the state shared by both protocols; None in a node that is only a master.
@@ -114,6 +122,7 @@ class Node:
         *,
         now_ms: Callable[[], int] = clock.now_ms,
         wall_ms: Callable[[], int] | None = None,
+        message_clock: clock.Clock | None = None,
     ) -> None:
         self.options = options
         self.core: Core | None = None
@@ -127,7 +136,9 @@ class Node:
         self.siblings = SiblingStates()
         self.upkeep = Upkeep()
         self._registered = False
-        self._now_ms, self._wall_ms = now_ms, wall_ms
+        self._now_ms = now_ms
+        self._message_now_ms = now_ms if message_clock is None else message_clock.now_ms
+        self._message_wall_ms = wall_ms if message_clock is None else message_clock.wall_ms
         self._store: Store | None = None
         self._config_files: ConfigFiles | None = None
         self._saver: DeferredSaver | None = None
@@ -423,8 +434,8 @@ class Node:
         store = Store.open(
             options.directory,
             options.store_options(),
-            now_ms=self._wall_ms,
-            monotonic_ms=self._now_ms,
+            now_ms=self._message_wall_ms,
+            monotonic_ms=self._message_now_ms,
             open_files=self.budget.connections.spare_files,
         )
         self._store = store
@@ -440,8 +451,9 @@ class Node:
         claim(owner, options, lambda data: store.save_config(IDENTITY_FILE, data))
         core = Core(
             store,
-            self._now_ms,
-            wall_ms=self._wall_ms,
+            self._message_now_ms,
+            wall_ms=self._message_wall_ms,
+            lease_ms=self._now_ms,
             disk_free_min=options.disk_free_min_bytes,
         )
         core.hide_expired(options.topic_limits)

@@ -116,7 +116,7 @@ class RocketState:
         self.options = options
         self.core = core
         self.store = core.store
-        self.now_ms = core.now_ms
+        self.now_ms = core.lease_ms
         self.wall_ms = core.wall_ms
         self.topics = core.topics
         self.groups = core.groups

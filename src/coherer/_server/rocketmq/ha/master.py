@@ -68,7 +68,7 @@ class HaMaster:
 
     def tick(self) -> None:
         """Send heartbeats and disconnect silent slaves; call it every second or more often."""
-        now_ms = self.core.now_ms()
+        now_ms = self.core.lease_ms()
         for slave in list(self.slaves):
             slave.tick(now_ms)
 
@@ -157,7 +157,7 @@ class Slave:
         self._master = master
         self._store = master.core.store
         self._reports = Reports()
-        self.read_ms = self._written_ms = master.core.now_ms()
+        self.read_ms = self._written_ms = master.core.lease_ms()
         self._pumping: asyncio.Task[None] | None = None
 
     def received(self, data: bytes) -> None:
@@ -165,7 +165,7 @@ class Slave:
         offset = self._reports.last(data)
         if offset is None:
             return
-        self.read_ms = self._master.core.now_ms()
+        self.read_ms = self._master.core.lease_ms()
         if offset == HELLO:  # here a slave need not sign
             self.connection.write(WELCOME)
             return
@@ -238,7 +238,7 @@ class Slave:
             self.position += len(data)
             budget -= len(data)
         if pieces:
-            self._written_ms = self._master.core.now_ms()
+            self._written_ms = self._master.core.lease_ms()
             connection.write_many(pieces)
 
     async def _go_on(self) -> None:

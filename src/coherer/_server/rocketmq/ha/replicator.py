@@ -48,7 +48,7 @@ class Replicator:
         retry_s: float = RETRY_S,
     ) -> None:
         self._access = access
-        self._now_ms = broker.core.now_ms
+        self._now_ms = broker.core.lease_ms
         self._doors: set[Door] = set()
         self.master: HaMaster | None = None
         self.slave: HaSlave | None = None

@@ -104,7 +104,7 @@ class HaSlave:
     def tick(self) -> None:
         """Check timeouts; call it every second or more often."""
         if self.link is not None:
-            self.link.tick(self.core.now_ms())
+            self.link.tick(self.core.lease_ms())
 
     async def close(self) -> None:
         """Stop following."""
@@ -163,7 +163,7 @@ class MasterLink:
         self._begin = core.store.written_offset  # of what waits in memory
         self._compared, self._compare_to = _to_compare(core.store), self._begin
         self._waiting = bytearray()
-        self.read_ms = core.now_ms()
+        self.read_ms = core.lease_ms()
         self._written_ms = 0
         self._account = account
         if account is None:
@@ -178,7 +178,7 @@ class MasterLink:
         Raises:
             ProtocolError: the master sent invalid data.
         """
-        self.read_ms = self._core.now_ms()
+        self.read_ms = self._core.lease_ms()
         try:
             for piece in self._pieces.feed(data):
                 if piece.offset == HELLO:
@@ -268,7 +268,7 @@ class MasterLink:
     def _report(self, offset: int | None = None) -> None:
         if self.connection.closed:
             return
-        self._written_ms = self._core.now_ms()
+        self._written_ms = self._core.lease_ms()
         if offset is None:
             is_compared = self._compared == self._compare_to
             offset = self._core.store.end_offset if is_compared else self._compared

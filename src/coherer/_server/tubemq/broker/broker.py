@@ -66,7 +66,7 @@ class Broker:
         self.consumers = self.gets.consumers
         self.upkeep = Upkeep(
             Step("ending held gets and leases", lambda: self.gets.expire(self.state.now_ms())),
-            now_ms=core.now_ms,
+            now_ms=core.lease_ms,
         )
         self.configuration = BrokerConfiguration(self.state, core.remove_topic)
         core.on_arrival(self.gets.messages_arrived)

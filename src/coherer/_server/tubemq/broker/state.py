@@ -313,7 +313,7 @@ class BrokerState:
         self.options = options
         self.core = core
         self.store = core.store
-        self.now_ms = core.now_ms
+        self.now_ms = core.lease_ms
         self.wall_ms = core.wall_ms
         self.topics = TubeMqTopics(core.topics)
         self.offsets = core.offsets
