@@ -65,7 +65,7 @@ def test_unique_ids_differ_and_contain_the_time() -> None:
 def test_ids_can_be_made_on_every_day_of_a_month(monkeypatch: pytest.MonkeyPatch, day: int) -> None:
     """2 ** 31 ms are less than 25 days."""
     now = datetime(2026, 12, day, 23, 59, 59, tzinfo=UTC)
-    monkeypatch.setattr("time.time_ns", lambda: int(now.timestamp()) * 10**9)
+    monkeypatch.setattr("coherer._common.machine.wall_ns", lambda: int(now.timestamp()) * 10**9)
     made = UniqueIdGenerator(bytes([127, 0, 0, 1])).next()
     here = now.astimezone()
     begin = here.replace(day=1, hour=0, minute=0, second=0)
@@ -77,7 +77,7 @@ def test_ids_can_be_made_on_every_day_of_a_month(monkeypatch: pytest.MonkeyPatch
 def test_unique_ids_differ_after_the_clock_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """The counter wraps after 65,536 ids, so times must not repeat."""
     told_ms = 1_700_000_000_000
-    monkeypatch.setattr("time.time_ns", lambda: told_ms * 1_000_000)
+    monkeypatch.setattr("coherer._common.machine.wall_ns", lambda: told_ms * 1_000_000)
     ids = UniqueIdGenerator(bytes([127, 0, 0, 1]), loader=7)
     made = ids.take(65_536)
     told_ms -= 3_600_000

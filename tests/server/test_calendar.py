@@ -91,7 +91,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     """The clock of the whole process."""
     clock, clock_gettime_ns = ManualClock(), time.clock_gettime_ns
     began_ms = time.time_ns() // 10**6
-    monkeypatch.setattr(time, "time_ns", lambda: clock.wall_ms() * 10**6)
+    monkeypatch.setattr("coherer._common.machine.wall_ns", lambda: clock.wall_ms() * 10**6)
     monkeypatch.setattr(time, "time", lambda: clock.wall_ms() / 1000)
     monkeypatch.setattr(
         time,

@@ -7,26 +7,11 @@ servers set the time of day forwards and backwards; `now_ms` is not affected.
 
 from __future__ import annotations
 
-import sys
-import time
 from typing import Protocol
 
-if sys.platform == "linux":
+from coherer._common import machine
 
-    def _ticks_ns() -> int:
-        # It counts while the machine sleeps, as do the leases that other machines keep.
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-
-elif sys.platform == "darwin":
-
-    def _ticks_ns() -> int:
-        # `time.monotonic` stops while a Mac sleeps; this clock does not.
-        return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-
-else:
-    _ticks_ns = time.monotonic_ns
-
-_BEGAN_NS = time.time_ns() - _ticks_ns()
+_BEGAN_NS = machine.wall_ns() - machine.ticks_ns()
 
 
 def now_ms() -> int:
@@ -37,12 +22,12 @@ def now_ms() -> int:
     >>> abs(now_ms() - wall_ms()) < 60_000
     True
     """
-    return (_BEGAN_NS + _ticks_ns()) // 1_000_000
+    return (_BEGAN_NS + machine.ticks_ns()) // 1_000_000
 
 
 def wall_ms() -> int:
     """The time of day, milliseconds since 1970. It jumps when the clock is set."""
-    return time.time_ns() // 1_000_000
+    return machine.wall_ns() // 1_000_000
 
 
 class Clock(Protocol):

@@ -30,12 +30,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterable
 from typing import Final, Protocol
 
 import msgspec
 
+from coherer._common import machine
 from coherer._common.logs import Log
 from coherer._net import process
 from coherer.errors import UsageError
@@ -214,7 +214,7 @@ class WriteBuffers:
 
     def add_lagging(self, connection: Limited) -> int:
         """Note that a connection has unsent bytes; return how many it may have."""
-        now_s = time.monotonic()
+        now_s = machine.ticks_ns() / 1e9
         if now_s >= self._next_sweep_s:
             self._next_sweep_s = now_s + _SWEEP_S
             self._lagging = {one for one in self._lagging if one.unsent_bytes}

@@ -16,6 +16,7 @@ from ipaddress import ip_address
 from itertools import islice
 from typing import NamedTuple
 
+from coherer._common import machine
 from coherer.errors import UsageError
 
 _PLACE = struct.Struct(">iq")
@@ -135,13 +136,13 @@ class UniqueIdGenerator:
 
     def next(self) -> str:
         """Return a new id."""
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = machine.wall_ns() // 1_000_000
         head = self._head if now_ms == self._now_ms else self._head_at(now_ms)
         return f"{head}{next(self._counter) & 0xFFFF:04X}"
 
     def take(self, count: int) -> list[str]:
         """Return `count` new ids, at most 65,536."""
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = machine.wall_ns() // 1_000_000
         head = self._head if now_ms == self._now_ms else self._head_at(now_ms)
         return [f"{head}{n & 0xFFFF:04X}" for n in islice(self._counter, count)]
 

@@ -23,10 +23,10 @@ import logging
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
-from uuid import uuid4
 
 import msgspec
 
+from coherer._common import machine
 from coherer._common.decoding import decoder
 from coherer._common.logs import Log
 from coherer._store.files import Files, translate_os_errors
@@ -73,7 +73,7 @@ class History(msgspec.Struct, frozen=True):
         Args:
             ancestors: the histories that it continues, the latest first.
         """
-        return cls(uuid4().hex, (ancestors or [])[:_ANCESTORS_MAX])
+        return cls(machine.uuid().hex, (ancestors or [])[:_ANCESTORS_MAX])
 
 
 def load_history(directory: Path) -> History | None:
@@ -144,7 +144,7 @@ def note_removal(files: Files, directory: Path) -> None:
     """
     handle = files.open(directory / REMOVALS_FILE, create=True)
     try:
-        files.write(handle, uuid4().hex.encode(), 0)
+        files.write(handle, machine.uuid().hex.encode(), 0)
     finally:
         files.close(handle)
 

@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from coherer._client.engine.connections import ServerConnection
 from coherer._client.engine.tasks import backoff, cancel
+from coherer._common import machine
 from coherer._common.logs import Log
 from coherer.errors import CohererError, ConnectError, SendManyError, UsageError
 from coherer.message import Message, Receipt
@@ -459,7 +459,7 @@ class BrokerSender(ABC, Generic[L, I]):
                 "Broker at %s is busy; refused messages are sent again: %s", self.server, error,
                 about=self.server,
             )  # fmt: skip
-            pause_s = random.uniform(*BUSY_PAUSES_S)  # noqa: S311 - not for security
+            pause_s = machine.random.uniform(*BUSY_PAUSES_S)
             self._loop.call_later(pause_s, self._resend)
 
     def _resend(self) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Final, Protocol
@@ -29,6 +28,7 @@ from coherer._client.rocketmq.options import VIP_PORT_STEP, ClientOptions
 from coherer._client.rocketmq.request_reply import PendingReplies
 from coherer._client.rocketmq.routing import MASTER, NameServers, RouteTable
 from coherer._client.rocketmq.transactions import TransactionChecks
+from coherer._common import machine
 from coherer._common.logs import Log
 from coherer._common.upkeep import Upkeep
 from coherer._net import running_loop
@@ -274,7 +274,7 @@ class Instance:
         link = await self.names.link()
         host = link.local_host or "127.0.0.1"
         self.local_host = host
-        instance = self.options.instance or f"{os.getpid()}#{time.monotonic_ns()}"
+        instance = self.options.instance or f"{os.getpid()}#{machine.ticks_ns()}"
         unit = f"@{self.options.unit}" if self.options.unit else ""
         self.client_id = f"{f'[{host}]' if ':' in host else host}@{instance}{unit}"
         self._tasks = [

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-import uuid
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from coherer import limits
 from coherer._client.rocketmq.link import Handler, Link
 from coherer._client.rocketmq.received import ReceivedMessage
+from coherer._common import machine
 from coherer._common.logs import Log
 from coherer._record import compression
 from coherer._record import properties as text
@@ -56,7 +55,7 @@ class PendingReplies:
 
     def add(self) -> tuple[str, asyncio.Future[StoredMessage]]:
         """The correlation id of a new request, and the future of its reply."""
-        number = str(uuid.uuid4())
+        number = str(machine.uuid())
         future: asyncio.Future[StoredMessage] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         return number, future
@@ -147,7 +146,7 @@ def reply_of(request: Command) -> StoredMessage:
         except DamagedStoreError:
             _log.debug("A reply is marked as compressed and is not")
     stored: Mapping[str, str] = text.decode((header.properties or "").encode())
-    stored = {**stored, "ARRIVE_TIME": str(time.time_ns() // 1_000_000)}
+    stored = {**stored, "ARRIVE_TIME": str(machine.wall_ns() // 1_000_000)}
     return StoredMessage(
         header.topic,
         body,

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -26,6 +25,7 @@ from msgspec import structs
 
 from coherer._client.engine.tasks import cancel
 from coherer._client.rocketmq.link import NO_FIELDS, Fields, Link, Pool
+from coherer._common import machine
 from coherer._common.logs import Log
 from coherer._wire.rocketmq.bodies import QueueData, TopicRoute
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
@@ -135,7 +135,7 @@ class NameServers:
     """
 
     def __init__(self, addresses: Sequence[tuple[str, int]], pool: Pool, timeout_ms: int) -> None:
-        self.addresses = random.sample(addresses, len(addresses))
+        self.addresses = machine.random.sample(addresses, len(addresses))
         self._pool = pool
         self._timeout_ms = timeout_ms
         self._current = 0

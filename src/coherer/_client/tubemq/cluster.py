@@ -13,8 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import secrets
-import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from ipaddress import AddressValueError, IPv4Address
 from typing import Final, Protocol, TypeVar
@@ -25,6 +23,7 @@ from google.protobuf.message import Message as PbMessage
 from coherer._client.engine.connections import ConnectionPool, ServerConnection
 from coherer._client.engine.metrics import ClientMetrics
 from coherer._client.engine.tasks import backoff
+from coherer._common import machine
 from coherer._common.logs import Log
 from coherer._common.version import __version__
 from coherer._net import (
@@ -422,7 +421,7 @@ class Signer:
 
 
 def _now_and_nonce() -> tuple[int, int]:
-    return int(time.time() * 1000), secrets.randbelow(credentials.NONCE_LIMIT)
+    return machine.wall_ns() // 1_000_000, machine.secret.randrange(credentials.NONCE_LIMIT)
 
 
 class Credentials:
@@ -516,8 +515,8 @@ def client_id(local_host: str, kind: str = "") -> str:
     parts = [
         local_host,
         str(os.getpid()),
-        str(int(time.time() * 1000)),
-        str(secrets.randbits(31)),
+        str(machine.wall_ns() // 1_000_000),
+        str(machine.secret.getrandbits(31)),
         *([kind] if kind else []),
         f"{OWN_CLIENT}{__version__}",
     ]

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final
@@ -36,6 +35,7 @@ from coherer import limits
 from coherer._client.engine.tasks import backoff, cancel
 from coherer._client.tubemq.cluster import UNDEFINED, Cluster, checked, client_id, retry
 from coherer._client.tubemq.options import Bound
+from coherer._common import machine
 from coherer._common.logs import Log
 from coherer._wire.tubemq import codes, methods
 from coherer._wire.tubemq import messages as pb
@@ -270,7 +270,7 @@ class Membership:
         self._ended = ended
         self._local_host = ""
         self._registered = False
-        self._since_ms = int(time.time() * 1000)
+        self._since_ms = machine.wall_ns() // 1_000_000
         self._group_check: int = UNDEFINED
         self._default_check: int = UNDEFINED
         self._period_ms = cluster.options.heartbeat_ms

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, Literal, cast
-from uuid import uuid4
 
 import msgspec
 
+from coherer._common import machine
 from coherer._wire.tubemq.names import Partition
 from coherer.errors import UsageError
 
@@ -51,7 +51,7 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     offsets: Mapping[str, int]
-    session: str = msgspec.field(default_factory=lambda: uuid4().hex)
+    session: str = msgspec.field(default_factory=lambda: machine.uuid().hex)
     members: int = 1
     prefer: Literal["larger", "smaller"] = "larger"
     others: Literal["latest", "earliest", "always-latest"] = "latest"

@@ -14,12 +14,12 @@ No I/O and no clock: the caller passes the time.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol, TypeVar
 
 from coherer._client.tubemq.quality import Backoff, Quality
 from coherer._client.tubemq.sender import TargetPartition
+from coherer._common import machine
 from coherer._wire.tubemq.names import STORE_STRIDE
 
 _MASK: Final = 0x7FFF_FFFF  # Java's counter is a signed int whose sign is cut off
@@ -101,7 +101,7 @@ class Route:
         self.complete = False
         self.targets = list(targets)
         self._usable = self.targets
-        self._robin = RoundRobin(secrets.randbits(32))
+        self._robin = RoundRobin(machine.secret.getrandbits(32))
 
     def __repr__(self) -> str:
         return f"<Route to {self.topic}: {len(self._usable)} of {len(self.targets)} partitions>"

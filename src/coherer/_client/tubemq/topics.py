@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
@@ -31,6 +30,7 @@ from coherer._client.tubemq.broker_rpc import BrokerRpc, StartPosition
 from coherer._client.tubemq.cluster import UNDEFINED, Cluster, Credentials, client_id, retry
 from coherer._client.tubemq.publisher import FINAL_CODES, Publisher
 from coherer._client.tubemq.routing import partition_ids
+from coherer._common import machine
 from coherer._common.logs import Log
 from coherer._record.system_topics import READER_GROUP_PREFIX
 from coherer._wire.tubemq import codes, methods
@@ -192,7 +192,7 @@ class TopicCatalog:
         self._cluster = cluster
         self._publisher = Publisher(cluster)
         self._starting = asyncio.Lock()
-        self._name = f"{READER_GROUP_PREFIX}{secrets.token_hex(6)}"
+        self._name = f"{READER_GROUP_PREFIX}{machine.secret.randbytes(6).hex()}"
         self._member = ""
         self._slots: set[int] = set()
         self._cached: dict[str, tuple[float, list[Partition]]] = {}  # when, by the loop's clock

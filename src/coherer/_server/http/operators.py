@@ -17,12 +17,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import secrets
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from coherer._common import machine
 from coherer._common.decoding import decoder
 from coherer._common.masking import masked
 from coherer._common.regular_files import read_regular
@@ -48,7 +48,7 @@ def hashed(password: str) -> str:
     >>> matches("secret1", hashed("secret1")), matches("secret2", hashed("secret1"))
     (True, False)
     """
-    salt = secrets.token_bytes(16)
+    salt = machine.secret.randbytes(16)
     digest = _scrypt(password, salt, _COST, _BLOCK, _PARALLEL)
     parts = [base64.b64encode(part).decode() for part in (salt, digest)]
     return "$".join(["scrypt", str(_COST), str(_BLOCK), str(_PARALLEL), *parts])
@@ -112,7 +112,7 @@ class Operators:
         self._path = home / "conf" / FILE
         self._data = b""
         self._accounts: dict[str, Operator] = {}
-        self._key = secrets.token_bytes(32)
+        self._key = machine.secret.randbytes(32)
         self._right: dict[str, tuple[str, bytes]] = {}
         self._closed_until_ms = 0
         self.load()

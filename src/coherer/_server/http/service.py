@@ -27,7 +27,6 @@ import binascii
 import enum
 import hmac
 import logging
-import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from ipaddress import ip_address
@@ -38,6 +37,7 @@ import h11
 import msgspec
 
 from coherer import limits
+from coherer._common import machine
 from coherer._common.guesses import ADDRESS, GuessLimit
 from coherer._common.logs import Log
 from coherer._common.other_protocols import not_a_frame
@@ -153,8 +153,8 @@ class Guard(msgspec.Struct, frozen=True):
     accounts: Mapping[str, str] | None = None
     operators: Operators | None = None
     queries: bool = True
-    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
-    monotonic_s: Callable[[], float] = time.monotonic
+    now_ms: Callable[[], int] = lambda: machine.wall_ns() // 1_000_000
+    monotonic_s: Callable[[], float] = lambda: machine.ticks_ns() / 1e9
     _limit: GuessLimit = msgspec.field(default_factory=GuessLimit)
 
     def __repr__(self) -> str:

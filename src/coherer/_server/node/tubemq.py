@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from coherer import _net as net
+from coherer._common import machine
 from coherer._common.upkeep import Step, Upkeep
 from coherer._server.core.core import Core
 from coherer._server.core.deferred_saver import DeferredSaver
@@ -284,7 +284,7 @@ def _certificate(
     account: tuple[str, str], wall_ms: Callable[[], int]
 ) -> Callable[[], pb.MasterCertificateInfo]:
     def make() -> pb.MasterCertificateInfo:
-        nonce = secrets.randbelow(NONCE_LIMIT)
+        nonce = machine.secret.randrange(NONCE_LIMIT)
         return pb.MasterCertificateInfo(authInfo=authenticate_info(*account, wall_ms(), nonce))
 
     return make

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from coherer._common import machine
 from coherer._rules.common.offsets import OffsetTable
 from coherer._rules.common.topics import TopicTable
 from coherer._rules.rocketmq.delays import DelayPositions
@@ -103,7 +103,7 @@ def repair(directory: Path) -> None:
     check_version(directory)
     if _has_store(directory):
         options = StoreOptions(verify_bytes=_WHOLE_LOG_BYTES)
-        Store.open(directory, options, now_ms=lambda: time.time_ns() // 10**6).close()
+        Store.open(directory, options, now_ms=lambda: machine.wall_ns() // 1_000_000).close()
     files = ConfigFiles(OsFiles(), directory / "config")
     for name, parse in CONFIG_FILES.items():
         flaw = files.check(name, parse)

@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
 import msgspec
 
+from coherer._common import machine
 from coherer._common.clock import IntervalTimer
 from coherer._common.decoding import convert
 from coherer._common.logs import Log
@@ -95,7 +95,7 @@ class Access:
         *,
         signed_queries: bool = False,
     ) -> None:
-        self.node_account = (NODE_ACCOUNT, secrets.token_hex(16))
+        self.node_account = (NODE_ACCOUNT, machine.secret.randbytes(16).hex())
         self._own = [
             Account(access_key=name, secret_key=secret, admin=True, short=True)
             for name, secret in [*(own or {}).items(), self.node_account]

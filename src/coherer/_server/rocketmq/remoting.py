@@ -19,13 +19,13 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-import time
 import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from coherer import limits
+from coherer._common import machine
 from coherer._common.clock import IntervalTimer
 from coherer._common.logs import Log
 from coherer._net import Connection
@@ -331,7 +331,7 @@ class RemotingServer:
         batch: BatchHandler | None = None,
         files: DeferredSaver | None = None,
         silent: bool = False,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 10**6,
+        now_ms: Callable[[], int] = lambda: machine.wall_ns() // 1_000_000,
     ) -> None:
         self.now_ms = now_ms
         self.channels: set[Channel] = set()

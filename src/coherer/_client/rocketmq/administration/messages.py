@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import time
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
@@ -16,6 +15,7 @@ from coherer._client.engine.arguments import checked
 from coherer._client.rocketmq.administration.records import DirectResult, direct_result_of
 from coherer._client.rocketmq.administration.servers import Part
 from coherer._client.rocketmq.routing import MASTER
+from coherer._common import machine
 from coherer._common.moments import floor_ms
 from coherer._record import compression
 from coherer._record import properties as text
@@ -189,7 +189,7 @@ class MessageAdmin(Part):
             broker=queue.broker,
             partition=queue.id if result.queue_id is None else result.queue_id,
             offset=-1 if result.queue_offset is None else result.queue_offset,
-            time_ms=int(time.time() * 1000),
+            time_ms=machine.wall_ns() // 1_000_000,
             unique_id=properties.get(text.UNIQUE_KEY, ""),
             status=STORED_CODES[answer.code],
         )

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-import time
 from collections.abc import Collection, Iterable
 from typing import Final
 
@@ -16,6 +14,7 @@ from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import Link
 from coherer._client.rocketmq.routing import MASTER
 from coherer._client.rocketmq.start_position import Edge
+from coherer._common import machine
 from coherer._common.logs import Log
 from coherer._wire.rocketmq import codes
 from coherer._wire.rocketmq.bodies import (
@@ -193,7 +192,7 @@ class BrokerRpc:
         route = await self.instance.routes.route(topic)
         if not route.brokers:
             return None
-        broker = random.choice(list(route.brokers))  # noqa: S311 - not for security
+        broker = machine.random.choice(list(route.brokers))
         try:
             link, _ = await self.link_for_reading(broker, MASTER, topic)
             answer = await link.ask(
@@ -297,7 +296,7 @@ class BrokerRpc:
         Raises:
             UnavailableError, RefusedError: the broker did not report its groups.
         """
-        now = time.monotonic()
+        now = machine.ticks_ns() / 1e9
         kept = self._groups.get(broker)
         if kept is None or now >= kept[0]:
             link = await self.master(broker, topic)

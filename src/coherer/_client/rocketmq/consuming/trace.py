@@ -6,13 +6,12 @@ unless the message disables it (`TRACE_ON`).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Sequence
 from typing import Final
-from uuid import uuid4
 
 from coherer._client.rocketmq.received import DoneCallback, ReceivedBatch
 from coherer._client.rocketmq.tracing import Tracer, record
+from coherer._common import machine
 from coherer._common.clock import wall_ms
 from coherer._wire.rocketmq.messages import StoredMessage
 
@@ -42,7 +41,7 @@ class ConsumerTrace:
             for message in batch.messages(StoredMessage)
             if message.stored_properties.get("TRACE_ON", "true") != "false"
         ]
-        request_id = uuid4().hex.upper()
+        request_id = machine.uuid().hex.upper()
         for message in messages:
             text = before_record(
                 region=message.stored_properties.get("MSG_REGION"),
@@ -53,10 +52,10 @@ class ConsumerTrace:
                 keys=message.keys,
             )
             self._tracer.add(text, (message.unique_id or message.id, *message.keys))
-        began = time.monotonic()
+        began = machine.ticks_ns() / 1e9
 
         def ended(failures: Collection[int]) -> None:
-            cost_ms = int((time.monotonic() - began) * 1000)
+            cost_ms = int((machine.ticks_ns() / 1e9 - began) * 1000)
             for message in messages:
                 self._after(message, request_id, cost_ms, message.offset not in failures)
 

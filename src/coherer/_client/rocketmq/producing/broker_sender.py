@@ -17,7 +17,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping
 from typing import Final, Protocol
 
@@ -29,6 +28,7 @@ from coherer._client.rocketmq.faults import BrokerFaults
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import Link
 from coherer._client.rocketmq.routing import NEW_TOPIC_QUEUES
+from coherer._common import machine
 from coherer._wire.rocketmq import codes
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
@@ -388,4 +388,4 @@ class MasterSender(BrokerSender[Link, PendingSend]):
 
 def now_ms() -> int:
     """Milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
+    return machine.wall_ns() // 1_000_000

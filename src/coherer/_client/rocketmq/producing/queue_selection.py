@@ -15,12 +15,11 @@ No I/O and no clock: the caller passes the time.
 
 from __future__ import annotations
 
-import random
-import secrets
 from collections.abc import Iterable, Sequence
 
 from coherer._client.rocketmq.faults import BrokerFaults
 from coherer._client.rocketmq.producing.broker_sender import TargetQueue
+from coherer._common import machine
 from coherer._record.properties import java_hash
 from coherer._wire.rocketmq.names import Queue
 
@@ -65,7 +64,7 @@ class QueueSelector:
         queues: Sequence[Queue] | None = None,
     ) -> None:
         self._faults = faults
-        self._counter = secrets.randbits(31) if counter is None else counter
+        self._counter = machine.secret.getrandbits(31) if counter is None else counter
         self.update(targets, queues)
         self._connected: Sequence[TargetQueue] = self.targets
 
@@ -116,7 +115,7 @@ class QueueSelector:
             target = self._connected[(self._counter + step) % len(self._connected)]
             if faults.is_available(target.queue.broker, now_ms):
                 return target
-        broker = faults.least_bad(now_ms, self._counter, random.shuffle)
+        broker = faults.least_bad(now_ms, self._counter, machine.random.shuffle)
         of_broker = [target for target in self._connected if target.queue.broker == broker]
         targets = of_broker or self._connected
         return targets[self._counter % len(targets)]

@@ -11,8 +11,6 @@ equals a level is sent to them as that level, and any other time is refused befo
 from __future__ import annotations
 
 import asyncio
-import random
-import time
 from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -41,6 +39,7 @@ from coherer._client.rocketmq.producing.broker_sender import (
 from coherer._client.rocketmq.producing.queue_selection import Key, QueueSelector
 from coherer._client.rocketmq.routing import MASTER, Route
 from coherer._client.rocketmq.transactions import CheckObserver
+from coherer._common import machine
 from coherer._common.moments import ceil_ms
 from coherer._record.ids import UniqueIdGenerator
 from coherer._record.properties import DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS
@@ -92,7 +91,7 @@ class DeliveryTime(msgspec.Struct, frozen=True):
         """
         if self.delay_ms in DELAY_LEVELS_MS:
             return {DELAY: str(DELAY_LEVELS_MS.index(self.delay_ms) + 1)}
-        if self.deliver_ms is not None and self.deliver_ms <= time.time_ns() // 1_000_000:
+        if self.deliver_ms is not None and self.deliver_ms <= machine.wall_ns() // 1_000_000:
             return NO_FIELDS
         raise UsageError(
             f"Broker {broker} is older than 5.0: it delays messages by levels only, and no level "
@@ -240,7 +239,7 @@ class Sender:
         if selector is None:
             return None
         queues = [one.queue for one in selector.targets if one.queue.broker == broker]
-        return random.choice(queues) if queues else None  # noqa: S311 - not for security
+        return machine.random.choice(queues) if queues else None
 
     def select(
         self, topic: str, order_by: Key | None, queue: Queue | None

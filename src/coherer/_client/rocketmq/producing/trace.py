@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from coherer._client.rocketmq.observers import Kind, StoredSend
 from coherer._client.rocketmq.tracing import Tracer, record
 from coherer._client.rocketmq.transactions import Verdict
+from coherer._common import machine
 from coherer._common.clock import wall_ms
 from coherer._wire.rocketmq.messages import SendReceipt, StoredMessage
 from coherer.errors import CohererError
@@ -37,7 +37,7 @@ class _TracedSend:
         self._group = group
         self._kind = kind
         self._began_ms = began_ms
-        self._ticks_s = time.monotonic()
+        self._ticks_s = machine.ticks_ns() / 1e9
 
     @property
     def properties(self) -> Mapping[str, str]:
@@ -62,7 +62,7 @@ class _TracedSend:
             keys or None,
             outcome.server,
             sum(len(message.body) for message in self._messages),
-            int((time.monotonic() - self._ticks_s) * 1000),
+            int((machine.ticks_ns() / 1e9 - self._ticks_s) * 1000),
             int(self._kind),
             receipt.id,
             receipt.status == "SEND_OK",

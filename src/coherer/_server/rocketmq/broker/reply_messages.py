@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Sequence
 from typing import Final
 
+from coherer._common import machine
 from coherer._common.logs import Log
 from coherer._record.layout import HOSTS_V6
 from coherer._record.properties import TAGS, decode, encode, index_keys, tag_code
@@ -69,7 +69,7 @@ class ReplyHandler:
         except RefusedError as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, error.text, common) from error
         if header.queue_id < 0:
-            header.queue_id = random.randrange(topic.write_queues)  # noqa: S311 - any will do
+            header.queue_id = machine.random.randrange(topic.write_queues)
         body = bytes(request.body)
         fault = await self._push(channel, header, body)
         result = SendResult(msg_id="0", queue_id=header.queue_id, queue_offset=0)

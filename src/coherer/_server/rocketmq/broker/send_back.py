@@ -5,10 +5,10 @@ See docs/protocol/rocketmq.md, sections 2.5 and 6.8.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Awaitable, Sequence
 from typing import Final
 
+from coherer._common import machine
 from coherer._record.ids import encode_offset_id
 from coherer._record.layout import HOSTS_V6, Record, decode
 from coherer._record.properties import (
@@ -125,7 +125,7 @@ class SendBackHandler:
             state.topics.ensure_topic(name, 1, state.now_ms())
         else:
             name, level = topic.name, header.delay_level or _FIRST_LEVEL + record.reconsume_times
-            queue_id = random.randrange(group.retry_queue_nums)  # noqa: S311 - any will do
+            queue_id = machine.random.randrange(group.retry_queue_nums)
         try:
             draft = _copy(record, name, queue_id, level)
             if level <= 0:

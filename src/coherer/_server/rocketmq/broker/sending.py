@@ -10,7 +10,6 @@ every check in Java's order.
 
 from __future__ import annotations
 
-import random
 import struct
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ from datetime import datetime
 import msgspec
 
 from coherer import limits
+from coherer._common import machine
 from coherer._record.batches import decode_batch
 from coherer._record.layout import FIXED_BYTES, HOSTS_V6, ROLLED_BACK
 from coherer._record.properties import WAIT, decode
@@ -168,7 +168,7 @@ class SendHandler:
         topic = self.check(channel, header, now_ms)
         queue_id = header.queue_id
         if queue_id < 0:
-            queue_id = random.randrange(topic.write_queues)  # noqa: S311 - any will do
+            queue_id = machine.random.randrange(topic.write_queues)
         draft: Draft | DraftBatch
         if header.batch:
             draft = self._batch(channel, request, header, topic, queue_id)

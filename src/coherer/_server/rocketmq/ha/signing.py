@@ -26,11 +26,11 @@ from __future__ import annotations
 
 import hmac
 import logging
-import secrets
 import struct
 from collections.abc import Callable
 from typing import Final
 
+from coherer._common import machine
 from coherer._common.logs import Log
 from coherer._net import Connection, Receiver
 from coherer._server.rocketmq.ha.frames import ANSWER, HEAD, HELLO, REPORT
@@ -123,7 +123,7 @@ class Door:
         if code == ANSWER and self._number:
             return self._check()
         if code == HELLO and not self._number:
-            self._number = secrets.token_bytes(NUMBER_BYTES)
+            self._number = machine.secret.randbytes(NUMBER_BYTES)
             self.connection.write(HEAD.pack(HELLO, len(self._number)) + self._number)
         elif code >= 0 and self._number:
             self._reported = bytes(self._data[: REPORT.size])

@@ -23,12 +23,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import secrets
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
+from coherer._common import machine
 from coherer._common.masking import masked
 from coherer._server.options.tubemq import MasterOptions
 from coherer._server.tubemq.refusal import Refusal
@@ -71,7 +71,7 @@ class Authenticator:
     def __init__(self, options: MasterOptions, wall_ms: Callable[[], int]) -> None:
         self._options = options
         self._wall_ms = wall_ms
-        self._secret = secrets.token_bytes(32)
+        self._secret = machine.secret.randbytes(32)
 
     def producer(
         self, client_id: str, certificate: pb.MasterCertificateInfo, now_ms: int
@@ -186,7 +186,7 @@ class VisitTokens:
     fresh: int
 
     def __init__(self, life_ms: int, now_ms: int, key: bytes | None = None) -> None:
-        self.key = key or secrets.token_bytes(_KEY_BYTES)
+        self.key = key or machine.secret.randbytes(_KEY_BYTES)
         self._period_ms = max(life_ms * 4 // 5, 1)
         self._take(now_ms // self._period_ms)
 

@@ -9,13 +9,13 @@ process, which then applies it at once).
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections.abc import Callable, Iterable
 
 import msgspec
 
 from coherer import limits
+from coherer._common import machine
 from coherer._common.decoding import decoder
 from coherer._common.logs import Log
 from coherer._common.masking import masked
@@ -159,7 +159,7 @@ class MasterState:
         wall_ms: Callable[[], int],
     ) -> None:
         self.options = options
-        self.master_id = secrets.token_hex(16)
+        self.master_id = machine.secret.randbytes(16).hex()
         self.now_ms = now_ms
         self.wall_ms = wall_ms
         self.standby = options.standby
