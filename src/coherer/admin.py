@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     # Programs that speak TubeMQ alone do not load RocketMQ's names.
     from coherer._wire.rocketmq.names import Queue
 
-__all__ = ["Account", "Broker", "Group", "Member", "Partition", "Topic", "TopicSettings"]
+__all__ = ["Account", "Broker", "Group", "Member", "Message", "Partition", "Topic", "TopicSettings"]
 
 
 class _Record(msgspec.Struct, frozen=True):
@@ -201,6 +202,46 @@ class Account(_Record, frozen=True):
     addresses: str
     topics: Mapping[str, str]
     groups: Mapping[str, str]
+
+
+class Message(_Record, frozen=True):
+    """A message in a partition. Fields that the protocol does not carry are None.
+
+    Args:
+        topic: the topic that it is stored in, without a namespace.
+        broker: the name of its RocketMQ broker or the id of its TubeMQ broker; "" if it is unknown.
+        partition: its partition or queue.
+        offset: its offset there; None from Java's TubeMQ brokers.
+        id: the id that the broker gave it.
+        unique_id: RocketMQ: the id that its sender generated; "" without one.
+        tag: the tag.
+        keys: RocketMQ's keys.
+        time: the message time, which the sender set.
+        born_ms: RocketMQ: when it was sent, ms since 1970.
+        stored_ms: RocketMQ: when it was stored.
+        attempt: RocketMQ: the number of earlier deliveries.
+        flag: RocketMQ: the application's flag.
+        body: the payload.
+        properties: the application's properties.
+        stored_properties: RocketMQ: all properties, as they are stored.
+    """
+
+    topic: str
+    broker: str
+    partition: int
+    offset: int | None
+    id: str
+    unique_id: str
+    tag: str | None
+    keys: tuple[str, ...]
+    time: datetime | None
+    born_ms: int | None
+    stored_ms: int | None
+    attempt: int | None
+    flag: int | None
+    body: bytes
+    properties: Mapping[str, str]
+    stored_properties: Mapping[str, str] | None
 
 
 class Member(_Record, frozen=True):

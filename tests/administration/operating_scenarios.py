@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from coherer import admin
 from coherer._administration import cluster as state
 from coherer._administration import messages
 from coherer._administration.access import RocketCluster
-from coherer._administration.messages import Found
 from coherer._administration.trace import GroupProgress, trace
 from coherer.errors import RefusedError, UsageError
 from coherer.message import Message
@@ -33,7 +33,7 @@ async def messages_are_found(scenario: Scenario) -> None:
     sent = await scenario.send(cluster.client, "a", "b", "c", tag="UA", keys=("k1", "k2"))
     first = sent[0]
 
-    async def by_id() -> Found | None:
+    async def by_id() -> admin.Message | None:
         return await messages.by_id(cluster, first.id)
 
     await until(by_id)

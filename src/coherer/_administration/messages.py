@@ -6,7 +6,7 @@ read the messages.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from datetime import datetime
 from typing import Final
 
@@ -16,6 +16,7 @@ from coherer._administration.access import Cluster, RocketCluster, TubeCluster
 from coherer._record.ids import decode_offset_id
 from coherer._wire.rocketmq import names
 from coherer._wire.rocketmq.codes import ResponseCode
+from coherer.admin import Message
 from coherer.errors import RefusedError, UsageError
 from coherer.message import ReceivedMessage
 from coherer.rocketmq import Queue, StoredMessage
@@ -38,46 +39,6 @@ ABSENT_CODES: Final = frozenset(
 """The codes with which brokers answer requests for a message that they do not have."""
 
 
-class Found(msgspec.Struct, frozen=True):
-    """A message. Fields that the protocol does not carry are None.
-
-    Args:
-        topic: the topic that it is stored in, without a namespace.
-        broker: the name of its RocketMQ broker or the id of its TubeMQ broker; "" if it is unknown.
-        partition: its partition or queue.
-        offset: its offset there; None from Java's TubeMQ brokers.
-        id: the id that the broker gave it.
-        unique_id: RocketMQ: the id that its sender generated; "" without one.
-        tag: the tag.
-        keys: RocketMQ's keys.
-        time: the message time, which the sender set.
-        born_ms: RocketMQ: when it was sent, ms since 1970.
-        stored_ms: RocketMQ: when it was stored.
-        attempt: RocketMQ: the number of earlier deliveries.
-        flag: RocketMQ: the application's flag.
-        body: the payload.
-        properties: the application's properties.
-        stored_properties: RocketMQ: all properties, as they are stored.
-    """
-
-    topic: str
-    broker: str
-    partition: int
-    offset: int | None
-    id: str
-    unique_id: str
-    tag: str | None
-    keys: tuple[str, ...]
-    time: datetime | None
-    born_ms: int | None
-    stored_ms: int | None
-    attempt: int | None
-    flag: int | None
-    body: bytes
-    properties: Mapping[str, str]
-    stored_properties: Mapping[str, str] | None
-
-
 class Search(msgspec.Struct, frozen=True):
     """The result of a search.
 
@@ -87,15 +48,15 @@ class Search(msgspec.Struct, frozen=True):
         scanned: how many were read; 0 if the broker searched.
     """
 
-    messages: tuple[Found, ...]
+    messages: tuple[Message, ...]
     complete: bool
     scanned: int
 
 
-def found_of(message: ReceivedMessage, namespace: str = "") -> Found:
+def found_of(message: ReceivedMessage, namespace: str = "") -> Message:
     """Convert a received message of either protocol."""
     rocket = message if isinstance(message, StoredMessage) else None
-    return Found(
+    return Message(
         topic=names.without_namespace(namespace, message.topic),
         broker=message.broker,
         partition=message.partition,
@@ -125,7 +86,7 @@ async def by_id(
     topic: str | None = None,
     limit: int = SCAN_MAX,
     show: Callable[[int], object] = lambda _: None,
-) -> Found | None:
+) -> Message | None:
     """Return a message by its id; None if no broker has it.
 
     Args:
@@ -186,7 +147,7 @@ async def by_offset_id(cluster: RocketCluster, message_id: str) -> StoredMessage
 
 async def at(
     cluster: Cluster, topic: str, partition: int, offset: int, *, broker: str | None = None
-) -> Found | None:
+) -> Message | None:
     """Return the message at an offset; None if it was deleted or does not exist yet.
 
     Args:
@@ -220,7 +181,7 @@ async def at(
 
 async def _by_tube_id(
     cluster: TubeCluster, topic: str, message_id: str, limit: int, show: Callable[[int], object]
-) -> Found | None:
+) -> Message | None:
     read = 0
     for place, (low, high) in (await cluster.client.offsets(topic)).items():
         while low < high and read < limit:
@@ -281,7 +242,7 @@ async def search(
     broker: str | None = None,
     partition: int | None = None,
     begin_offset: int | None = None,
-    matches: Callable[[Found], bool] = lambda _: True,
+    matches: Callable[[Message], bool] = lambda _: True,
     limit: int = 64,
     scan_max: int = SCAN_MAX,
     show: Callable[[int], object] = lambda _: None,
@@ -310,7 +271,7 @@ async def search(
     ends = await cluster.client.offsets(topic)
     since = {} if begin is None else await cluster.client.offsets_since(topic, begin)
     before = {} if end is None else await cluster.client.offsets_since(topic, end)
-    found: list[Found] = []
+    found: list[Message] = []
     read = 0
     for place, (low, high) in sorted(ends.items()):
         if broker not in {None, place[0]} or partition not in {None, place[1]}:

@@ -16,10 +16,9 @@ from typing import Final, Literal
 import msgspec
 
 from coherer._administration.access import Cluster, RocketCluster
-from coherer._administration.messages import Found
 from coherer._wire.rocketmq import names
 from coherer._wire.rocketmq.codes import ResponseCode
-from coherer.admin import Partition
+from coherer.admin import Message, Partition
 from coherer.errors import RefusedError
 from coherer.rocketmq import StoredMessage
 
@@ -101,13 +100,15 @@ class Trace(msgspec.Struct, frozen=True):
         groups: the groups that read its topic.
     """
 
-    message: Found
+    message: Message
     steps: tuple[Step, ...]
     traced: bool | None
     groups: tuple[GroupProgress, ...]
 
 
-async def trace(cluster: Cluster, message: Found, *, trace_topic: str = names.TRACE_TOPIC) -> Trace:
+async def trace(
+    cluster: Cluster, message: Message, *, trace_topic: str = names.TRACE_TOPIC
+) -> Trace:
     """The trace of a message.
 
     Args:
@@ -143,7 +144,7 @@ async def trace(cluster: Cluster, message: Found, *, trace_topic: str = names.TR
 # -- message trace
 
 
-async def _steps(cluster: Cluster, message: Found, trace_topic: str) -> list[Step] | None:
+async def _steps(cluster: Cluster, message: Message, trace_topic: str) -> list[Step] | None:
     if not isinstance(cluster, RocketCluster):
         return None
     wanted = {message.unique_id, message.id} - {""}
@@ -241,7 +242,7 @@ def _number(text: str) -> int | None:
 
 
 async def _rocket_progress(
-    cluster: RocketCluster, message: Found, full: str, group: str
+    cluster: RocketCluster, message: Message, full: str, group: str
 ) -> GroupProgress:
     if message.unique_id:
         dead = await _copies(cluster, names.dlq_topic(group), message.unique_id)
@@ -283,7 +284,7 @@ async def _copies(cluster: RocketCluster, topic: str, unique_id: str) -> list[St
         raise
 
 
-def _committed(partitions: Sequence[Partition], message: Found) -> int | None:
+def _committed(partitions: Sequence[Partition], message: Message) -> int | None:
     """The committed offset in the partition of a message."""
     place = (message.topic, message.broker, message.partition)
     found = (one for one in partitions if (one.topic, str(one.broker), one.partition) == place)
@@ -291,7 +292,7 @@ def _committed(partitions: Sequence[Partition], message: Found) -> int | None:
 
 
 def _progress(
-    message: Found, group: str, committed: int | None, words: str | None
+    message: Message, group: str, committed: int | None, words: str | None
 ) -> GroupProgress:
     if committed is None:
         return GroupProgress(group, "unknown", "it has no offset in the partition")
@@ -312,7 +313,7 @@ def _progress(
     return GroupProgress(group, "consumed", committed=committed)
 
 
-def _accepts(words: str, message: Found) -> bool | None:
+def _accepts(words: str, message: Message) -> bool | None:
     """Whether a filter accepts a message; None if its expression is not understood."""
     sql = words.removeprefix("SQL92 ")
     if sql == words:

@@ -15,8 +15,9 @@ import typer
 
 from coherer._administration import messages
 from coherer._administration.access import Cluster
-from coherer._administration.messages import Found, Search
+from coherer._administration.messages import Search
 from coherer._administration.trace import Trace, trace
+from coherer.admin import Message
 from coherer.cli.common import (
     FAILED,
     INTERRUPTED,
@@ -243,10 +244,10 @@ def parse_start(option: str, text: str | None) -> datetime | int | None:
     return moment
 
 
-def _matcher(tag: str | None, contains: str | None) -> Callable[[Found], bool]:
+def _matcher(tag: str | None, contains: str | None) -> Callable[[Message], bool]:
     wanted = None if contains is None else contains.encode()
 
-    def matches(message: Found) -> bool:
+    def matches(message: Message) -> bool:
         return (tag is None or message.tag == tag) and (wanted is None or wanted in message.body)
 
     return matches
@@ -284,7 +285,7 @@ def _print_search(found: Search, topic: str, *, as_json: bool) -> None:
         typer.echo(f"{read}there may be more. Use --limit, --scan or --from.", err=True)
 
 
-def _line(message: Found) -> dict[str, object]:
+def _line(message: Message) -> dict[str, object]:
     try:
         content: dict[str, str] = {"body": message.body.decode()}
     except UnicodeDecodeError:
@@ -311,7 +312,7 @@ def _milliseconds(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def _describe(message: Found) -> None:
+def _describe(message: Message) -> None:
     rows: list[tuple[str, object]] = [
         ("id", message.id),
         ("unique id", message.unique_id or "-"),

@@ -11,8 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from coherer import admin
 from coherer._administration import messages
-from coherer._administration.messages import Found, Search
+from coherer._administration.messages import Search
 from coherer._administration.trace import trace
 from coherer.console.pages.common import Console, changing
 from coherer.console.pages.dead_letters import moment
@@ -99,7 +100,7 @@ class Messages:
             return Search((message,) if message else (), complete=True, scanned=0)
         text = given.get("contains", "").encode()
 
-        def matches(message: Found) -> bool:
+        def matches(message: admin.Message) -> bool:
             return text in message.body and given.get("tag", "") in {"", message.tag}
 
         return await messages.search(
@@ -112,7 +113,7 @@ class Messages:
             scan_max=SCAN_MAX,
         )
 
-    async def _at(self, topic: str, given: dict[str, str]) -> Found | None:
+    async def _at(self, topic: str, given: dict[str, str]) -> admin.Message | None:
         partition, offset = given.get("partition", ""), given.get("offset", "")
         if not (partition.isdecimal() and offset.isdecimal()):
             raise UsageError("Give a partition and an offset, both as numbers.")
@@ -124,7 +125,7 @@ class Messages:
             broker=given.get("broker") or None,
         )
 
-    async def _message(self, request: Request) -> Found | None:
+    async def _message(self, request: Request) -> admin.Message | None:
         """The message that the URL names: by its offset if the URL has one, otherwise by its id."""
         given = dict(request.query_params)
         if given.get("offset"):
