@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from coherer.testing.clock import ManualClock
     from coherer.testing.embedded import EmbeddedNode, async_embedded_node, embedded_node
     from coherer.testing.proxy import FaultProxy, Faults
+    from coherer.testing.simulation import simulate
 
 __all__ = [
     "EmbeddedNode",
@@ -22,6 +23,7 @@ __all__ = [
     "ManualClock",
     "async_embedded_node",
     "embedded_node",
+    "simulate",
 ]
 
 _MODULES = {
@@ -31,6 +33,7 @@ _MODULES = {
     "ManualClock": "coherer.testing.clock",
     "async_embedded_node": "coherer.testing.embedded",
     "embedded_node": "coherer.testing.embedded",
+    "simulate": "coherer.testing.simulation",
 }
 
 

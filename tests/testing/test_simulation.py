@@ -1,0 +1,85 @@
+"""A node and clients of both protocols in one thread, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+import coherer
+from coherer._common import clock
+from coherer.errors import ConnectError, UnavailableError
+from coherer.message import Message
+from coherer.testing import async_embedded_node, simulate
+
+HOUR_S = 3600
+
+
+@pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
+def test_messages_arrive(protocol: str) -> None:
+    async def main() -> list[bytes]:
+        async with async_embedded_node(admin_port=None) as node:
+            node.create_topic("orders")
+            url = node.url if protocol == "tubemq" else node.rocketmq_url
+            async with (
+                coherer.connect(url) as client,
+                client.producer("orders") as producer,
+                client.consumer("shop", "orders", start="earliest") as consumer,
+            ):
+                await producer.send(Message("orders", b"42"))
+                batch = await consumer.receive()
+                assert batch is not None
+                batch.ack()
+                return [bytes(message.body) for message in batch]
+
+    assert simulate(main()) == [b"42"]
+
+
+def test_a_delay_takes_virtual_time() -> None:
+    async def main() -> tuple[float, int]:
+        loop = asyncio.get_running_loop()
+        async with async_embedded_node(admin_port=None) as node:
+            node.create_topic("timed")
+            async with (
+                coherer.rocketmq.connect(node.rocketmq_url) as client,
+                client.producer("timed") as producer,
+                client.consumer("later", "timed", start="earliest") as consumer,
+            ):
+                began_s, began_ms = loop.time(), clock.wall_ms()
+                await producer.send(Message("timed", b"later"), delay=timedelta(seconds=90))
+                batch = await consumer.receive()
+                assert batch is not None
+                batch.ack()
+                return loop.time() - began_s, clock.wall_ms() - began_ms
+
+    took_s, took_ms = simulate(main())
+    assert 89.999 <= took_s < 91  # the times of messages are whole milliseconds
+    assert abs(took_ms - took_s * 1000) < 2
+
+
+def test_an_hour_of_sleep_takes_no_time() -> None:
+    async def main() -> float:
+        await asyncio.sleep(HOUR_S)
+        return asyncio.get_running_loop().time()
+
+    before_ms = clock.now_ms()
+    assert simulate(main()) >= HOUR_S
+    assert clock.now_ms() - before_ms < 1000 * HOUR_S, "the machine's clock is back"
+
+
+def test_tasks_that_wait_for_each_other_are_an_error() -> None:
+    async def main() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(RuntimeError, match="Nothing will ever happen"):
+        simulate(main())
+
+
+def test_nobody_listens() -> None:
+    async def main() -> None:
+        async with coherer.connect("rocketmq://127.0.0.1:9876", timeout_ms=500) as client:
+            await client.offsets("orders")
+
+    with pytest.raises((ConnectError, UnavailableError)):
+        simulate(main())
