@@ -51,6 +51,7 @@ def test_a_delay_takes_virtual_time() -> None:
                 batch = await consumer.receive()
                 assert batch is not None
                 batch.ack()
+                assert clock.now_ms() == clock.wall_ms()
                 return loop.time() - began_s, clock.wall_ms() - began_ms
 
     took_s, took_ms = simulate(main())

@@ -11,7 +11,8 @@ from typing import Protocol
 
 from coherer._common import machine
 
-_BEGAN_NS = machine.wall_ns() - machine.ticks_ns()
+BEGAN_NS = machine.wall_ns() - machine.ticks_ns()
+"""The time of day at which the ticks were 0."""
 
 
 def now_ms() -> int:
@@ -22,7 +23,7 @@ def now_ms() -> int:
     >>> abs(now_ms() - wall_ms()) < 60_000
     True
     """
-    return (_BEGAN_NS + machine.ticks_ns()) // 1_000_000
+    return (BEGAN_NS + machine.ticks_ns()) // 1_000_000
 
 
 def wall_ms() -> int:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, Final, TypeVar
 
-from coherer._common import machine
+from coherer._common import clock, machine
 
 T = TypeVar("T")
 
@@ -219,7 +219,7 @@ def simulate(main: Coroutine[Any, Any, T], *, seed: int = 0) -> T:
     Raises:
         RuntimeError: every task waits for another one, and no timer is set.
     """
-    loop, thread, begin_ns = SimulatedLoop(), threading.get_ident(), machine.ticks_ns()
+    loop, thread = SimulatedLoop(), threading.get_ident()
     real_wall, real_ticks = machine.wall_ns, machine.ticks_ns
 
     def wall_ns() -> int:
@@ -230,7 +230,7 @@ def simulate(main: Coroutine[Any, Any, T], *, seed: int = 0) -> T:
     def ticks_ns() -> int:
         if threading.get_ident() != thread:
             return real_ticks()
-        return begin_ns + round(loop.now_s * 1e9)
+        return wall_ns() - clock.BEGAN_NS
 
     own = _OwnRandom(seed, machine.secret)
     with (
