@@ -72,8 +72,10 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def _load(self, context: ssl.SSLContext) -> None:
         for option, file in {
-            "trust": self.trust, "certificate": self.certificate, "key": self.key,
-        }.items():  # fmt: skip
+            "trust": self.trust,
+            "certificate": self.certificate,
+            "key": self.key,
+        }.items():
             if file is not None:
                 with _naming(option, file):
                     if file.exists() and not file.is_file():  # opening a FIFO would wait

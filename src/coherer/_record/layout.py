@@ -236,10 +236,18 @@ def encode(
     tail = _TAIL.pack(reconsume_times, prepared_offset, len(body))
     return b"".join(
         (
-            head, born_host, _TIME.pack(store_ms), store_host, tail, body,
-            bytes((len(name),)), name, _SHORT.pack(len(properties)), properties,
+            head,
+            born_host,
+            _TIME.pack(store_ms),
+            store_host,
+            tail,
+            body,
+            bytes((len(name),)),
+            name,
+            _SHORT.pack(len(properties)),
+            properties,
         )
-    )  # fmt: skip
+    )
 
 
 def blank(size: int) -> bytes:

@@ -370,10 +370,12 @@ class _Backup:
             return Checked([], frozenset(), 0, "")
         unknown = check_history(previous, history, owner, self._source, self._target)
         held = check_held(
-            previous, self._source, self._target,
+            previous,
+            self._source,
+            self._target,
             unknown=unknown,
             everything=everything or (unknown and history is not None),
-        )  # fmt: skip
+        )
         self._compared = max(self._compared, held.bytes)
         for path, one in list(self._known.items()):
             if one.name in held.damaged:
@@ -542,8 +544,11 @@ class _Backup:
         size = max([(folder / file_name(begin)).stat().st_size for begin in begins], default=0)
         if size == 0:
             return LogPieces(0, 0, 0, []) if folder.is_dir() else None
-        pieces = [self._repair(one, size) if one.name in held.damaged else one
-                  for one in held.kept if one.end > begins[0]]  # fmt: skip
+        pieces = [
+            self._repair(one, size) if one.name in held.damaged else one
+            for one in held.kept
+            if one.end > begins[0]
+        ]
         at = max(covered or 0, pieces[-1].end if pieces else begins[0])
         if covered is None and not pieces:
             at = self._last_written(begins)

@@ -149,9 +149,8 @@ class Checkpointer:
                 limit = reserve.plan(self._monotonic_ms(), wanted)
         with translate_os_errors("write the checkpoint"):
             checkpoint = replace(
-                checkpoint,
-                reserve=limit - covered, boot=self._files.boot_id(), gaps=self.gaps,
-            )  # fmt: skip
+                checkpoint, reserve=limit - covered, boot=self._files.boot_id(), gaps=self.gaps
+            )
             self._file.save(checkpoint)
         self.checkpoint = checkpoint
         if reserve is not None:

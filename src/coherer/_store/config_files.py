@@ -91,8 +91,11 @@ class ConfigFiles:
                 _log.plain.warning(
                     "%s %s. The previous version is used (%s): the last changes are lost. If you "
                     "have a copy of %s, stop the node and restore it.",
-                    path, wrong, where.name, name,
-                )  # fmt: skip
+                    path,
+                    wrong,
+                    where.name,
+                    name,
+                )
             return found
         if any(contents):
             raise DamagedStoreError(

@@ -203,10 +203,27 @@ class ConsumeQueue:
     """
 
     __slots__ = (
-        "_active", "_directory", "_files", "_floor", "_handles", "_pending",
-        "delay_ms", "file_bytes", "first_file", "fixed", "kept", "key_hashes", "max", "min",
-        "new_entries", "next", "queue_id", "tail", "topic", "topic_head",
-    )  # fmt: skip
+        "_active",
+        "_directory",
+        "_files",
+        "_floor",
+        "_handles",
+        "_pending",
+        "delay_ms",
+        "file_bytes",
+        "first_file",
+        "fixed",
+        "kept",
+        "key_hashes",
+        "max",
+        "min",
+        "new_entries",
+        "next",
+        "queue_id",
+        "tail",
+        "topic",
+        "topic_head",
+    )
 
     def __init__(
         self,
@@ -633,9 +650,14 @@ class QueueDirectory:
         queue = self.queues.get((topic, queue_id))
         if queue is None:
             queue = ConsumeQueue(
-                self._files, self.handles, self.pending, self._directory, topic, queue_id,
+                self._files,
+                self.handles,
+                self.pending,
+                self._directory,
+                topic,
+                queue_id,
                 self._file_bytes,
-            )  # fmt: skip
+            )
             if topic == SCHEDULE_TOPIC and queue_id < len(self._delays_ms):
                 queue.delay_ms = self._delays_ms[queue_id]
             self.queues[topic, queue_id] = queue

@@ -386,9 +386,13 @@ class IndexFile:
 
     def _write_header(self) -> None:
         head = HEAD.pack(
-            self.begin_ms, self.end_ms, self.begin_offset, self.end_offset,
-            self.used_slots, self.count,
-        )  # fmt: skip
+            self.begin_ms,
+            self.end_ms,
+            self.begin_offset,
+            self.end_offset,
+            self.used_slots,
+            self.count,
+        )
         self._files.write(self.open(), head, 0)
 
     def find(self, value: int, begin_ms: int, end_ms: int) -> Iterator[int]:

@@ -58,9 +58,13 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def save(
-    files: Files, path: Path, checkpoint: Checkpoint, queues: QueueDirectory,
-    index: list[IndexFileContent], before: Inventory | None,
-) -> None:  # fmt: skip
+    files: Files,
+    path: Path,
+    checkpoint: Checkpoint,
+    queues: QueueDirectory,
+    index: list[IndexFileContent],
+    before: Inventory | None,
+) -> None:
     """Write and sync the file.
 
     Args:

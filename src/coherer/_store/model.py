@@ -236,19 +236,37 @@ class DraftBatch(Struct, frozen=True, gc=False):
         columns = self.bodies, self.properties, self.tag_codes, self.flags, self.keys
         return [
             Draft(
-                self.topic, self.queue_id, body, properties, tag_code, flag, self.sys_flag,
-                self.born_ms, self.born_host, self.reconsume_times, 0, keys,
+                self.topic,
+                self.queue_id,
+                body,
+                properties,
+                tag_code,
+                flag,
+                self.sys_flag,
+                self.born_ms,
+                self.born_host,
+                self.reconsume_times,
+                0,
+                keys,
             )
             for body, properties, tag_code, flag, keys in zip(*columns, strict=True)
-        ]  # fmt: skip
+        ]
 
     def part(self, of: slice) -> DraftBatch:
         """Return a part of the batch."""
         return DraftBatch(
-            self.topic, self.queue_id, self.bodies[of], self.properties[of], self.tag_codes[of],
-            self.flags[of], self.keys[of], self.sys_flag, self.born_ms, self.born_host,
+            self.topic,
+            self.queue_id,
+            self.bodies[of],
+            self.properties[of],
+            self.tag_codes[of],
+            self.flags[of],
+            self.keys[of],
+            self.sys_flag,
+            self.born_ms,
+            self.born_host,
             self.reconsume_times,
-        )  # fmt: skip
+        )
 
 
 class AppendResult(Struct, frozen=True, gc=False):

@@ -330,9 +330,18 @@ class Recovered(NamedTuple):
 
 
 def recover(
-    directory: Path, files: Files, log: CommitLog, queues: QueueDirectory, index: KeyIndex | None,
-    checkpoint: Checkpoint, options: StoreOptions, now_ms: int, *, clean: bool, rebuild: bool,
-) -> Recovered:  # fmt: skip
+    directory: Path,
+    files: Files,
+    log: CommitLog,
+    queues: QueueDirectory,
+    index: KeyIndex | None,
+    checkpoint: Checkpoint,
+    options: StoreOptions,
+    now_ms: int,
+    *,
+    clean: bool,
+    rebuild: bool,
+) -> Recovered:
     """Load queues and index and make them agree with the log. See the module.
 
     Args:

@@ -114,9 +114,14 @@ class Replica:
         code, keys = tag_and_keys(record.properties)
         topic = record.topic.decode("utf-8", "replace")
         return Draft(
-            topic, record.queue_id, b"", record.properties, code, sys_flag=record.sys_flag,
+            topic,
+            record.queue_id,
+            b"",
+            record.properties,
+            code,
+            sys_flag=record.sys_flag,
             keys=keys,
-        )  # fmt: skip
+        )
 
     def _records(self, offset: int, data: bytes) -> Iterator[RecordSummary]:
         view, at = memoryview(data), 0

@@ -69,9 +69,17 @@ INCOMPLETE: Final = "restore-incomplete"
 """The file that marks a directory into which a restore has not finished."""
 
 _WRITTEN: Final = {
-    CONFIG, ACCOUNTS, *LARGE, LOG, VERSION_FILE, CHECKPOINT, HISTORY_FILE, f"{HISTORY_FILE}.tmp",
-    "abort", INCOMPLETE,
-}  # fmt: skip
+    CONFIG,
+    ACCOUNTS,
+    *LARGE,
+    LOG,
+    VERSION_FILE,
+    CHECKPOINT,
+    HISTORY_FILE,
+    f"{HISTORY_FILE}.tmp",
+    "abort",
+    INCOMPLETE,
+}
 """The names that a restore writes into the new directory."""
 
 _SOURCE: Final = ReadOnlyFiles()

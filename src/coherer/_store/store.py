@@ -124,15 +124,25 @@ class Store:
         self._index: KeyIndex | None = None
         if options.index_enabled:
             self._index = KeyIndex(
-                files, directory / "index", options.index_slots, options.index_entries,
+                files,
+                directory / "index",
+                options.index_slots,
+                options.index_entries,
                 options.pending_keys_max,
-            )  # fmt: skip
+            )
         self._config = ConfigFiles(files, directory / "config")
         self._encoder = Encoder(log.segment_bytes, self._queue_to_write)
         self._checkpointer = Checkpointer(
-            files, directory / "checkpoint", log, self._index, self._queue_files.pending, now_ms,
-            monotonic_ms, show_durable=options.flush == "sync", reserve=not options.replica,
-        )  # fmt: skip
+            files,
+            directory / "checkpoint",
+            log,
+            self._index,
+            self._queue_files.pending,
+            now_ms,
+            monotonic_ms,
+            show_durable=options.flush == "sync",
+            reserve=not options.replica,
+        )
         self._replica: Replica | None = None
         self._inventory: Inventory | None = None
         self._known_topics: Container[str] | None = None
@@ -204,10 +214,17 @@ class Store:
         with suppress(OSError):  # on a full disk; removals of topics report it
             note_removal(files, directory)
         found = recover(
-            directory, files, self._log, self._queue_files, self._index,
-            self._checkpointer.checkpoint, self.options, self._now_ms(), clean=clean,
+            directory,
+            files,
+            self._log,
+            self._queue_files,
+            self._index,
+            self._checkpointer.checkpoint,
+            self.options,
+            self._now_ms(),
+            clean=clean,
             rebuild=rebuild,
-        )  # fmt: skip
+        )
         self._inventory, self._last_ms = found.inventory, found.last_ms
         end = found.report.log_end
         self.clock_history = ClockHistory(end, self._monotonic_ms(), self._now_ms())
@@ -557,9 +574,14 @@ class Store:
         if self._index is None:
             return []
         return reading.by_key(
-            self._log, self._index, topic, key,
-            max_count=max_count, begin_ms=begin_ms, end_ms=end_ms,
-        )  # fmt: skip
+            self._log,
+            self._index,
+            topic,
+            key,
+            max_count=max_count,
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+        )
 
     def read_raw(self, offset: int, max_bytes: int) -> memoryview:
         """Return bytes of the log, up to the end of their file: the data for a replica.
@@ -738,6 +760,10 @@ class Store:
         known, index = self._inventory, self._index
         index_files = [] if index is None else index.contents([] if known is None else known.index)
         inventory.save(
-            self._files, self.directory / inventory.FILE, self._checkpointer.checkpoint,
-            self._queue_files, index_files, known,
-        )  # fmt: skip
+            self._files,
+            self.directory / inventory.FILE,
+            self._checkpointer.checkpoint,
+            self._queue_files,
+            index_files,
+            known,
+        )

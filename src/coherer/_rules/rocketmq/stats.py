@@ -175,9 +175,11 @@ class StatsTable:
         """The counters of a queue's stored messages, cached."""
         of_queue = f"{topic}@{queue_id}"
         names = (
-            (TOPIC_PUT_NUMS, topic), (TOPIC_PUT_SIZE, topic),
-            (QUEUE_PUT_NUMS, of_queue), (QUEUE_PUT_SIZE, of_queue),
-        )  # fmt: skip
+            (TOPIC_PUT_NUMS, topic),
+            (TOPIC_PUT_SIZE, topic),
+            (QUEUE_PUT_NUMS, of_queue),
+            (QUEUE_PUT_SIZE, of_queue),
+        )
         found = self._of_queues[topic, queue_id] = tuple(starmap(self._counter, names))
         return found
 

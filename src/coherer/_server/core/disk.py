@@ -123,8 +123,10 @@ class Disk:
             _log.plain.error(
                 "The disk of %s has only %s free: sends are refused below %s "
                 "(disk_free_min_bytes). Offsets are saved and old messages deleted as before.",
-                self._directory, _size(free), _size(least),
-            )  # fmt: skip
+                self._directory,
+                _size(free),
+                _size(least),
+            )
         self.refusal = StoreFullError(
             f"The disk is full: only {_size(free)} are free, and sends are refused below "
             f"{_size(enough)} (disk_free_min_bytes).",

@@ -124,8 +124,12 @@ class ForeignRecords:
         self.bad[topic] += 1
         _log.error(
             "The record of %s at log offset %d is passed over: %s",
-            topic, offset, why[:200], about=topic, topic=topic,
-        )  # fmt: skip
+            topic,
+            offset,
+            why[:200],
+            about=topic,
+            topic=topic,
+        )
 
     def _parse(
         self, topic: str, offset: int, view: Buffer, parse: Callable[[Record], T | None]

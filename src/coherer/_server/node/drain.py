@@ -180,8 +180,10 @@ class Drain:
         found = self.status()
         _log.plain.warning(
             "Drain: %s after %.1f s; %d messages are unread by connected groups",
-            found.state, found.elapsed_s, found.lag,
-        )  # fmt: skip
+            found.state,
+            found.elapsed_s,
+            found.lag,
+        )
         try:
             async with asyncio.timeout(_LINGER_S):
                 await self._seen.wait()

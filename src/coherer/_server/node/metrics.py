@@ -81,18 +81,21 @@ FAMILIES: Final = (
     Family("counter", "rocketmq_commit_messages_total", "Committed transactions."),
     Family("counter", "rocketmq_rollback_messages_total", "Rolled back transactions."),
     Family(
-        "histogram", "rocketmq_finish_message_latency",
+        "histogram",
+        "rocketmq_finish_message_latency",
         "Time from a half message to its commit, in seconds.",
     ),
     Family("gauge", "rocketmq_consumer_lag_messages", "Messages not acknowledged by a group."),
     Family(
-        "gauge", "rocketmq_consumer_lag_latency",
+        "gauge",
+        "rocketmq_consumer_lag_latency",
         "Age of the oldest message that a group has not acknowledged, in ms.",
     ),
     Family("gauge", "rocketmq_consumer_inflight_messages", "Messages fetched, not acknowledged."),
     Family("gauge", "rocketmq_consumer_ready_messages", "Messages that wait to be fetched."),
     Family(
-        "gauge", "rocketmq_consumer_queueing_latency",
+        "gauge",
+        "rocketmq_consumer_queueing_latency",
         "Age of the oldest message that a group has not fetched, in ms.",
     ),
     Family("gauge", "rocketmq_consumer_connections", "Connected consumers, by group."),
@@ -104,7 +107,8 @@ FAMILIES: Final = (
     Family("gauge", "rocketmq_storage_size", "Bytes of the commit log."),
     Family("gauge", "rocketmq_storage_flush_behind_bytes", "Bytes written but not synced."),
     Family(
-        "gauge", "rocketmq_storage_dispatch_behind_bytes",
+        "gauge",
+        "rocketmq_storage_dispatch_behind_bytes",
         "Bytes written that consumers cannot see yet.",
     ),
     Family("gauge", "rocketmq_storage_message_reserve_time", "Age of the oldest message, in ms."),
@@ -155,15 +159,17 @@ FAMILIES: Final = (
     Family("counter", "coherer_upkeep_failures_total", "Failures of each step of periodic work."),
     Family("gauge", "coherer_log_file_bytes", "Size of one file of the log."),
     Family(
-        "gauge", "coherer_retention_held_bytes",
+        "gauge",
+        "coherer_retention_held_bytes",
         "Bytes of expired log files that are kept because messages in them still wait.",
     ),
     Family(
-        "counter", "coherer_bad_system_records_total",
+        "counter",
+        "coherer_bad_system_records_total",
         "Records of system topics that were passed over because they are lost or invalid.",
     ),
     Family("gauge", "coherer_store_writable", "1 if messages can be stored, otherwise 0."),
-)  # fmt: skip
+)
 """All metrics, in the order of the text."""
 
 

@@ -32,9 +32,10 @@ def warnings(options: NodeOptions) -> list[str]:
         "namesrv": ("The name server accepts changes", options.own_name_server is not None),
         "replication": ("The log is replicated", replicates),
         "admin": (
-            "Queries over HTTP are answered", options.admin_port is not None and options.has_tubemq
+            "Queries over HTTP are answered",
+            options.admin_port is not None and options.has_tubemq,
         ),
-    }  # fmt: skip
+    }
     found = [
         f"{served} without accounts: anyone who can reach {host} can use it. "
         f"Remove {part} from `unprotected`."

@@ -81,9 +81,16 @@ class OffsetHandler:
             # No consumer commits; folded in case a client without heartbeats does.
             _log.info(
                 "Group %s, which has no members, was moved in topic %s, queue %d, from %d to %d",
-                group, topic, queue_id, old, header.commit_offset,
-                about=(group, topic, queue_id), group=group, topic=topic, peer=channel.peer,
-            )  # fmt: skip
+                group,
+                topic,
+                queue_id,
+                old,
+                header.commit_offset,
+                about=(group, topic, queue_id),
+                group=group,
+                topic=topic,
+                peer=channel.peer,
+            )
         return Command(ResponseCode.SUCCESS)
 
     def search(self, _: Channel, request: Command) -> Command:

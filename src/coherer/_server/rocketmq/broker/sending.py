@@ -156,9 +156,19 @@ class SendHandler:
             return None, False
         body = request.body
         return Draft(
-            checked.topic, queue_id, body if type(body) is bytes else bytes(body), data, code,
-            flag, int(sys_flag) | checked.sys_flag, born_ms, channel.host_port, 0, 0, keys,
-        ), wait  # fmt: skip
+            checked.topic,
+            queue_id,
+            body if type(body) is bytes else bytes(body),
+            data,
+            code,
+            flag,
+            int(sys_flag) | checked.sys_flag,
+            born_ms,
+            channel.host_port,
+            0,
+            0,
+            keys,
+        ), wait
 
     # -- all sends
 
@@ -320,9 +330,18 @@ class SendHandler:
         if topic.filter_type == "MULTI_TAG":
             sys_flag |= _MULTI_TAG
         return DraftBatch(
-            topic.name, queue_id, bodies, data, codes, flags, keys, sys_flag, header.born_ms,
-            channel.host_port, header.reconsume_times,
-        )  # fmt: skip
+            topic.name,
+            queue_id,
+            bodies,
+            data,
+            codes,
+            flags,
+            keys,
+            sys_flag,
+            header.born_ms,
+            channel.host_port,
+            header.reconsume_times,
+        )
 
     def _check_size(
         self,

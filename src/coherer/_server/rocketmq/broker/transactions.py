@@ -152,9 +152,9 @@ class TransactionService:
             raise Refusal(ResponseCode.SYSTEM_ERROR, _NO_STATE)
         if self._is_slave():
             raise Refusal(
-                ResponseCode.SLAVE_NOT_AVAILABLE, "Message store is slave mode, so end transaction "
-                "is forbidden. ",
-            )  # fmt: skip
+                ResponseCode.SLAVE_NOT_AVAILABLE,
+                "Message store is slave mode, so end transaction is forbidden. ",
+            )
         if end.state == UNKNOWN:
             return None  # the producer does not know either, and expects no response (section 2.9)
         record = self._half_of(end)

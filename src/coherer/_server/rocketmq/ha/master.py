@@ -175,9 +175,12 @@ class Slave:
         if offset > self._store.end_offset:
             _log.error(
                 "Slave %s has the log up to %d, this master only up to %d: they do not match",
-                self.connection.peer, offset, self._store.end_offset,
-                about=self.connection.peer_host, peer=self.connection.peer
-)  # fmt: skip
+                self.connection.peer,
+                offset,
+                self._store.end_offset,
+                about=self.connection.peer_host,
+                peer=self.connection.peer,
+            )
             self.connection.close()
             return
         self._master.has(offset)
@@ -223,9 +226,12 @@ class Slave:
         if self.position < store.min_offset:
             _log.error(
                 "Slave %s asked for the log from %d, which begins at %d: give it a new directory",
-                connection.peer, self.position, store.min_offset,
-                about=connection.peer_host, peer=connection.peer
-)  # fmt: skip
+                connection.peer,
+                self.position,
+                store.min_offset,
+                about=connection.peer_host,
+                peer=connection.peer,
+            )
             connection.close()
             return
         pieces: list[bytes | memoryview] = []

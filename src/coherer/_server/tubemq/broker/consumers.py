@@ -164,9 +164,14 @@ class ConsumerHandler:
             self._state.readers_timed_out += 1
             _log.warning(
                 "Consumer %s timed out: partition %s:%d of group %s is free",
-                reader.holder, reader.topic, reader.partition, reader.group,
-                about=reader.group, topic=reader.topic, group=reader.group
-            )  # fmt: skip
+                reader.holder,
+                reader.topic,
+                reader.partition,
+                reader.group,
+                about=reader.group,
+                topic=reader.topic,
+                group=reader.group,
+            )
             self._remove(reader)
             self._on_lease_end(reader, ResultCode.HB_NO_NODE, _EXPIRED)
 

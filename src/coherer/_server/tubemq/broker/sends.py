@@ -163,9 +163,19 @@ class SendDecoder:
                     data, suffix.flag, suffix.tag
                 )
                 return Draft(
-                    known.topic, partition, stored, properties, code,
-                    suffix.flag, 0, wall_ms, suffix.host, 0, 0, keys,
-                )  # fmt: skip
+                    known.topic,
+                    partition,
+                    stored,
+                    properties,
+                    code,
+                    suffix.flag,
+                    0,
+                    wall_ms,
+                    suffix.host,
+                    0,
+                    0,
+                    keys,
+                )
         return self._parse(body, wall_ms)
 
     def _find_prefix(self, body: bytes) -> _Prefix | None:
@@ -188,9 +198,19 @@ class SendDecoder:
         stored, properties, code, keys = self._mapper.to_record(request.data, request.flag, tag)
         host = _HOST.pack(request.sentAddr, 0)
         draft = Draft(
-            topic.name, request.partitionId, stored, properties, code,
-            request.flag, 0, wall_ms, host, 0, 0, keys,
-        )  # fmt: skip
+            topic.name,
+            request.partitionId,
+            stored,
+            properties,
+            code,
+            request.flag,
+            0,
+            wall_ms,
+            host,
+            0,
+            0,
+            keys,
+        )
         self._cache_prefix(body, request, topic)
         return draft
 
@@ -212,10 +232,17 @@ class SendDecoder:
             raise Refusal(ResultCode.BAD_REQUEST, text)
         properties, codes, keys = found
         return DraftBatch(
-            topic.name, request.partitionId, bodies, properties, codes,
-            [int(bool(text)) for text in texts], keys, 0, wall_ms,
+            topic.name,
+            request.partitionId,
+            bodies,
+            properties,
+            codes,
+            [int(bool(text)) for text in texts],
+            keys,
+            0,
+            wall_ms,
             _HOST.pack(request.sentAddr, 0),
-        )  # fmt: skip
+        )
 
     def _check(self, request: pb.SendMessageRequestP2B) -> Topic:
         state = self._state

@@ -405,9 +405,15 @@ class BrokerAdmin:
             draft = record.status is ManageStatus.DRAFT
             form["runStatus"] = "-" if draft else "unRegister"
             for name in (
-                "enableTLS", "subStatus", "isConfChanged", "isConfLoaded", "isBrokerOnline",
-                "brokerVersion", "acceptPublish", "acceptSubscribe",
-            ):  # fmt: skip
+                "enableTLS",
+                "subStatus",
+                "isConfChanged",
+                "isConfLoaded",
+                "isBrokerOnline",
+                "brokerVersion",
+                "acceptPublish",
+                "acceptSubscribe",
+            ):
                 form[name] = "-"
             return form
         settled = self._is_settled(record.id)
