@@ -181,8 +181,8 @@ def test_producers_are_removed_when_silent_or_closed() -> None:
 
 def test_a_returning_producer_keeps_its_settled_topics() -> None:
     producers = Producers(timeout_ms=100)
-    producers.register(Producer("a", "h", secure=False, settled={"flights"}), 0)
+    producers.register(Producer("a", "h", secure=False, existing_topics={"flights"}), 0)
     producers.register(Producer("a", "h", secure=False), 10)
     returned = producers.seen("a", 20)
     assert returned is not None
-    assert returned.settled == {"flights"}
+    assert returned.existing_topics == {"flights"}

@@ -19,9 +19,9 @@ from coherer._server.http.service import (
     AdminApp,
     AdminService,
     Authorization,
+    Decision,
     Guard,
     Method,
-    Verdict,
 )
 from coherer._wire.tubemq.credentials import broker_token
 from coherer.errors import CohererError
@@ -181,15 +181,16 @@ def test_guesses_are_slowed_down_for_their_address_only(kind: str, tmp_path: Pat
         "operator": (basic("scraper", "scraper-pw"), basic("scraper", "guess-pw")),
     }[kind]
 
-    def ask(authorization: str, peer: str) -> Verdict:
-        return guard.verdict(None, Authorization(authorization, peer), changes=False)
+    def ask(authorization: str, peer: str) -> Decision:
+        return guard.decide(None, Authorization(authorization, peer), changes=False)
 
-    assert ask(right, "10.0.0.1") is Verdict.ALLOWED
+    assert ask(right, "10.0.0.1") is Decision.ALLOWED
     found = [ask(wrong, "10.0.0.9") for _ in range(60)]
-    assert found == [Verdict.REFUSED] * ADDRESS.at_once + [Verdict.SLOWED] * (60 - ADDRESS.at_once)
-    assert ask(right, "10.0.0.9") is Verdict.SLOWED, "not even looked at"
-    assert ask(right, "10.0.0.1") is Verdict.ALLOWED, "it has been used there"
-    assert ask(right, "10.0.0.2") is Verdict.ALLOWED
+    slowed = 60 - ADDRESS.at_once
+    assert found == [Decision.REFUSED] * ADDRESS.at_once + [Decision.SLOWED] * slowed
+    assert ask(right, "10.0.0.9") is Decision.SLOWED, "not even looked at"
+    assert ask(right, "10.0.0.1") is Decision.ALLOWED, "it has been used there"
+    assert ask(right, "10.0.0.2") is Decision.ALLOWED
     app = AdminApp(METHODS, guard)
     answer = app.handle("admin_ask", {}, Authorization(wrong, "10.0.0.9"))
     assert "too many wrong passwords" in answer["errMsg"]
@@ -201,8 +202,8 @@ def test_an_account_that_only_reads_cannot_change(tmp_path: Path) -> None:
     guard = Guard(None, {}, operators)
     visit = Authorization(basic("scraper", "scraper-pw"), "10.0.0.1")
     for _ in range(2 * ADDRESS.at_once):
-        assert guard.verdict(None, visit, changes=False) is Verdict.ALLOWED
-        assert guard.verdict(None, visit, changes=True) is Verdict.REFUSED
+        assert guard.decide(None, visit, changes=False) is Decision.ALLOWED
+        assert guard.decide(None, visit, changes=True) is Decision.REFUSED
 
 
 def test_repr_of_the_guard_shows_no_secret() -> None:

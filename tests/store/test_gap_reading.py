@@ -46,10 +46,10 @@ def test_one_read_reaches_the_next_message(store: Any, at: int, count: int) -> N
     assert reads <= 4
 
 
-def test_stretches_end_at_the_gap(store: Any) -> None:
+def test_slices_end_at_the_gap(store: Any) -> None:
     limits = {"max_bytes": 1 << 20, "max_count": 9999}
-    assert store.read_stretches("t", 0, 0, **limits).next_offset == 10
-    assert store.read_stretches("t", 0, 10, **limits) is None
+    assert store.read_slices("t", 0, 0, **limits).next_offset == 10
+    assert store.read_slices("t", 0, 10, **limits) is None
 
 
 def test_a_replica_has_the_gap_of_its_master(store: Any, harness: Any, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def read_both(store: Store, read: tuple[tuple[str, int], float, int, int]) -> bo
     (topic, queue), share, max_bytes, max_count = read
     low, high = store.queue_range(topic, queue)
     offset = low + int(share * (high - low))
-    found = store.read_stretches(topic, queue, offset, max_bytes=max_bytes, max_count=max_count)
+    found = store.read_slices(topic, queue, offset, max_bytes=max_bytes, max_count=max_count)
     if found is None:
         return False
     count = found.next_offset - offset
@@ -131,7 +131,7 @@ def test_damaged_heads_are_noticed(
     for read in asked:
         read_both(store, read)
     count = offset - low + 1
-    found = store.read_stretches(topic, queue, low, max_bytes=1 << 30, max_count=count)
+    found = store.read_slices(topic, queue, low, max_bytes=1 << 30, max_count=count)
     assert found is not None
     assert found.next_offset <= offset or not found.heads_match
 
@@ -139,7 +139,7 @@ def test_damaged_heads_are_noticed(
 def test_records_in_turn_are_one_piece(stores: Any) -> None:
     store = stores()
     fill(store, [(queue, 100, 1) for _ in range(20) for queue in QUEUES])
-    found = store.read_stretches("t", 1, 0, max_bytes=1 << 20, max_count=100)
+    found = store.read_slices("t", 1, 0, max_bytes=1 << 20, max_count=100)
     assert found.heads_match
     assert [len(found.records), found.next_offset] == [1, 20]
     assert read_both(store, (("t", 1), 0.0, 1 << 20, 100))
@@ -148,7 +148,7 @@ def test_records_in_turn_are_one_piece(stores: Any) -> None:
 def test_adjacent_records_are_slices_of_the_log(stores: Any) -> None:
     store = stores()
     fill(store, [(("t", 0), 100, 20), (("t", 1), 100, 1), (("t", 0), 100, 20)])
-    found = store.read_stretches("t", 0, 0, max_bytes=1 << 20, max_count=100)
+    found = store.read_slices("t", 0, 0, max_bytes=1 << 20, max_count=100)
     assert found.heads_match
     assert [len(found.records), found.next_offset] == [2, 40]
     assert read_both(store, (("t", 0), 0.0, 1 << 20, 100))
@@ -157,7 +157,7 @@ def test_adjacent_records_are_slices_of_the_log(stores: Any) -> None:
 def test_records_of_many_sizes_are_read_without(stores: Any) -> None:
     store = stores()
     fill(store, [(queue, 100 + size, 1) for size in range(20) for queue in QUEUES])
-    found = store.read_stretches("t", 1, 0, max_bytes=1 << 20, max_count=100)
+    found = store.read_slices("t", 1, 0, max_bytes=1 << 20, max_count=100)
     assert not found.heads_match
     assert found.next_offset == 20
     records = store.read("t", 1, 0, max_bytes=1 << 20, max_count=100).records
@@ -191,5 +191,5 @@ def test_without_numpy_records_are_read_without(
     monkeypatch.setattr(reading, "JOINING", without)
     store = stores()
     fill(store, [(queue, 100, 1) for _ in range(20) for queue in QUEUES])
-    found = store.read_stretches("t", 1, 0, max_bytes=1 << 20, max_count=100)
+    found = store.read_slices("t", 1, 0, max_bytes=1 << 20, max_count=100)
     assert [len(found.records), found.next_offset] == [20, 20]

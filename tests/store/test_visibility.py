@@ -17,13 +17,13 @@ def seen(store: Any) -> tuple[object, ...]:
     """What the readers of a store find."""
     limits = {"max_bytes": 1 << 20, "max_count": 100}
     found = store.read("t", 0, 1, **limits)
-    stretches = store.read_stretches("t", 0, 1, **limits)
+    slices = store.read_slices("t", 0, 1, **limits)
     return (
         store.queue_range("t", 0),
         store.end_offset,
         len(found.records),
         found.status,
-        stretches is not None,
+        slices is not None,
         len(store.entries("t", 0, 1, 10)),
         store.place_of("t", 0, 1) is not None,
         store.record_at(store.last_record) is not None,

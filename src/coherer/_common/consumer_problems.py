@@ -27,8 +27,6 @@ def silent_consumer(
     """A consumer that does not answer.
 
     Args:
-        group: its group.
-        client_id: its client id.
         address: its address; None if it is unknown.
         silent_ms: how long it has been silent; None if that is unknown.
 

@@ -23,7 +23,6 @@ def decoder(kind: type[T], *, strict: bool = True) -> msgspec.json.Decoder[T]:
     """The decoder of a type, which is made by the first call.
 
     Args:
-        kind: the type.
         strict: False for numbers that may be texts.
 
     >>> class Flight(msgspec.Struct):

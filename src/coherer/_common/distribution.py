@@ -15,7 +15,6 @@ class Distribution:
     Attributes:
         counts: how many values are within each limit but not the one before; the last number is for
             values above all limits.
-        sum: the sum of all values.
 
     >>> seconds = Distribution((0.01, 0.1))
     >>> for value in (0.001, 0.1, 3):

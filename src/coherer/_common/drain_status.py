@@ -16,7 +16,6 @@ class Behind(msgspec.Struct, frozen=True):
 
     Args:
         group: its name.
-        topic: the topic.
         lag: how many messages it has not acknowledged; None if it has not committed yet.
     """
 

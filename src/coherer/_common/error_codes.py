@@ -49,10 +49,8 @@ def refused_error(
 
     Args:
         kinds: the classes of the protocol by code.
-        code: the code of the answer.
         text: the text of the answer; if it is empty, the meaning of the code is used.
         server: the server that answered, `host:port`.
-        topic: the topic of the request.
         partition: the partition or queue of the request.
     """
     kind = kinds.get(code)

@@ -159,7 +159,6 @@ class Log:
     """A logger that suppresses repeated lines.
 
     Args:
-        plain: the logger.
         throttle: counts the lines.
 
     Attributes:

@@ -19,7 +19,6 @@ def masked(options: msgspec.Struct, *secrets: str) -> str:
     """Return the `repr` of a struct with some fields masked.
 
     Args:
-        options: the struct.
         secrets: the names of the fields to mask; of mappings only the values are masked.
 
     >>> class Login(msgspec.Struct):

@@ -47,7 +47,6 @@ def child(directory: Path, name: str, kind: str = "file") -> Path:
     """Return the path of a name directly below a directory.
 
     Args:
-        directory: the directory.
         name: the name, which may be hostile.
         kind: what the name stands for, for the text of the error.
 

@@ -24,7 +24,6 @@ def renamed(module: str, name: str, names: Mapping[str, str] = RECORDS) -> objec
     """Return what an old name of a module means now, and warn; for a module's `__getattr__`.
 
     Args:
-        module: the name of the module.
         name: the missing attribute.
         names: new names, with their module, by old name.
 

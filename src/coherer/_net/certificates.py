@@ -29,11 +29,7 @@ class Renewable(Protocol):
 
 
 class FixedContext:
-    """The port of a server that keeps the TLS context with which it was opened.
-
-    Args:
-        context: that context.
-    """
+    """The port of a server that keeps the TLS context with which it was opened."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._context = context

@@ -121,7 +121,6 @@ class Connection(asyncio.Protocol):
 
     Attributes:
         peer: address of the peer as `host:port`.
-        peer_host: the peer's host.
         local_host: this side's host as the peer sees it.
         secure: whether the connection uses TLS.
         closed: whether it is closed or closing; further writes are dropped.
@@ -187,7 +186,6 @@ class Connection(asyncio.Protocol):
         """Send `data` together with everything else that is written in this loop turn.
 
         Args:
-            data: the bytes.
             alone: whether nothing else is expected in this turn. If nothing came last time either,
                 `data` is sent at once, which saves a turn of the loop.
         """
@@ -490,7 +488,6 @@ async def dial(
 
     Args:
         host: its name or address.
-        port: its port.
         make: returns the receiver of the new connection.
         tls: TLS settings; None for plain TCP.
         timeout_ms: for name resolution, connection and TLS handshake together.

@@ -133,7 +133,6 @@ class ConnectionBudget:
     """Limits and counters shared by the accepted connections of one node.
 
     Attributes:
-        limits: the limits.
         connections: counts connections.
         writes: shares memory among peers that lag.
         unfinished: shares memory among partly received requests.
@@ -269,7 +268,6 @@ class UnfinishedRequests:
         """Note how much of a request has been received, after a socket read.
 
         Args:
-            connection: the connection.
             buffered: bytes of an incomplete request; 0 if all are complete.
             missing: bytes that it lacks, as far as is known.
         """

@@ -159,7 +159,6 @@ def pack(
     r"""Encode rows as batches of at most `limit_bytes`.
 
     Args:
-        topic: the topic of all rows.
         rows: the columns.
         texts: the property texts.
         limit_bytes: the largest batch.

@@ -6,7 +6,7 @@ It finds the same records as `_record.records`, its reference:
 1. If the records have the same size, their positions are known.
 2. Otherwise a loop follows the sizes. It is the only step in Python per record.
 3. The lengths of all of them are verified at once. At the first record whose lengths do not fit,
-   the search continues as `next_record` says, and the stretch counts as damaged.
+   the search continues as `next_record` says, and the range counts as damaged.
 
 Only lengths are verified here; `RecordScan.intact` verifies checksums. The parts of a record stay
 where they are until they are wanted: fields are gathered by index, and bodies, topics and property
@@ -67,11 +67,9 @@ class RecordScan:
 
     Attributes:
         starts: position of the record.
-        sizes: its size.
         body_begins: position of its body as stored.
         body_sizes: size of its body as stored.
-        topic_sizes: size of its topic.
-        damaged: position and length of each stretch that is not a valid record.
+        damaged: position and length of each range that is not a valid record.
 
     >>> from coherer._record import layout
     >>> where = {"queue_id": 1, "physical_offset": 0, "store_ms": 9}
@@ -110,7 +108,7 @@ class RecordScan:
         return len(self.starts)
 
     def __repr__(self) -> str:
-        return f"<RecordScan: {len(self)} records, {len(self.damaged)} damaged stretches>"
+        return f"<RecordScan: {len(self)} records, {len(self.damaged)} damaged ranges>"
 
     @property
     def topic_begins(self) -> Ints:
@@ -281,7 +279,6 @@ def scan_at(data: Bytes, starts: Sequence[int] | Ints) -> RecordScan:
 
     Args:
         data: records.
-        starts: position of each record.
     """
     view = memoryview(data).cast("B")
     return RecordScan(view, _fitting(view, np.array(starts, np.int64)))
@@ -435,7 +432,6 @@ def binary_array(
     """Return bytes of a buffer as a binary array.
 
     Args:
-        view: the buffer.
         begins: position of the first byte of each value.
         sizes: the size of each value, at most 1 GiB.
         valid: false for nulls, or None if no value is null.

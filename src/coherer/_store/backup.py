@@ -118,7 +118,6 @@ class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a backup did.
 
     Args:
-        directory: the directory of the backup.
         source: the directory of the node.
         created_ms: when it was taken, ms since 1970.
         log_begin: the first offset of the log; None for a node without a log.
@@ -485,8 +484,6 @@ class _Backup:
         """Write ranges of open files, one after the other, to a new file; return its checksum.
 
         Args:
-            name: the name of the new file.
-            size: its size.
             parts: handles of files, where the ranges begin, and their sizes.
         """
         path, files = self._target / DATA / name, self._files

@@ -71,11 +71,7 @@ def check_history(
     """Check that a directory continues the history of a backup.
 
     Args:
-        manifest: the backup.
-        history: the history of the directory.
         owner: the identity of its node.
-        source: the directory.
-        target: the directory of the backup.
 
     Returns:
         Whether the backup or the directory has no history, so that only their content can tell.
@@ -130,7 +126,6 @@ def check_held(
     """Compare what a backup holds with its checksums and with the log of the node.
 
     Args:
-        manifest: the backup.
         source: the directory of the node.
         target: the directory of the backup.
         unknown: only the content can tell whether the two belong together.

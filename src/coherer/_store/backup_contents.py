@@ -225,7 +225,6 @@ def check_manifest(manifest: Manifest, path: Path) -> None:
     """Compare a manifest with the table.
 
     Args:
-        manifest: the manifest.
         path: its file, for the text of an error.
 
     Raises:

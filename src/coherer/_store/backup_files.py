@@ -139,8 +139,6 @@ def blocks(files: Files, handle: int, begin: int, end: int) -> Iterator[tuple[in
     Args:
         files: the file access.
         handle: the open file.
-        begin: where the range begins.
-        end: where it ends.
 
     Yields:
         Positions relative to `begin`, and the bytes there.
@@ -242,7 +240,6 @@ class Walk:
         """Step over valid records; return the offset at which they end.
 
         Args:
-            at: the offset of a record.
             stop: an offset not to go beyond; None to go on to the last valid record.
 
         Raises:

@@ -45,9 +45,7 @@ def find_lost_entry(path: str, held: Path, copied: Path, log: LogView) -> int | 
 
     Args:
         path: the path of the file in the directory of the node.
-        held: the file that the backup holds.
         copied: the copy of the node's file.
-        log: the log of the node.
 
     Returns:
         The number of the entry in its queue; None if the queue has no such entry.

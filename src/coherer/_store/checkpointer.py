@@ -40,7 +40,6 @@ class Checkpointer:
     Args:
         files: how to access files.
         path: the checkpoint file.
-        log: the log.
         index: the key index, if there is one.
         pending: queue entries that are only in memory.
         now_ms: the time of day; a new index file is named after it.

@@ -78,7 +78,6 @@ class CommitLog:
 
     Args:
         files: how to access files.
-        directory: the directory of the log.
         segment_bytes: the size of new files; existing files keep theirs.
 
     Raises:
@@ -388,7 +387,6 @@ class Scanner:
     After the iteration `end` is the end of the log and `damage` is what was skipped.
 
     Args:
-        log: the log.
         begin: an offset at which a record begins.
         trusted: the log does not end before this offset.
         strict: from `trusted` on, the log ends at the first position without a valid record.

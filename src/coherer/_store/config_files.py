@@ -64,7 +64,6 @@ class ConfigFiles:
         """Parse a file, or its `.bak` if that fails.
 
         Args:
-            name: the name of the file.
             parse: parses the content; raises if it is invalid.
 
         Returns:
@@ -119,7 +118,6 @@ class ConfigFiles:
         """Return what is wrong with a file; None if it is valid or missing.
 
         Args:
-            name: the name of the file.
             parse: parses the content; raises if it is invalid.
 
         Raises:

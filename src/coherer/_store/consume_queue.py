@@ -185,12 +185,10 @@ class ConsumeQueue:
     """The files under `consumequeue/<topic>/<queue id>/`.
 
     Attributes:
-        topic: the topic.
         queue_id: the number of the queue.
         file_bytes: the size of its files.
         topic_head: the topic in a record, after the byte with its length.
         fixed: the size of a record of this queue without body and properties, with IPv4 hosts.
-        key_hashes: hashes keys of this topic.
         min: the number of the first entry.
         max: the number after the last entry that readers see.
         next: the number of the next entry to be written.

@@ -567,7 +567,6 @@ class HandleCache:
         """Return the handle of a file. The caller holds `guard` while it uses the handle.
 
         Args:
-            path: the file.
             create: create the file if it does not exist.
 
         Raises:

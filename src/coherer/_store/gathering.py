@@ -42,7 +42,6 @@ class Entries(NamedTuple):
         sizes: their sizes.
         codes: the codes of their tags.
         sources: for each entry, the index of its queue.
-        offsets: the offset of each entry in its queue.
     """
 
     places: Numbers

@@ -45,7 +45,6 @@ class Ancestor(msgspec.Struct, frozen=True):
     """A history that a directory continues, up to the backup from which it was restored.
 
     Args:
-        id: the id of that history.
         log_end: the end of the log in the backup; 0 without a log.
         created_ms: when the backup was taken, ms since 1970.
     """

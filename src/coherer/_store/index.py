@@ -240,8 +240,6 @@ class KeyIndex:
         """Pass the log offsets of records that may have a key to `accept`, newest first.
 
         Args:
-            topic: the topic.
-            key: the key.
             span_ms: the first and the last store time.
             accept: called with an offset; returns whether the record has the key.
             max_count: stop after this many records.

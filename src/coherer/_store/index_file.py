@@ -44,8 +44,6 @@ class IndexKeys:
     objects would keep the garbage collector busy.)
 
     Attributes:
-        hashes: the hashes of the keys.
-        offsets: the log offsets of the messages.
         times_ms: their store times.
 
     >>> len(IndexKeys([key_hash("TopicTest", "k1")], [4096], [9]))
@@ -166,7 +164,6 @@ class SlotTable:
 
     Args:
         files: how to access files.
-        handle: the file.
         begin: the position of the table in the file.
         count: the number of slots.
     """

@@ -48,7 +48,6 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
         times: the three times and the offset of the checkpoint.
         file_bytes: the size of the files of queues.
         queues: the files of each queue by `topic/number`.
-        index: the content of the index files.
     """
 
     times: tuple[int, int, int, int]
@@ -69,7 +68,6 @@ def save(
 
     Args:
         files: how to access files.
-        path: the file.
         checkpoint: the last checkpoint.
         queues: all queues, without entries in memory.
         index: see `Inventory`.
@@ -170,11 +168,7 @@ class Comparison:
             self._damaged[queue] = problem
 
     def damaged_queues(self, queues: QueueDirectory) -> dict[ConsumeQueue, tuple[int, str]]:
-        """Return the damaged queues: the first wrong entry of each, and what is wrong.
-
-        Args:
-            queues: all queues.
-        """
+        """Return the damaged queues: the first wrong entry of each, and what is wrong."""
         for name in self._files:
             topic, _, number = name.rpartition("/")
             with suppress(UsageError, ValueError):

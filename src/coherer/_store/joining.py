@@ -40,7 +40,6 @@ def read_joined(
 
     Args:
         log: a log without known damage.
-        queue: the queue.
         offset: the offset of the first record, which exists.
         max_bytes: the most bytes to read; the first record is read in any case.
         count: the most records to read.

@@ -199,16 +199,9 @@ class DraftBatch(Struct, frozen=True, gc=False):
     The fields mean the same as those of a `Draft`.
 
     Args:
-        topic: the topic of all messages.
-        queue_id: the queue of all messages.
-        bodies: the body of each message.
         properties: the property text of each message.
-        tag_codes: the tag code of each message.
-        flags: the flag of each message.
         keys: the index keys of each message.
-        sys_flag: the flags of all messages.
         born_ms: the born time of all messages.
-        born_host: the born host of all messages.
         reconsume_times: of all messages.
 
     >>> batch = DraftBatch("flights", 0, [b"a", b"b"], [b"", b""], [0, 0], [0, 0], [(), ()])
@@ -301,7 +294,6 @@ class QueueEntry(NamedTuple):
     """An entry of a consume queue.
 
     Args:
-        offset: its queue offset.
         physical_offset: the log offset of the record.
         size_bytes: the size of the record; 2,147,483,647 for a blank entry.
         code: the tag code; in the schedule topic and the timer topic the delivery time, ms since

@@ -179,10 +179,10 @@ def _read_slices(
     )
 
 
-def read_stretches(
+def read_slices(
     log: CommitLog, queue: ConsumeQueue | None, offset: int, max_bytes: int, max_count: int
 ) -> ReadResult | None:
-    """Read records of a queue as slices of adjacent records; see `Store.read_stretches`."""
+    """Read records of a queue as slices of adjacent records; see `Store.read_slices`."""
     if queue is None or log.damage or not queue.min <= offset < queue.max:
         return None
     wanted = _wanted(queue, offset, max_bytes, max_count)
@@ -205,12 +205,12 @@ def read_stretches(
     view, count = log.view_of(segment), len(sizes)
     ends = list(map(add, physical, sizes))
     breaks = list(compress(range(1, count), map(ne, ends, physical[1:])))
-    stretches = [
+    slices = [
         view[physical[first] - begin : ends[last - 1] - begin]
         for first, last in zip([0, *breaks], [*breaks, count], strict=True)
     ]
     return ReadResult(
-        ReadStatus.FOUND, stretches, [], offset + count, queue.min, queue.max, log.shown - ends[-1]
+        ReadStatus.FOUND, slices, [], offset + count, queue.min, queue.max, log.shown - ends[-1]
     )
 
 

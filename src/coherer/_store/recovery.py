@@ -350,8 +350,6 @@ def recover(
         log: the log, as its files are.
         queues: the queues, not loaded.
         index: the key index, not loaded, if there is one.
-        checkpoint: the checkpoint.
-        options: of the store.
         now_ms: the time of day.
         clean: whether the last process closed the store.
         rebuild: whether all queues are missing.
@@ -385,7 +383,6 @@ class Recovery:
     Args:
         log: the log, as its files are.
         queues: the queues, as their files are.
-        checkpoint: the checkpoint.
         clean: whether the last process closed the store.
         replica: the log is a copy of a master's: damage after X is cut off with all that follows,
             because the master can send it again.

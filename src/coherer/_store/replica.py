@@ -52,7 +52,6 @@ class Replicated(NamedTuple):
         store_ms: the latest store time.
         queues: the queues with new entries.
         drafts: the messages, without their bodies.
-        results: where the messages are.
     """
 
     end: int
@@ -66,8 +65,6 @@ class Replica:
     """Appends bytes of a master's log.
 
     Args:
-        log: the log of the replica.
-        queues: its queues.
         index: its key index, if there is one.
         now_ms: the time of day; a new index file is named after it.
     """

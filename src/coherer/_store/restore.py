@@ -91,7 +91,6 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         backup: the directory of the backup.
-        directory: the new directory.
         created_ms: when the backup was taken, ms since 1970.
         log_begin: the first offset of the log; None for a node without a log.
         log_end: the offset after the last record.
@@ -181,7 +180,6 @@ def restore(
     """Write the directory of a node from a backup. Every byte is compared with its checksum.
 
     Args:
-        backup: the directory of the backup.
         target: a directory that is missing or empty, or holds a restore that did not finish.
         progress: called while bytes are written.
         files: the file access.

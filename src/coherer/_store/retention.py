@@ -34,9 +34,6 @@ offset only grows; None may be followed by an offset of a record that was append
 class Holds:
     """The records of a log that must not be deleted.
 
-    Args:
-        log: the log.
-
     Attributes:
         held_bytes: the size of the files that should have been deleted at the last attempt.
         held_by: the holder that needed the first of them; empty if there were none.
@@ -100,7 +97,6 @@ def first_file_is_expired(
     """Whether the oldest file may be deleted; the file that is being written never expires.
 
     Args:
-        log: the log.
         options: the options with the retention.
         last_ms: the store time of the last record.
         now_ms: the current time.
@@ -122,7 +118,6 @@ def next_to_go(
     By size, that is when the log has grown by half a file more; by age, in two minutes.
 
     Args:
-        log: the log.
         options: the options with the retention.
         last_ms: the store time of the last record.
         now_ms: the current time.

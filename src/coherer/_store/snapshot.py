@@ -128,7 +128,6 @@ class StoreSnapshot:
         """By queue, the offset of the first message stored at a time or later, or the end offset.
 
         Args:
-            topic: the topic.
             ms: the time, ms since 1970.
 
         Raises:

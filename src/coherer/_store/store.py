@@ -78,7 +78,6 @@ class Store:
     r"""One directory of messages, in RocketMQ 4.9's format. Create it with `Store.open`.
 
     Attributes:
-        directory: the directory of the store.
         log: the commit log, for reading.
         topic_retention: hides messages of topics with their own limits; only the writer calls it.
         holds: who needs which records; their files are not deleted.
@@ -259,11 +258,6 @@ class Store:
         """Let a queue continue behind its gap now if a reader stands in it.
 
         The reader has read messages that a power cut has taken back. Only the writer calls it.
-
-        Args:
-            topic: the topic.
-            queue_id: the queue.
-            offset: where the reader stands.
         """
         gaps, known = self._checkpointer.gaps, self._known_topics
         queue = self._queues.get((topic, queue_id))
@@ -500,8 +494,6 @@ class Store:
         """Read records of a queue from an offset on, as slices of the memory-mapped log.
 
         Args:
-            topic: the topic.
-            queue_id: the queue.
             offset: the first queue offset to read.
             max_bytes: the largest total size of the records; one record is returned in any case.
             max_count: the largest number of records.
@@ -516,7 +508,7 @@ class Store:
         queue = self._queues.get((topic, queue_id))
         return reading.read_queue(self._log, queue, offset, max_bytes, max_count, tags)
 
-    def read_stretches(
+    def read_slices(
         self, topic: str, queue_id: int, offset: int, *, max_bytes: int, max_count: int
     ) -> ReadResult | None:
         """Read records of a queue like `read`, without a step per record.
@@ -533,7 +525,7 @@ class Store:
         """
         self._check_open()
         queue = self._queues.get((topic, queue_id))
-        return reading.read_stretches(self._log, queue, offset, max_bytes, max_count)
+        return reading.read_slices(self._log, queue, offset, max_bytes, max_count)
 
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[QueueEntry]:
         """Return up to `count` entries of a queue from an offset on; fewer at the end of a file.

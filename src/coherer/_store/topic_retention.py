@@ -84,12 +84,7 @@ class _Counted:
 
 
 class TopicRetention:
-    """Hides messages of topics that have limits.
-
-    Args:
-        log: the log.
-        queues: all queues.
-    """
+    """Hides messages of topics that have limits."""
 
     def __init__(self, log: CommitLog, queues: QueueDirectory) -> None:
         self._log = log
@@ -100,7 +95,6 @@ class TopicRetention:
         """Hide the messages that exceed the limits; return their number.
 
         Args:
-            limits: the limit of each topic.
             now_ms: the current time.
 
         Raises:

@@ -119,7 +119,7 @@ async def test_an_unhandled_error_is_answered_and_the_other_pulls_are_resumed(
     await ready(peer)
     waiting = wait(peer, 2)
     await peer.settle()
-    read, calls = broker_harness.store.read_stretches, 0
+    read, calls = broker_harness.store.read_slices, 0
 
     def fails_once(*args: object, **more: object) -> object:
         nonlocal calls
@@ -128,7 +128,7 @@ async def test_an_unhandled_error_is_answered_and_the_other_pulls_are_resumed(
             raise ZeroDivisionError
         return read(*args, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(broker_harness.store, "read_stretches", fails_once)
+    monkeypatch.setattr(broker_harness.store, "read_slices", fails_once)
     with caplog.at_level(logging.ERROR, "coherer"):
         await peer.send(b"new")
         async with asyncio.timeout(10):

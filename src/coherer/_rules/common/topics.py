@@ -258,7 +258,6 @@ class TopicTable:
         """The topic that a producer sends to, created from a template if it does not exist.
 
         Args:
-            name: the topic.
             model: the template, which the request names as its default topic.
             queues: the number of queues that the producer asks for; the template's is the maximum.
             sys_flag: the system flag of the new topic.
@@ -386,7 +385,6 @@ class TopicTable:
         """Read the content of the file.
 
         Args:
-            data: the content.
             loads: a JSON parser; files by Java's writers need one for fastjson's dialect.
 
         Raises:

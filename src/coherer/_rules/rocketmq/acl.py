@@ -148,7 +148,6 @@ class Request(msgspec.Struct, frozen=True):
 
     Args:
         address: the sender's address, without the port.
-        code: the request code.
         access_key: the account; None for none.
         resources: the permissions needed, by topic, and by retry topic for groups.
         needs_admin: whether it needs an administrator.
@@ -234,7 +233,6 @@ class AccessRules:
         """Which permission a client lacks that has signed before, in Java's words; None if none.
 
         Args:
-            address: its address.
             access_key: its account; None for none.
             resources: as in a `Request`.
         """

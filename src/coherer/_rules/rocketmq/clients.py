@@ -52,11 +52,9 @@ class GroupSubscription(msgspec.Struct, frozen=True, kw_only=True):
     """The subscription of a consumer group to a topic.
 
     Args:
-        topic: the topic.
         expression: the tags or the SQL92 expression; `*` for all messages.
         version: when the client created it, ms since 1970; a higher one replaces it.
         type: `TAG` or `SQL92`.
-        tags: the tags.
         codes: the tags' hash codes, which are used for filtering.
         class_filter: an obsolete way to filter.
     """
@@ -75,7 +73,6 @@ class ClientInfo(msgspec.Struct, Generic[C]):
 
     Args:
         channel: its connection.
-        client_id: its id.
         language: its language, from its requests; None for an unknown one.
         version: its version number.
         updated_ms: the time of its last heartbeat.
@@ -131,7 +128,6 @@ class ConsumerGroup(Generic[C]):
     """A group with at least one member.
 
     Attributes:
-        name: its name.
         settings: those of the last heartbeat.
         subscriptions: by topic.
         members: by channel, in the order of joining.
@@ -318,10 +314,6 @@ class ConsumerManager(Generic[C]):
         """Take a consumer's heartbeat.
 
         Args:
-            group: its group.
-            info: the consumer.
-            settings: the settings of the group.
-            subscriptions: the subscriptions of the group.
             notify: whether members of this group are notified of changes.
 
         Returns:
@@ -487,7 +479,6 @@ class ProducerManager(Generic[C]):
         """Choose a connected producer of a group, round robin.
 
         Args:
-            group: the group.
             alive: whether a channel is connected.
             writable: whether a channel accepts more data at the moment.
             permitted: whether a channel may be chosen at all.

@@ -59,8 +59,6 @@ class Filter(msgspec.Struct, kw_only=True, eq=False):
     """A group's filter for a topic.
 
     Args:
-        group: the group.
-        topic: the topic.
         expression: its text.
         type: `SQL92`.
         version: the version of the subscription.

@@ -73,7 +73,6 @@ def delayed(draft: Draft, level: int, levels_ms: Sequence[int] = DELAY_LEVELS_MS
     r"""Convert a message to one that waits in the schedule topic.
 
     Args:
-        draft: the message.
         level: its level, above 0; the highest level is used for a higher one.
         levels_ms: the delays of the levels.
 
@@ -99,9 +98,6 @@ def released(record: Record) -> Draft | None:
     """Convert a waiting message to the one to deliver; None if its destination is invalid.
 
     The property text does not change: Java's brokers leave DELAY, REAL_TOPIC and REAL_QID in it.
-
-    Args:
-        record: the waiting message.
     """
     properties = decode(record.properties)
     found = destination(properties)

@@ -195,7 +195,6 @@ def released(record: Record, now_ms: int) -> Draft | None:
     it began and ended to wait.
 
     Args:
-        record: the waiting message.
         now_ms: the time.
     """
     properties = decode(record.properties)
@@ -245,7 +244,6 @@ class TimedEntry(msgspec.Struct, frozen=True, order=True):
         r"""Read an entry of a slot's queue.
 
         Args:
-            entry: the entry.
             properties: the property text of its message, for an entry without a due time: a Java
                 broker that rebuilds consume queues puts the tag code there.
 
@@ -333,7 +331,6 @@ def mark(progress: Progress, host: bytes, now_ms: int) -> Draft:
     """The message that records the progress.
 
     Args:
-        progress: the progress.
         host: this broker's address as in records.
         now_ms: the time.
 

@@ -224,7 +224,7 @@ class TransactionLedger:
             if following <= at:
                 break
             for record in records:
-                if record.queue_offset >= at and not round_.settle(record):
+                if record.queue_offset >= at and not round_.decide(record):
                     following = record.queue_offset
                     break
             at = following
@@ -234,7 +234,6 @@ class TransactionLedger:
         """Apply a plan whose drafts have been stored.
 
         Args:
-            plan: the plan.
             offsets: the queue offsets of the drafts.
         """
         for draft, source, offset in zip(plan.drafts, plan.sources, offsets, strict=True):
@@ -277,7 +276,7 @@ class _CheckRound:
         self.full = False
         self.over = False
 
-    def settle(self, record: Record) -> bool:
+    def decide(self, record: Record) -> bool:
         """Decide about a half message; returns False if the round ends before it."""
         if self._is_done(record):
             return True

@@ -266,7 +266,6 @@ class Question(msgspec.Struct, frozen=True):
     """The request to a producer (code 39).
 
     Args:
-        group: the producer's group.
         topic: the topic for which the message is meant.
         half_offset: queue offset of the half message's newest copy.
         physical_offset: log offset of that copy.
@@ -286,7 +285,6 @@ def question(record: Record, draft: Draft, queue_offset: int, physical_offset: i
     """The question about a half message that was stored again.
 
     Args:
-        record: the half message.
         draft: its new copy.
         queue_offset: of the copy in the half topic.
         physical_offset: of the copy in the log.

@@ -60,7 +60,6 @@ class Catalog:
     Attributes:
         version: raised by every change.
         brokers_version: raised by every change of the list of brokers.
-        cluster: the settings of the cluster.
         brokers: the brokers by id.
         topics: the deployments by topic, then by broker id.
         topic_controls: the settings of topics by name.

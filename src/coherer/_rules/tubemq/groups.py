@@ -101,7 +101,6 @@ class GroupSubscription(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         kind: how partitions are assigned.
-        topics: the topics.
         filters: the filter words by topic; topics without filters are absent.
         session_key: the name of a bound session.
         select_big: if two members name different offsets for a partition, the larger one is used.
@@ -190,7 +189,6 @@ class ConsumerGroup:
     """A consumer group: its members, the partitions they hold, and their events.
 
     Attributes:
-        name: the name of the group.
         subscription: what its members agree on.
         members: by client id, the oldest first.
         allocated: whether a bound group has had its partitions once.
@@ -572,7 +570,6 @@ class ConsumerGroups:
         """Do not balance these groups until all of these consumers are back, or until a time.
 
         Args:
-            member_ids: the consumers of every group.
             until_ms: the time.
             reports_often: whether the consumer with this id reports so often that it will be back
                 soon if it is alive.

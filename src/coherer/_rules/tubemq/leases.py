@@ -23,8 +23,6 @@ class Lease:
 
     Attributes:
         holder: the id of the consumer.
-        group: its group.
-        topic: the topic of the partition.
         partition: the id of the partition.
         deadline_ms: when the lease ends unless it is renewed.
         live: whether it is in the table.

@@ -84,15 +84,15 @@ class Producer(msgspec.Struct):
         host: the address that it reports.
         secure: whether it is connected over TLS.
         topics: the topics that it publishes, from its latest heartbeat.
-        settled: those of its topics that have existed. If one of them is deleted, the producer's
-            next heartbeat does not create it again.
+        existing_topics: those of its topics that have existed. If one of them is deleted, the
+            producer's next heartbeat does not create it again.
     """
 
     id: str
     host: str
     secure: bool
     topics: tuple[str, ...] = ()
-    settled: set[str] = msgspec.field(default_factory=set[str])
+    existing_topics: set[str] = msgspec.field(default_factory=set[str])
 
 
 class Producers:
@@ -112,7 +112,7 @@ class Producers:
         """Add a producer, or replace it if it has registered before."""
         before = self._producers.get(producer.id)
         if before is not None:
-            producer.settled |= before.settled
+            producer.existing_topics |= before.existing_topics
         self._producers[producer.id] = producer
         self._liveness.seen(producer.id, now_ms)
 
@@ -166,10 +166,7 @@ class RunningBroker(msgspec.Struct, kw_only=True):
     """A registered broker.
 
     Args:
-        id: its id.
         host: its address.
-        port: its port.
-        tls_port: its port for TLS.
         secure: whether it serves TLS.
         version: the version that it reports.
         online: its store is open.
@@ -239,7 +236,6 @@ class BrokerRegistry:
         """Add a broker that has started, or has come back.
 
         Args:
-            broker: the broker.
             hosted: the topics that it reports; None if it has not reported yet.
             now_ms: the time.
         """

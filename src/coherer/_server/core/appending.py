@@ -60,7 +60,6 @@ class Appender:
     """Batches appends.
 
     Args:
-        store: the store.
         flusher: makes the store durable.
         arrived: called with every stored batch, once readers can see it.
         disk: says whether sends are refused, and learns which batches could not be stored.
@@ -212,7 +211,6 @@ class Appender:
         """Report messages that were just stored to `arrived`, once readers can see them.
 
         Args:
-            drafts: the messages.
             appended: where they are.
             shown: called afterwards, unless the disk has failed.
         """

@@ -53,7 +53,6 @@ class Core:
     Attributes:
         sync_flush: whether messages are acknowledged and shown after fsync instead of after the
             write.
-        topics: the topic table.
         groups: the known consumer groups.
         offsets: the committed offsets of all groups.
         disk: says whether messages can be stored.
@@ -112,7 +111,6 @@ class Core:
         The old content would be wrong again once the queues have grown.
 
         Args:
-            name: the file.
             loaded: what it contains.
             content: what it should contain.
         """

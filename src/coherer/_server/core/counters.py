@@ -168,7 +168,6 @@ class Counters:
         """Count stored messages that came from a producer.
 
         Args:
-            drafts: the messages.
             appended: where they are.
             ordered: whether the protocol has messages that must be consumed in order.
         """

@@ -66,7 +66,6 @@ class DeferredSaver:
         """Schedule a file to be written.
 
         Args:
-            name: its name.
             take: returns the content; called right before the write.
         """
         self._files.setdefault(name, _File()).take = take

@@ -53,7 +53,6 @@ class Disk:
     """The disk that holds a store.
 
     Args:
-        directory: the directory of the store.
         free_min: the free space below which sends are refused; None for a default that fits the
             disk; 0 to refuse nothing before the disk is full.
         now_ms: a monotonic clock.

@@ -73,7 +73,6 @@ class ForeignRecords:
 
         Args:
             topic: the system topic whose queue names the offset.
-            offset: the log offset.
             parse: returns the meaning of a record; see the module.
         """
         view = self._store.record_at(offset)
@@ -87,7 +86,6 @@ class ForeignRecords:
 
         Args:
             topic: the system topic.
-            queue: its queue.
             parse: returns the meaning of a record; see the module.
         """
         first, end = self._store.queue_range(topic, queue)
@@ -106,8 +104,6 @@ class ForeignRecords:
         """Parse records that were read from a queue of a system topic, without the bad ones.
 
         Args:
-            topic: the system topic.
-            views: the records.
             parse: returns the meaning of a record; see the module.
         """
         found = (self._parse(topic, -1, view, parse) for view in views)
@@ -146,7 +142,6 @@ class ForeignRecords:
 
         Args:
             topic: the system topic.
-            record: the record.
             parse: returns the meaning of a record; see the module.
         """
         try:

@@ -20,8 +20,6 @@ def log_moved(
     """Log that a group was moved in a topic, once for all its partitions.
 
     Args:
-        group: the group.
-        topic: the topic.
         before: its offset by partition; None or -1 if it had none.
         after: the new offset by partition.
     """

@@ -153,8 +153,6 @@ class Operators:
         """Whether the password of an account is correct.
 
         Args:
-            name: the name of the account.
-            password: the password in the request.
             is_known: whether the address has signed in to the account before.
             now_ms: the time of a monotonic clock.
         """
@@ -182,7 +180,6 @@ class Operators:
         """Create an account, or change an existing one.
 
         Args:
-            name: the name of the account.
             password: the new password; None to keep it.
             changes: whether it may change something; None to keep this, or False if it is new.
 

@@ -120,7 +120,7 @@ class Authorization(msgspec.Struct, frozen=True):
 ANONYMOUS: Final = Authorization()
 
 
-class Verdict(enum.Enum):
+class Decision(enum.Enum):
     """What a guard decides about a request."""
 
     ALLOWED = enum.auto()
@@ -145,8 +145,8 @@ class Guard(msgspec.Struct, frozen=True):
 
     >>> guard = Guard("secret", {"ann": "pw"})
     >>> basic = Authorization("Basic " + base64.b64encode(b"ann:pw").decode())
-    >>> guard.verdict(None, basic, changes=True), guard.verdict("abc", ANONYMOUS, changes=True)
-    (<Verdict.ALLOWED: 1>, <Verdict.REFUSED: 2>)
+    >>> guard.decide(None, basic, changes=True), guard.decide("abc", ANONYMOUS, changes=True)
+    (<Decision.ALLOWED: 1>, <Decision.REFUSED: 2>)
     """
 
     token: str | None = None
@@ -160,7 +160,7 @@ class Guard(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         return f"Guard(accounts={self.accounts is not None}, queries={self.queries})"
 
-    def verdict(self, token: str | None, authorization: Authorization, *, changes: bool) -> Verdict:
+    def decide(self, token: str | None, authorization: Authorization, *, changes: bool) -> Decision:
         """Whether a request is served.
 
         Args:
@@ -169,12 +169,12 @@ class Guard(msgspec.Struct, frozen=True):
             changes: whether the method changes something.
         """
         if self.token is None and self.accounts is None:
-            return Verdict.ALLOWED
+            return Decision.ALLOWED
         # As in Java's master, a token must be valid even where none is needed.
         if not changes and not token and (self.accounts is None or not self.queries):
-            return Verdict.ALLOWED
+            return Decision.ALLOWED
         if not token and not authorization.authorization:
-            return Verdict.REFUSED
+            return Decision.REFUSED
         given = _Given.of(token, authorization)
         now_s = self.monotonic_s()
         if self._limit.begin(given.name, authorization.peer, now_s):
@@ -184,15 +184,15 @@ class Guard(msgspec.Struct, frozen=True):
                 about=authorization.peer,
                 peer=authorization.peer,
             )
-            return Verdict.SLOWED
+            return Decision.SLOWED
         if not self._is_right(given, authorization.peer, now_s):
-            return Verdict.REFUSED
+            return Decision.REFUSED
         self._limit.succeeded(given.name, authorization.peer, now_s)
         if given.kind == "basic" and self.operators is not None and changes:
             is_operator = given.name in self.operators.accounts
             if is_operator and not self.operators.may_change(given.name):
-                return Verdict.REFUSED
-        return Verdict.ALLOWED
+                return Decision.REFUSED
+        return Decision.ALLOWED
 
     def _is_right(self, given: _Given, peer: str, now_s: float) -> bool:
         """Whether the token, the name and password, or the signature is valid."""
@@ -310,9 +310,9 @@ class AdminApp:
         if row is None:
             return refused(f"Bad request from client, unsupported method {method[:100]}!")
         token = given.get("confModAuthToken")
-        verdict = self._guard.verdict(token, authorization, changes=row.changes)
-        if verdict is not Verdict.ALLOWED:
-            return refused(_SLOWED if verdict is Verdict.SLOWED else _ILLEGAL)
+        decision = self._guard.decide(token, authorization, changes=row.changes)
+        if decision is not Decision.ALLOWED:
+            return refused(_SLOWED if decision is Decision.SLOWED else _ILLEGAL)
         reason = self._closed()
         if reason is not None:
             return refused(reason, NOT_ACTIVE)
@@ -398,10 +398,10 @@ class AdminService:
         self, token: str | None, authorization: Authorization, text: bytes, *, changes: bool
     ) -> Page | None:
         guard = self._pages.guard
-        verdict = guard.verdict(token, authorization, changes=changes) if guard else None
-        if verdict is Verdict.REFUSED:
+        decision = guard.decide(token, authorization, changes=changes) if guard else None
+        if decision is Decision.REFUSED:
             return _fixed(401, text, ("WWW-Authenticate", "Basic"))
-        if verdict is Verdict.SLOWED:
+        if decision is Decision.SLOWED:
             return _fixed(429, _SLOWED.encode() + b"\n", ("Retry-After", str(ADDRESS.pause_s)))
         return None
 

@@ -19,7 +19,6 @@ class NodeAccounts:
     """Reads the account files, at the start and when they change.
 
     Args:
-        options: the options of the node.
         now_ms: returns the time of a monotonic clock.
 
     Attributes:

@@ -60,10 +60,6 @@ class Identity(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 def check_owner(found: Identity | None, options: NodeOptions) -> None:
     """Check that a directory belongs to the broker of these options.
 
-    Args:
-        found: the identity in the directory.
-        options: the node's.
-
     Raises:
         UsageError: it belongs to another broker.
     """
@@ -86,8 +82,6 @@ def claim(found: Identity | None, options: NodeOptions, save: Callable[[bytes], 
     """Record that a directory belongs to the broker of these options.
 
     Args:
-        found: the identity in the directory.
-        options: the node's.
         save: replaces the file.
 
     Raises:

@@ -62,7 +62,6 @@ class Family(NamedTuple):
 
     Args:
         kind: `counter`, `gauge` or `histogram`.
-        name: its name.
         help: a description of one sentence.
     """
 
@@ -175,9 +174,6 @@ FAMILIES: Final = (
 
 class Metrics:
     """Collects the metrics of a node.
-
-    Args:
-        node: the node.
 
     Attributes:
         loop_lag: how late timers of the node run, in seconds.

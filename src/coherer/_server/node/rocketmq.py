@@ -47,7 +47,6 @@ class RocketMqService:
     """A name server, a broker, or both.
 
     Args:
-        options: the node's.
         now_ms: a monotonic clock.
         listen: opens ports; the node closes them.
 
@@ -269,7 +268,6 @@ def _rocketmq_options(options: NodeOptions, port: int, ha_port: int) -> RocketOp
     """The options of the RocketMQ broker.
 
     Args:
-        options: those of the node.
         port: the port on which it listens.
         ha_port: the port for its slaves; 0 without.
     """

@@ -29,8 +29,6 @@ def administration(
 
     Args:
         node: a node whose servers are open.
-        metrics: its metrics.
-        drain: its drain.
         guard: decides who may use it.
         files: the writer of the files that a request may change.
     """

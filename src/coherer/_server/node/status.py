@@ -105,7 +105,6 @@ def status_of(
     """The status of a node.
 
     Args:
-        node: the node.
         running_s: the time since its start.
         loop_lag: how late its timers run, in seconds.
         busy: which share of a core its process has used lately; None if unknown.

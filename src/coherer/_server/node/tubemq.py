@@ -55,7 +55,6 @@ class TubeMqService:
     """A TubeMQ master, a broker, or both.
 
     Args:
-        options: the options of the node.
         now_ms: a monotonic clock.
         listen: opens ports; the node closes them.
         wall_ms: the time of day; defaults to `now_ms`.
@@ -296,7 +295,6 @@ def _master_options(
     """The options of the TubeMQ master.
 
     Args:
-        options: those of the node.
         passwords: by name, of the accounts with all permissions; None without accounts.
         web_port: the port of its HTTP administration; 0 without.
     """

@@ -53,7 +53,6 @@ class MasterOptions(msgspec.Struct, frozen=True, kw_only=True):
         authenticate_consumers: whether consumers must.
         authenticate_brokers: whether brokers must sign as `broker_user`, or as one of `users`.
         broker_user: the user name of brokers.
-        broker_password: its password.
         signature_age_ms: the maximum age of a signature.
         token_life_ms: how long a client may send its token instead of a signature.
         visit_token_check: whether brokers refuse clients that have not registered at a master.

@@ -154,7 +154,6 @@ class Access:
 
         Args:
             channel: the client's connection.
-            topic: the topic.
             bits: the permission needed.
         """
         return self._rules.lacking(_address(channel), channel.account, ((topic, bits),)) is None

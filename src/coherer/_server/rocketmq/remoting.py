@@ -157,7 +157,6 @@ class Channel:
         Args:
             code: the request code (section 4).
             fields: header fields.
-            body: the body.
             timeout_ms: how long to wait for the response.
 
         Returns:

@@ -42,9 +42,7 @@ class RemotingClient:
 
         Args:
             address: host:port.
-            code: the request code.
             fields: the header fields.
-            body: the body.
             timeout_ms: for connecting, and again for the response.
 
         Raises:

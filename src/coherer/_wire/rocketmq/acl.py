@@ -51,8 +51,6 @@ def signer(access_key: str, secret_key: str, token: str | None = None) -> Signer
     """Return a function that adds account and signature to the fields of a request.
 
     Args:
-        access_key: the account.
-        secret_key: its secret.
         token: a security token, if the cluster requires one.
     """
     account = {ACCESS_KEY: access_key}

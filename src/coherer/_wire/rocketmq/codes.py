@@ -384,7 +384,6 @@ def refused(
     """Return the exception for an answer that reports an error.
 
     Args:
-        code: the answer's code.
         remark: the server's text, from which the address of Java's FAQ is removed; if empty, the
             meaning of the code is used.
         server: the server that answered, as `host:port`.

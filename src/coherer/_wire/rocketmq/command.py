@@ -88,7 +88,6 @@ def encode(command: Command, *, binary: bool = False) -> bytes:
     """Return the frame of a command.
 
     Args:
-        command: the command.
         binary: write the header in binary instead of JSON.
 
     Raises:

@@ -113,7 +113,6 @@ def encode_message(
     r"""Encode a message for a send request.
 
     Args:
-        message: the message.
         unique_id: the id that the sender assigned; "" for none.
         system: properties with a meaning in RocketMQ, for example `DELAY`.
         compress_from_bytes: bodies of this size or more are compressed; 0 disables compression.

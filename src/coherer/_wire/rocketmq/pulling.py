@@ -65,8 +65,6 @@ class PullEncoder:
     r"""Encodes the pulls of one queue.
 
     Args:
-        group: the group.
-        queue: the queue.
         max_messages: most messages of one answer; brokers have their own limits too.
         suspend_ms: how long the broker may wait for messages.
         sub_version: version of the subscription.

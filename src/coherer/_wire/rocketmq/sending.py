@@ -36,7 +36,6 @@ class SendEncoder:
 
     Args:
         group: the producer's group.
-        topic: the topic.
         broker: the name of the broker that gets the messages; empty to leave it out.
         default_topic: the model for a topic that the send creates.
         default_topic_queue_nums: number of queues of such a topic.
@@ -148,7 +147,6 @@ class SendResponseEncoder:
     """Encodes a broker's answers to sends.
 
     Args:
-        region: the broker's region.
         trace_on: whether producers send traces.
         store_host: address and port at the beginning of the broker's offset message ids.
 
@@ -185,8 +183,6 @@ class SendResponseEncoder:
         Args:
             opaque: number of the request.
             physical_offset: offset of the record in the log, part of the offset message id.
-            queue_id: the queue.
-            queue_offset: the message's offset in the queue.
         """
         header = self._usual % (physical_offset, queue_id, queue_offset, opaque)
         size = len(header)
@@ -207,7 +203,6 @@ class SendResponseEncoder:
         Args:
             opaque: number of the request.
             msg_id: the offset message id; for a batch, all of them joined by commas.
-            queue_id: the queue.
             queue_offset: offset of the (first) message in the queue.
             code: 0; or 10, 11 or 12 if the message is stored but not flushed or replicated.
             transaction_id: the transaction id of a half message.

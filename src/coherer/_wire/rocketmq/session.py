@@ -86,7 +86,6 @@ class Session:
         """Return number and frame of a request.
 
         Args:
-            code: the request code.
             fields: the custom header.
             body: the payload.
             oneway: the peer does not answer.
@@ -119,7 +118,6 @@ class Session:
         """Return the frame of an answer.
 
         Args:
-            request: the request.
             code: how it went.
             remark: text for people, usually an error.
             fields: the custom header.
@@ -141,7 +139,6 @@ class Session:
         """Return the frame of an answer up to its body, which the caller appends.
 
         Args:
-            request: the request.
             code: how it went.
             remark: text for people.
             fields: the custom header.

@@ -58,7 +58,6 @@ class Subscription(msgspec.Struct, frozen=True):
     """A topic and a filter.
 
     Args:
-        topic: the topic.
         text: the expression as written.
         kind: `TAG` or `SQL92`.
         tags: the tags, in order; empty for all messages.
@@ -90,7 +89,6 @@ class Subscription(msgspec.Struct, frozen=True):
         """Create a subscription from the fields of a request, as Java's clients and brokers do.
 
         Args:
-            topic: the topic.
             text: the expression.
             kind: its type; None is `TAG`.
             version_ms: time of creation.

@@ -90,7 +90,6 @@ class Messages:
     """Decoded messages of one partition.
 
     Args:
-        topic: the topic.
         broker: the broker's id, as text.
         partition: the partition's number.
         offsets: the offset of each message, or one for all.

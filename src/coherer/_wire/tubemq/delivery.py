@@ -155,7 +155,7 @@ def encode_get_response(
 
 def encode_records(
     serial: int,
-    stretches: Sequence[bytes | memoryview],
+    slices: Sequence[bytes | memoryview],
     *,
     offset: int,
     next_offset: int,
@@ -169,14 +169,14 @@ def encode_records(
 
     Args:
         serial: the request's serial number.
-        stretches: buffers that together contain the records.
+        slices: buffers that together contain the records.
         offset: first offset of the read.
         next_offset: the offset after the last record.
         backlog_bytes: unread bytes after the last record.
         max_offset: end of the partition as visible to this consumer.
         first_id: the id of a message at physical offset 0.
     """
-    size = sum(map(len, stretches))
+    size = sum(map(len, slices))
     begin = b"%b\x28%b\x40%b\x50%b%b%b%b%b%b%b" % (
         _BEGIN,
         varint(offset),
@@ -192,7 +192,7 @@ def encode_records(
     size += len(begin)
     head = response_head(GET_MESSAGES, size) + begin
     size += len(head) - len(begin)
-    return [HEAD_ONE.pack(TOKEN, serial, 1, size), head, *stretches]
+    return [HEAD_ONE.pack(TOKEN, serial, 1, size), head, *slices]
 
 
 class MessageBatch:

@@ -31,7 +31,6 @@ def parse_number(text: str, what: str, whole: str) -> int:
     """Read a decimal number; surrounding blanks are ignored.
 
     Args:
-        text: the number.
         what: the kind of text that contains it, for the error.
         whole: the text that contains it, for the error.
 
@@ -83,7 +82,6 @@ class BrokerDefaults(msgspec.Struct, frozen=True, kw_only=True):
         unflush_interval_ms: time after which a file is synced.
         delete_when: unused; a blank.
         delete_policy: action for old segments and their age, for example `delete,168h`.
-        stores: stores of a topic.
         unflush_data_hold_bytes: bytes after which a file is synced; 0 for no such limit.
         cache_megabytes: memory for messages, in units of two caches of 512 KiB.
         cache_thousands: messages in memory, in units of two caches of 512.

@@ -33,7 +33,6 @@ class SendEncoder:
 
     Args:
         client_id: the producer's id.
-        topic: the topic.
         partition: the partition's number.
         sent_addr: the producer's IPv4 address as a signed number, first octet highest.
 
@@ -66,7 +65,6 @@ class SendEncoder:
         Args:
             serial: from `ClientSession.next_serial`.
             data: the payload, from `payload.encode_payload`.
-            flag: its flag.
             tag: the tag by which consumers filter.
             time_text: the message's time as `yyyyMMddHHmm`.
             authorized: a serialized `AuthorizedInfo`; empty without credentials.
@@ -180,7 +178,6 @@ class SendResponse(msgspec.Struct, frozen=True, gc=False):
         success: whether the message was stored.
         code: 200, or the code of the error.
         text: the error; empty on success.
-        message_id: the broker's id for the message.
         append_ms: the broker's time when it stored the message, ms since 1970.
         offset: its offset in the partition, in the broker's unit.
     """

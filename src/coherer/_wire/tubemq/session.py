@@ -67,7 +67,6 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
     Args:
         serial: the requester's number for it.
-        service: the service it is for.
         method: the number of the method, one of `methods.METHODS`.
         timeout_ms: how long the requester waits; without a positive value it gets no answer.
         version: the requester's protocol version.
@@ -254,7 +253,6 @@ class ServerSession:
         """Return the frame of an ERROR answer.
 
         Args:
-            request: the request.
             exception: Java's class name in its current spelling (`STANDBY`, `STOPPING`, …).
             text: the error.
         """

@@ -168,7 +168,7 @@ class PullHandler:
         store, place = self._state.store, (header.topic, header.queue_id, header.queue_offset)
         budget = options.pull_bytes_max
         if wanted.tags is None:
-            found = store.read_stretches(*place, max_bytes=budget, max_count=count)
+            found = store.read_slices(*place, max_bytes=budget, max_count=count)
             if found is not None and (
                 found.heads_match or _whole(found, found.next_offset - header.queue_offset)
             ):
@@ -265,10 +265,10 @@ def _outcome(offset: int, found: ReadResult) -> tuple[ResponseCode, int, str]:
 def _whole(found: ReadResult, count: int) -> bool:
     """Whether slices of the log contain exactly `count` consecutive records."""
     unpack = BLANK.unpack_from
-    for stretch in found.records:
-        position, end = 0, len(stretch)
+    for piece in found.records:
+        position, end = 0, len(piece)
         while position < end - BLANK_BYTES:
-            size, magic = unpack(stretch, position)
+            size, magic = unpack(piece, position)
             if magic != MAGIC or size < FIXED_BYTES:
                 return False
             position += size
@@ -437,7 +437,6 @@ class SuspendedPull:
         channel: the connection it came over.
         request: the request to answer.
         header: its parsed header.
-        wanted: its filter.
         deadline_ms: when it times out.
     """
 

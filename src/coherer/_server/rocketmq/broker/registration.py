@@ -51,7 +51,6 @@ class BrokerAnnouncement:
     Args:
         options: returns the current options; topics inherit the broker's permission if it lacks
             reading or writing.
-        topics: the topic table.
         now_ms: a monotonic clock.
         master_found: called with the addresses of a slave's master.
     """
@@ -157,7 +156,6 @@ class LocalRegistrar:
 
     Args:
         registration: the content of registrations.
-        routes: the name server's routes.
         ordered: returns the name server's ordered topics; None while it has none configured.
     """
 

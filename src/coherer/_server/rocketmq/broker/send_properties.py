@@ -56,7 +56,6 @@ class StoredProperties(NamedTuple):
 
     Args:
         data: the property text of the record.
-        tag_code: the code of its tag.
         keys: its index keys.
         wait: whether the sender waits until the message is durable.
         plain: whether it is neither delayed nor timed nor part of a transaction.

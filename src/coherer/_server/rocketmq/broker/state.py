@@ -100,7 +100,6 @@ class RocketState:
         producers: the connected producers.
         filters: the expressions of consumers.
         locks: the locks of ordered consumers.
-        counters: the broker's counters.
         memory_bytes: the machine's memory.
         replicated_to: waits until a slave has the log up to an offset, with a timeout in ms, and
             returns 0, 11 or 12 (section 6.12); None unless the broker is a SYNC_MASTER.
@@ -223,9 +222,6 @@ class RocketState:
 
     def announced_since(self, before: DataVersion) -> Awaitable[None] | None:
         """Return what the response to a request must await if the request changed topics.
-
-        Args:
-            before: the version of the topics before the request.
 
         Returns:
             An awaitable; None if there is nothing to wait for.

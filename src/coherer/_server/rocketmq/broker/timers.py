@@ -74,7 +74,6 @@ class _Slot:
 
     Args:
         core: the core of the node.
-        number: the slot.
     """
 
     def __init__(self, core: Core, number: int) -> None:

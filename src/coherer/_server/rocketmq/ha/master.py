@@ -43,7 +43,6 @@ class HaMaster:
         core: the core of the node.
 
     Attributes:
-        slaves: the connected slaves.
         replicated: the largest offset up to which a slave has the log.
     """
 
@@ -144,7 +143,6 @@ class Slave:
     """One connection of a slave.
 
     Attributes:
-        connection: the connection.
         acked: the end of the slave's log; -1 before its first report.
         position: the next offset to send.
         read_ms: the time of its last report.

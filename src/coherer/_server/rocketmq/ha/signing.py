@@ -56,7 +56,6 @@ def answer(account: tuple[str, str], number: bytes) -> bytes:
 
     Args:
         account: name and secret.
-        number: the number.
     """
     name = account[0].encode()[:_NAME_BYTES_MAX]
     return REPORT.pack(ANSWER) + _NAME.pack(len(name)) + name + _proof(account[1], number)
@@ -70,13 +69,9 @@ class Door:
     """A connection to a master with accounts, until its slave has signed.
 
     Args:
-        connection: the connection.
         secret_of: returns the secret of an account that may copy the log; None for another one.
         admit: makes the receiver that serves a slave.
         now_ms: the time.
-
-    Attributes:
-        connection: the connection.
     """
 
     def __init__(

@@ -142,11 +142,9 @@ class MasterLink:
 
     Args:
         core: the core of the node.
-        connection: the connection.
         account: name and secret with which it signs; None for none.
 
     Attributes:
-        connection: the connection.
         ended: set when it has ended.
         trouble: why it ended.
         read_ms: the time of the last socket read.

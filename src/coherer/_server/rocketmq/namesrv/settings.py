@@ -48,7 +48,6 @@ class ConfigHandler:
 
     Args:
         options: the settings at start.
-        key_values: the key-value configuration.
         saved: the file of changed settings.
         save_key_values: writes the file of the key-value configuration.
         save: writes the file of changed settings.

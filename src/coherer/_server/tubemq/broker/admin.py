@@ -65,7 +65,6 @@ def broker_admin(broker: Broker, guard: Guard | None = None) -> AdminApp:
     """The HTTP administration of a broker.
 
     Args:
-        broker: the broker.
         guard: checks access; if None, all calls are allowed.
     """
     calls = WebCalls(broker.state.wall_ms)

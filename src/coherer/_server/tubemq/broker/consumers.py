@@ -47,7 +47,6 @@ class ConsumerHandler:
     """Answers the requests of consumers, and keeps the readers of all partitions.
 
     Args:
-        state: the state of the broker.
         on_lease_start: called with every new reader.
         on_lease_end: called with every reader whose lease has ended, and the code and text for a
             get that is still held for it.

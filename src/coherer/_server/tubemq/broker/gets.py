@@ -50,8 +50,6 @@ class PendingGet:
     Args:
         reader: the reader that it reads for.
         channel: where the answer goes.
-        request: the request.
-        message: its message.
 
     Attributes:
         manual: continue after the last read, although that is not committed.
@@ -266,7 +264,7 @@ class GetHandler:
         unit = min(get.record_bytes, limits.RECORD_BYTES_PER_GET)
         if self._state.flow.data_limits:
             unit = reader.throttle.unit_bytes(unit)
-        found = self._state.store.read_stretches(
+        found = self._state.store.read_slices(
             reader.topic,
             reader.partition,
             start,
@@ -470,7 +468,6 @@ def refuse_get(code: ResultCode, text: str, wait_ms: int = 0) -> pb.GetMessageRe
     """The error answer to a get.
 
     Args:
-        code: the error code.
         text: the reason in words.
         wait_ms: how long the client has to wait before the next get, with code 452.
     """

@@ -99,7 +99,6 @@ class Mapper:
         """Translate a payload to a record.
 
         Args:
-            data: the payload.
             flag: the flag of the message; bit 0 means that the payload begins with attributes.
             tag: the type in the request; "" without one.
         """

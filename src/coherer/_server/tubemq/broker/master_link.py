@@ -60,7 +60,6 @@ class BrokerConfiguration:
     """The configuration that a broker has applied.
 
     Args:
-        state: the state of the broker.
         remove: deletes the messages of a topic and ends its leases.
     """
 
@@ -249,7 +248,6 @@ class MasterExchange:
     """The requests and answers between a broker and its master, without a transport.
 
     Args:
-        state: the state of the broker.
         configuration: the configuration to report and apply.
         certificate: makes the authentication of a request; None if the master needs none.
     """
@@ -396,7 +394,6 @@ class RemoteMasterLink:
 
     Args:
         exchange: the requests and answers.
-        masters: the masters.
         heartbeat_ms: the time between heartbeats; changes are exchanged without a pause.
         retry_ms: the time between attempts while no master accepts the broker.
 

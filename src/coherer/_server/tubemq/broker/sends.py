@@ -134,7 +134,6 @@ class SendDecoder:
         """Decode a request to the draft of its message, or to the drafts of its batch.
 
         Args:
-            body: the body of the request.
             wall_ms: the time of day, which becomes the time of the message.
 
         Raises:
@@ -340,7 +339,6 @@ class SendReplies:
     The appender calls it (`coherer._server.core.appending.Done`).
 
     Args:
-        state: the state of the broker.
         connection: where the answers go.
         serials: the serial numbers of the requests.
         drafts: their messages.

@@ -106,12 +106,7 @@ class AccessControl:
 
 
 class ReplyChannel:
-    """A client's connection, and the session that encodes answers for it.
-
-    Attributes:
-        connection: the connection.
-        session: the session.
-    """
+    """A client's connection, and the session that encodes answers for it."""
 
     __slots__ = ("connection", "session")
 
@@ -170,7 +165,6 @@ class ReadThrottle:
         """How long to wait before the next read; 0 if it is permitted now.
 
         Args:
-            rules: the current flow rules.
             backlog_bytes: the bytes that are left to read.
             now_ms: the time by a monotonic clock.
             wall_ms: the time of day, which selects the rule; defaults to `now_ms`.

@@ -172,7 +172,6 @@ class VisitTokens:
         key: the key that tokens are derived from; None for a random one.
 
     Attributes:
-        valid: the token for clients.
         fresh: the next token for clients.
         key: the key that tokens are derived from.
 

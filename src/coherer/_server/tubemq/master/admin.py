@@ -65,7 +65,6 @@ def master_admin(master: Master, guard: Guard | None = None) -> AdminApp:
     """The HTTP administration of a master.
 
     Args:
-        master: the master.
         guard: checks access; if None, changes need the token in the options of the master.
 
     >>> app = master_admin(Master())
@@ -104,7 +103,6 @@ class MetricsAdmin:
     """The figures of a master.
 
     Args:
-        context: the master.
         calls: the counted calls of the administration.
     """
 
@@ -374,8 +372,8 @@ class BrokerAdmin:
             "brokerTLSPort": record.tls_port,
             "brokerWebPort": record.web_port,
             "manageStatus": record.status.text,
-            "isConfChanged": is_running and not self._is_settled(record.id),
-            "isConfLoaded": self._is_settled(record.id),
+            "isConfChanged": is_running and not self._is_applied(record.id),
+            "isConfLoaded": self._is_applied(record.id),
             "regionId": record.region,
             "groupId": record.group,
             **props_form(record.props),
@@ -416,24 +414,24 @@ class BrokerAdmin:
             ):
                 form[name] = "-"
             return form
-        settled = self._is_settled(record.id)
+        applied = self._is_applied(record.id)
         form |= {
             "enableTLS": running.secure,
             "isRepAbnormal": PAUSED_BY_ERRORS in (running.read_status, running.write_status),
             "runStatus": "running",
-            "subStatus": "idle" if settled else "processing_event",
-            "isConfChanged": _text(not settled),
-            "isConfLoaded": _text(settled),
+            "subStatus": "idle" if applied else "processing_event",
+            "isConfChanged": _text(not applied),
+            "isConfLoaded": _text(applied),
             "isBrokerOnline": _text(running.online),
             "brokerVersion": running.version or "-",
             "acceptPublish": _text(running.online and record.publishable and not stopped[1]),
             "acceptSubscribe": _text(running.online and record.subscribable and not stopped[0]),
         }
-        if not settled:
+        if not applied:
             form["stepOp"] = 3
         return form
 
-    def _is_settled(self, broker: int) -> bool:
+    def _is_applied(self, broker: int) -> bool:
         """Whether the broker has applied its configuration."""
         running = self._context.broker_registry.get(broker)
         if running is None:

@@ -147,8 +147,6 @@ def execute_batch(context: AdminContext, params: Params, name: str, plan: Plan) 
 
     Args:
         context: the master.
-        params: the parameters of the call.
-        name: the parameter with the array.
         plan: turns one item into steps.
 
     Raises:

@@ -34,11 +34,7 @@ _CODES = {
 
 
 class ConsumerAdmission:
-    """Admits consumers to groups.
-
-    Args:
-        state: the state of the master.
-    """
+    """Admits consumers to groups."""
 
     def __init__(self, state: MasterState) -> None:
         self._state = state
@@ -66,8 +62,6 @@ class ConsumerAdmission:
         """The topics of a subscription.
 
         Args:
-            topics: the topics in the request.
-            client_id: the consumer.
             create: whether to create missing topics, if the options of the cluster permit it.
 
         Raises:
@@ -158,7 +152,6 @@ class ConsumerAdmission:
         """Keep a registration until the consumer has signed.
 
         Args:
-            request: the registration.
             key: group and client id.
             join: adds the consumer to its group.
             now_ms: the time.

@@ -43,11 +43,7 @@ _DEFAULT_TLS_PORT = 8124
 
 
 class BrokerHandler:
-    """Answers the requests of brokers.
-
-    Attributes:
-        configurations: the configuration of each broker.
-    """
+    """Answers the requests of brokers."""
 
     def __init__(self, state: MasterState) -> None:
         self._state = state
@@ -290,7 +286,6 @@ class BrokerConfiguration(msgspec.Struct, frozen=True):
     Args:
         id: raised by every change.
         check_sum: the check sum of the texts (section 7.8.3).
-        defaults: the defaults of the broker.
         topics: its topics, ordered by text.
         removing: the topics to remove.
         hosted: the topics as the broker will report them.
@@ -310,11 +305,7 @@ class BrokerConfiguration(msgspec.Struct, frozen=True):
 
 
 class BrokerConfigurations:
-    """The configurations of all brokers, renewed when the catalog changes.
-
-    Args:
-        state: the state of the master.
-    """
+    """The configurations of all brokers, renewed when the catalog changes."""
 
     def __init__(self, state: MasterState) -> None:
         self._state = state

@@ -28,7 +28,6 @@ class EnsembleMaster:
     Args:
         servers: the ZooKeeper servers; see `Election`.
         session_ms: the timeout of its ZooKeeper session.
-        options: the options of the master.
         now_ms: returns the time of a monotonic clock.
         wall_ms: returns the time of day.
 

@@ -72,7 +72,6 @@ class Master:
     """A TubeMQ master without sockets.
 
     Args:
-        options: the options.
         load: returns the content that was saved last, or None.
         save: saves the content that the given function returns, now or soon, and atomically.
         now_ms: a monotonic clock, ms since 1970.
@@ -320,7 +319,6 @@ class MasterConnection:
 
     Args:
         master: answers the requests.
-        connection: the connection.
         files: writes the master's file; a request that has it written is answered when it is on
             disk.
     """

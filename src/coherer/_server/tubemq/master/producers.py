@@ -38,7 +38,7 @@ class ProducerHandler:
         if len(state.producers) >= limits.CLIENTS_MAX:
             raise Refusal(ResultCode.SERVICE_UNAVAILABLE, "Too many producers.")
         producer = Producer(request.clientId, request.hostName, peer.secure, topics)
-        producer.settled.update(topic for topic in topics if topic in state.catalog.topics)
+        producer.existing_topics.update(topic for topic in topics if topic in state.catalog.topics)
         state.producers.register(producer, now_ms)
         return pb.RegisterResponseM2P(
             success=True,
@@ -64,10 +64,10 @@ class ProducerHandler:
         if producer is None:
             raise _not_registered(request.clientId)
         producer.topics = topics
-        new = [topic for topic in topics if topic not in producer.settled]
+        new = [topic for topic in topics if topic not in producer.existing_topics]
         if new:
             state.create_missing(new, request.clientId)
-            producer.settled.update(topic for topic in new if topic in state.catalog.topics)
+            producer.existing_topics.update(topic for topic in new if topic in state.catalog.topics)
         answer = pb.HeartResponseM2P(
             success=True,
             errCode=ResultCode.SUCCESS,

@@ -124,7 +124,6 @@ class MasterState:
     """The state that the handlers of a master share.
 
     Attributes:
-        options: the options of the master.
         now_ms: a monotonic clock.
         wall_ms: the time of day.
         standby: whether it refuses requests.

@@ -127,7 +127,6 @@ class TopicSync:
 
     Args:
         master: the owner of the catalog.
-        broker_id: the broker that owns the table.
         core: holds the topic table.
         siblings: the ids of the brokers that share all topics.
     """

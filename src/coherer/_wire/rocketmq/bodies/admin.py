@@ -263,9 +263,6 @@ def offset_in(body: bytes | memoryview, group: str, topic: str, queue_id: int) -
     the two. It can be large, so it is searched instead of parsed.
 
     Args:
-        body: the body of the answer.
-        group: the group.
-        topic: the queue's topic.
         queue_id: the queue's number.
 
     Returns:

@@ -55,9 +55,7 @@ class SubscriptionData(Body, frozen=True):
     """A group's subscription to a topic.
 
     Args:
-        topic: the topic.
         sub_string: tags separated by `||`, `*` for all messages, or an expression.
-        tags_set: the tags.
         code_set: their hashes, by which a broker filters.
         sub_version: time of creation, ms since 1970; 0 if unknown.
         expression_type: `TAG` or `SQL92`.
@@ -229,8 +227,6 @@ class RunningInfo(Body, frozen=True):
 
     Args:
         properties: its settings, and `PROP_…`.
-        subscription_set: its subscriptions.
-        mq_table: its queues.
         status_table: statistics by topic.
         user_consumer_info: entries of its user.
         jstack: its threads, if requested.

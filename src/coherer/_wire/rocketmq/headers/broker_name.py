@@ -38,7 +38,6 @@ def with_broker(code: int, fields: Mapping[str, str], broker: str) -> Mapping[st
     """Add the broker's name to the fields of a request, if requests of this code have it.
 
     Args:
-        code: the request code.
         fields: the custom header.
         broker: the name; empty if it is unknown.
 

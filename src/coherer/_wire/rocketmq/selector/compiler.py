@@ -352,11 +352,7 @@ CACHED: Final = 100
 
 
 class CompiledSelector:
-    """A compiled selector. Made by `compile_selector`.
-
-    Args:
-        text: the selector's text.
-    """
+    """A compiled selector. Made by `compile_selector`."""
 
     __slots__ = ("_evaluate", "text")
 
