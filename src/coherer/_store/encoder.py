@@ -73,7 +73,7 @@ class _BatchBuilder:
         "queues",
         "store_host",
         "store_ms",
-    )
+    )  # fmt: skip
 
     def __init__(self, segment_bytes: int, begin: int, store_ms: int, store_host: bytes) -> None:
         self._segment_bytes = segment_bytes
@@ -192,27 +192,12 @@ class Encoder:
             if plain and not sys_flag & ~1:
                 parts += (
                     HEAD_V4.pack(
-                        size,
-                        MAGIC,
-                        crc32(body) & CRC_MASK,
-                        queue_id,
-                        draft.flag,
-                        offset,
-                        position,
-                        sys_flag,
-                        draft.born_ms,
-                        born_host,
-                        store_ms,
-                        store_host,
-                        draft.reconsume_times,
-                        draft.prepared_offset,
-                        len(body),
+                        size, MAGIC, crc32(body) & CRC_MASK, queue_id, draft.flag, offset,
+                        position, sys_flag, draft.born_ms, born_host, store_ms, store_host,
+                        draft.reconsume_times, draft.prepared_offset, len(body),
                     ),
-                    body,
-                    queue.topic_head,
-                    _SHORT(len(properties)),
-                    properties,
-                )
+                    body, queue.topic_head, _SHORT(len(properties)), properties,
+                )  # fmt: skip
             else:
                 offset = _queue_offset(draft, offset)
                 parts.append(_encode_one(draft, offset, position, store_ms, store_host))
@@ -251,27 +236,14 @@ class Encoder:
         offset = queue.next + len(queue.new_entries)
         queue.new_entries.extend(map(ENTRY.pack, positions, sizes, drafts.tag_codes))
         shared = HEAD_SHARED.pack(
-            drafts.sys_flag,
-            drafts.born_ms,
-            drafts.born_host,
-            builder.store_ms,
-            builder.store_host,
-            drafts.reconsume_times,
-            0,
-        )
+            drafts.sys_flag, drafts.born_ms, drafts.born_host, builder.store_ms, builder.store_host,
+            drafts.reconsume_times, 0,
+        )  # fmt: skip
         sums = [crc32(body) & CRC_MASK for body in drafts.bodies]
         heads = map(
-            HEAD_OWN.pack,
-            sizes,
-            repeat(MAGIC),
-            sums,
-            repeat(queue.queue_id),
-            drafts.flags,
-            count(offset),
-            positions,
-            repeat(shared),
-            lengths,
-        )
+            HEAD_OWN.pack, sizes, repeat(MAGIC), sums, repeat(queue.queue_id), drafts.flags,
+            count(offset), positions, repeat(shared), lengths,
+        )  # fmt: skip
         middles = {text: queue.topic_head + _SHORT(text) for text in set(texts)}
         rows = [b""] * (4 * len(sizes))
         rows[0::4], rows[1::4], rows[3::4] = heads, drafts.bodies, drafts.properties
