@@ -381,7 +381,9 @@ def _parsed(path: Path, data: bytes) -> object:
 def _yaml_of(content: dict[str, Any]) -> bytes:
     import yaml  # as above
 
-    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode()
+    # types-PyYAML 6.0.12.20261122 has a parameter of an unknown type.
+    dump = yaml.safe_dump  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return dump(content, sort_keys=False, allow_unicode=True).encode()
 
 
 def tools_account(home: Path) -> tuple[str, str] | None:

@@ -130,7 +130,9 @@ def copy_project(directory: Path) -> Path:
     spec = directory / "spark-pipeline.yml"
     values = yaml.safe_load(spec.read_text(encoding="utf-8"))
     values["storage"] = (directory / "storage").resolve().as_uri()
-    spec.write_text(yaml.safe_dump(values), encoding="utf-8")
+    # types-PyYAML 6.0.12.20261122 has a parameter of an unknown type.
+    text = yaml.safe_dump(values)  # pyright: ignore[reportUnknownMemberType]
+    spec.write_text(text, encoding="utf-8")
     return spec
 
 
