@@ -13,7 +13,7 @@ import coherer.blocking.rocketmq
 import coherer.blocking.tubemq
 from coherer._client.rocketmq.administration.admin import MOVED as ROCKETMQ_MOVED
 from coherer._client.tubemq.administration.admin import MOVED as TUBEMQ_MOVED
-from coherer._common.renamed import RECORDS
+from coherer._common.renamed import BODIES, RECORDS
 from coherer.admin import Broker, Partition, Topic
 
 MODULES = (
@@ -32,6 +32,15 @@ def test_old_names_of_records(module: str, old: str, new: str) -> None:
     with pytest.warns(DeprecationWarning, match=rf"`{module}.{old}` is deprecated.*`{new}`"):
         found = getattr(importlib.import_module(module), old)
     assert found is getattr(importlib.import_module(home), name)
+
+
+@pytest.mark.parametrize("module", ["coherer.rocketmq", "coherer.blocking.rocketmq"])
+@pytest.mark.parametrize(("old", "new"), BODIES.items())
+def test_bodies_that_became_records(module: str, old: str, new: str) -> None:
+    home, _, name = new.rpartition(".")
+    assert isinstance(getattr(importlib.import_module(home), name), type)
+    with pytest.warns(DeprecationWarning, match=rf"`{module}.{old}` is deprecated.*`{new}`"):
+        assert getattr(importlib.import_module(module), old).__name__ == old
 
 
 @pytest.mark.parametrize("module", MODULES)

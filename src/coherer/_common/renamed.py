@@ -20,6 +20,22 @@ RECORDS: Final = {
 """The records of administration, which each protocol had for itself."""
 
 
+BODIES: Final = {
+    "AclConfig": "coherer.admin.Account",
+    "BrokerData": "coherer.admin.Broker",
+    "BrokerStats": "coherer.rocketmq.Counter",
+    "ClusterInfo": "coherer.admin.Broker",
+    "ConsumeDirectlyResult": "coherer.rocketmq.DirectResult",
+    "ConsumerConnection": "coherer.admin.Group",
+    "PlainAccessConfig": "coherer.admin.Account",
+    "QueueTimeSpan": "coherer.rocketmq.TimeSpan",
+    "RunningInfo": "coherer.rocketmq.RunningConsumer",
+    "StatsItem": "coherer.rocketmq.Rate",
+    "TopicConfig": "coherer.admin.TopicSettings",
+}
+"""Bodies of RocketMQ's protocol, which its administration returned, and the records of today."""
+
+
 def renamed(module: str, name: str, names: Mapping[str, str] = RECORDS) -> object:
     """Return what an old name of a module means now, and warn; for a module's `__getattr__`.
 
@@ -30,7 +46,8 @@ def renamed(module: str, name: str, names: Mapping[str, str] = RECORDS) -> objec
     Raises:
         AttributeError: it is no old name.
     """
-    new = names.get(name)
+    is_body = module.endswith(".rocketmq") and name in BODIES
+    new = BODIES[name] if is_body else names.get(name)
     if new is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     warnings.warn(
@@ -38,6 +55,8 @@ def renamed(module: str, name: str, names: Mapping[str, str] = RECORDS) -> objec
         DeprecationWarning,
         stacklevel=3,
     )
+    if is_body:  # annotations go on working; the records are other classes
+        return getattr(import_module("coherer._wire.rocketmq.bodies"), name)
     home, _, last = new.rpartition(".")
     return getattr(import_module(home), last)
 
