@@ -27,14 +27,14 @@ LOOPS = {
     "_client/engine/connections.py::_sweep_at": ONCE,
     "_client/engine/sender.py::_connect": RETRIES,
     "_client/engine/sender.py::_send_later": ONCE,
-    "_client/rocketmq/administration/admin.py::wait_usable": RETRIES,
+    "_client/rocketmq/administration/topics.py::wait_usable": RETRIES,
     "_client/rocketmq/consuming/assigned_queue.py::_wake_later": ONCE,
     "_client/rocketmq/consuming/assignment.py::_acknowledged": RETRIES,
     "_client/rocketmq/consuming/fetch_loop.py::answered": ONCE,
     "_client/rocketmq/consuming/fetch_loop.py::failed": ONCE,
     "_client/rocketmq/consuming/membership.py::_rebalance": HANDLES,
     "_client/rocketmq/tracing.py::_send": WORKS_OFF,
-    "_client/tubemq/admin.py::wait_usable": RETRIES,
+    "_client/tubemq/administration/topics.py::wait_usable": RETRIES,
     "_client/tubemq/cluster.py::retry": RETRIES,
     "_client/tubemq/fetching.py::_run": HANDLES,
     "_client/tubemq/fetching.py::retry": ONCE,
@@ -57,6 +57,8 @@ LOOPS = {
     "cli/top.py::_run": SHOWS,
     "console/serving.py::served": RETRIES,
     "testing/proxy.py::pump": ONCE,
+    "testing/simulation.py::close": ONCE,
+    "testing/simulation.py::write": ONCE,
 }
 """Loops and timers that are no steps, and why."""
 

@@ -18,14 +18,16 @@ class ListClient:
 
     def __init__(self) -> None:
         self.committed: list[tuple[str, Mapping[Queue, int]]] = []
+        self.topics = SimpleNamespace(list=self._topics)
+        self.groups = SimpleNamespace(set_offsets=self._set_offsets)
 
     def admin(self) -> ListClient:
         return self
 
-    def topics(self) -> list[SimpleNamespace]:
+    def _topics(self) -> list[SimpleNamespace]:
         return [SimpleNamespace(name=name) for name in ("%DLQ%g", "%RETRY%g", "a", "b")]
 
-    def set_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
+    def _set_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
         self.committed.append((group, offsets))
 
 
