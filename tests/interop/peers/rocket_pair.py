@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from pathlib import Path
 from typing import Self
@@ -152,5 +153,8 @@ def directory_of(broker: Broker) -> Path:
 def log_end(broker: Broker) -> int:
     """Where a log ends: behind the last byte of its files that is not zero, about."""
     files = (directory_of(broker) / "commitlog").glob("[0-9]*")
-    held = {int(file.name): len(file.read_bytes().rstrip(b"\0")) for file in files}
+    held: dict[int, int] = {}
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):  # a slave that begins again deletes its files
+            held[int(file.name)] = len(file.read_bytes().rstrip(b"\0"))
     return max([begin + size for begin, size in held.items() if size], default=0)
