@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from coherer._common.forks import Forks
 from coherer._common.logs import LOG_THROTTLE
 
 if TYPE_CHECKING:
@@ -89,9 +88,6 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> Forked:
         with monkeypatch.context() as patch:
             patch.setattr(
                 os, "getpid", lambda: child if threading.get_ident() == parent else getpid()
-            )
-            patch.setattr(
-                Forks, "depth", property(lambda _: child * (threading.get_ident() == parent))
             )
             yield
 

@@ -84,3 +84,30 @@ def test_nobody_listens() -> None:
 
     with pytest.raises((ConnectError, UnavailableError)):
         simulate(main())
+
+
+def test_what_is_written_arrives_in_order() -> None:
+    """A hundred writes at one moment of virtual time, whose timers are equal."""
+
+    class Receiver(asyncio.Protocol):
+        def __init__(self) -> None:
+            self.received = bytearray()
+            self.ended = asyncio.Event()
+
+        def data_received(self, data: bytes) -> None:
+            self.received += data
+
+        def connection_lost(self, error: Exception | None) -> None:
+            self.ended.set()
+
+    async def main() -> bytes:
+        loop, receiver = asyncio.get_running_loop(), Receiver()
+        await loop.create_server(lambda: receiver, "127.0.0.1", 7)
+        transport, _ = await loop.create_connection(asyncio.Protocol, "127.0.0.1", 7)
+        for number in range(100):
+            transport.write(bytes([number]))
+        transport.close()
+        await receiver.ended.wait()
+        return bytes(receiver.received)
+
+    assert simulate(main()) == bytes(range(100))

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import os
 import sys
 import threading
 import weakref
@@ -46,7 +47,6 @@ from coherer._client.engine.consumer import on_sigterm
 from coherer._client.engine.lifecycle import warn_unclosed
 from coherer._client.engine.producer import BaseProducer, message_topic
 from coherer._client.engine.sender import Bulk, Outcome, SendReport, Sink, Stored
-from coherer._common.forks import FORKS
 from coherer.errors import ClosedError, CohererError, ForkedError, UsageError
 from coherer.message import Message, Receipt
 
@@ -78,7 +78,7 @@ class _LoopThread:
         self.loop: asyncio.AbstractEventLoop
         self.closed = False
         self.owned: _Closable | None = None
-        self._forks = FORKS.depth
+        self._process = os.getpid()
         self._ready = threading.Event()
         self._stop: asyncio.Event
         self._ending: asyncio.Task[None] | None = None
@@ -89,7 +89,7 @@ class _LoopThread:
     @property
     def forked(self) -> bool:
         """Whether this process is a child of the one that made the thread."""
-        return self._forks != FORKS.depth
+        return self._process != os.getpid()
 
     @property
     def here(self) -> bool:

@@ -49,15 +49,22 @@ class _Transport(asyncio.Transport):
         super().__init__({"sockname": here, "peername": there})
         self._loop, self._protocol = loop, protocol
         self.peer: _Transport
-        self._arrived: deque[bytes | None] = deque()  # None is the end
+        # asyncio does not keep the order of timers that are due at one moment. So a timer says
+        # that a piece arrives, and not which one.
+        self._under_way: deque[bytes | None] = deque()  # None is the end
+        self._arrived: deque[bytes | None] = deque()
         self._paused = self._closing = self._lost = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if not self._closing:
-            self._loop.call_later(self._loop.latency_s, self.peer.arrive, bytes(data))
+            self.peer.expect(bytes(data))
 
-    def arrive(self, data: bytes | None) -> None:
-        self._arrived.append(data)
+    def expect(self, data: bytes | None) -> None:
+        self._under_way.append(data)
+        self._loop.call_later(self._loop.latency_s, self._arrive)
+
+    def _arrive(self) -> None:
+        self._arrived.append(self._under_way.popleft())
         self._hand_over()
 
     def _hand_over(self) -> None:
@@ -79,7 +86,7 @@ class _Transport(asyncio.Transport):
     def close(self) -> None:
         if not self._closing:
             self._closing = True
-            self._loop.call_later(self._loop.latency_s, self.peer.arrive, None)
+            self.peer.expect(None)
             self._loop.call_soon(self.lose, None)
 
     def abort(self) -> None:

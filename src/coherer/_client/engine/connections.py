@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
-from coherer._common.forks import FORKS
 from coherer._common.logs import Log
 from coherer._net import Connection, ConnectionLimits, TlsOptions, check_loop, dial, running_loop
 from coherer.errors import (
@@ -281,7 +281,7 @@ class ConnectionPool(Generic[L]):
         self._connect_timeout_ms = connect_timeout_ms
         self._links: dict[tuple[str, int], L] = {}
         self._dialling: dict[tuple[str, int], asyncio.Task[L]] = {}
-        self._forks = FORKS.depth
+        self._process = os.getpid()
         self._closed = False
         self._home: asyncio.AbstractEventLoop | None = None
 
@@ -295,7 +295,8 @@ class ConnectionPool(Generic[L]):
             ClosedError: the client is closed.
             ForkedError: the client was made in another process.
         """
-        if self._forks != FORKS.depth:
+        # A system call for each send: uWSGI forks in C, so Python's hooks for forks do not run.
+        if self._process != os.getpid():
             raise ForkedError(
                 "The client was made before a fork, in another process.",
                 hint="Connect again in this process.",

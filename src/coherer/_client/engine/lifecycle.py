@@ -14,6 +14,7 @@ transports do. Python shows these warnings with `-X dev`.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import warnings
 import weakref
@@ -22,11 +23,24 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import ClassVar, Literal, Self
 
-from coherer._common.forks import FORKS
 from coherer._net import check_loop, running_loop
 from coherer.errors import ClosedError, UsageError
 
 State = Literal["new", "starting", "open", "closed"]
+
+
+class _Fork:
+    """Whether this process is a forked child, which must not close its parent's objects."""
+
+    forked = False
+
+
+def _forked() -> None:
+    _Fork.forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def warn_unclosed(thing: object, block: str) -> None:
@@ -38,7 +52,7 @@ def warn_unclosed(thing: object, block: str) -> None:
         thing: the object.
         block: the statement that would have closed it.
     """
-    if not sys.is_finalizing() and not FORKS.depth:
+    if not sys.is_finalizing() and not _Fork.forked:
         text = f"{thing!r} was never closed: use `{block}`, or call close()."
         warnings.warn(text, ResourceWarning, stacklevel=2, source=thing)
 
