@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Mapping
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,6 +118,14 @@ async def test_old_methods_with_asyncio(client: str, moved: Mapping[str, str]) -
         warns = pytest.warns(DeprecationWarning, match="`admin.topics.list")
         with warns, pytest.raises(coherer.CohererError):
             await admin.topics(unknown=1)  # type: ignore[operator]
+
+
+def test_the_changelog_lists_the_old_names() -> None:
+    """Whoever reads a warning finds all of them in one table."""
+    text = (Path(__file__).parent.parent / "CHANGELOG.md").read_text("utf-8")
+    released = text[text.index("## 0.3.0") : text.index("## 0.1.0")]
+    listed = set(re.findall(r"\w+", released))
+    assert {*RECORDS, *BODIES, *ROCKETMQ_MOVED, *TUBEMQ_MOVED} - listed == set()
 
 
 def test_administration_has_no_other_members() -> None:

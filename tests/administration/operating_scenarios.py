@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from coherer import admin
-from coherer._administration import cluster as state
+from coherer._administration import brokers as state
 from coherer._administration import messages
 from coherer._administration.access import RocketCluster
 from coherer._administration.trace import GroupProgress, trace

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from coherer._administration import cluster as state
+from coherer._administration import brokers as state
 from coherer._administration import messages
 from coherer._administration.access import TubeCluster, opened
 from coherer._administration.trace import trace

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from coherer._administration import members
 from coherer._administration.access import opened
-from coherer._administration.cluster import brokers
+from coherer._administration.brokers import brokers
 from coherer._administration.overview import Behind, oldest_ms, overview, unread_ages
 from coherer._wire.rocketmq.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from coherer._wire.rocketmq.codes import RequestCode

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coherer._administration import cluster as state
+from coherer._administration import brokers as state
 from coherer._administration import dead_letters, messages
 from coherer._administration.access import RocketCluster, opened
 from coherer._administration.replay import replay

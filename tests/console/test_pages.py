@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from coherer._administration import cluster as listing
+from coherer._administration import brokers as listing
 from coherer._administration import overview
 from coherer._administration.access import Cluster, opened
 from coherer._common.node_status import NodeStatus

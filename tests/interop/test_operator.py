@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from test_matrix import numbered, until
 
-from coherer._administration import cluster as state
+from coherer._administration import brokers as state
 from coherer._administration import dead_letters, messages
 from coherer._administration.access import TubeCluster
 from coherer._administration.replay import replay

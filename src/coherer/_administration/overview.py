@@ -13,7 +13,7 @@ import msgspec
 
 from coherer._administration import members as member_health
 from coherer._administration.access import Cluster, RocketCluster
-from coherer._administration.cluster import broker_list, node_status
+from coherer._administration.brokers import broker_list, node_status
 from coherer._common.node_status import NodeStatus, StatusWarning
 from coherer.admin import Broker, Group
 

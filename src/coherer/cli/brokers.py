@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from coherer._administration.access import Cluster
-from coherer._administration.cluster import brokers as all_brokers
+from coherer._administration.brokers import brokers as all_brokers
 from coherer.admin import Broker
 from coherer.cli.common import (
     FAILED,

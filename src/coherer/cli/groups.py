@@ -131,7 +131,7 @@ async def _described(
     cluster: Cluster, name: str
 ) -> tuple[Group, dict[str, int], list[MemberHealth]] | None:
     """A group with the ages of its unread messages, and whether its members answer."""
-    from coherer._administration.cluster import node_status
+    from coherer._administration.brokers import node_status
     from coherer._administration.members import check
     from coherer._administration.overview import unread_ages
 

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from coherer._administration import cluster as listing
+from coherer._administration import brokers as listing
 from coherer._administration import dead_letters as letters
 from coherer._administration import members as members_of
 from coherer._administration import overview

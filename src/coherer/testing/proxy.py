@@ -225,10 +225,12 @@ class FaultProxy:
 
     def _accept(self, connection: net.Connection) -> net.Receiver:
         translated = (self._scheme, self._addresses) if self._scheme else None
-        return self._add(_Pair(self, connection, self.target, translated))
+        return self._add(
+            _Pair(self, connection, self.target, self._forget, self._changed, translated)
+        )
 
     def _accept_for(self, broker: tuple[str, int], connection: net.Connection) -> net.Receiver:
-        return self._add(_Pair(self, connection, broker))
+        return self._add(_Pair(self, connection, broker, self._forget, self._changed))
 
     def _add(self, pair: _Pair) -> _Side:
         self.accepted += 1
@@ -236,13 +238,8 @@ class FaultProxy:
         self._changed.set()
         return pair.client
 
-    def forget(self, pair: _Pair) -> None:
-        """Remove a pair that has ended; called by the pair."""
+    def _forget(self, pair: _Pair) -> None:
         self._pairs.discard(pair)
-        self._changed.set()
-
-    def happened(self) -> None:
-        """Note that bytes passed or were dropped; called by a pair."""
         self._changed.set()
 
 
@@ -253,6 +250,8 @@ class _Pair:
         proxy: the proxy.
         connection: the connection from the client.
         target: the server's host and port.
+        ended: called with the pair when both of its connections have ended.
+        changed: set when bytes pass or are dropped.
         translated: the protocol, and the addresses to replace in its frames; None for none.
     """
 
@@ -261,9 +260,13 @@ class _Pair:
         proxy: FaultProxy,
         connection: net.Connection,
         target: tuple[str, int],
+        ended: Callable[[_Pair], None],
+        changed: asyncio.Event,
         translated: tuple[str, Addresses] | None = None,
     ) -> None:
-        self.proxy = proxy
+        self.changed = changed
+        self._answers = proxy.answers
+        self._ended = ended
         self._target = target
         self._translated = translated
         self._cut = False
@@ -285,10 +288,10 @@ class _Pair:
                 server.connection.abort()
             self.client.pump()
         self._dialling = None
-        self.settle()
+        self.report_end()
 
     def _receive_answers(self, connection: net.Connection) -> _Side:
-        side = _Side(self, connection, self.proxy.answers)
+        side = _Side(self, connection, self._answers)
         if self._translated is not None:
             side.translate(self._translated[0], self._translated[1].hide)
         return side
@@ -299,11 +302,11 @@ class _Pair:
             if side is not None:
                 side.cut()
 
-    def settle(self) -> None:
-        """Remove the pair if both of its connections have ended."""
+    def report_end(self) -> None:
+        """Report it if both of the connections have ended."""
         alive = not self.client.over or not (self.server is None or self.server.over)
         if self._dialling is None and not alive:
-            self.proxy.forget(self)
+            self._ended(self)
 
 
 class _Side:
@@ -338,7 +341,7 @@ class _Side:
         if faults.black_hole or faults.drop_reads:
             faults.drop_reads = max(0, faults.drop_reads - 1)
             faults.lost_bytes += len(data)
-            self._pair.proxy.happened()
+            self._pair.changed.set()
         else:
             self._forward(data)
 
@@ -348,7 +351,7 @@ class _Side:
         if self._draining is not None:
             self._draining.cancel()
         self.over = True
-        self._pair.settle()
+        self._pair.report_end()
 
     def pump(self) -> None:
         """Forward the bytes that are due."""
@@ -380,7 +383,7 @@ class _Side:
             faults.cut_after_bytes = left - len(data) or None
         other.connection.write(data)
         faults.passed_bytes += len(data)
-        self._pair.proxy.happened()
+        self._pair.changed.set()
         if left is not None and faults.cut_after_bytes is None:
             other.connection.flush()
             self._queue.clear()

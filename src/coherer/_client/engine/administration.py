@@ -9,15 +9,17 @@ from coherer._common.renamed import moved
 
 
 class Part:
-    """A part of an administration. Before 0.3 it was a method of the same name."""
+    """A part of an administration. Most were methods of the same name before 0.3."""
 
     _INSTEAD: ClassVar[str] = ""
-    """The method that does what a call of the part did, `topics.list` for example."""
+    """What replaces a call of the part, `topics.list` for example; "" if it never was a method."""
 
     if not TYPE_CHECKING:
 
         def __call__(self, *args: object, **options: object) -> object:
             name, _, method = self._INSTEAD.partition(".")
+            if not method:
+                raise TypeError(f"{type(self).__name__!r} object is not callable")
             return moved(self, name, {name: method})(*args, **options)
 
 

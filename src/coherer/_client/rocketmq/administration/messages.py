@@ -201,7 +201,7 @@ class MessageAdmin(Part):
 
         Args:
             group: the group of the consumer.
-            message: as returned by `message`.
+            message: as returned by `get`.
             client_id: the client id of the consumer; any member if empty.
 
         Raises:

@@ -76,12 +76,16 @@ class SubscriptionData(Body, frozen=True):
 
         >>> SubscriptionData(sub_string="y||x", tags_set=["y", "x"]).filter
         'x || y'
+        >>> SubscriptionData(sub_string="y || x").filter, SubscriptionData(sub_string="*").filter
+        ('x || y', '*')
         >>> SubscriptionData(sub_string="a > 1", expression_type=SQL92).filter
         'SQL92 a > 1'
         """
         if self.expression_type == SQL92:
             return f"SQL92 {self.sub_string}"
-        return " || ".join(sorted(self.tags_set)) or "*"
+        # Some clients send the tags as text only.
+        tags = self.tags_set or [tag.strip() for tag in self.sub_string.split("||")]
+        return " || ".join(sorted(filter(None, tags))) or "*"
 
 
 class ConsumerData(Body, frozen=True):
