@@ -17,10 +17,10 @@ from coherer._client.tubemq.options import Bound, ConsumerOptions
 from coherer._wire.rocketmq.subscription import Sql92
 from coherer._wire.tubemq import codes, methods
 from coherer._wire.tubemq.codes import ResultCode
-from coherer._wire.tubemq.names import SubscribeInfo
-from coherer.errors import ClosedError, DisconnectedError, UsageError
+from coherer._wire.tubemq.names import Partition, SubscribeInfo
+from coherer.errors import ClosedError, DisconnectedError, RefusedError, UsageError
 from coherer.message import ReceivedMessage
-from tests.client.tube_clients import GROUP, commit, consumer_of, one, unknown
+from tests.client.tube_clients import GROUP, commit, consumer_of, give_up, one, unknown
 
 
 async def test_messages_come_and_are_confirmed(fake, consumer: Consumer) -> None:
@@ -150,6 +150,24 @@ async def test_seek(fake, consumer: Consumer) -> None:
         await consumer.seek("1:demo:9", 1)
     with pytest.raises(UsageError, match="An offset is 0 or more"):
         await consumer.seek(partition, -1)
+
+
+async def test_a_seek_that_a_rebalance_overtakes(fake, way: Cluster) -> None:
+    """While the offset is looked up, the partition goes to another member: it is left to it."""
+
+    async def find(partition: Partition, at: object) -> int:
+        assert at == "latest"
+        await give_up(fake, consumer, partition)
+        return 3
+
+    options = ConsumerOptions(start="earliest", empty_ms=5)
+    consumer = Consumer(way, GROUP, "demo", options, find=find)
+    async with consumer:
+        await consumer.wait_assigned(2_000)
+        [partition] = [one for one in consumer.assignment if one.id == 0]
+        with pytest.raises(RefusedError, match="not assigned to this consumer any more"):
+            await consumer.seek(partition, "latest")
+        assert partition not in consumer.assignment
 
 
 async def test_messages_by_async_for(fake, consumer: Consumer) -> None:

@@ -139,6 +139,13 @@ class AssignmentManager:
     async def seek(self, fetcher: PartitionFetcher, offset: int) -> int:
         """Continue at another offset of an assigned partition; see `PartitionFetcher.seek`."""
         async with self._turn:
+            # It may have been given up meanwhile; registering it again would take it from its owner.
+            if self._assignments.fetchers.get(fetcher.key) is not fetcher:
+                raise RefusedError(
+                    "The partition is not assigned to this consumer any more.",
+                    topic=fetcher.partition.topic,
+                    partition=fetcher.partition.id,
+                )
             return await fetcher.seek(offset)
 
     async def close(self) -> None:
