@@ -139,7 +139,7 @@ class AssignmentManager:
     async def seek(self, fetcher: PartitionFetcher, offset: int) -> int:
         """Continue at another offset of an assigned partition; see `PartitionFetcher.seek`."""
         async with self._turn:
-            # It may have been given up meanwhile; registering it again would take it from its owner.
+            # Registering it again, after it was given up, would take it from its new owner.
             if self._assignments.fetchers.get(fetcher.key) is not fetcher:
                 raise RefusedError(
                     "The partition is not assigned to this consumer any more.",
