@@ -1785,7 +1785,7 @@ class MessageAdmin(Facade[aio.MessageAdmin], Part):
 
         Args:
             group: the group of the consumer.
-            message: as returned by `message`.
+            message: as returned by `get`.
             client_id: the client id of the consumer; any member if empty.
 
         Raises:
