@@ -67,6 +67,7 @@ FACADES: Final[Mapping[str, Mapping[str, Facade]]] = {
     "rocketmq": {
         "Client": Facade("ClientFacade[aio.Client]"),
         "Producer": Facade("ProducerFacade[aio.Producer, SendReceipt]"),
+        "TwoPhaseCommit": Facade("Facade[aio.TwoPhaseCommit]"),
         "Transaction": Facade(
             "Facade[aio.Transaction]",
             {"message": "Message", "receipt": "SendReceipt | None", "verdict": "Verdict"},
@@ -382,9 +383,10 @@ class Generator:
             tree, module = function(value.fget), home(value.fget)
             read = f"self._inner.{name}"
             body = bodies.get(name) or (
-                f"return self._portal.do(lambda: {read})" if name in IN_LOOP else f"return {read}"
+                f"return self._portal.do(lambda: {read})" if name in IN_LOOP else ""
             )
             returns = self.annotation(tree.returns, module)
+            body = body or f"return {self.wrapped(returns, read)}"
             doc = docstring(blocking_text(inspect.getdoc(value) or ""), 8)
             head = f"\n    @property\n    def {name}(self) -> {returns}:\n"
             return f"{head}{doc}        {body}\n"

@@ -53,7 +53,7 @@ from coherer._client.rocketmq.options import (
     Selection,
     Topics,
 )
-from coherer._client.rocketmq.producing.half_messages import HalfMessages
+from coherer._client.rocketmq.producing.half_messages import HalfMessages, TwoPhaseCommit
 from coherer._client.rocketmq.producing.producer import Producer
 from coherer._client.rocketmq.producing.queue_selection import Key
 from coherer._client.rocketmq.received import ReceivedBatch, ReceivedMessage
@@ -63,7 +63,6 @@ from coherer._client.rocketmq.transactions import Check, Transaction, Verdict
 from coherer._common.renamed import renamed
 from coherer._net import TlsOptions
 from coherer._record.bad_record import BadRecord
-from coherer._record.batches import PackedMessages
 from coherer._wire.rocketmq.allocate import (
     Strategy,
     average,
@@ -152,7 +151,6 @@ __all__ = [
     "Observer",
     "Offsets",
     "Outcome",
-    "PackedMessages",
     "Producer",
     "ProducerKeywords",
     "ProducerOptions",
@@ -193,6 +191,7 @@ __all__ = [
     "TopicNotExistError",
     "Topics",
     "Transaction",
+    "TwoPhaseCommit",
     "Verdict",
     "average",
     "by_circle",

@@ -48,7 +48,6 @@ from coherer._common.node_status import (
 from coherer._common.renamed import renamed
 from coherer._net import TlsOptions
 from coherer._record.bad_record import BadRecord
-from coherer._record.batches import PackedMessages
 from coherer._wire.tubemq.codes import (
     BadRequestError,
     CertificateError,
@@ -116,7 +115,6 @@ __all__ = [
     "NotReadyError",
     "NotRegisteredError",
     "Outcome",
-    "PackedMessages",
     "Partition",
     "PartitionOccupiedError",
     "Producer",

@@ -11,7 +11,7 @@ import pytest
 REFERENCE = Path(__file__).parents[2] / "docs/reference"
 ELSEWHERE = {
     "coherer": {"CohererError", "admin", "blocking", "rocketmq", "spark", "testing", "tubemq"},
-    "coherer.tubemq": {"PackedMessages", "Progress"},
+    "coherer.tubemq": {"Progress"},
 }
 """Names that another page describes."""
 

@@ -21,7 +21,7 @@ from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from coherer.blocking.rocketmq import Producer
+from coherer.blocking.rocketmq import TwoPhaseCommit
 from coherer.rocketmq import HalfMessages, Verdict
 from coherer.spark import configure, settling
 from coherer.spark.decisions import Decisions
@@ -120,7 +120,7 @@ class StruckSink(TransactionalStreamSink):
         super().commit(messages, batchId)
 
 
-PREPARE = Producer.prepare_many
+PREPARE = TwoPhaseCommit.prepare
 RECORD = Decisions.record
 END = RocketHalfQueue.end
 COMMIT = Coordinator.commit
@@ -135,7 +135,7 @@ def patch_tasks(strikes: Strikes, batch: int) -> None:
         strikes.at("between sends", batch)
         return done
 
-    Producer.prepare_many = prepare  # type: ignore[method-assign]
+    TwoPhaseCommit.prepare = prepare  # type: ignore[method-assign]
 
 
 def patch_commit(strikes: Strikes, batch: int) -> None:

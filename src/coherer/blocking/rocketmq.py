@@ -79,7 +79,6 @@ from coherer.rocketmq import (
     Observer,
     Offsets,
     Outcome,
-    PackedMessages,
     ProducerKeywords,
     ProducerOptions,
     Progress,
@@ -167,7 +166,6 @@ __all__ = [
     "Observer",
     "Offsets",
     "Outcome",
-    "PackedMessages",
     "Producer",
     "ProducerKeywords",
     "ProducerOptions",
@@ -208,6 +206,7 @@ __all__ = [
     "TopicNotExistError",
     "Topics",
     "Transaction",
+    "TwoPhaseCommit",
     "Verdict",
     "average",
     "by_circle",
@@ -512,6 +511,11 @@ class Producer(ProducerFacade[aio.Producer, SendReceipt]):
         """The producer group."""
         return self._inner.group
 
+    @property
+    def two_phase(self) -> TwoPhaseCommit:
+        """Many half messages, which another process may end."""
+        return TwoPhaseCommit(self._portal, self._inner.two_phase)
+
     def publish(self, *topics: str) -> None:
         """Look up topics and connect to their brokers; returns when they can be sent to.
 
@@ -638,23 +642,6 @@ class Producer(ProducerFacade[aio.Producer, SendReceipt]):
             lambda: self._inner.send_batch(messages, order_by=order_by, queue=queue)
         )
 
-    def send_packed(self, batches: Sequence[PackedMessages]) -> list[SendReceipt | CohererError]:
-        """Send encoded batches, each in one request.
-
-        This is the fastest way to send: nothing is done per message. Traces do not contain these
-        messages.
-
-        Args:
-            batches: from `coherer._record.packing`. Those for one queue (`broker`, `partition`) are
-                sent sequentially and without retries.
-
-        Returns:
-            The receipt or the error of each batch. A broker stores all messages of a batch or none.
-            If a batch for a queue fails, later batches for the queue are not sent and have the same
-            error.
-        """
-        return self._portal.call(lambda: self._inner.send_packed(batches))
-
     def send_oneway(
         self, message: Message, *, order_by: Key | None = None, queue: Queue | None = None
     ) -> None:
@@ -684,67 +671,6 @@ class Producer(ProducerFacade[aio.Producer, SendReceipt]):
             UsageError: the producer has no check function.
         """
         return Transaction(self._portal, self._portal.do(lambda: self._inner.transaction(message)))
-
-    def prepare_many(
-        self, messages: Iterable[Message]
-    ) -> tuple[HalfMessages, list[tuple[Message, CohererError]]]:
-        """Send half messages, with as many in flight as the window allows.
-
-        Another process may end them, with `end_many`; the columns that it needs can be pickled.
-        Until then brokers ask the producers of the group for the state of each message, so the
-        producer needs a check function (`check=`).
-
-        Args:
-            messages: taken one by one while the window has space.
-
-        Returns:
-            The stored half messages, and the messages that failed, each with its error. A message
-            whose answer was lost may also be stored, as a half message that nobody ends.
-
-        Raises:
-            UsageError: the producer has no check function.
-            CohererError: a topic could not be published.
-        """
-        return self._portal.call(lambda: self._inner.prepare_many(messages))
-
-    def end_many(
-        self,
-        halves: HalfMessages,
-        verdict: Verdict,
-        *,
-        window: int = 1000,
-        within_ms: int | None = None,
-    ) -> list[tuple[int, CohererError]]:
-        """Commit or roll back half messages of this or of another process.
-
-        Coherer's broker ends them in the order of `halves`; Java's ends several concurrently.
-
-        Args:
-            halves: the half messages.
-            verdict: commit or roll back.
-            window: the maximum number of requests in flight.
-            within_ms: send no request later than this; those that are left fail. A coordinator that
-                may be replaced needs it: see `coherer._client.rocketmq.producing.half_messages`.
-
-        Returns:
-            The index and the error of each half message whose end was refused or not answered. A
-            request without an answer may have been executed: do not simply commit again, because
-            that may store the message twice, unless the brokers end a half message only once
-            (`ends_once`).
-        """
-        return self._portal.call(
-            lambda: self._inner.end_many(halves, verdict, window=window, within_ms=within_ms)
-        )
-
-    def ends_once(self, halves: HalfMessages) -> bool:
-        """Whether all brokers commit a half message only once, also if the request is repeated.
-
-        Coherer's do, Java's do not.
-
-        Raises:
-            UnavailableError: a broker cannot be reached, or does not answer.
-        """
-        return self._portal.call(lambda: self._inner.ends_once(halves))
 
     def request(self, message: Message, *, timeout_ms: int | None = None) -> StoredMessage:
         """Send a message and wait for a consumer's reply.
@@ -851,6 +777,74 @@ class Producer(ProducerFacade[aio.Producer, SendReceipt]):
             ForkedError: its client was made in another process.
         """
         self._check()
+
+
+class TwoPhaseCommit(Facade[aio.TwoPhaseCommit]):
+    """Commits messages of several processes together. See `Producer.two_phase`.
+
+    Workers prepare messages and give the columns to a coordinator, which writes down its decision
+    and ends all of them.
+    """
+
+    def prepare(
+        self, messages: Iterable[Message]
+    ) -> tuple[HalfMessages, list[tuple[Message, CohererError]]]:
+        """Send half messages, with as many in flight as the window allows.
+
+        Until they are ended, brokers ask the producers of the group for the state of each message,
+        so the producer needs a check function (`check=`).
+
+        Args:
+            messages: taken one by one while the window has space.
+
+        Returns:
+            The stored half messages, and the messages that failed, each with its error. A message
+            whose answer was lost may also be stored, as a half message that nobody ends.
+
+        Raises:
+            UsageError: the producer has no check function.
+            CohererError: a topic could not be published.
+        """
+        return self._portal.call(lambda: self._inner.prepare(messages))
+
+    def end(
+        self,
+        halves: HalfMessages,
+        verdict: Verdict,
+        *,
+        window: int = 1000,
+        within_ms: int | None = None,
+    ) -> list[tuple[int, CohererError]]:
+        """Commit or roll back half messages of this or of another process.
+
+        Coherer's broker ends them in the order of `halves`; Java's ends several concurrently.
+
+        Args:
+            halves: the half messages.
+            verdict: commit or roll back.
+            window: the maximum number of requests in flight.
+            within_ms: send no request later than this; those that are left fail. A coordinator that
+                may be replaced needs it: see `coherer._client.rocketmq.producing.half_messages`.
+
+        Returns:
+            The index and the error of each half message whose end was refused or not answered. A
+            request without an answer may have been executed: do not simply commit again, because
+            that may store the message twice, unless the brokers end a half message only once
+            (`ends_once`).
+        """
+        return self._portal.call(
+            lambda: self._inner.end(halves, verdict, window=window, within_ms=within_ms)
+        )
+
+    def ends_once(self, halves: HalfMessages) -> bool:
+        """Whether all brokers commit a half message only once, also if the request is repeated.
+
+        Coherer's do, Java's do not.
+
+        Raises:
+            UnavailableError: a broker cannot be reached, or does not answer.
+        """
+        return self._portal.call(lambda: self._inner.ends_once(halves))
 
 
 class Transaction(Facade[aio.Transaction]):

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping
 from concurrent.futures import Future
 from datetime import datetime
 from functools import partial
@@ -56,7 +56,6 @@ from coherer.tubemq import (
     NotReadyError,
     NotRegisteredError,
     Outcome,
-    PackedMessages,
     Partition,
     PartitionOccupiedError,
     Progress,
@@ -119,7 +118,6 @@ __all__ = [
     "NotReadyError",
     "NotRegisteredError",
     "Outcome",
-    "PackedMessages",
     "Partition",
     "PartitionOccupiedError",
     "Producer",
@@ -416,22 +414,6 @@ class Producer(ProducerFacade[aio.Producer, Receipt]):
             A future of the receipt; None with a callback.
         """
         return self._submit(message, callback)
-
-    def send_packed(self, batches: Sequence[PackedMessages]) -> list[Receipt | CohererError]:
-        """Send encoded batches.
-
-        Coherer's broker stores a batch in one step, all of its messages or none. Other brokers get
-        the messages one by one.
-
-        Args:
-            batches: from `coherer._record.packing`. Those for one partition (`broker`, `partition`)
-                are sent sequentially.
-
-        Returns:
-            The receipt or the error of each batch. If a batch for a partition fails, later batches
-            for the partition are not sent and have the same error.
-        """
-        return self._portal.call(lambda: self._inner.send_packed(batches))
 
     @property
     def topics(self) -> frozenset[str]:

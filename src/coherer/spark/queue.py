@@ -122,7 +122,7 @@ class Queue(Protocol):
     def send_packed(
         self, batches: Sequence[PackedMessages], window: int
     ) -> Sequence[Receipt | CohererError]:
-        """Sends batches; returns the outcome of each (`Producer.send_packed`)."""
+        """Sends batches; returns the outcome of each (`coherer.blocking._packed`)."""
         ...
 
     def send_singles(

@@ -14,6 +14,7 @@ from datetime import datetime
 from coherer._record.batches import PackedMessages
 from coherer._record.system_topics import DLQ_PREFIX, RETRY_PREFIX
 from coherer._wire.rocketmq.names import Queue
+from coherer.blocking._packed import send_packed
 from coherer.blocking._ranges import open_readers
 from coherer.blocking.rocketmq import Client as RocketClient
 from coherer.blocking.rocketmq import Producer as RocketProducer
@@ -98,7 +99,7 @@ class RocketMQQueue:
         self, batches: Sequence[PackedMessages], window: int
     ) -> Sequence[Receipt | CohererError]:
         """Sends batches; returns the outcome of each."""
-        return self._sender(window).send_packed(batches)
+        return send_packed(self._sender(window), batches)
 
     def send_singles(
         self, rows: Sequence[SingleRow], window: int

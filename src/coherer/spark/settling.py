@@ -1,9 +1,9 @@
 """Carrying out decisions: every half message of a micro-batch is committed once.
 
 Coherer's broker commits a half message once, however often and late the requests come
-(`Producer.ends_once`). So the coordinator repeats every commit that may have been lost, and all of
-the micro-batch when a connection is lost: with async flush a power cut of the broker may have taken
-back what it had confirmed.
+(`TwoPhaseCommit.ends_once`). So the coordinator repeats every commit that may have been lost, and
+all of the micro-batch when a connection is lost: with async flush a power cut of the broker may
+have taken back what it had confirmed.
 
 Java's broker carries out every commit that it receives, also the second one of a half message
 (`coherer._client.rocketmq.producing.half_messages`). So `Coordinator` sends it a commit
@@ -109,7 +109,7 @@ class HalfQueue(Protocol):
         ...
 
     def end(self, halves: HalfMessages, verdict: Verdict) -> list[tuple[int, CohererError]]:
-        """Commits or rolls back; see `Producer.end_many`."""
+        """Commits or rolls back; see `TwoPhaseCommit.end`."""
         ...
 
     def reach(self, queue: Queue, offset: int) -> None:
@@ -182,13 +182,13 @@ class RocketHalfQueue:
 
     def ends_once(self, halves: HalfMessages) -> bool:
         """Whether all brokers commit a half message once, also if the request is repeated."""
-        return self._producer(halves.group).ends_once(halves)
+        return self._producer(halves.group).two_phase.ends_once(halves)
 
     def end(self, halves: HalfMessages, verdict: Verdict) -> list[tuple[int, CohererError]]:
-        """Commits, or rolls back; see `Producer.end_many`."""
+        """Commits, or rolls back; see `TwoPhaseCommit.end`."""
         within_ms = int(SEND_S * 1000) if verdict is Verdict.COMMIT else None
-        producer = self._producer(halves.group)
-        return producer.end_many(halves, verdict, window=COMMITS_AT_ONCE, within_ms=within_ms)
+        two_phase = self._producer(halves.group).two_phase
+        return two_phase.end(halves, verdict, window=COMMITS_AT_ONCE, within_ms=within_ms)
 
     def reach(self, queue: Queue, offset: int) -> None:
         """Reads at an offset behind the end of a queue, so that it continues behind a gap."""
@@ -242,7 +242,7 @@ class RocketHalfQueue:
 
 
 def _prepare(producer: RocketProducer, messages: list[Message], parts: list[HalfMessages]) -> None:
-    halves, failed = producer.prepare_many(messages)
+    halves, failed = producer.two_phase.prepare(messages)
     parts.append(halves)
     if failed:
         raise failed[0][1]

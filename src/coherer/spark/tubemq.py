@@ -22,6 +22,7 @@ from coherer._record.bad_record import BadRecord
 from coherer._record.batches import PackedMessages
 from coherer._wire.tubemq.delivery import MessageBatch
 from coherer._wire.tubemq.names import Partition
+from coherer.blocking._packed import send_packed
 from coherer.blocking._ranges import Begun, open_readers
 from coherer.blocking.tubemq import Client, Producer, Reader
 from coherer.blocking.tubemq import connect as connect_tubemq
@@ -101,7 +102,7 @@ class TubeMQQueue:
         self, batches: Sequence[PackedMessages], window: int
     ) -> Sequence[Receipt | CohererError]:
         """Sends batches; returns the outcome of each."""
-        return self._sender(window).send_packed(batches)
+        return send_packed(self._sender(window), batches)
 
     def send_singles(
         self, rows: Sequence[SingleRow], window: int

@@ -36,7 +36,7 @@ def ends(cluster) -> list[EndTransactionHeader]:
 async def test_half_messages_are_ended_by_another_producer(cluster, client: Client) -> None:
     messages = [Message("demo", b"%d" % number) for number in range(20)]
     async with client.producer("demo", group="banks", check=unknown) as producer:
-        halves, failed = await producer.prepare_many(messages)
+        halves, failed = await producer.two_phase.prepare(messages)
     assert failed == []
     assert len(halves) == 20
     assert halves.group == "banks"
@@ -46,7 +46,7 @@ async def test_half_messages_are_ended_by_another_producer(cluster, client: Clie
         assert (properties["TRAN_MSG"], properties["PGROUP"]) == ("true", "banks")
     halves = pickle.loads(pickle.dumps(halves))
     async with client.producer(group="others") as producer:
-        assert await producer.end_many(halves, Verdict.COMMIT, window=3) == []
+        assert await producer.two_phase.end(halves, Verdict.COMMIT, window=3) == []
     assert {end.producer_group for end in ends(cluster)} == {"banks"}
     assert Counter(end.commit_or_rollback for end in ends(cluster)) == {8: 20}
     told = [(end.tran_state_table_offset, end.commit_log_offset) for end in ends(cluster)]
@@ -56,29 +56,31 @@ async def test_half_messages_are_ended_by_another_producer(cluster, client: Clie
 async def test_failed_messages_and_requests_to_end_them(cluster, kit, client: Client) -> None:
     cluster.always(SEND, kit.refuse(13, "illegal"))
     async with client.producer("demo", check=unknown) as producer:
-        halves, failed = await producer.prepare_many([Message("demo", b"x"), Message("demo", b"y")])
+        halves, failed = await producer.two_phase.prepare(
+            [Message("demo", b"x"), Message("demo", b"y")]
+        )
         assert len(halves) == 0
         assert [(message.body, error.code) for message, error in failed] == [(b"x", 13), (b"y", 13)]
     cluster.script(END, kit.refuse(1, "Find prepared transaction message failed"))
     [queue, *_] = await client.partitions("demo")
     halves = HalfMessages("g", (queue,), [0, 0, 0], [1, 2, 3], [10, 20, 30])
     async with client.producer("demo") as producer:
-        [(number, error)] = await producer.end_many(halves, Verdict.ROLLBACK)
+        [(number, error)] = await producer.two_phase.end(halves, Verdict.ROLLBACK)
         assert (number, isinstance(error, RefusedError)) == (0, True)
         elsewhere = HalfMessages("g", (Queue("demo", "nowhere", 0),), [0], [1], [10])
-        [(number, error)] = await producer.end_many(elsewhere, Verdict.ROLLBACK)
+        [(number, error)] = await producer.two_phase.end(elsewhere, Verdict.ROLLBACK)
         assert (number, isinstance(error, UnavailableError)) == (0, True)
         with pytest.raises(UsageError, match="COMMIT or ROLLBACK"):
-            await producer.end_many(halves, Verdict.UNKNOWN)
+            await producer.two_phase.end(halves, Verdict.UNKNOWN)
         with pytest.raises(UsageError, match="check function"):
-            await producer.prepare_many([])
+            await producer.two_phase.prepare([])
 
 
 async def test_a_half_message_that_is_not_safely_stored(cluster, client: Client) -> None:
     fields = {"msgId": "7F00000100002A9F" + "0" * 16, "queueId": "0", "queueOffset": "5"}
     cluster.script(SEND, lambda asked: asked.answer(12, None, fields))
     async with client.producer("demo", check=unknown) as producer:
-        halves, [(message, error)] = await producer.prepare_many([Message("demo", b"x")])
+        halves, [(message, error)] = await producer.two_phase.prepare([Message("demo", b"x")])
     assert len(halves) == 0
     assert message.body == b"x"
     assert "FLUSH_SLAVE_TIMEOUT" in str(error)
@@ -86,9 +88,9 @@ async def test_a_half_message_that_is_not_safely_stored(cluster, client: Client)
 
 async def test_requests_on_a_broken_connection_fail(cluster, client: Client) -> None:
     async with client.producer("demo", check=unknown) as producer:
-        halves, _ = await producer.prepare_many([Message("demo", b"x")] * 5)
+        halves, _ = await producer.two_phase.prepare([Message("demo", b"x")] * 5)
         cluster.always(END, lambda asked: asked.channel.connection.close())
-        failed = await producer.end_many(halves, Verdict.COMMIT)
+        failed = await producer.two_phase.end(halves, Verdict.COMMIT)
     assert [number for number, _ in failed] == [0, 1, 2, 3, 4]
     assert all(isinstance(error, UnavailableError) for _, error in failed)
 
@@ -137,26 +139,26 @@ async def test_a_commit_without_an_answer_never_arrives_late(
         connect(cluster.url, timeout_ms=100) as client,
         client.producer("demo", group="g", check=unknown) as producer,
     ):
-        halves, _ = await producer.prepare_many([Message("demo", b"x")] * 3)
-        failed = await producer.end_many(halves, Verdict.COMMIT)
+        halves, _ = await producer.two_phase.prepare([Message("demo", b"x")] * 3)
+        failed = await producer.two_phase.end(halves, Verdict.COMMIT)
         assert [number for number, _ in failed] == [0, 1, 2]
         assert len(resets) == 1
         assert resets[0].closed
         asked = len(cluster.asked(END))
-        failed = await producer.end_many(halves, Verdict.COMMIT, within_ms=-1)
+        failed = await producer.two_phase.end(halves, Verdict.COMMIT, within_ms=-1)
         assert [number for number, _ in failed] == [0, 1, 2]
         assert "nothing was sent" in str(failed[0][1])
         assert len(cluster.asked(END)) == asked
-        assert len(await producer.end_many(halves, Verdict.ROLLBACK)) == 3
+        assert len(await producer.two_phase.end(halves, Verdict.ROLLBACK)) == 3
         assert len(resets) == 1
 
 
 async def test_brokers_say_whether_they_end_a_half_message_once(cluster, client: Client) -> None:
     async with client.producer("demo", group="g", check=unknown) as producer:
-        halves, _ = await producer.prepare_many([Message("demo", b"x")])
-        assert not await producer.ends_once(halves)
+        halves, _ = await producer.two_phase.prepare([Message("demo", b"x")])
+        assert not await producer.two_phase.ends_once(halves)
         features = {FEATURES: f"other,{FEATURE_ENDS_ONCE}"}
         cluster.always(RequestCode.HEART_BEAT, lambda asked: asked.answer(fields=features))
-        assert await producer.ends_once(halves)
+        assert await producer.two_phase.ends_once(halves)
         cluster.always(RequestCode.HEART_BEAT, lambda asked: asked.answer())
-        assert not await producer.ends_once(halves), "the broker was replaced by Java's"
+        assert not await producer.two_phase.ends_once(halves), "the broker was replaced by Java's"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from coherer._client.engine.packed import send_packed
 from coherer._client.tubemq.producer import Producer
 from coherer._record.batches import PackedMessages, encode_batch_item
 from coherer._wire.tubemq import methods
@@ -25,7 +26,7 @@ def packed(**place: object) -> PackedMessages:
 
 async def test_a_batch_is_one_request(fake, producer: Producer) -> None:
     batch = packed()
-    (receipt,) = await producer.send_packed([batch])
+    (receipt,) = await send_packed(producer, [batch])
     assert isinstance(receipt, Receipt)
     (request,) = fake.asked(methods.SEND_MESSAGE)
     assert (request.data, request.batch) == (b"", batch.body)
@@ -38,7 +39,7 @@ async def test_other_brokers_get_the_messages_one_by_one(fake, producer: Produce
     """They refuse the empty payload of the first batch, and are not asked again."""
     fake.script(methods.SEND_MESSAGE, refuse(400, "data length is zero!"))
     for _ in range(2):
-        (receipt,) = await producer.send_packed([packed()])
+        (receipt,) = await send_packed(producer, [packed()])
         assert isinstance(receipt, Receipt)
     first, *singles = fake.asked(methods.SEND_MESSAGE)
     assert first.batch
@@ -54,9 +55,9 @@ async def test_other_brokers_get_the_messages_one_by_one(fake, producer: Produce
 
 
 async def test_a_broker_that_accepts_batches_may_refuse_one(fake, producer: Producer) -> None:
-    await producer.send_packed([packed()])
+    await send_packed(producer, [packed()])
     fake.script(methods.SEND_MESSAGE, refuse(400, "too large"))
-    (error,) = await producer.send_packed([packed()])
+    (error,) = await send_packed(producer, [packed()])
     assert isinstance(error, RefusedError)
     assert "too large" in error.text
     assert len(fake.asked(methods.SEND_MESSAGE)) == 2
@@ -64,25 +65,25 @@ async def test_a_broker_that_accepts_batches_may_refuse_one(fake, producer: Prod
 
 async def test_a_single_message_that_is_refused_fails_its_batch(fake, producer: Producer) -> None:
     fake.script(methods.SEND_MESSAGE, refuse(400), refuse(403, "closed"))
-    (error,) = await producer.send_packed([packed()])
+    (error,) = await send_packed(producer, [packed()])
     assert isinstance(error, RefusedError)
     assert "closed" in error.text
     producer.check_reports()
 
 
 async def test_batches_for_a_partition(fake, producer: Producer) -> None:
-    outcomes = await producer.send_packed([packed(broker="1", partition=2) for _ in range(3)])
+    outcomes = await send_packed(producer, [packed(broker="1", partition=2) for _ in range(3)])
     assert [one.partition for one in outcomes if isinstance(one, Receipt)] == [2, 2, 2]
-    (error,) = await producer.send_packed([packed(broker="1", partition=9)])
+    (error,) = await send_packed(producer, [packed(broker="1", partition=9)])
     assert isinstance(error, UsageError)
     assert "1:9" in error.text
 
 
 async def test_nothing_follows_a_failed_batch_for_a_partition(fake, producer: Producer) -> None:
-    await producer.send_packed([packed()])
+    await send_packed(producer, [packed()])
     fake.script(methods.SEND_MESSAGE, refuse(403, "closed"))
     batches = [packed(broker="1", partition=0), packed(broker="1", partition=0), packed()]
-    first, second, other = await producer.send_packed(batches)
+    first, second, other = await send_packed(producer, batches)
     assert isinstance(first, RefusedError)
     assert second is first
     assert isinstance(other, Receipt)
@@ -92,6 +93,7 @@ async def test_nothing_follows_a_failed_batch_for_a_partition(fake, producer: Pr
 def test_the_node_stores_what_single_messages_store(coherer_node, coherer_topic, protocol) -> None:
     from coherer import Message
     from coherer.blocking import connect
+    from coherer.blocking._packed import send_packed as send_packed_and_wait
 
     url = coherer_node.url if protocol == "tubemq" else coherer_node.rocketmq_url
     coherer_node.create_topic(coherer_topic, 1)
@@ -100,7 +102,7 @@ def test_the_node_stores_what_single_messages_store(coherer_node, coherer_topic,
     with connect(coherer_node.url) as client, client.producer() as producer:
         producer.send(Message(coherer_topic, b"x", tag="UA", properties={"a": "b"}))
     with connect(url) as client, client.producer() as producer:
-        (receipt,) = producer.send_packed([batch])
+        (receipt,) = send_packed_and_wait(producer, [batch])
         assert receipt.offset == 1
     with connect(coherer_node.url) as client:
         (partition,) = client.partitions(coherer_topic)

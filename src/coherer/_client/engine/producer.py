@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Iterator, KeysView, Sequence
+from collections.abc import Callable, Iterable, Iterator, KeysView
 from datetime import datetime
 from types import TracebackType
 from typing import ClassVar, Final, TypeVar, cast
@@ -17,7 +17,6 @@ from typing import ClassVar, Final, TypeVar, cast
 from coherer._client.engine.lifecycle import Lifecycle
 from coherer._client.engine.metrics import ClientMetrics, ProducerMeter, meters_of
 from coherer._client.engine.sender import Bulk, SendReport, Sink, UnseenFailures, Window
-from coherer._record.batches import PackedMessages
 from coherer.errors import CohererError, UsageError, WindowFullError
 from coherer.message import Message, Receipt
 
@@ -103,10 +102,6 @@ def _texts(message: Message) -> Iterator[tuple[str, object]]:
         yield "The name of a property", name
         yield f"Property {name!r}", value
 
-
-PACKED_IN_FLIGHT: Final = 8
-"""The most batches of `send_packed` in flight: enough to keep a broker busy, and few enough that
-the receipt of the last one arrives before its timeout."""
 
 R = TypeVar("R", bound=Receipt)
 
@@ -291,44 +286,6 @@ class BaseProducer(Lifecycle):
         was, self._state = self._state, "closed"
         if was not in {"new", "closed"}:
             await self._leave()
-
-    async def _send_all_packed(
-        self,
-        batches: Sequence[PackedMessages],
-        send: Callable[[PackedMessages], Awaitable[R]],
-    ) -> list[R | CohererError]:
-        """Send batches, those for one partition sequentially.
-
-        Args:
-            batches: the batches.
-            send: sends one and waits for its receipt.
-
-        Returns:
-            The outcome of each batch. If a batch for a partition fails, later batches for the
-            partition are not sent and have the same error.
-        """
-        lanes: dict[object, list[int]] = {}
-        for number, batch in enumerate(batches):
-            lane = number if batch.broker is None else (batch.topic, batch.broker, batch.partition)
-            lanes.setdefault(lane, []).append(number)
-        outcomes: dict[int, R | CohererError] = {}
-        in_flight = asyncio.Semaphore(PACKED_IN_FLIGHT)
-
-        async def send_lane(numbers: Sequence[int]) -> None:
-            error: CohererError | None = None
-            for number in numbers:
-                if error is None:
-                    try:
-                        async with in_flight:
-                            outcomes[number] = await send(batches[number])
-                        continue
-                    except CohererError as failure:
-                        error = failure
-                outcomes[number] = error
-
-        self.check()
-        await asyncio.gather(*map(send_lane, lanes.values()))
-        return [outcomes[number] for number in range(len(batches))]
 
     # -- for protocols
 

@@ -10,7 +10,7 @@ that sends it again may store it twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final, overload
 
 from coherer import limits
@@ -38,7 +38,6 @@ from coherer._wire.tubemq import payload
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.names import Partition, TopicInfo, check_topic
 from coherer.errors import (
-    CohererError,
     ConnectError,
     RefusedError,
     UnavailableError,
@@ -164,24 +163,8 @@ class Producer(BaseProducer):
         self._post(message, sink)
         return future
 
-    async def send_packed(self, batches: Sequence[PackedMessages]) -> list[Receipt | CohererError]:
-        """Send encoded batches.
-
-        Coherer's broker stores a batch in one step, all of its messages or none. Other brokers get
-        the messages one by one.
-
-        Args:
-            batches: from `coherer._record.packing`. Those for one partition (`broker`, `partition`)
-                are sent sequentially.
-
-        Returns:
-            The receipt or the error of each batch. If a batch for a partition fails, later batches
-            for the partition are not sent and have the same error.
-        """
-        self.check()
-        return await self._send_all_packed(batches, self._send_packed)
-
     async def _send_packed(self, batch: PackedMessages) -> Receipt:
+        """Send an encoded batch, which Coherer's broker stores in one step; see `send_packed`."""
         if batch.topic not in self._routes:
             await self.publish(batch.topic)
         await self.ready()

@@ -1,9 +1,8 @@
 """Many half messages: sent by one process, ended by another.
 
-`Producer.prepare_many` sends half messages and returns `HalfMessages`: columns that can be pickled,
-with all that is necessary to end them. `Producer.end_many` commits them or rolls them back, with
-many requests in flight. A coordinator that collects the columns of its workers can implement a
-two-phase commit.
+`TwoPhaseCommit.prepare` sends half messages and returns `HalfMessages`: columns that can be
+pickled, with all that is necessary to end them. `TwoPhaseCommit.end` commits them or rolls them
+back, with many requests in flight. A coordinator collects the columns of its workers.
 
 A broker finds a half message by its offset in the log. Java's broker executes every commit that it
 receives: two commits of one half message store two messages. So if a commit is not answered, search
@@ -34,9 +33,12 @@ from typing import Final, Self, cast
 
 import msgspec
 
+from coherer._client.engine.arguments import checked
 from coherer._client.engine.sender import Bulk, Stored
+from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import Link
 from coherer._client.rocketmq.producing.broker_sender import PendingSend
+from coherer._client.rocketmq.producing.sender import Sender
 from coherer._client.rocketmq.transactions import Verdict
 from coherer._record.ids import decode_offset_id
 from coherer._wire.rocketmq import codes
@@ -45,7 +47,13 @@ from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import EndTransactionHeader
 from coherer._wire.rocketmq.messages import SendReceipt
 from coherer._wire.rocketmq.names import Queue
-from coherer.errors import CohererError, DisconnectedError, RefusedError, UnavailableError
+from coherer.errors import (
+    CohererError,
+    DisconnectedError,
+    RefusedError,
+    UnavailableError,
+    UsageError,
+)
 from coherer.message import Message
 
 SAFE: Final = "SEND_OK"
@@ -141,6 +149,126 @@ class HalfBulk(Bulk):
         """The stored half messages, in the order of the answers."""
         queues = tuple(Queue(*key) for key in self._queues)
         return HalfMessages(self._group, queues, self._queue, self._half, self._log)
+
+
+def half_properties(group: str) -> dict[str, str]:
+    """The properties by which a broker knows a half message, and whom to ask about it."""
+    return {"TRAN_MSG": "true", "PGROUP": group}
+
+
+@checked
+class TwoPhaseCommit:
+    """Commits messages of several processes together. See `Producer.two_phase`.
+
+    Workers prepare messages and give the columns to a coordinator, which writes down its decision
+    and ends all of them.
+
+    Args:
+        instance: the connections and routes.
+        sender: knows the group and the full names of topics.
+        bulk: makes the collector for half messages, which also sends them.
+        check: raises an error if the producer cannot be used.
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        sender: Sender,
+        bulk: Callable[[], HalfBulk],
+        check: Callable[[], None],
+    ) -> None:
+        self._instance = instance
+        self._sender = sender
+        self._bulk = bulk
+        self._check = check
+
+    async def prepare(
+        self, messages: Iterable[Message]
+    ) -> tuple[HalfMessages, list[tuple[Message, CohererError]]]:
+        """Send half messages, with as many in flight as the window allows.
+
+        Until they are ended, brokers ask the producers of the group for the state of each message,
+        so the producer needs a check function (`check=`).
+
+        Args:
+            messages: taken one by one while the window has space.
+
+        Returns:
+            The stored half messages, and the messages that failed, each with its error. A message
+            whose answer was lost may also be stored, as a half message that nobody ends.
+
+        Raises:
+            UsageError: the producer has no check function.
+            CohererError: a topic could not be published.
+        """
+        bulk = self._bulk()
+        await bulk.add(messages)
+        report = await bulk.finish()
+        return bulk.halves(), report.failed
+
+    async def end(
+        self,
+        halves: HalfMessages,
+        verdict: Verdict,
+        *,
+        window: int = 1_000,
+        within_ms: int | None = None,
+    ) -> list[tuple[int, CohererError]]:
+        """Commit or roll back half messages of this or of another process.
+
+        Coherer's broker ends them in the order of `halves`; Java's ends several concurrently.
+
+        Args:
+            halves: the half messages.
+            verdict: commit or roll back.
+            window: the maximum number of requests in flight.
+            within_ms: send no request later than this; those that are left fail. A coordinator that
+                may be replaced needs it: see `coherer._client.rocketmq.producing.half_messages`.
+
+        Returns:
+            The index and the error of each half message whose end was refused or not answered. A
+            request without an answer may have been executed: do not simply commit again, because
+            that may store the message twice, unless the brokers end a half message only once
+            (`ends_once`).
+        """
+        self._check()
+        if verdict is Verdict.UNKNOWN:
+            raise UsageError("A transaction ends with COMMIT or ROLLBACK.")
+        loop = asyncio.get_running_loop()
+        until = None if within_ms is None else loop.time() + within_ms / 1000
+        links: dict[str, Link | CohererError] = {}
+        for queue in halves.queues:
+            if queue.broker not in links:
+                links[queue.broker] = await self._link(queue)
+        timeout_ms = self._instance.options.timeout_ms
+        ending = Ending(halves, verdict, timeout_ms=timeout_ms, window=window, until=until)
+        return await ending.run(links)
+
+    async def ends_once(self, halves: HalfMessages) -> bool:
+        """Whether all brokers commit a half message only once, also if the request is repeated.
+
+        Coherer's do, Java's do not.
+
+        Raises:
+            UnavailableError: a broker cannot be reached, or does not answer.
+        """
+        self._check()
+        for queue in {queue.broker: queue for queue in halves.queues}.values():
+            if not await self._instance.ends_once(await self._address(queue)):
+                return False
+        return True
+
+    async def _address(self, queue: Queue) -> str:
+        """The address of the master of a queue's broker."""
+        routes = self._instance.routes
+        await routes.route(self._sender.full_name(queue.topic), create=True)
+        return routes.address(queue.broker)
+
+    async def _link(self, queue: Queue) -> Link | CohererError:
+        try:
+            return await self._instance.link(await self._address(queue), fast=True)
+        except CohererError as error:
+            return error
 
 
 class Ending:

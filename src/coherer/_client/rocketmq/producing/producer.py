@@ -25,7 +25,11 @@ from coherer._client.rocketmq.link import NO_FIELDS, Link
 from coherer._client.rocketmq.observers import Kind, observe
 from coherer._client.rocketmq.options import ProducerOptions
 from coherer._client.rocketmq.producing.broker_sender import SINGLE
-from coherer._client.rocketmq.producing.half_messages import Ending, HalfBulk, HalfMessages
+from coherer._client.rocketmq.producing.half_messages import (
+    HalfBulk,
+    TwoPhaseCommit,
+    half_properties,
+)
 from coherer._client.rocketmq.producing.queue_selection import Key
 from coherer._client.rocketmq.producing.sender import DeliveryTime, Sender, delivery_time
 from coherer._client.rocketmq.producing.trace import ProducerTrace
@@ -47,7 +51,7 @@ from coherer._record.ids import UniqueIdGenerator
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.messages import SendReceipt, StoredMessage, encode_message
 from coherer._wire.rocketmq.names import TRACE_TOPIC, Queue
-from coherer.errors import CohererError, UsageError
+from coherer.errors import UsageError
 from coherer.message import Message, Receipt
 
 TRACE_TIMEOUT_MS: Final = 5_000
@@ -80,6 +84,11 @@ class Producer(BaseProducer):
     def group(self) -> str:
         """The producer group."""
         return self._options.group
+
+    @property
+    def two_phase(self) -> TwoPhaseCommit:
+        """Many half messages, which another process may end."""
+        return TwoPhaseCommit(self._instance, self._sender, self._half_bulk, self.check)
 
     async def publish(self, *topics: str) -> None:
         """Look up topics and connect to their brokers; returns when they can be sent to.
@@ -256,38 +265,6 @@ class Producer(BaseProducer):
             receipts.append(cast("SendReceipt", await future))
         return receipts
 
-    async def send_packed(
-        self, batches: Sequence[PackedMessages]
-    ) -> list[SendReceipt | CohererError]:
-        """Send encoded batches, each in one request.
-
-        This is the fastest way to send: nothing is done per message. Traces do not contain these
-        messages.
-
-        Args:
-            batches: from `coherer._record.packing`. Those for one queue (`broker`, `partition`) are
-                sent sequentially and without retries.
-
-        Returns:
-            The receipt or the error of each batch. A broker stores all messages of a batch or none.
-            If a batch for a queue fails, later batches for the queue are not sent and have the same
-            error.
-        """
-        self.check()
-        return await self._send_all_packed(batches, self._send_packed)
-
-    async def _send_packed(self, batch: PackedMessages) -> SendReceipt:
-        if batch.topic not in self._published:
-            await self.publish(batch.topic)
-        await self.ready()
-        queue = batch.broker and Queue(batch.topic, batch.broker, batch.partition)
-        target, retries = self._sender.select(batch.topic, None, queue or None)
-        future: asyncio.Future[Receipt] = self._loop.create_future()
-        first = Message(batch.topic, b"")  # for its topic
-        sink = self._metered(first, FutureSink(future), batch.count)
-        self._sender.send_batch(first, bytes(batch.body), "", sink, target, retries)
-        return cast("SendReceipt", await future)
-
     async def send_oneway(
         self, message: Message, *, order_by: Key | None = None, queue: Queue | None = None
     ) -> None:
@@ -322,88 +299,6 @@ class Producer(BaseProducer):
         self.check()
         self._need_check()
         return Transaction(message, self._send_half, self._end_transaction)
-
-    async def prepare_many(
-        self, messages: Iterable[Message]
-    ) -> tuple[HalfMessages, list[tuple[Message, CohererError]]]:
-        """Send half messages, with as many in flight as the window allows.
-
-        Another process may end them, with `end_many`; the columns that it needs can be pickled.
-        Until then brokers ask the producers of the group for the state of each message, so the
-        producer needs a check function (`check=`).
-
-        Args:
-            messages: taken one by one while the window has space.
-
-        Returns:
-            The stored half messages, and the messages that failed, each with its error. A message
-            whose answer was lost may also be stored, as a half message that nobody ends.
-
-        Raises:
-            UsageError: the producer has no check function.
-            CohererError: a topic could not be published.
-        """
-        self.check()
-        self._need_check()
-        system = {"TRAN_MSG": "true", "PGROUP": self._sender.group}
-        post = partial(self._sender.send, system=system, sys_flag=PREPARED)
-        bulk = HalfBulk(partial(self._post_many, post=post), self._sender.group)
-        await bulk.add(messages)
-        report = await bulk.finish()
-        return bulk.halves(), report.failed
-
-    async def end_many(
-        self,
-        halves: HalfMessages,
-        verdict: Verdict,
-        *,
-        window: int = 1_000,
-        within_ms: int | None = None,
-    ) -> list[tuple[int, CohererError]]:
-        """Commit or roll back half messages of this or of another process.
-
-        Coherer's broker ends them in the order of `halves`; Java's ends several concurrently.
-
-        Args:
-            halves: the half messages.
-            verdict: commit or roll back.
-            window: the maximum number of requests in flight.
-            within_ms: send no request later than this; those that are left fail. A coordinator that
-                may be replaced needs it: see `coherer._client.rocketmq.producing.half_messages`.
-
-        Returns:
-            The index and the error of each half message whose end was refused or not answered. A
-            request without an answer may have been executed: do not simply commit again, because
-            that may store the message twice, unless the brokers end a half message only once
-            (`ends_once`).
-        """
-        self.check()
-        if verdict is Verdict.UNKNOWN:
-            raise UsageError("A transaction ends with COMMIT or ROLLBACK.")
-        until = None if within_ms is None else self._loop.time() + within_ms / 1000
-        links: dict[str, Link | CohererError] = {}
-        for queue in halves.queues:
-            if queue.broker not in links:
-                links[queue.broker] = await self._link_of(queue)
-        timeout_ms = self._instance.options.timeout_ms
-        ending = Ending(halves, verdict, timeout_ms=timeout_ms, window=window, until=until)
-        return await ending.run(links)
-
-    async def ends_once(self, halves: HalfMessages) -> bool:
-        """Whether all brokers commit a half message only once, also if the request is repeated.
-
-        Coherer's do, Java's do not.
-
-        Raises:
-            UnavailableError: a broker cannot be reached, or does not answer.
-        """
-        self.check()
-        routes = self._instance.routes
-        for queue in {queue.broker: queue for queue in halves.queues}.values():
-            await routes.route(self._sender.full_name(queue.topic), create=True)
-            if not await self._instance.ends_once(routes.address(queue.broker)):
-                return False
-        return True
 
     async def request(self, message: Message, *, timeout_ms: int | None = None) -> StoredMessage:
         """Send a message and wait for a consumer's reply.
@@ -482,19 +377,18 @@ class Producer(BaseProducer):
                 hint="client.producer(..., check=function)",
             )
 
-    async def _link_of(self, queue: Queue) -> Link | CohererError:
-        """The connection to the master of a queue's broker, or the error."""
-        try:
-            routes = self._instance.routes
-            await routes.route(self._sender.full_name(queue.topic), create=True)
-            return await self._instance.link(routes.address(queue.broker), fast=True)
-        except CohererError as error:
-            return error
+    def _half_bulk(self) -> HalfBulk:
+        """Collect the outcomes of half messages; see `TwoPhaseCommit.prepare`."""
+        self.check()
+        self._need_check()
+        group = self._sender.group
+        post = partial(self._sender.send, system=half_properties(group), sys_flag=PREPARED)
+        return HalfBulk(partial(self._post_many, post=post), group)
 
     async def _send_half(self, message: Message) -> tuple[SendReceipt, Link]:
         """Send a half message; see `transaction`."""
         await self._prepare(message_topic(message))
-        system = {"TRAN_MSG": "true", "PGROUP": self._sender.group}
+        system = half_properties(self._sender.group)
         receipt = await self._send(message, system, sys_flag=PREPARED)
         return receipt, await self._link(receipt)
 
@@ -527,6 +421,18 @@ class Producer(BaseProducer):
 
     def _posting(self) -> Callable[[Message, Sink], object]:
         return self._sender.send
+
+    async def _send_packed(self, batch: PackedMessages) -> SendReceipt:
+        if batch.topic not in self._published:
+            await self.publish(batch.topic)
+        await self.ready()
+        queue = batch.broker and Queue(batch.topic, batch.broker, batch.partition)
+        target, retries = self._sender.select(batch.topic, None, queue or None)
+        future: asyncio.Future[Receipt] = self._loop.create_future()
+        first = Message(batch.topic, b"")  # for its topic
+        sink = self._metered(first, FutureSink(future), batch.count)
+        self._sender.send_batch(first, bytes(batch.body), "", sink, target, retries)
+        return cast("SendReceipt", await future)
 
     def _make_trace(self, trace: bool | str) -> ProducerTrace | None:
         if not trace:
