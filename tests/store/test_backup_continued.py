@@ -221,7 +221,7 @@ def test_a_gap_in_the_log_needs_a_known_history(harness: Any, tmp_path: Path) ->
     harness.clock.ms += 2 * 3_600_000
     store.delete_expired(harness.clock.ms)
     before = image(target)
-    with pytest.raises(UsageError, match="so that nothing can be compared"):
+    with pytest.raises(UsageError, match="so nothing can be compared"):
         take(store, target)
     assert image(target) == before
 

@@ -1,31 +1,31 @@
-"""Copies the directory of a node while the node runs, without its help and without locks.
+"""Copies the directory of a running node, without locks and without the node's help.
 
 The copy is what a crash of the node would leave at one point of the log, so the next start recovers
-it as it recovers a crash. The order of the steps makes it consistent:
+it like a crash. The order of the steps makes it consistent:
 
-1. The offsets of groups. Whatever they name is in the log by now.
+1. The offsets of groups. All messages they refer to are in the log already.
 2. The checkpoint. It says up to where queues and index agree with the log.
-3. Index and queues. They cover the checkpoint; recovery corrects what they hold beyond it.
+3. Index and queues. They cover the checkpoint; recovery corrects anything beyond it.
 4. The log, up to the last whole record that exists now. This is the point of the backup:
    everything that was acknowledged before the backup began is before it. The files of the log are
-   synced first. So a power cut never leaves the node behind its backup, where it would store other
-   messages at offsets that the backup holds.
+   synced first. Otherwise a power cut could leave the node behind its backup, and it would store
+   other messages at offsets that the backup holds.
 5. Topics, groups, accounts and all other small files. So each message in the log has its topic.
 
 If a topic is deleted meanwhile, recovery could revive a part of it. So the steps are repeated until
 no topic was deleted between the second and the last one (`history.removals_token`; for Java's
 broker, which has no such token, the inode numbers of the topics' directories). They are also
-repeated if retention has deleted a file that was about to be copied. Repeating is cheap: what has
-not changed is not copied.
+repeated if retention has deleted a file that was about to be copied. Repeating is cheap: unchanged
+files are not copied again.
 
-A second backup into the same directory copies only what is new (`backup_files`), after comparisons
+A second backup into the same directory copies only new data (`backup_files`), after comparisons
 (`backup_checks`). A file is known to be unchanged by its size, modification time and inode number.
 Java's broker writes through mappings, which do not always change the time of a file. So in its
 directories the last file of each queue, and of the index, is always copied. The log is never
-compared by time: it only grows, and what was copied before is compared with the original.
+compared by time: it only grows, and earlier copies are compared with it.
 
-Everything that was copied is read again and compared with its checksum. Only then the manifest is
-replaced. So until the new backup is complete and verified, the previous one is valid.
+Every copied byte is read again and compared with its checksum before the manifest is replaced. So
+the previous backup stays valid until the new one is complete and verified.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ OFFSETS: Final = ("config/consumerOffset.json", "config/delayOffset.json")
 """Files that refer to messages by offset; they are copied before the log."""
 
 INCOMPLETE: Final = "backup-incomplete"
-"""The file that marks a directory whose first backup has not finished: what it holds may go."""
+"""Marks a directory whose first backup has not finished: its content may be deleted."""
 
 _IDENTITY: Final = "config/identity.json"
 _SETTLED_NS: Final = 2_000_000_000
@@ -115,7 +115,7 @@ def no_progress(_done: int, _total: int) -> None:
 
 
 class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backup did.
+    """The result of a backup.
 
     Args:
         source: the directory of the node.
@@ -157,9 +157,8 @@ def back_up(
         source: the directory of the node, or of a Java broker.
         target: the directory of the backup; it is created, or holds an earlier one.
         accounts: copy `conf/`, which holds the secrets of accounts.
-        everything: compare all that the earlier backup holds, not only a part of it.
+        everything: compare the whole earlier backup, not only a part of it.
         progress: called while bytes are copied.
-        files: the file access.
         wall_ns: the time of day in ns.
 
     Raises:
@@ -258,7 +257,7 @@ class _Backup:
     def run(self, *, accounts: bool, everything: bool) -> BackupReport:
         if self._previous is None:
             self._files.close(self._files.open(self._target / INCOMPLETE, create=True))
-        self._files.sync_directory(self._target)  # the manifest, before what it replaced is removed
+        self._files.sync_directory(self._target)  # the manifest, before its old files go
         self._remove_unnamed(self._previous)
         try:
             manifest = self._copy_everything(accounts=accounts, everything=everything)
@@ -418,9 +417,9 @@ class _Backup:
                     yield path
 
     def _original(self, path: str) -> Path:
-        """The file whose content a start of the node would use for a path.
+        """The file that a starting node would read for a path.
 
-        If a file of `config/` is missing or empty, that is its previous version. The previous
+        If a file of `config/` is missing or empty, this is its previous version. The previous
         version is copied too: a start needs it if the file cannot be parsed.
         """
         found = self._source / path
@@ -534,7 +533,6 @@ class _Backup:
 
         Args:
             covered: the offset of the checkpoint, where a record begins or the log ends.
-            held: the part that the backup holds.
         """
         folder = log_folder(self._source)
         begins = file_offsets(_SOURCE.names(folder))
@@ -586,7 +584,7 @@ class _Backup:
         return Piece(begin, end, crc, name)
 
     def _repair(self, piece: Piece, segment_bytes: int) -> Piece:
-        """Copy a damaged piece again; the log was found to have the bytes of its checksum."""
+        """Copy a damaged piece again; the log still has the bytes of its checksum."""
         copied = self._copy_piece(piece.begin, piece.end, segment_bytes)
         if copied.crc != piece.crc:
             raise StoreError(
@@ -599,7 +597,7 @@ class _Backup:
     def _merge(self, pieces: list[Piece], segment_bytes: int) -> list[Piece]:
         """Join the pieces of the last file of the log if there are many.
 
-        They are read from the backup, not from the log: what the backup holds, it keeps.
+        They are read from the backup, not from the log: the backup never replaces its bytes.
         """
         last = pieces[-1].begin - pieces[-1].begin % segment_bytes if pieces else 0
         parts = [one for one in pieces if one.begin >= last]
@@ -681,12 +679,10 @@ def _are_removed(before: _Topics, now: _Topics) -> bool:
 
 
 def _files_of(folder: str) -> list[str]:
-    """The names of the files in a directory, sorted, without gaps between those that are new.
-
-    While a large directory is read, files may be created in it, and then a later one may be listed
-    without an earlier one. So it is read until two readings agree: whatever is new in the second
-    one would have been created after the first, and the first could not have listed its successor.
-    """
+    """The sorted names of the files in a directory; no new file is listed without an older one."""
+    # A file created while a large directory is read can be listed without an earlier one. So it is
+    # read until two readings agree: whatever is new in the second one was created after the first,
+    # and the first could not have listed its successor.
     before: list[str] | None = None
     while True:
         with os.scandir(folder) as found:

@@ -6,7 +6,7 @@ Invariants:
   exactly this state of it (`history`). Everything else is refused, and the backup stays as it is.
 * A piece of the log that the backup holds is never replaced by other bytes. It is stored again only
   if the node's bytes have the checksum that the backup recorded.
-* A difference is an error with words: which file, which offset, what to do.
+* Every difference is an error that names the file, the offset and the remedy.
 
 What is compared, so that the cost stays bounded:
 
@@ -74,10 +74,10 @@ def check_history(
         owner: the identity of its node.
 
     Returns:
-        Whether the backup or the directory has no history, so that only their content can tell.
+        Whether the backup or the directory has no history, so that only their content can show it.
 
     Raises:
-        UsageError: it does not.
+        UsageError: it does not continue it.
     """
     before, now = manifest.history, "" if history is None else history.id
     if before and before == now:
@@ -98,7 +98,7 @@ def check_history(
             f"{source} was restored from this backup when its log ended at {ancestor.log_end}; "
             f"since then the backup was continued from another directory, until "
             f"{manifest.log_end}.",
-            hint=f"What {target} holds since then is not in {source}. {_ELSEWHERE}",
+            hint=f"{source} lacks all that was backed up since then. {_ELSEWHERE}",
         )
     return False
 
@@ -128,7 +128,7 @@ def check_held(
     Args:
         source: the directory of the node.
         target: the directory of the backup.
-        unknown: only the content can tell whether the two belong together.
+        unknown: only the content can show whether the two belong together.
         everything: compare all stored files.
 
     Raises:
@@ -189,7 +189,7 @@ class _Comparison:
         begin = min(found)
         kept = [one for one in log.pieces if one.end > begin]
         if not kept and unknown:
-            raise self._is_another(f"it begins at {begin}, so that nothing can be compared")
+            raise self._is_another(f"it begins at {begin}, so nothing can be compared")
         return kept
 
     def _compare(self, name: str, size: int, piece: Piece | None) -> None:
@@ -236,7 +236,7 @@ class _Comparison:
         return _read(log_folder(self._source) / file_name(first), at - first, size)
 
     def _difference(self, piece: Piece) -> UsageError | DamagedStoreError:
-        """The error for a piece that the backup holds intact, and the node's log does not have."""
+        """The error for a piece that is intact in the backup but not in the node's log."""
         at, stored = piece.begin, self._read_stored(piece)
         while at < piece.end:
             size = min(_TAIL_BYTES, piece.end - at)
@@ -253,8 +253,8 @@ class _Comparison:
                 f"The log in {self._source} is damaged at offset {at}, in the file "
                 f"{file_name(at - at % self._log.segment_bytes)}; {self._target} holds the "
                 "right bytes.",
-                hint="The backup is unchanged. `coherer verify` tells what the node has lost; "
-                "`coherer restore` writes the directory of the backup. Check the disk.",
+                hint="The backup is unchanged. `coherer verify` shows what the node has lost; "
+                "`coherer restore` writes a directory from the backup. Check the disk.",
             )
         return self._is_another(f"the first difference is at offset {at}")
 

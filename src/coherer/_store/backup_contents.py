@@ -1,12 +1,12 @@
-"""What a backup consists of: its manifest, and one table that backup, restore and verify share.
+"""The contents of a backup: its manifest, and the table that backup, restore and verify share.
 
 `backup.json` is a file that anybody may have written. It names files, and a restore may run as
 root. So every path, name, size and mode in it is compared with this table before it is used:
 
 * A path is one that a node's directory can have (`KINDS`), and no two files have the same path.
 * The name of a stored file follows from its path and the number of the backup that wrote it.
-* Permissions are reading and writing; never execution, never another user's identity, and never
-  writing for everybody.
+* Permissions allow reading and writing only: a restored file is not executable, has no setuid or
+  setgid bit, and is not writable by everybody.
 * The pieces of the log are adjacent, and each lies within one file of the log.
 
 The directory itself may be hostile too: `refuse_links` finds symbolic links in it.
@@ -72,7 +72,7 @@ KINDS: Final = (
     ),
     Kind("index", re.compile(r"index/\d{1,20}"), 64 * _GIB),
 )
-"""All files of a backup but those of the log."""
+"""All files of a backup except those of the log."""
 
 SEGMENT_BYTES_MAX: Final = 1 << 32
 LOG_MODE: Final = 0o644
@@ -203,7 +203,7 @@ def kind_of(path: str) -> Kind | None:
 
 
 def safe_mode(mode: int) -> int:
-    """The permission bits that a restored file gets for those of the original.
+    """The permission bits of a restored file, from those of the original.
 
     >>> oct(safe_mode(0o4777)), oct(safe_mode(0o600))
     ('0o664', '0o600')
@@ -225,7 +225,7 @@ def check_manifest(manifest: Manifest, path: Path) -> None:
     """Compare a manifest with the table.
 
     Args:
-        path: its file, for the text of an error.
+        path: only for the text of an error.
 
     Raises:
         DamagedStoreError: it names something that no backup contains.

@@ -6,13 +6,14 @@
     lock
 
 A backup writes only new files, in a new numbered directory. Then it replaces the manifest in one
+A backup writes only new files, in a new numbered directory. Then it replaces the manifest in one
 step, and removes the files that the manifest no longer names. So the manifest always names complete
-files, and the previous backup stays valid if a backup is killed. The manifest has a checksum of
-itself, and is compared with what a backup can contain (`backup_contents`) whenever it is read.
+files, and the previous backup stays valid if a backup is killed. The manifest contains its own
+checksum, and is compared with the table of `backup_contents` whenever it is read.
 
 | version | meaning |
 |---|---|
-| 1 | no checksum of itself, and no history: such a backup can be restored, and continued |
+| 1 | no checksum and no history: such a backup can be restored and continued |
 | 2 | as described here |
 
 The log is stored in *pieces*: ranges of the log that never cross the end of a log file.
@@ -135,10 +136,6 @@ def save_manifest(files: Files, directory: Path, manifest: Manifest) -> None:
 
 def blocks(files: Files, handle: int, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
     """The data in a range of a file, without zeros at the ends of blocks.
-
-    Args:
-        files: the file access.
-        handle: the open file.
 
     Yields:
         Positions relative to `begin`, and the bytes there.
@@ -287,7 +284,7 @@ def explain_full_disk(state: str) -> Generator[None]:
     """Say what to do if the disk of a backup, or of a restored directory, is full.
 
     Args:
-        state: what the error leaves, for people.
+        state: a sentence for the hint: what is left after the error.
 
     Raises:
         StoreFullError: the disk is full.

@@ -61,7 +61,7 @@ def find_lost_entry(path: str, held: Path, copied: Path, log: LogView) -> int | 
             continue
         if not now.strip(b"\0"):
             if log.covered is not None and offset >= log.covered:
-                return None  # and so are all that follow
+                return None  # as all that follow
             return first + number
         record = _record_of(now, log)
         if (

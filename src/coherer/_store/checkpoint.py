@@ -49,17 +49,14 @@ _SLACK_MS = 3000
 
 
 class Checkpoint(Struct, frozen=True):
-    """The content of the checkpoint file.
+    """The content of the checkpoint file; the module describes the three times.
 
     Args:
-        log_ms: see the module.
-        queues_ms: see the module.
-        index_ms: see the module.
         offset: records before this offset, their queue entries and their keys are on the disk;
             None if only Java's part is valid.
         index_file: the name of the newest index file as a number; 0 without one.
         index_count: how many of its entries are on the disk.
-        reserve: how many entries a queue can have got behind `offset`.
+        reserve: the most entries that a queue can have after `offset`.
         boot: the boot of the machine that wrote the file; empty if unknown.
         gaps: the gaps in queue offsets that power cuts made.
     """

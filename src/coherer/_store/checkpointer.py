@@ -38,12 +38,7 @@ class Checkpointer:
     """Makes batches visible, syncs them, and writes the checkpoint.
 
     Args:
-        files: how to access files.
-        path: the checkpoint file.
-        index: the key index, if there is one.
-        pending: queue entries that are only in memory.
         now_ms: the time of day; a new index file is named after it.
-        monotonic_ms: a monotonic clock.
         show_durable: whether readers see durable messages only.
         reserve: whether to reserve queue offsets; False for a replica, whose master does it.
 
@@ -92,11 +87,9 @@ class Checkpointer:
         return self._published[0] != self.checkpoint.offset
 
     def start_at(self, end: int, store_ms: int, *, lost_power: bool) -> None:
-        """Set what recovery has found.
+        """Start after recovery.
 
         Args:
-            end: the end of the log.
-            store_ms: the store time of the last record.
             lost_power: whether messages that readers have seen may be lost.
         """
         found = self.checkpoint
@@ -166,9 +159,6 @@ class Checkpointer:
         """Make what was written up to `end` part of the log; show it now or when it is durable.
 
         Args:
-            end: the offset after the last record.
-            store_ms: the store time of the last record.
-            queues: the queues with new entries.
             keys: new keys, unless the index has them already.
         """
         with self._guard:
@@ -182,10 +172,10 @@ class Checkpointer:
                 self._hidden.append((end, [(queue, queue.next) for queue in queues]))
 
     def flush_log(self) -> int:
-        """Sync the log, and show what has become durable. For any thread.
+        """Sync the log, and show records that became durable; return the durable offset.
 
-        Returns:
-            The offset up to which the log is durable.
+        For any thread.
+
 
         Raises:
             StoreError: see `CommitLog.flush`.

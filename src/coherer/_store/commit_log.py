@@ -158,7 +158,7 @@ class CommitLog:
         return segment.view
 
     def is_damaged(self, offset: int) -> bool:
-        """Tell whether an offset lies in a range that was found damaged."""
+        """Whether an offset lies in a range that was found damaged."""
         return any(piece.begin <= offset < piece.end for piece in self.damage)
 
     def record_at(self, offset: int) -> memoryview | None:
@@ -243,8 +243,6 @@ class CommitLog:
         """Make the bytes up to `end` part of the log.
 
         Args:
-            end: the offset after the last record.
-            store_ms: the time of the last record.
             show: whether readers see it at once; otherwise `show` is called later.
         """
         self._tail = (end, store_ms)
@@ -384,7 +382,7 @@ _MAGICS = re.compile(
 class Scanner:
     """Reads the log from `begin` on; iterate to get the summary of each valid record.
 
-    After the iteration `end` is the end of the log and `damage` is what was skipped.
+    After the iteration `end` is the end of the log and `damage` holds the skipped ranges.
 
     Args:
         begin: an offset at which a record begins.
@@ -425,7 +423,7 @@ class Scanner:
         self.end = at
 
     def _record_or_reason(self, segment: Segment, at: int) -> RecordSummary | int | str:
-        """Return the record at an offset, or the size of the blank there, or what is wrong."""
+        """Return the record at an offset, the size of the blank there, or why neither is valid."""
         self._load(segment, at, FIXED_BYTES)
         here = at - self._chunk_begin
         if len(self._chunk) - here < BLANK_BYTES:

@@ -2,8 +2,8 @@
 
 Invariants:
 
-* One rename replaces a file. So a file that was saved once is there at every moment, with its old
-  or its new content, also for a backup that is taken meanwhile and after a power cut.
+* One rename replaces a file. So a saved file always exists, with its old or its new content, even
+  for a backup that is taken meanwhile and after a power cut.
 * `.bak` is a second name of the previous content, and of the current one between two renames.
 """
 
@@ -115,7 +115,7 @@ class ConfigFiles:
             return self._content(path) or self._content(self._backup(path)) or None
 
     def check(self, name: str, parse: Callable[[bytes], object]) -> ConfigProblem | None:
-        """Return what is wrong with a file; None if it is valid or missing.
+        """Return the problem of a file; None if it is valid or missing.
 
         Args:
             parse: parses the content; raises if it is invalid.

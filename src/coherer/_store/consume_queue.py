@@ -59,7 +59,7 @@ _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
 
 def is_valid_queue(topic: str, queue_id: int) -> bool:
-    """Tell whether a topic and a queue id can name a queue.
+    """Whether a topic and a queue id can name a queue.
 
     >>> is_valid_queue("flights", 0), is_valid_queue("a/b", 0), is_valid_queue("flights", -1)
     (True, False, False)
@@ -72,14 +72,9 @@ def _is_valid_topic(topic: str) -> bool:
 
 
 class PendingEntries:
-    """The queues of a store that have entries in memory.
-
-    Args:
-        entries_max: how many entries may wait in memory.
+    """The queues of a store that have entries in memory; the module describes the locks.
 
     Attributes:
-        guard: see the invariants of the module.
-        writing: see the invariants of the module.
         queues: the queues with entries that no thread is writing yet.
         count: the number of entries in memory.
         unsynced: the files of queues that were written since `take_unsynced`.
@@ -154,8 +149,6 @@ def publish(queues: Iterable[ConsumeQueue], pending: PendingEntries, *, show: bo
     The caller holds `PendingEntries.guard`.
 
     Args:
-        queues: the queues.
-        pending: counts the entries.
         show: whether readers see the entries at once; otherwise `max` is moved later.
     """
     append, added = pending.queues.append, 0
@@ -496,7 +489,7 @@ class ConsumeQueue:
             holds: called with (index, log offset, size). It is false up to some entry and true
                 from there on, or None if it cannot tell. In that case, and for blanks, the search
                 asks the entry before.
-            missing: what `holds` would say of an entry whose file is missing or too short.
+            missing: the result of `holds` for an entry whose file is missing or too short.
         """
         low, high = self.min, self.max
         while low < high:
@@ -575,16 +568,11 @@ class QueueDirectory:
     """All consume queues of a store.
 
     Args:
-        files: how to access files.
-        directory: the directory of the topics.
-        options: the size of new files, the delays of the schedule topic, and the number of entries
-            that may wait in memory.
         open_files: returns how many files of queues may be open now.
 
     Attributes:
         queues: the queues by topic and number.
         pending: their entries that are not in files yet.
-        handles: their open files.
         notes: names in the directory that are not queues.
     """
 

@@ -73,7 +73,7 @@ class _BatchBuilder:
         "queues",
         "store_host",
         "store_ms",
-    )  # fmt: skip
+    )
 
     def __init__(self, segment_bytes: int, begin: int, store_ms: int, store_host: bytes) -> None:
         self._segment_bytes = segment_bytes
@@ -111,7 +111,6 @@ class Encoder:
 
     Args:
         segment_bytes: the size of a log file; a record never crosses its end.
-        find_queue: returns the queue of a topic and a queue id.
     """
 
     def __init__(self, segment_bytes: int, find_queue: Callable[[str, int], ConsumeQueue]) -> None:
@@ -236,14 +235,27 @@ class Encoder:
         offset = queue.next + len(queue.new_entries)
         queue.new_entries.extend(map(ENTRY.pack, positions, sizes, drafts.tag_codes))
         shared = HEAD_SHARED.pack(
-            drafts.sys_flag, drafts.born_ms, drafts.born_host, builder.store_ms, builder.store_host,
-            drafts.reconsume_times, 0,
-        )  # fmt: skip
+            drafts.sys_flag,
+            drafts.born_ms,
+            drafts.born_host,
+            builder.store_ms,
+            builder.store_host,
+            drafts.reconsume_times,
+            0,
+        )
         sums = [crc32(body) & CRC_MASK for body in drafts.bodies]
         heads = map(
-            HEAD_OWN.pack, sizes, repeat(MAGIC), sums, repeat(queue.queue_id), drafts.flags,
-            count(offset), positions, repeat(shared), lengths,
-        )  # fmt: skip
+            HEAD_OWN.pack,
+            sizes,
+            repeat(MAGIC),
+            sums,
+            repeat(queue.queue_id),
+            drafts.flags,
+            count(offset),
+            positions,
+            repeat(shared),
+            lengths,
+        )
         middles = {text: queue.topic_head + _SHORT(text) for text in set(texts)}
         rows = [b""] * (4 * len(sizes))
         rows[0::4], rows[1::4], rows[3::4] = heads, drafts.bodies, drafts.properties

@@ -119,7 +119,7 @@ class Files(Protocol):
         ...
 
     def exists(self, path: Path) -> bool:
-        """Tell whether a path exists."""
+        """Whether a path exists."""
         ...
 
     def replace(self, source: Path, target: Path) -> None:
@@ -168,29 +168,23 @@ class OsFiles:
     _locked_guard = threading.Lock()
 
     def open(self, path: Path, *, create: bool = False) -> int:
-        """See `Files.open`."""
         return os.open(path, os.O_RDWR | _BINARY | (os.O_CREAT if create else 0), 0o644)
 
     def close(self, handle: int) -> None:
-        """See `Files.close`."""
         os.close(handle)
 
     def size(self, handle: int) -> int:
-        """See `Files.size`."""
         return os.fstat(handle).st_size
 
     def resize(self, handle: int, size: int) -> None:
-        """See `Files.resize`."""
         os.ftruncate(handle, size)
 
     def write(self, handle: int, data: bytes, offset: int) -> None:
-        """See `Files.write`."""
         written = self.write_at(handle, data, offset)
         while written < len(data):  # a full disk takes a part before it reports an error
             written += self.write_at(handle, data[written:], offset + written)
 
     def read(self, handle: int, size: int, offset: int) -> bytes:
-        """See `Files.read`."""
         return self.read_at(handle, size, offset)
 
     def write_at(self, handle: int, data: bytes, offset: int) -> int:
@@ -202,11 +196,9 @@ class OsFiles:
         return _pread(handle, size, offset)
 
     def map(self, handle: int, size: int) -> mmap.mmap:
-        """See `Files.map`."""
         return mmap.mmap(handle, size, access=mmap.ACCESS_READ)
 
     def next_data(self, handle: int, offset: int) -> int | None:
-        """See `Files.next_data`."""
         if hasattr(os, "SEEK_DATA"):
             try:
                 return os.lseek(handle, offset, os.SEEK_DATA)
@@ -224,11 +216,9 @@ class OsFiles:
         return None
 
     def sync(self, handle: int) -> None:
-        """See `Files.sync`."""
         _sync(handle)
 
     def sync_directory(self, path: Path) -> None:
-        """See `Files.sync_directory`."""
         if sys.platform == "win32":
             return  # NTFS journals names itself; directories cannot be opened
         handle = os.open(path, os.O_RDONLY)
@@ -238,7 +228,6 @@ class OsFiles:
             os.close(handle)
 
     def sync_all(self, path: Path) -> bool:
-        """See `Files.sync_all`."""
         if _sync_file_system is None:
             return False
         handle = os.open(path, os.O_RDONLY)
@@ -251,46 +240,37 @@ class OsFiles:
         return True
 
     def make_directory(self, path: Path) -> None:
-        """See `Files.make_directory`."""
         path.mkdir(parents=True, exist_ok=True)
 
     def names(self, path: Path) -> list[str]:
-        """See `Files.names`."""
         try:
             return sorted(entry.name for entry in path.iterdir())
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def exists(self, path: Path) -> bool:
-        """See `Files.exists`."""
         return path.exists()
 
     def replace(self, source: Path, target: Path) -> None:
-        """See `Files.replace`."""
         source.replace(target)
 
     def link(self, source: Path, target: Path) -> None:
-        """See `Files.link`."""
         try:
             target.hardlink_to(source)
         except OSError:
             shutil.copy2(source, target)
 
     def remove(self, path: Path) -> None:
-        """See `Files.remove`."""
         path.unlink(missing_ok=True)
 
     def remove_tree(self, path: Path) -> None:
-        """See `Files.remove_tree`."""
         if path.exists():
             shutil.rmtree(path)
 
     def boot_id(self) -> bytes:
-        """See `Files.boot_id`."""
         return _boot_id()
 
     def lock(self, path: Path) -> int:
-        """See `Files.lock`."""
         real = path.resolve()
         with self._locked_guard:
             if real in self._locked:
@@ -307,7 +287,6 @@ class OsFiles:
         return handle
 
     def unlock(self, path: Path, handle: int) -> None:
-        """See `Files.unlock`."""
         with self._locked_guard:
             self._locked.discard(path.resolve())
             os.close(handle)  # this releases the lock
@@ -416,7 +395,7 @@ def file_name(offset: int) -> str:
 
 
 def file_offsets(names: list[str]) -> list[int]:
-    """Return the offsets of those names that are offsets, sorted.
+    """Return, sorted, the offsets among the names.
 
     >>> file_offsets(["00000000001073741824", "00000000000000000000", "notes.txt"])
     [0, 1073741824]
@@ -466,7 +445,7 @@ def translate_os_errors(what: str) -> Generator[None]:
     """Translate `OSError` into the store's errors.
 
     Args:
-        what: what the code tries to do, for the text of the error.
+        what: completes the error's "Could not …".
 
     Raises:
         StoreFullError: the disk is full, or too many files are open.
@@ -494,7 +473,7 @@ def store_error(error: OSError, what: str) -> StoreError:
 
 
 def is_out_of_handles(error: OSError) -> bool:
-    """Tell whether the process or the machine has too many open files: a temporary error."""
+    """Whether the process or the machine has too many open files: a temporary error."""
     return error.errno in _OUT_OF_FILES
 
 
@@ -544,7 +523,6 @@ class HandleCache:
     changed as one step, and while files are deleted.
 
     Args:
-        files: how to access files.
         capacity: returns how many files may be open now; one may always be open.
     """
 

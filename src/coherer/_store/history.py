@@ -1,4 +1,4 @@
-"""The history of a directory: which log it continues. Backups ask, so that they never mix two logs.
+"""The history of a directory: which log it continues. Backups compare it and never mix two logs.
 
     history.json   the id of the history, and the histories that it continues
     removals       a token that changes whenever queues may have been removed

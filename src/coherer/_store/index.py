@@ -1,6 +1,6 @@
 """The key index: finds the records that have a key, by its hash.
 
-A file (`index_file`) is created when the first key comes. Keys are kept in memory (`add`) and
+A file (`index_file`) is created for its first key. Keys are kept in memory (`add`) and
 written in batches, by any thread; one lock guards everything here. Keys that a crash loses are
 rebuilt from the log.
 """
@@ -35,10 +35,6 @@ class KeyIndex:
     """The files under `index/`.
 
     Args:
-        files: how to access files.
-        directory: their directory.
-        slots: the number of slots of a file.
-        entries: the number of entries of a file.
         pending_max: how many keys may wait in memory; then appends write them or fail.
     """
 

@@ -163,9 +163,7 @@ class SlotTable:
     """The slots of one file, in memory.
 
     Args:
-        files: how to access files.
         begin: the position of the table in the file.
-        count: the number of slots.
     """
 
     def __init__(self, files: Files, handle: int, begin: int, count: int) -> None:

@@ -67,10 +67,7 @@ def save(
     """Write and sync the file.
 
     Args:
-        files: how to access files.
-        checkpoint: the last checkpoint.
         queues: all queues, without entries in memory.
-        index: see `Inventory`.
         before: the inventory at open: its full files have not changed.
 
     Raises:
@@ -168,7 +165,7 @@ class Comparison:
             self._damaged[queue] = problem
 
     def damaged_queues(self, queues: QueueDirectory) -> dict[ConsumeQueue, tuple[int, str]]:
-        """Return the damaged queues: the first wrong entry of each, and what is wrong."""
+        """Return the damaged queues: the first wrong entry of each, and the reason."""
         for name in self._files:
             topic, _, number = name.rpartition("/")
             with suppress(UsageError, ValueError):

@@ -369,8 +369,8 @@ class RecoveryReport(Struct, frozen=True):
         lost: the number of messages in these ranges.
         repaired: what was damaged and rebuilt from the log.
         notes: other findings.
-        unmarked: the log offsets of replayed messages that were committed in a transaction, and
-            behind which the mark of its end does not stand. A power cut may have taken the mark.
+        unmarked: the log offsets of replayed messages that were committed in a transaction whose
+            end mark does not follow. A power cut may have taken the mark.
     """
 
     clean: bool = True
@@ -387,7 +387,7 @@ class RecoveryReport(Struct, frozen=True):
     unmarked: tuple[int, ...] = ()
 
     def problems(self) -> list[str]:
-        """Return what was damaged or lost: what, where, how many messages, and what to do.
+        """Return sentences about damage: where it is, how many messages are lost, the remedy.
 
         >>> piece = DamagedRange(4096, 8192, "a file is missing")
         >>> print(*RecoveryReport(damage=(piece,), lost=3).problems())

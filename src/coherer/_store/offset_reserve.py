@@ -3,12 +3,12 @@
 With async flush a message can be read, and its offset stored elsewhere, before it is durable. After
 a power cut the next message must not get that offset. So offsets are *reserved* ahead of the log:
 
-* The checkpoint says how many entries a queue may have got since the offset that it covers
+* The checkpoint says how many entries a queue may have gained since the offset that it covers
   (`Checkpoint.reserve`). The writer counts the growth of the fastest queue (`claim`), and hands out
   offsets only within a reserve that is on the disk. The reserve lasts for about two seconds. The
-  other thread extends it; the writer does if that comes too late.
+  other thread extends it; if that comes too late, the writer does.
 * When a store is opened after a power cut, a `Gap` is written into the checkpoint: each queue
-  continues behind the entries that it can have had. This is done with the next append to a queue,
+  continues after the entries that it may have had. This is done with the next append to a queue,
   or when a reader stands behind its end, so that thousands of queues cost nothing. Blank entries
   fill the gap; readers pass over them.
 * A gap is no loss for a reader: its messages were never durable, and nobody can get them. So the
@@ -36,12 +36,12 @@ _ELAPSED_MS_MIN: Final = 100
 
 
 class Gap(Struct, frozen=True):
-    """What a power cut may have taken back.
+    """The records that a power cut may have taken back.
 
     Args:
         covered: the log offset from which on messages may be lost.
         end: the end of the log after the recovery.
-        entries: how many entries a queue can have got behind `covered`.
+        entries: the most entries that a queue can have had after `covered`.
     """
 
     covered: int
@@ -107,7 +107,7 @@ class Reserve:
     """Counts how much queues grow, and how much they may grow. The caller holds a lock.
 
     Attributes:
-        growth: the entries that the fastest queue can have got since the store was opened.
+        growth: the most entries that any queue can have gained since the store was opened.
         limit: the growth that is reserved on the disk.
         covered: the growth at the offset that the checkpoint covers.
     """

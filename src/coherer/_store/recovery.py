@@ -79,7 +79,7 @@ class Replayer:
     """Adds records, in the order of the log, to queues and index.
 
     Args:
-        queues: the consume queues, up to what the checkpoint covers.
+        queues: the consume queues, up to the offset that the checkpoint covers.
         index: the key index, if there is one.
         now_ms: the time of day; a new index file is named after it.
         gaps: the gaps in queue offsets that power cuts made.
@@ -126,12 +126,12 @@ class Replayer:
         self._committed = (0, 0)  # a committed message without its mark so far, and its end
 
     def finish(self) -> None:
-        """Note what the last record means, after all records have been replayed."""
+        """Check the last record. Call this after all records have been replayed."""
         if self._committed[1]:
             self.unmarked.append(self._committed[0])
 
     def _note_end(self, record: RecordSummary) -> None:
-        """Note committed messages whose transactions have no mark, which is the next record."""
+        """Note a committed message if the next record is not the mark of its transaction."""
         begin, end = self._committed
         if end and not (record.physical_offset == end and record.topic == _OP_TOPIC):
             self.unmarked.append(begin)
@@ -140,7 +140,7 @@ class Replayer:
         self._committed = (begin, begin + record.size) if is_commit else (0, 0)
 
     def check(self, record: RecordSummary) -> str:
-        """Compare a record with its queue entry; return what is wrong, or ""."""
+        """Compare a record with its queue entry; return the problem, or ""."""
         if record.sys_flag & ROLLED_BACK in (PREPARED, ROLLED_BACK):
             return ""
         queue = self.queue_of(record)
@@ -172,7 +172,7 @@ class Replayer:
         return first
 
     def replay(self, record: RecordSummary) -> str:
-        """Add a record's queue entry and keys; return what is wrong, or ""."""
+        """Add a record's queue entry and keys; return the problem, or ""."""
         queue = self.queue_of(record)
         if queue is None:
             return "topic"
@@ -315,7 +315,7 @@ class Recovered(NamedTuple):
     """The result of `recover`.
 
     Attributes:
-        report: what was found and done.
+        report: the findings and repairs.
         last_ms: the store time of the last record.
         inventory: the inventory of the last close, if it is valid.
         notes: further notes for the report.
@@ -345,12 +345,6 @@ def recover(
     """Load queues and index and make them agree with the log. See the module.
 
     Args:
-        directory: the directory of the store.
-        files: how to access files.
-        log: the log, as its files are.
-        queues: the queues, not loaded.
-        index: the key index, not loaded, if there is one.
-        now_ms: the time of day.
         clean: whether the last process closed the store.
         rebuild: whether all queues are missing.
     """
@@ -381,8 +375,6 @@ class Recovery:
     """Makes log and queues agree. It is used once, while nothing else uses them.
 
     Args:
-        log: the log, as its files are.
-        queues: the queues, as their files are.
         clean: whether the last process closed the store.
         replica: the log is a copy of a master's: damage after X is cut off with all that follows,
             because the master can send it again.
@@ -417,9 +409,8 @@ class Recovery:
         """Run the recovery; return the report and the store time of the last record.
 
         Args:
-            replayer: receives the records.
             verify_bytes: how much of the log before X is verified.
-            damaged: damaged queues: the first wrong entry, and what is wrong.
+            damaged: damaged queues: the first wrong entry, and the reason.
             reindex: whether all keys are missing.
         """
         self._damaged = dict(damaged or {})
@@ -446,9 +437,12 @@ class Recovery:
             self._trim(queue)
         found = [*scanner.damage, *suspects]
         found += [
-            piece for piece in [*find_gaps(log), *self._found] if not _is_covered(piece, found)
+            piece for piece in [*find_gaps(log), *self._found] if not is_covered(piece, found)
         ]
         damage = sorted(set(found), key=lambda piece: piece.begin)
+        orphans: tuple[str, ...] = ()
+        if replayer.orphans:
+            orphans = (f"{replayer.orphans} records are in no queue: their topics were deleted",)
         report = RecoveryReport(
             clean=self._clean,
             log_begin=log.begin,
@@ -460,7 +454,7 @@ class Recovery:
             damage=tuple(damage),
             lost=replayer.blanks + sum(map(self._count_lost, damage)),
             repaired=tuple(self._repaired),
-            notes=_orphan_note(replayer.orphans),
+            notes=orphans,
             unmarked=tuple(replayer.unmarked),
         )
         return report, last_ms
@@ -638,12 +632,9 @@ def find_gaps(log: CommitLog) -> list[DamagedRange]:
     ]
 
 
-def _is_covered(piece: DamagedRange, others: list[DamagedRange]) -> bool:
+def is_covered(piece: DamagedRange, others: list[DamagedRange]) -> bool:
+    """Whether one of the other ranges contains a range."""
     return any(one.begin <= piece.begin and piece.end <= one.end for one in others)
-
-
-def _orphan_note(count: int) -> tuple[str, ...]:
-    return (f"{count} records are in no queue: their topics were deleted",) if count else ()
 
 
 def verify(log: CommitLog) -> list[DamagedRange]:

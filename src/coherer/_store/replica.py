@@ -65,7 +65,6 @@ class Replica:
     """Appends bytes of a master's log.
 
     Args:
-        index: its key index, if there is one.
         now_ms: the time of day; a new index file is named after it.
     """
 

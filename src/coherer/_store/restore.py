@@ -87,7 +87,7 @@ _FILES: Final = OsFiles()
 
 
 class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a restore did.
+    """The result of a restore.
 
     Args:
         backup: the directory of the backup.
@@ -182,7 +182,6 @@ def restore(
     Args:
         target: a directory that is missing or empty, or holds a restore that did not finish.
         progress: called while bytes are written.
-        files: the file access.
 
     Raises:
         UsageError: there is no backup, or the target is not empty.

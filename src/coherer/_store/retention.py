@@ -1,7 +1,7 @@
 """Which files of the log may be deleted: the oldest ones, by age and by the size of the log.
 
 Invariant: a file that holds a record which somebody still needs is never deleted, even if the log
-grows beyond its limits or the disk fills up. *Holders* say what they need: each one is a function
+grows beyond its limits or the disk fills up. *Holders* declare what they need: each is a function
 that returns the lowest log offset that it still has to read (`Holds`).
 
 So that old files become free in spite of messages that wait for days, holders *carry* their records
@@ -97,10 +97,7 @@ def first_file_is_expired(
     """Whether the oldest file may be deleted; the file that is being written never expires.
 
     Args:
-        options: the options with the retention.
         last_ms: the store time of the last record.
-        now_ms: the current time.
-        age_ms: the age of a record by the monotonic clock.
     """
     segments = log.segments
     if len(segments) < 2:
@@ -116,12 +113,6 @@ def next_to_go(
     """The log offset before which all files expire soon, or have expired.
 
     By size, that is when the log has grown by half a file more; by age, in two minutes.
-
-    Args:
-        options: the options with the retention.
-        last_ms: the store time of the last record.
-        now_ms: the current time.
-        age_ms: the age of a record by the monotonic clock.
     """
 
     def soon_ms(physical_offset: int, store_ms: int) -> int:

@@ -2,7 +2,7 @@
 
 Nothing is locked, recovered or changed. A snapshot contains the messages that have an entry in a
 consume queue. A running node writes the entries a few seconds after the messages, Java's broker at
-once. What lies before the end of a queue does not change until retention deletes whole files.
+once. Entries before the end of a queue do not change until retention deletes whole files.
 
 This module finds queues and offsets with the classes of the store; `gathering` reads the records.
 

@@ -15,7 +15,7 @@ Invariants:
   `durable_offset` is the end of what is synced: it survives a power cut. `flush` moves it to
   `written_offset`. `end_offset`, the end for readers, is one of the two.
 * Queues, index and checkpoint are synced at a longer interval (`flush_queues`), because the log
-  can rebuild them. With many queues the interval grows: this takes a twentieth of the time at most.
+  can rebuild them. With many queues the interval grows: at most a twentieth of the time is spent.
 * No file refers to an offset of the log or of a queue that a power cut could take back: `flush`
   runs before a file of `config/` is written, whatever it holds, and before the checkpoint. So a
   content that was taken before `save_config` was called refers to durable messages only.
@@ -83,7 +83,7 @@ class Store:
         holds: who needs which records; their files are not deleted.
         options: the options; the retention may be replaced while the store is open.
         store_host: address and port that records carry as their store host.
-        recovery: what `open` found and did.
+        recovery: the report of `open`.
         clock_history: converts times in records to the monotonic clock.
         close_error: why `close` could not write everything; empty if it could.
 
@@ -632,15 +632,11 @@ class Store:
             raise StoreFullError(
                 "Old log files are kept, because the positions of their messages cannot be "
                 f"written: {error.text}",
-                hint="Free space on the disk; the files are then deleted by themselves.",
+                hint="Free space on the disk; the files are then deleted automatically.",
             ) from error
 
     def can_delete(self, now_ms: int) -> bool:
-        """Whether the oldest log file has expired, and nobody needs a record of it.
-
-        Args:
-            now_ms: the time as for `delete_expired`.
-        """
+        """Whether the oldest log file has expired, and nobody needs a record of it."""
         log, holds = self._log, self.holds
         holds.held_bytes, holds.held_by = 0, ""
         if not first_file_is_expired(log, self.options, self._last_ms, now_ms, self._age()):
@@ -655,9 +651,6 @@ class Store:
         """Return the log offset before which all files will be deleted soon.
 
         A holder that needs a record before this offset must store it again now.
-
-        Args:
-            now_ms: the time as for `delete_expired`.
         """
         return next_to_go(self._log, self.options, self._last_ms, now_ms, self._age())
 
@@ -740,7 +733,8 @@ class Store:
     def _drop_last_gaps(self) -> None:
         """Remove gaps without a message behind them; the checkpoint still knows them.
 
-        Java's broker takes them for messages up to 2 GiB of the log, and adds none before that.
+        Java's broker would take such an entry for a message that ends at 2 GiB of the log, and add
+        no entries of messages before that.
         """
         for queue in self._reached:
             end = queue.before_gap(queue.next)

@@ -94,9 +94,6 @@ class TopicRetention:
     def apply(self, limits: Mapping[str, TopicLimit], now_ms: int) -> int:
         """Hide the messages that exceed the limits; return their number.
 
-        Args:
-            now_ms: the current time.
-
         Raises:
             OSError: the files cannot be read.
         """

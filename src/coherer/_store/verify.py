@@ -20,7 +20,7 @@ from coherer._store.consume_queue import BLANK_SIZE, ConsumeQueue, QueueDirector
 from coherer._store.files import OsFiles, ReadOnlyFiles, translate_os_errors
 from coherer._store.index import KeyIndex
 from coherer._store.model import DamagedRange, StoreOptions
-from coherer._store.recovery import Replayer, find_gaps
+from coherer._store.recovery import Replayer, find_gaps, is_covered
 from coherer.errors import UsageError
 
 _ALL_BYTES = 1 << 62
@@ -159,9 +159,7 @@ class _Verification:
             if record.physical_offset < compare_to:
                 self._compare(replayer, record)
         damage = [*scanner.damage]
-        damage += [
-            gap for gap in find_gaps(self._log) if not any(_contains(d, gap) for d in damage)
-        ]
+        damage += [gap for gap in find_gaps(self._log) if not is_covered(gap, damage)]
         self._problems += [
             Problem(
                 part="log",
@@ -198,7 +196,3 @@ class _Verification:
                     break
                 count += 1
         return count
-
-
-def _contains(outer: DamagedRange, inner: DamagedRange) -> bool:
-    return outer.begin <= inner.begin and inner.end <= outer.end
