@@ -108,7 +108,7 @@ def test_repairable_damage_is_repaired(directory: Path, damage: Callable[[Path],
     outcome = "the next start uses its .bak" if damage is break_topics else REBUILT
     assert outcome in " ".join(result.stdout.split())
     assert "lost" not in result.stdout
-    assert "--repair mends now" in result.stdout
+    assert "--repair does it now" in result.stdout
     assert "1 problem" in result.stdout
     assert everything(directory) == before, "verify is read-only"
     part = {cut_index: "index", break_topics: "config"}.get(damage, "queue")

@@ -94,12 +94,9 @@ class Listed(msgspec.Struct):
     """An account as `--json` prints it, without its secret.
 
     Args:
-        name: its name.
         kind: "client" for TubeMQ and RocketMQ, "http" for the HTTP administration only.
         stored: how its password is stored, "secret" or "hash".
         admin: whether it is an administrator; for "http" whether it may change something.
-        topics: its permissions by topic.
-        groups: its permissions by group.
         default_topic: its permission for other topics; None if it is not set.
         default_group: its permission for other groups; None if it is not set.
         address: the trusted addresses, which need no signature; "" without any.

@@ -1,4 +1,4 @@
-"""`coherer backup`: copies the directory of a node, which may run meanwhile."""
+"""`coherer backup`: copies the directory of a running or stopped node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from coherer._server.node.version import check_version
 from coherer._server.options.siblings import directories_in
 from coherer._store.backup import back_up
-from coherer.cli.common import Json, amount, print_json
+from coherer.cli.common import Json, amount, print_json, warn
 from coherer.cli.progress import bytes_copied
 from coherer.cli.serve.node_config import DIRECTORY
 
@@ -45,17 +45,17 @@ def backup(
         bool,
         typer.Option(
             "--verify",
-            help="Compare all that the earlier backup holds, not only a part of it.",
+            help="Compare the whole earlier backup, not only a part of it.",
         ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Copy the directory of a node, which may run, or add what is new to an earlier backup.
+    """Copy the directory of a node, which may run, or update an earlier backup.
 
     The backup is the state at one point of the log: all messages before it, and the offsets, topics
-    and groups at that point. If it is interrupted, the previous backup stays valid. It also stays
-    if the directory has another history, or if the log of the node is damaged: then nothing is
-    changed, and the exit code is not 0. Missing or damaged files of the backup are copied again.
+    and groups at that point. If it is interrupted, the previous backup stays valid. If the
+    directory has another history, or if the log of the node is damaged, nothing is changed, and the
+    exit code is not 0. Missing or damaged files of the backup are copied again.
     `coherer verify DIR` checks a backup, `coherer restore DIR TO` restores it. Each broker of
     `serve --brokers` needs a backup of its own.
     """
@@ -63,9 +63,9 @@ def backup(
     with bytes_copied("Copying", shown=not as_json) as progress:
         report = back_up(directory, target, accounts=accounts, everything=verify, progress=progress)
     for name in report.repaired:
-        _warn(f"{target}/data/{name} was missing or damaged. It was copied again.")
+        warn(f"{target}/data/{name} was missing or damaged. It was copied again.")
     for other in directories_in(directory):
-        _warn(
+        warn(
             f"This backup does not contain {other}, the files of another broker of the node. "
             f"Back them up to another directory: --directory {other}."
         )
@@ -79,8 +79,3 @@ def backup(
         f"{target}: {log}{amount(report.files, 'file')}, {report.copied:,} of them copied now "
         f"({amount(report.copied_bytes, 'byte')})"
     )
-
-
-def _warn(text: str) -> None:
-    typer.secho("warning: ", err=True, nl=False, fg="yellow", bold=True)
-    typer.echo(text, err=True)

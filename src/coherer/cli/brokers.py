@@ -6,17 +6,13 @@ from typing import Annotated
 
 import typer
 
-from coherer._administration.access import Cluster
 from coherer._administration.brokers import brokers as all_brokers
 from coherer.admin import Broker
 from coherer.cli.common import (
     FAILED,
     AdminTarget,
-    AdminUrl,
     Json,
-    Password,
-    Url,
-    User,
+    on_cluster,
     print_json,
     print_table,
     time_text,
@@ -26,15 +22,13 @@ app = typer.Typer(help="Show the brokers of a cluster.", add_completion=False)
 
 
 @app.command()
+@on_cluster
 def brokers(
+    target: AdminTarget,
     name: Annotated[
         str | None,
         typer.Argument(help="Only this broker, with all reported values.", show_default=False),
     ] = None,
-    url: Url = "",
-    admin: AdminUrl = None,
-    user: User = None,
-    password: Password = None,
     as_json: Json = False,
 ) -> None:
     """Show the brokers: address, role, version, rates and disk. `?` stands for an unknown value.
@@ -42,7 +36,7 @@ def brokers(
     Exit codes: 0 all brokers answer; 1 a broker does not answer or does not exist; 2 the command
     line is wrong.
     """
-    found = AdminTarget(url, admin, None, user, password).run_on_cluster(_brokers)
+    found = target.run_on_cluster(all_brokers)
     chosen = [one for one in found if name in {None, one.name}]
     if as_json:
         print_json(chosen)
@@ -70,10 +64,6 @@ def brokers(
         )
     if not chosen or any(one.status not in {"running", None} for one in chosen):
         raise typer.Exit(FAILED)
-
-
-async def _brokers(cluster: Cluster) -> list[Broker]:
-    return await all_brokers(cluster)
 
 
 def _rate(per_s: float | None) -> str | None:

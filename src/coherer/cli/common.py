@@ -7,16 +7,30 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import inspect
 import signal
 import sys
 import threading
 import warnings
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
+from functools import wraps
+from inspect import Parameter
 from math import nan
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Concatenate,
+    Final,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+    cast,
+    get_type_hints,
+)
 
 import msgspec
 import typer
@@ -40,6 +54,8 @@ if TYPE_CHECKING:
     from coherer.blocking.rocketmq import Client as RocketClient
 
 T = TypeVar("T")
+P = ParamSpec("P")
+S = TypeVar("S", bound=msgspec.Struct)
 
 AnyAdmin: TypeAlias = "Admin | RocketAdmin"
 
@@ -61,7 +77,7 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 def command_url(given: str | None) -> str:
-    """The URL given, or that of the environment, or the default of `coherer serve`."""
+    """The given URL, else that of the environment, else that of `coherer serve` on this machine."""
     return given or url_from_environment() or DEFAULT_URL
 
 
@@ -82,14 +98,9 @@ SECONDS_MAX: Final = 366 * 86_400
 
 
 def seconds_option(*names: str, least: float = 0, about: str) -> Any:
-    """Create an option for a number of seconds; `min` of typer's own type accepts `nan`.
+    """Create an option for a number of seconds; without `names` it is called as its parameter."""
 
-    Args:
-        names: of the option; none for the parameter's name.
-        least: the smallest value.
-        about: the help text.
-    """
-
+    # `min` of typer's own type accepts `nan`.
     def parse(given: str | float) -> float:
         try:
             found = float(given)
@@ -167,6 +178,49 @@ Password = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for programs.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="The maximum number.")]
+
+
+def with_options(
+    options: type[S],
+    command: Callable[Concatenate[S, P], None],
+    *,
+    without: Collection[str] = (),
+    **types: object,
+) -> Callable[..., None]:
+    """Replace the first parameter of a command, a struct, by an option for each of its fields.
+
+    Args:
+        options: the struct; the types of its fields declare the options, as Typer wants them.
+        command: the command.
+        without: fields that are no options of this command.
+        types: fields that have another type here.
+    """
+    shared = get_type_hints(options, include_extras=True) | types
+    fields = [one for one in msgspec.structs.fields(options) if one.name not in without]
+    first, *own = inspect.signature(command, eval_str=True).parameters.values()
+
+    @wraps(command)
+    def run(**given: Any) -> None:  # Any: Typer calls it with the values of the options
+        one = options(**{field.name: given.pop(field.name) for field in fields})
+        cast("Callable[..., None]", command)(**{first.name: one}, **given)
+
+    parameters = [
+        *(one.replace(kind=Parameter.KEYWORD_ONLY) for one in own),
+        *(
+            Parameter(
+                one.name,
+                Parameter.KEYWORD_ONLY,
+                default=one.default,
+                annotation=shared[one.name],
+            )
+            for one in fields
+        ),
+    ]
+    # All help texts show `--json` last.
+    parameters.sort(key=lambda one: one.name == "as_json")
+    vars(run)["__signature__"] = inspect.Signature(parameters)
+    return run
 
 
 def connect(
@@ -188,6 +242,12 @@ def fail(error: CohererError) -> int:
     return MISUSED if isinstance(error, UsageError) else FAILED
 
 
+def warn(text: str) -> None:
+    """Print a warning on stderr."""
+    typer.secho("warning: ", err=True, nl=False, fg="yellow", bold=True)
+    typer.echo(text, err=True)
+
+
 def print_json(value: object) -> None:
     """Print a JSON value on one line of stdout, and flush."""
     sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
@@ -195,13 +255,7 @@ def print_json(value: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """Print a table; None is shown as unknown, and numbers are right-aligned.
-
-    Args:
-        columns: the headings.
-        rows: with one cell for each heading.
-        empty: printed on stderr if there are no rows.
-    """
+    """Print a table, or `empty` on stderr; None is shown as unknown, numbers are right-aligned."""
     listed = list(rows)
     if not listed:
         typer.echo(empty, err=True)
@@ -372,20 +426,13 @@ def parse_moment(text: str) -> datetime | None:
     try:
         found.timestamp()
     except (ValueError, OverflowError, OSError):
-        # The local zone is unknown so close to the years 1 and 9999, and does not matter there.
+        # Local time cannot be computed near the years 1 and 9999; the zone does not matter there.
         return found.replace(tzinfo=UTC)
     return found
 
 
 def print_done(kind: str, name: str, done: str, *, as_json: bool) -> None:
-    """Report a change that was made.
-
-    Args:
-        kind: `topic` or `group`.
-        name: its name.
-        done: the participle: `created`, `deleted`.
-        as_json: for programs.
-    """
+    """Report a change, such as `print_done("topic", "flights", "created", as_json=False)`."""
     if as_json:
         print_json({kind: name, "done": done})
     else:
@@ -409,12 +456,8 @@ def confirm(question: str) -> None:
 def ask_password(prompt: str, *, instead: str) -> str:
     """Ask for a new password, twice.
 
-    Args:
-        prompt: what to ask for.
-        instead: what to do without a terminal.
-
     Raises:
-        UsageError: there is no terminal.
+        UsageError: there is no terminal; `instead` is the hint.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("error", getpass.GetPassWarning)
@@ -431,40 +474,24 @@ def ask_password(prompt: str, *, instead: str) -> str:
 
 
 class AdminTarget(msgspec.Struct, frozen=True):
-    """The administration that the options of a command name, of either protocol.
+    """The cluster that the options of a command name, of either protocol."""
 
-    Args:
-        url: the cluster.
-        admin: TubeMQ's HTTP administration, if given.
-        token: for changes to TubeMQ's administration; None for Java's default.
-        user: the account; RocketMQ's access key.
-        password: its password; RocketMQ's secret key.
-    """
-
-    url: str
-    admin: str | None = None
-    token: str | None = None
-    user: str | None = None
-    password: str | None = None
+    url: Url = ""
+    admin: AdminUrl = None
+    token: Token = None
+    user: User = None
+    password: Password = None
 
     def run(self, work: Callable[[AnyAdmin], Awaitable[T]]) -> T:
-        """Call the administration, and wait for the result.
-
-        Raises:
-            CohererError: raised by the administration.
-        """
+        """Call the administration, and wait for the result."""
         return net.run(self._run(work))
 
     def run_on_cluster(self, work: Callable[[Cluster], Awaitable[T]]) -> T:
-        """Call a function of `coherer._administration`, and wait for the result.
-
-        Raises:
-            CohererError: raised by the function.
-        """
+        """Call a function of `coherer._administration`, and wait for the result."""
         return net.run(self._run_on_cluster(work))
 
     async def _run_on_cluster(self, work: Callable[[Cluster], Awaitable[T]]) -> T:
-        # Not for commands that need one protocol only, see above.
+        # Commands that need only one protocol do not load this, see above.
         from coherer._administration.access import TubeCluster, opened
 
         if self.admin is not None and self.url is DEFAULT_URL:
@@ -472,13 +499,14 @@ class AdminTarget(msgspec.Struct, frozen=True):
             from coherer.tubemq import connect as connect_tubemq  # one protocol, see above
 
             async with connect_tubemq(self.url, user=self.user, password=self.password) as client:
-                return await work(TubeCluster(self.admin, client, self._lone_admin(self.admin)))
+                return await work(TubeCluster(self.admin, client, self._http_admin(self.admin)))
         async with opened(
             self.url, user=self.user, password=self.password, admin=self.admin, token=self.token
         ) as cluster:
             return await work(cluster)
 
-    def _lone_admin(self, url: str) -> Admin:
+    def _http_admin(self, url: str) -> Admin:
+        """The administration of `--admin` without a cluster."""
         # One protocol, see above.
         from coherer._client.tubemq.administration.admin import Admin
         from coherer._client.tubemq.administration.calls import AUTHOR
@@ -492,8 +520,8 @@ class AdminTarget(msgspec.Struct, frozen=True):
             async with connect_rocketmq(self.url, user=self.user, password=self.password) as rocket:
                 return await work(rocket.admin())
         if self.admin is not None and self.url is DEFAULT_URL:
-            # Only an administration was named, no cluster.
-            return await work(self._lone_admin(self.admin))
+            # Only --admin was given.
+            return await work(self._http_admin(self.admin))
         from coherer.tubemq import connect as connect_tubemq  # one protocol, see above
 
         async with connect_tubemq(
@@ -503,6 +531,23 @@ class AdminTarget(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         return masked(self, "token", "password")
+
+
+def on_cluster(command: Callable[Concatenate[AdminTarget, P], None]) -> Callable[..., None]:
+    """Give a command the options of a cluster that it reads, in place of its first parameter."""
+    return with_options(AdminTarget, command, without=("token",))
+
+
+def on_cluster_with_token(
+    command: Callable[Concatenate[AdminTarget, P], None],
+) -> Callable[..., None]:
+    """The same with `--token`, which changes over TubeMQ need."""
+    return with_options(AdminTarget, command)
+
+
+def on_rocketmq(command: Callable[Concatenate[AdminTarget, P], None]) -> Callable[..., None]:
+    """The same for a command that only RocketMQ supports."""
+    return with_options(AdminTarget, command, without=("admin", "token"), url=RocketUrl)
 
 
 def confirm_and_delete(
@@ -515,17 +560,7 @@ def confirm_and_delete(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Delete a topic or a group, after the user has confirmed.
-
-    Args:
-        target: where it is.
-        kind: `topic` or `group`.
-        name: its name.
-        content: what is deleted with it, for the question.
-        work: deletes it.
-        yes: do not ask.
-        as_json: for programs.
-    """
+    """Delete a topic or a group after a question, which mentions the `content` deleted with it."""
     if not yes:
         confirm(f"Delete {name} with {content}?")
     target.run(work)
@@ -537,7 +572,7 @@ def confirm_and_delete(
 
 @contextmanager
 def on_stop_signals(handler: Callable[[int, FrameType | None], None]) -> Generator[None]:
-    """Inside, Ctrl-C and SIGTERM call `handler`. Outside the main thread, nothing changes."""
+    """Call `handler` on Ctrl-C and SIGTERM. Outside the main thread, change nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -550,10 +585,9 @@ def on_stop_signals(handler: Callable[[int, FrameType | None], None]) -> Generat
 
 
 def signals_interrupt() -> AbstractContextManager[None]:
-    """Inside, Ctrl-C and SIGTERM raise `KeyboardInterrupt`, so that everything is closed.
+    """Raise `KeyboardInterrupt` on the first Ctrl-C or SIGTERM, so that everything is closed.
 
-    Only the first one: a second signal means that closing takes too long, and the system ends the
-    process at once.
+    A second signal means that closing takes too long: the system ends the process at once.
     """
     return on_stop_signals(_interrupt)
 
@@ -572,10 +606,10 @@ def let_signals_kill() -> None:
 
 @contextmanager
 def stop_event() -> Generator[asyncio.Event]:
-    """An event that the first SIGINT or SIGTERM sets; a second one ends the process at once.
+    """An event that the first SIGINT or SIGTERM sets.
 
-    The second one is for a stop that takes too long, for example because a disk does not answer.
-    The system then ends the process, and the next start recovers.
+    A second one is for a stop that takes too long, for example because a disk does not answer: the
+    system ends the process at once, and the next start recovers.
     """
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -608,7 +642,7 @@ def on_signal(name: str, action: Callable[[], None]) -> Generator[None]:
     def arrived(number: int, frame: FrameType | None) -> None:
         nonlocal scheduled
         del number, frame
-        if not scheduled:  # a storm of signals is one
+        if not scheduled:  # one call for all signals that arrive before it
             scheduled = True
             loop.call_soon_threadsafe(run)
 

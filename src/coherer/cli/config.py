@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from coherer._server.options.exposure import warnings
-from coherer.cli.common import Json, amount, print_json, print_table
+from coherer.cli.common import Json, amount, print_json, print_table, warn
 from coherer.cli.serve.node_config import (
     changed_over_rocketmq,
     check_node,
@@ -37,9 +37,9 @@ class Shown(msgspec.Struct):
     """An option as `coherer config show --json` prints it.
 
     Args:
-        name: its name in a configuration file.
-        value: its value in a configuration file.
-        source: where the value comes from: "default", or the option as the user wrote it.
+        name: as in a configuration file.
+        value: as in a configuration file.
+        source: "default", or the option as the user wrote it.
     """
 
     name: str
@@ -51,9 +51,8 @@ class Checked(msgspec.Struct):
     """A valid file as `coherer config check --json` prints it.
 
     Args:
-        file: its path.
-        options: how many options it sets.
-        warnings: what a node with these options would warn about.
+        options: the number of options that it sets.
+        warnings: those that a node with these options would log.
     """
 
     file: str
@@ -83,14 +82,9 @@ def check(
     if as_json:
         print_json(Checked(str(file), len(values), found))
         return
-    _warn(found)
+    for text in found:
+        warn(text)
     typer.echo(f"{file} is valid; it sets {amount(len(values), 'option')}.")
-
-
-def _warn(texts: list[str]) -> None:
-    for text in texts:
-        typer.secho("warning: ", err=True, nl=False, fg="yellow", bold=True)
-        typer.echo(text, err=True)
 
 
 @app.command()
@@ -103,7 +97,8 @@ def show(*, config: Config = None, as_json: Json = False) -> None:
     values = values_of({"config": config})
     node_options(values)
     log_options(values)
-    _warn(unknown_variables())
+    for text in unknown_variables():
+        warn(text)
     rows = [Shown(*row) for row in [*shown(values), *changed_over_rocketmq(values)]]
     if as_json:
         print_json(rows)

@@ -11,13 +11,10 @@ import typer
 
 from coherer import _net as net
 from coherer.cli.common import (
-    AdminUrl,
+    AdminTarget,
     Json,
-    Password,
-    Token,
-    Url,
-    User,
     ask_password,
+    on_cluster_with_token,
     on_signal,
     print_json,
     stop_event,
@@ -98,12 +95,9 @@ ReadOnly = Annotated[
 
 
 @app.command()
+@on_cluster_with_token
 def console(
-    url: Url = "",
-    admin: AdminUrl = None,
-    token: Token = None,
-    user: User = None,
-    password: Password = None,
+    target: AdminTarget,
     host: Host = "127.0.0.1",
     port: Port = 8790,
     allow_changes: AllowChanges = False,
@@ -126,11 +120,11 @@ def console(
     from coherer.console.options import ConsoleOptions
 
     options = ConsoleOptions(
-        url=url,
-        admin=admin,
-        token=token,
-        user=user,
-        password=password,
+        url=target.url,
+        admin=target.admin,
+        token=target.token,
+        user=target.user,
+        password=target.password,
         host=host,
         port=port,
         allow_changes=allow_changes,

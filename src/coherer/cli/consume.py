@@ -2,7 +2,7 @@
 
 A `Source` delivers batches of either protocol: as a member of a group, or without one. The
 `Printer` prints a batch, then acknowledges it. With `--max` the last batch may be printed in part;
-`Source.stop_after` then makes the group continue after the last printed message where it can.
+`Source.stop_after` then makes the group continue after the last printed message, if it can.
 """
 
 from __future__ import annotations
@@ -33,15 +33,11 @@ from coherer._common.urls import is_rocketmq
 from coherer._record.system_topics import TOOLS_GROUP
 from coherer.cli.common import (
     AdminTarget,
-    AdminUrl,
     AnyAdmin,
     Json,
-    Password,
-    Token,
-    Url,
-    User,
     amount,
     connect,
+    on_cluster_with_token,
     seconds_option,
     signals_interrupt,
 )
@@ -75,10 +71,10 @@ _NO_TOPIC: Final = frozenset({17, 431})
 """Codes of name servers and masters for a topic that does not exist."""
 
 _CREATE_MS: Final = 10_000
-"""How long name servers may take to learn of a new topic."""
+"""Time for name servers to learn of a new topic."""
 
 _WAIT_MS: Final = 1_000
-"""How long a single wait lasts without a timeout: on Windows Ctrl-C takes effect between waits."""
+"""The length of one wait without a timeout: on Windows Ctrl-C takes effect between waits."""
 
 _IDLE_S: Final = 0.1
 """Pause after a round of readers in which no partition had a message."""
@@ -126,7 +122,7 @@ class Source(Protocol[B]):
         ...
 
     def error(self) -> CohererError | None:
-        """Why messages cannot be received at the moment; None if they can."""
+        """The error that prevents receiving at the moment, or None."""
         ...
 
 
@@ -190,7 +186,9 @@ Create = Annotated[bool, typer.Option("--create", help="Create a topic that does
 
 
 @app.command()
+@on_cluster_with_token
 def consume(
+    target: AdminTarget,
     topics: Topics,
     group: Group = None,
     form: Format = Form.text,
@@ -201,30 +199,26 @@ def consume(
     tags: Tags = None,
     sql: Sql = None,
     create: Create = False,
-    url: Url = "",
-    admin: AdminUrl = None,
-    token: Token = None,
-    user: User = None,
-    password: Password = None,
     as_json: Json = False,
 ) -> None:
     """Print messages as they arrive, and acknowledge them once they are printed.
 
     Without a group, reading leaves no trace on the cluster.
     """
-    wanted = _selection(url, topics, tags or (), sql)
+    wanted = _selection(target.url, topics, tags or (), sql)
     start = parse_position(begin)
     places = parse_partitions(partitions or ())
     if group is not None:
-        check_group_options(group, topics, start, places, url)
+        check_group_options(group, topics, start, places, target.url)
     printer = Printer(Form.json if as_json else form, sys.stdout.buffer.write, maximum)
     last = None
-    with suppress(KeyboardInterrupt), signals_interrupt(), connect(url, user, password) as client:
+    connecting = connect(target.url, target.user, target.password)
+    with suppress(KeyboardInterrupt), signals_interrupt(), connecting as client:
         _check_topics(client, wanted, create=create)
         with _source(client, group, wanted, start, places) as source:
             last = printer.run(source, timeout_s)
-    if group is not None and last is not None and not is_rocketmq(url):
-        _continue_after(AdminTarget(url, admin, token, user, password), group, last)
+    if group is not None and last is not None and not is_rocketmq(target.url):
+        _continue_after(target, group, last)
     typer.echo(amount(printer.count, "message"), err=True)
 
 
@@ -248,14 +242,14 @@ def _selection(
 
     try:
         compile_selector(sql)
-    except SelectorError as error:  # a broker would deliver everything to a reader
+    except SelectorError as error:  # a reader would receive everything
         raise UsageError(f"--sql is not valid: {error}") from error
 
     return dict.fromkeys(topics, Sql92(sql))
 
 
 def _check_topics(client: Client | RocketClient, topics: Iterable[str], *, create: bool) -> None:
-    """Check that topics exist, before a consumer makes a broker create them.
+    """Check that topics exist; a consumer would make a broker create them.
 
     Raises:
         RefusedError: a topic does not exist, and `create` is not set.
@@ -302,16 +296,11 @@ def _continue_after(target: AdminTarget, group: str, last: ReceivedMessage) -> N
 
 
 class Printer:
-    """Prints messages up to a maximum.
-
-    Args:
-        form: the output format.
-        write: writes bytes.
-        maximum: how many messages; None for no limit.
+    """Prints messages up to a maximum; None for no limit.
 
     Attributes:
         count: number of printed messages.
-        printed: messages printed of the last batch.
+        printed: number of printed messages of the last batch.
     """
 
     def __init__(
@@ -349,7 +338,7 @@ class Printer:
         return None
 
     def show(self, batch: Batch) -> ReceivedMessage | None:
-        """Print a batch; returns the last printed message if some were left."""
+        """Print a batch; returns the last printed message if others follow it in the batch."""
         size = len(batch)
         count = size if self._maximum is None else min(size, self._maximum - self.count)
         self._write(b"".join(line + b"\n" for line in self._lines(batch, count)))
@@ -410,11 +399,9 @@ class TubeMQMember:
         self._consumer = consumer
 
     def receive(self, *, timeout_ms: int) -> ReceivedBatch | None:
-        """See `Source`."""
         return self._consumer.receive(timeout_ms=timeout_ms)
 
     def ack(self, batch: ReceivedBatch) -> None:
-        """See `Source`."""
         self._consumer.commit(batch)
 
     def stop_after(self, batch: ReceivedBatch, printed: int) -> None:  # noqa: ARG002
@@ -422,7 +409,6 @@ class TubeMQMember:
         batch.retry()
 
     def error(self) -> CohererError | None:
-        """See `Source`."""
         return next(iter(self._consumer.errors), None)
 
 
@@ -433,11 +419,9 @@ class RocketMQMember:
         self._consumer = consumer
 
     def receive(self, *, timeout_ms: int) -> RocketBatch | None:
-        """See `Source`."""
         return self._consumer.receive(timeout_ms)
 
     def ack(self, batch: RocketBatch) -> None:
-        """See `Source`."""
         self._consumer.commit(batch)
 
     def stop_after(self, batch: RocketBatch, printed: int) -> None:
@@ -446,7 +430,6 @@ class RocketMQMember:
             message.ack()
 
     def error(self) -> CohererError | None:
-        """See `Source`."""
         return next(iter(self._consumer.errors), None)
 
 
@@ -457,12 +440,12 @@ def rocketmq_queues(
     start: Start,
     places: Places = frozenset(),
 ) -> Generator[RocketMQQueues]:
-    """Reads queues of some RocketMQ topics, as they are now, without a group.
+    """Read queues of RocketMQ topics, as they are now, without a group.
 
     Args:
         client: an open client, which stays open.
         wanted: the filter of each topic.
-        start: where to start.
+        start: the position to start at.
         places: the brokers and queues to read; empty for all.
     """
     with client.pull_consumer(TOOLS_GROUP, auto_commit=False) as consumer:
@@ -487,7 +470,6 @@ class RocketMQQueues:
         self._consumer = consumer
 
     def receive(self, *, timeout_ms: int) -> RocketBatch | None:
-        """See `Source`."""
         return self._consumer.poll(timeout_ms)
 
     def ack(self, batch: RocketBatch) -> None:
@@ -497,7 +479,6 @@ class RocketMQQueues:
         """Do nothing."""
 
     def error(self) -> CohererError | None:
-        """See `Source`."""
         return next(iter(self._consumer.errors), None)
 
 
@@ -526,12 +507,12 @@ def tubemq_readers(
     start: Start,
     places: Places = frozenset(),
 ) -> Generator[TubeMQReaders]:
-    """Reads partitions of some TubeMQ topics, as they are at the start, without a group.
+    """Read partitions of TubeMQ topics, as they are now, without a group.
 
     Args:
         client: an open client, which stays open.
         topics: the tags to read of each topic; an empty sequence reads all messages.
-        start: where to start.
+        start: the position to start at.
         places: the brokers and partitions to read; empty for all.
     """
     with ExitStack() as stack:

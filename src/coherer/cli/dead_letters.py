@@ -7,11 +7,11 @@ the command line is wrong, or it is a TubeMQ cluster; 130 interrupted.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Concatenate, ParamSpec
 
 import msgspec
 import typer
@@ -38,23 +38,25 @@ from coherer.cli.common import (
     INTERRUPTED,
     AdminTarget,
     Json,
-    Password,
-    RocketUrl,
-    User,
+    Limit,
     Yes,
     amount,
     body_text,
     confirm,
     iso_time,
+    on_rocketmq,
     parse_moment,
     print_json,
     print_table,
     progress_bar,
     signals_interrupt,
     time_text,
+    with_options,
 )
 from coherer.cli.completion import complete_dead_group, complete_topic
 from coherer.errors import UsageError
+
+P = ParamSpec("P")
 
 app = typer.Typer(
     help="Show and replay dead letters, the messages that RocketMQ groups have given up on.",
@@ -108,37 +110,62 @@ AnyGroup = Annotated[
 OldestFirst = Annotated[
     bool, typer.Option("--oldest-first", help="List the oldest first instead of the newest.")
 ]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="The maximum number.")]
 Cursor = Annotated[
     str | None, typer.Option("--cursor", help="Continue where the previous list ended.")
 ]
 
 
+class FilterOptions(msgspec.Struct, frozen=True):
+    """The options that choose dead letters."""
+
+    ids: Ids = None
+    topic: Topic = None
+    tag: Tag = None
+    key: Key = None
+    since: Since = None
+    until: Until = None
+    reason: Reason = None
+
+    def filter(self) -> Filter:
+        """The filter that the options stand for.
+
+        Raises:
+            UsageError: a time is malformed.
+        """
+        return Filter(
+            ids=frozenset(self.ids) if self.ids else None,
+            topic=self.topic,
+            tag=self.tag,
+            key=self.key,
+            since_ms=_time_ms("--since", self.since),
+            until_ms=_time_ms("--until", self.until),
+            reason=self.reason,
+        )
+
+
+def filtered(command: Callable[Concatenate[FilterOptions, P], None]) -> Callable[..., None]:
+    """Give a command the options of `FilterOptions` in place of its first parameter."""
+    return with_options(FilterOptions, command)
+
+
 @app.command("list")
+@on_rocketmq
+@filtered
 def list_letters(
+    letters: FilterOptions,
+    target: AdminTarget,
     group: AnyGroup = None,
-    ids: Ids = None,
-    topic: Topic = None,
-    tag: Tag = None,
-    key: Key = None,
-    since: Since = None,
-    until: Until = None,
-    reason: Reason = None,
     oldest_first: OldestFirst = False,
     limit: Limit = 50,
     cursor: Cursor = None,
-    url: RocketUrl = "",
-    user: User = None,
-    password: Password = None,
     as_json: Json = False,
 ) -> None:
     """List the groups that have dead letters, or the dead letters of a group."""
-    target = AdminTarget(url, None, None, user, password)
-    where = _filter(ids, topic, tag, key, since, until, reason)
+    where = letters.filter()
     if group is None:
         if not where.is_empty or cursor:
             raise UsageError("A filter needs a group.")
-        _print_queues(target.run_on_cluster(_queues), as_json=as_json)
+        _print_queues(target.run_on_cluster(queues), as_json=as_json)
         return
 
     async def look(cluster: Cluster) -> Page:
@@ -155,14 +182,13 @@ def list_letters(
 
 
 @app.command()
+@on_rocketmq
 def show(
+    target: AdminTarget,
     group: Group,
     message_id: Annotated[
         str, typer.Argument(help="Its id, or the message's unique id.", show_default=False)
     ],
-    url: RocketUrl = "",
-    user: User = None,
-    password: Password = None,
     as_json: Json = False,
 ) -> None:
     """Show everything about a dead letter."""
@@ -171,7 +197,7 @@ def show(
         letter = await get(cluster, group, message_id)
         return letter, letter is not None and bool(await replayed(cluster, [letter]))
 
-    letter, sent = AdminTarget(url, None, None, user, password).run_on_cluster(look)
+    letter, sent = target.run_on_cluster(look)
     if letter is None:
         typer.echo(f"error: {group} has no dead letter {message_id}.", err=True)
         raise typer.Exit(FAILED)
@@ -203,7 +229,11 @@ def show(
 
 
 @app.command()
+@on_rocketmq
+@filtered
 def replay(
+    letters: FilterOptions,
+    target: AdminTarget,
     group: Group,
     to: Annotated[
         str | None,
@@ -214,18 +244,8 @@ def replay(
             autocompletion=complete_topic,
         ),
     ] = None,
-    ids: Ids = None,
-    topic: Topic = None,
-    tag: Tag = None,
-    key: Key = None,
-    since: Since = None,
-    until: Until = None,
-    reason: Reason = None,
     dry_run: DryRun = False,
     yes: Yes = False,
-    url: RocketUrl = "",
-    user: User = None,
-    password: Password = None,
     as_json: Json = False,
 ) -> None:
     """Replay dead letters: send each of them again, once.
@@ -233,8 +253,7 @@ def replay(
     A dead letter that an earlier run has sent to the topic, even one that was killed, is not sent
     again. The dead letters are kept; `purge` deletes them.
     """
-    where = _filter(ids, topic, tag, key, since, until, reason)
-    target = AdminTarget(url, None, None, user, password)
+    where = letters.filter()
     if not (dry_run or yes):
         planned = _replay(target, group, to, where, dry_run=True)
         if not planned.sent:
@@ -254,13 +273,12 @@ def replay(
 
 
 @app.command()
+@on_rocketmq
 def purge(
+    target: AdminTarget,
     group: Group,
     dry_run: DryRun = False,
     yes: Yes = False,
-    url: RocketUrl = "",
-    user: User = None,
-    password: Password = None,
     as_json: Json = False,
 ) -> None:
     """Delete all dead letters of a group.
@@ -268,21 +286,16 @@ def purge(
     This deletes the topic that contains them, with those that arrive meanwhile. The next dead
     letter creates it again. Brokers cannot delete single dead letters.
     """
-    target = AdminTarget(url, None, None, user, password)
 
     async def count(cluster: Cluster) -> int:
         found = await queue_of_existing(cluster, group)
         return 0 if found is None else found.count
 
-    async def work(cluster: Cluster) -> int:
-        return await purge_all(cluster, group)
-
     number = target.run_on_cluster(count)
     if number and not dry_run:
         if not yes:
-            question = f"Delete {amount(number, 'dead letter')} of {group}?"
-            confirm(question)
-        number = target.run_on_cluster(work)
+            confirm(f"Delete {amount(number, 'dead letter')} of {group}?")
+        number = target.run_on_cluster(lambda cluster: purge_all(cluster, group))
     if as_json:
         print_json({"group": group, "purged": number, "dry_run": dry_run})
     else:
@@ -291,7 +304,11 @@ def purge(
 
 
 @app.command()
+@on_rocketmq
+@filtered
 def export(
+    letters: FilterOptions,
+    target: AdminTarget,
     group: Group,
     path: Annotated[
         Path, typer.Argument(metavar="FILE", help="The file to write.", show_default=False)
@@ -305,22 +322,12 @@ def export(
             "parquet: a table. Default: by the extension of the file.",
         ),
     ] = None,
-    ids: Ids = None,
-    topic: Topic = None,
-    tag: Tag = None,
-    key: Key = None,
-    since: Since = None,
-    until: Until = None,
-    reason: Reason = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
-    url: RocketUrl = "",
-    user: User = None,
-    password: Password = None,
     as_json: Json = False,
 ) -> None:
     """Write dead letters to a file, as JSON lines or Parquet. The group keeps them."""
     _check_target(path, overwrite=overwrite)
-    where = _filter(ids, topic, tag, key, since, until, reason)
+    where = letters.filter()
     chosen = form or _form_of(path)
 
     async def work(cluster: Cluster) -> int:
@@ -337,7 +344,7 @@ def export(
             )
 
     try:
-        written = AdminTarget(url, None, None, user, password).run_on_cluster(work)
+        written = target.run_on_cluster(work)
     except OSError as error:
         typer.echo(f"error: {path} cannot be written: {error.strerror}.", err=True)
         raise typer.Exit(FAILED) from error
@@ -373,26 +380,6 @@ def _check_target(path: Path, *, overwrite: bool) -> None:
         raise UsageError(f"{path} exists.", hint="Name a new file, or use --overwrite.")
 
 
-def _filter(
-    ids: Sequence[str] | None,
-    topic: str | None,
-    tag: str | None,
-    key: str | None,
-    since: str | None,
-    until: str | None,
-    reason: str | None,
-) -> Filter:
-    return Filter(
-        ids=frozenset(ids) if ids else None,
-        topic=topic,
-        tag=tag,
-        key=key,
-        since_ms=_time_ms("--since", since),
-        until_ms=_time_ms("--until", until),
-        reason=reason,
-    )
-
-
 def _time_ms(option: str, text: str | None) -> int | None:
     if text is None:
         return None
@@ -402,10 +389,6 @@ def _time_ms(option: str, text: str | None) -> int | None:
             f"{option} {text!r} is not a time.", hint="Write it like 2026-01-31T18:30."
         )
     return floor_ms(moment)
-
-
-async def _queues(cluster: Cluster) -> list[DeadLetterQueue]:
-    return await queues(cluster)
 
 
 def _print_queues(found: Sequence[DeadLetterQueue], *, as_json: bool) -> None:

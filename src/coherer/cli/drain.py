@@ -181,7 +181,7 @@ class _Node:
 
 @contextmanager
 def _progress(*, shown: bool) -> Generator[Callable[[DrainStatus], None]]:
-    """Show how many messages are unread."""
+    """Show the number of unread messages."""
     if not shown or not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -204,6 +204,6 @@ def _progress(*, shown: bool) -> Generator[Callable[[DrainStatus], None]]:
 
 
 def _reason(error: Exception) -> str:
-    """Why a request failed, as the system says it."""
+    """The reason of a failure, in the words of the operating system."""
     inner = getattr(error, "reason", error)
     return getattr(inner, "strerror", None) or str(inner)

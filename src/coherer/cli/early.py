@@ -1,4 +1,4 @@
-"""Signals that come before anything handles them.
+"""Signals that arrive before they have a handler.
 
 The entry point imports this module first, so it imports little.
 """
@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from typing import Final
 
 EARLY: Final[set[str]] = set()
-"""The signals that came before anything handled them."""
+"""The signals that arrived before they had a handler."""
 
 
 @contextmanager
 def remembered(name: str) -> Generator[None]:
-    """Let a signal that comes too early wait for `on_signal`; it would end the process otherwise.
+    """Remember a signal for `on_signal`; without a handler it would end the process.
 
-    One that comes too late, while the node stops, is ignored.
+    A signal that arrives later, while the node stops, is ignored.
     """
     number = getattr(signal, name, None)
     if number is None or threading.current_thread() is not threading.main_thread():

@@ -1,7 +1,7 @@
 """The entry point of the command `coherer`; loads the command line.
 
-Loading takes tenths of a second, in which nothing can reload a configuration yet. So it imports
-little at the top, and remembers a SIGHUP for `coherer serve` from the first moment.
+Loading takes tenths of a second, and a SIGHUP in that time would end the process. So this module
+imports little, and remembers a SIGHUP for `coherer serve` from the first moment.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from coherer.cli.early import remembered
 def main() -> None:
     """Run the command that the arguments of the process name."""
     with remembered("SIGHUP") if sys.argv[1:2] == ["serve"] else nullcontext():
-        # After a SIGHUP is remembered.
+        # From here on, a SIGHUP is remembered.
         from coherer.cli.main import main as run
 
         run()

@@ -2,7 +2,7 @@
 
 * The parts are in the order of their importance. A part that fits is shown whole.
 * A table that does not fit loses rows at its end, and a line says how many.
-* A part of which nothing fits is left out, and the last line names it.
+* A part without room for a row is not shown, and the last line names it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ class Part(msgspec.Struct, frozen=True):
     """A part of a view.
 
     Args:
-        name: its name, for the line that says that it is not shown.
-        columns: the names of a table's columns; without columns the part has lines.
-        rows: the rows of the table.
-        lines: the lines of a part without a table.
+        name: shown if the part is not.
+        columns: of a table with `rows`; a part without columns has `lines`.
     """
 
     name: str
@@ -49,8 +47,8 @@ def fitted(parts: Sequence[Part], console: Console, height: int | None) -> Rende
     """Return the parts below each other, with an empty line between them.
 
     Args:
-        parts: the parts, the most important one first; those without rows are left out.
-        console: the console, for its width.
+        parts: the most important one first; those without rows are not shown.
+        console: sets the width.
         height: the number of lines that fit; None for any number.
     """
     left = height
@@ -59,7 +57,7 @@ def fitted(parts: Sequence[Part], console: Console, height: int | None) -> Rende
     wanted = [part for part in parts if part.size]
     for number, part in enumerate(wanted):
         gap = int(bool(shown))
-        # A line is kept for the names of the parts that are not shown.
+        # One line for the names of the parts that are not shown.
         kept = int(number + 1 < len(wanted) or bool(hidden))
         room = None if left is None else left - gap - kept
         count = _count(part, console, room)
@@ -76,7 +74,7 @@ def fitted(parts: Sequence[Part], console: Console, height: int | None) -> Rende
 
 
 def _count(part: Part, console: Console, room: int | None) -> int:
-    """How many rows of a part fit; 0 if none does."""
+    """The number of rows of a part that fit."""
     if room is None or lines_of(part.shown(part.size), console) <= room:
         return part.size
     most = min(part.size - 1, room)
@@ -87,5 +85,5 @@ def _count(part: Part, console: Console, room: int | None) -> int:
 
 
 def lines_of(one: RenderableType, console: Console) -> int:
-    """How many lines a text or a table takes on a console."""
+    """The number of lines of a text or a table on a console."""
     return len(console.render_lines(one, pad=False))

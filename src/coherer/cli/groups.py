@@ -13,17 +13,14 @@ from coherer.admin import Group, Partition
 from coherer.cli.common import (
     FAILED,
     AdminTarget,
-    AdminUrl,
     AnyAdmin,
     Json,
-    Password,
-    Token,
-    Url,
-    User,
     Yes,
     age,
     amount,
     confirm_and_delete,
+    on_cluster,
+    on_cluster_with_token,
     parse_moment,
     print_json,
     print_table,
@@ -50,16 +47,13 @@ Name = Annotated[
 
 
 @app.command("list")
+@on_cluster
 def list_groups(
-    url: Url = "",
-    admin: AdminUrl = None,
-    user: User = None,
-    password: Password = None,
+    target: AdminTarget,
     everything: Annotated[bool, typer.Option("--all", help="Include system groups.")] = False,
     as_json: Json = False,
 ) -> None:
     """List consumer groups with their members, topics and lag."""
-    target = AdminTarget(url, admin, None, user, password)
     groups = group_states(target, system=everything)
     if as_json:
         print_json([_summary(group) for group in groups])
@@ -73,18 +67,14 @@ def list_groups(
 
 
 @app.command()
+@on_cluster
 def describe(
+    target: AdminTarget,
     group: Name,
-    url: Url = "",
-    admin: AdminUrl = None,
-    user: User = None,
-    password: Password = None,
     as_json: Json = False,
 ) -> None:
     """Show the members and offsets of a group."""
-    found = AdminTarget(url, admin, None, user, password).run_on_cluster(
-        lambda cluster: _described(cluster, group)
-    )
+    found = target.run_on_cluster(lambda cluster: _described(cluster, group))
     if found is None:
         typer.echo(f"error: There is no group {group}, or it has consumed nothing yet.", err=True)
         raise typer.Exit(FAILED)
@@ -153,18 +143,14 @@ def _answers(one: MemberHealth) -> str | None:
 
 
 @app.command()
+@on_cluster_with_token
 def delete(
+    target: AdminTarget,
     group: Name,
     yes: Yes = False,
-    url: Url = "",
-    admin: AdminUrl = None,
-    token: Token = None,
-    user: User = None,
-    password: Password = None,
     as_json: Json = False,
 ) -> None:
     """Delete a group and its offsets. Stop its consumers first."""
-    target = AdminTarget(url, admin, token, user, password)
     check_no_members(
         group_states(target, group), group, "their next commit would create the group again"
     )
@@ -180,7 +166,9 @@ def delete(
 
 
 @app.command()
+@on_cluster_with_token
 def reset(
+    target: AdminTarget,
     group: Name,
     topic: Annotated[
         str,
@@ -196,11 +184,6 @@ def reset(
             show_default=False,
         ),
     ],
-    url: Url = "",
-    admin: AdminUrl = None,
-    token: Token = None,
-    user: User = None,
-    password: Password = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")
     ] = False,
@@ -211,21 +194,21 @@ def reset(
     A group that has no offsets yet gets them. Stop RocketMQ's consumers first, or they overwrite
     the offsets with their own.
     """
-    target = parse_target(to)
-    if target is None:
+    position = parse_target(to)
+    if position is None:
         raise UsageError(
             f"--to {to!r} is not a position in a topic.",
             hint="Give earliest, latest, a time such as 2026-01-31T18:30, or an offset.",
         )
 
     if dry_run:
-        _show_moves(AdminTarget(url, admin, token, user, password), group, topic, target, as_json)
+        _show_moves(target, group, topic, position, as_json)
         return
 
     async def move(admin: AnyAdmin) -> Mapping[str, int] | Mapping[Queue, int]:
-        return await admin.groups.reset_offsets(group, topic, target)
+        return await admin.groups.reset_offsets(group, topic, position)
 
-    moved = AdminTarget(url, admin, token, user, password).run(move)
+    moved = target.run(move)
     new = {_key(key): offset for key, offset in moved.items()}
     if as_json:
         print_json(new)
@@ -233,19 +216,19 @@ def reset(
     print_table(("partition", "offset"), new.items(), empty=f"{topic} has no partitions.")
 
 
-def _show_moves(cluster: AdminTarget, group: str, topic: str, to: Target, as_json: bool) -> None:
+def _show_moves(target: AdminTarget, group: str, topic: str, to: Target, as_json: bool) -> None:
     """Print what a reset would do."""
 
-    async def work(found: Cluster) -> list[Move]:
+    async def work(cluster: Cluster) -> list[Move]:
         from coherer._administration.resets import planned
 
-        partitions = await found.admin.topics.partitions(topic)
+        partitions = await cluster.admin.topics.partitions(topic)
         positions = [
-            one for state in await found.admin.groups.list(group) for one in state.partitions
+            one for state in await cluster.admin.groups.list(group) for one in state.partitions
         ]
-        return await planned(found, positions, topic, partitions, to)
+        return await planned(cluster, positions, topic, partitions, to)
 
-    moves = cluster.run_on_cluster(work)
+    moves = target.run_on_cluster(work)
     if as_json:
         print_json({"dry_run": True, "group": group, "partitions": moves})
         return
@@ -294,13 +277,8 @@ def group_states(target: AdminTarget, *names: str, system: bool = False) -> list
 def check_no_members(states: Sequence[Group], group: str, reason: str) -> None:
     """Check that no consumer of a group runs.
 
-    Args:
-        states: the states of the group.
-        group: its name.
-        reason: why they must stop.
-
     Raises:
-        UsageError: there are members.
+        UsageError: there are members; the hint gives the `reason` why they must stop.
     """
     members = [member for state in states for member in state.members]
     if members:
@@ -331,7 +309,7 @@ def committed_offsets(
 
 
 def _owner(partition: Partition, readers: Mapping[str, str]) -> str:
-    """The member that reads a partition: TubeMQ's brokers know it, RocketMQ's members say it."""
+    """The member that reads a partition; TubeMQ's brokers report it, RocketMQ's members do."""
     return partition.owner or readers.get(partition.key, "-")
 
 

@@ -1,29 +1,22 @@
-"""The options that all jobs on Spark have, declared once.
-
-A command decorated with `with_arguments` takes them as its first parameter, and its own options
-behind it.
-"""
+"""The options that all jobs on Spark have."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from functools import wraps
-from inspect import Parameter
-from typing import Any, Concatenate, ParamSpec, cast, get_type_hints
+from typing import Concatenate, ParamSpec
 
 import msgspec
 
 from coherer._common.masking import masked
 from coherer._common.urls import is_rocketmq
 from coherer.cli import jobs
-from coherer.cli.common import Json, Password, Url, User
+from coherer.cli.common import Json, Password, Url, User, with_options
 
 P = ParamSpec("P")
 
 
 class JobArguments(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user gave; each field is an option or argument of the command line."""
+    """The arguments of a job; each field is an option or argument of the command line."""
 
     topic: jobs.Topic = None
     dead_letters: jobs.DeadLetters = None
@@ -70,25 +63,5 @@ class JobArguments(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_arguments(command: Callable[Concatenate[JobArguments, P], None]) -> Callable[..., None]:
-    """Gives a command the options of `JobArguments` in place of its first parameter."""
-    shared = get_type_hints(JobArguments, include_extras=True)
-    _, *own = inspect.signature(command, eval_str=True).parameters.values()
-
-    # Any: Typer calls it with the values of the options.
-    @wraps(command)
-    def run(**given: Any) -> None:
-        arguments = JobArguments(**{name: given.pop(name) for name in shared})
-        cast("Callable[..., None]", command)(arguments, **given)
-
-    parameters = [
-        Parameter(
-            field.name,
-            Parameter.KEYWORD_ONLY,
-            default=field.default,
-            annotation=shared[field.name],
-        )
-        for field in msgspec.structs.fields(JobArguments)
-    ]
-    keywords = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in own]
-    vars(run)["__signature__"] = inspect.Signature([*keywords, *parameters])
-    return run
+    """Give a command the options of `JobArguments` in place of its first parameter."""
+    return with_options(JobArguments, command)

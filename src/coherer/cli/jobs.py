@@ -1,4 +1,4 @@
-"""Operators' jobs on Spark: their source, Spark session, progress and dry run.
+"""What the jobs on Spark share: the source, the Spark session, the progress and the dry run.
 
 A job (such as `coherer export`) describes what it reads as a `Source`, shows it with
 `Source.preview()` for a dry run, and runs a Spark query in `session()`. Spark is this process
@@ -35,7 +35,7 @@ from coherer._record.system_topics import DLQ_PREFIX
 from coherer.cli.common import INTERRUPTED, amount, print_json, print_table
 from coherer.errors import CohererError, UnavailableError, UsageError
 
-# Help and errors of options need no Spark, which is an extra.
+# Spark is an extra; help and errors of options work without it.
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.connect.shell.progress import ProgressHandler, StageInfo
@@ -105,15 +105,15 @@ DryRun = Annotated[
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job reads.
+    """The messages that a job reads.
 
     Args:
-        topic: its topic.
+        topic: the topic.
         url: the cluster; not used with `stores`.
         stores: directories with files.
         broker_name: the broker's name, if the files do not contain it.
         user: the account.
-        password: its password; `repr` omits it.
+        password: its password.
         begin: an offset or a store time; None for the beginning.
         end: the offset or time before which it ends; None for the current end.
         partitions: the partitions to read; None for all.
@@ -189,9 +189,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         return rows.select(*self.wanted_columns())
 
     def preview(self) -> list[Part]:
-        """What would be read now, by partition, from the brokers or the files.
+        """The parts of partitions that would be read now, from the brokers or the files.
 
-        It is never lenient: a topic that does not exist is not an empty one.
+        `lenient` does not apply: a topic that does not exist is an error, not an empty topic.
 
         Raises:
             CohererError: the source, or a part of it, cannot be read or does not exist.
@@ -277,7 +277,7 @@ def _parts(ranges: Iterable[tuple[Range, float | None]]) -> list[Part]:
 
 
 def print_preview(parts: Sequence[Part], *, as_json: bool) -> None:
-    """Print what would be read."""
+    """Print the parts that would be read."""
     if as_json:
         print_json({"dry_run": True, "rows": sum(part.rows for part in parts), "parts": parts})
         return
@@ -354,8 +354,7 @@ def session(remote: str | None) -> Generator[SparkSession]:
     """Provide the Spark session of a job.
 
     An active session is used and left open; a new one is stopped at the end. Errors of Coherer's
-    source are raised as the errors that they were before Spark wrapped them, and Ctrl-C ends the
-    command.
+    source are raised without Spark's wrapping, and Ctrl-C ends the command.
 
     Args:
         remote: a Spark Connect server; None for Spark in this process or under `spark-submit`.
@@ -426,16 +425,7 @@ def copy(
     *,
     as_json: bool,
 ) -> None:
-    """Write rows, and print how many there were.
-
-    Args:
-        source: the source of the rows.
-        to: the target, for the output.
-        remote: see `session`.
-        rows: returns the rows.
-        write: writes them.
-        as_json: print JSON for programs, and no progress.
-    """
+    """Write rows, and print their number; `to` names the target in the output."""
     begun_s = time.monotonic()
     with session(remote) as spark:
         from pyspark.sql import Observation
@@ -455,19 +445,13 @@ def copy(
 
 @contextmanager
 def progress(spark: SparkSession, title: str, *, shown: bool) -> Generator[None]:
-    """Shows the tasks of the jobs that run inside, on stderr.
-
-    Args:
-        spark: the session.
-        title: what the job does.
-        shown: whether to show anything; only a terminal shows it.
-    """
+    """Show the tasks of the jobs that run in the block, if stderr is a terminal."""
     if not shown or not sys.stderr.isatty():
         yield
         return
     tasks = _task_counter(spark)
 
-    # A long path is cut, so that the numbers are seen.
+    # Cut a long path, not the numbers.
     columns = (
         TextColumn(
             "{task.description}",
@@ -497,7 +481,7 @@ def progress(spark: SparkSession, title: str, *, shown: bool) -> Generator[None]
 
 
 def _task_counter(spark: SparkSession) -> Callable[[], tuple[int, int]]:
-    """Counts the tasks of the active stages, and those that are completed."""
+    """Return a function that counts the tasks of the active stages: all, and the completed ones."""
     if not hasattr(spark, "_jsc"):
         return _remote_task_counter(spark)
     tracker = spark.sparkContext.statusTracker()

@@ -74,7 +74,7 @@ COMMANDS = {
     ),
     "backup": Entry(
         "backup",
-        "Copy the directory of a node, which may run, or add what is new to an earlier backup.",
+        "Copy the directory of a node, which may run, or update an earlier backup.",
     ),
     "restore": Entry(
         "restore",
@@ -96,11 +96,11 @@ COMMANDS = {
 }
 
 _OUTPUT_LOST: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
-"""Why a write to an open file fails; typer handles a closed pipe."""
+"""Errors of a write to an open file; typer handles a closed pipe."""
 
 
 def _unwrapped(text: str) -> str:
-    r"""A docstring with a line for each paragraph, so that a help text fits any terminal.
+    r"""Join the lines of each paragraph, so that a help text fits any terminal.
 
     >>> _unwrapped("One.\n\nTwo and\nthree.")
     'One.\n\nTwo and three.'
@@ -209,7 +209,7 @@ def _open_standard_streams() -> None:
 
 
 def _discard_output() -> None:
-    """Have Python not fail again when it writes the rest of the output at the end."""
+    """Discard the rest of the output, so that Python does not fail again when it exits."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)

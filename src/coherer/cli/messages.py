@@ -22,14 +22,12 @@ from coherer.cli.common import (
     FAILED,
     INTERRUPTED,
     AdminTarget,
-    AdminUrl,
     Json,
-    Password,
-    Url,
-    User,
+    Limit,
     amount,
     body_text,
     iso_time,
+    on_cluster,
     parse_moment,
     print_json,
     print_table,
@@ -75,15 +73,13 @@ Traced = Annotated[
 
 
 @app.command()
+@on_cluster
 def get(
+    target: AdminTarget,
     message_id: MessageId = None,
     topic: TopicOption = None,
     place: Place = None,
     traced: Traced = False,
-    url: Url = "",
-    admin: AdminUrl = None,
-    user: User = None,
-    password: Password = None,
     as_json: Json = False,
 ) -> None:
     """Show one message."""
@@ -106,7 +102,6 @@ def get(
             return None
         return await trace(cluster, found) if traced else Trace(found, (), None, ())
 
-    target = AdminTarget(url, admin, None, user, password)
     try:
         with signals_interrupt():
             result = target.run_on_cluster(work)
@@ -131,27 +126,36 @@ SearchedTopic = Annotated[
 Key = Annotated[
     str | None,
     typer.Option(
-        "--key", metavar="KEY", help="RocketMQ: only with this key, found in the brokers' index."
+        "--key",
+        metavar="KEY",
+        help="RocketMQ: only those with this key, from the brokers' index.",
     ),
 ]
-Tag = Annotated[str | None, typer.Option("--tag", help="Only with this tag.")]
+Tag = Annotated[str | None, typer.Option("--tag", help="Only those with this tag.")]
 Contains = Annotated[
-    str | None, typer.Option("--contains", metavar="TEXT", help="Only with this text in the body.")
+    str | None,
+    typer.Option("--contains", metavar="TEXT", help="Only those with this text in the body."),
 ]
 Begin = Annotated[
     str | None,
-    typer.Option("--from", metavar="TIME|OFFSET", help="Only from this store time or offset on."),
+    typer.Option(
+        "--from", metavar="TIME|OFFSET", help="Only those from this store time or offset on."
+    ),
 ]
-Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only stored before.")]
+Until = Annotated[
+    str | None,
+    typer.Option("--until", metavar="TIME", help="Only those stored before this time."),
+]
 Partition = Annotated[
-    int | None, typer.Option("--partition", "-p", min=0, help="Only in this partition.")
+    int | None, typer.Option("--partition", "-p", min=0, help="Only those of this partition.")
 ]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="The maximum number.")]
-Scan = Annotated[int, typer.Option("--scan", min=1, help="The most messages to read.")]
+Scan = Annotated[int, typer.Option("--scan", min=1, help="The maximum number of messages to read.")]
 
 
 @app.command()
+@on_cluster
 def search(
+    target: AdminTarget,
     topic: SearchedTopic,
     key: Key = None,
     tag: Tag = None,
@@ -161,10 +165,6 @@ def search(
     partition: Partition = None,
     limit: Limit = 20,
     scan: Scan = 100_000,
-    url: Url = "",
-    admin: AdminUrl = None,
-    user: User = None,
-    password: Password = None,
     as_json: Json = False,
 ) -> None:
     """Find messages of a topic: by key in the index, otherwise by reading."""
@@ -196,7 +196,6 @@ def search(
                 show=lambda seen: move(f"{seen:,} messages read", seen, None),
             )
 
-    target = AdminTarget(url, admin, None, user, password)
     try:
         with signals_interrupt():
             found = target.run_on_cluster(work)

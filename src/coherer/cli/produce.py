@@ -6,8 +6,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -28,6 +28,7 @@ from coherer.cli.common import (
     amount,
     connect,
     print_json,
+    progress_bar,
     signals_interrupt,
 )
 from coherer.cli.completion import complete_topic
@@ -112,9 +113,8 @@ class Total(msgspec.Struct):
     Args:
         sent: messages that were stored.
         failed: messages that were not.
-        body_bytes: sum of the stored messages' bodies.
+        body_bytes: the size of the stored messages' bodies.
         read_bytes: read from the files.
-        seconds: elapsed.
         error: of the first message that failed.
     """
 
@@ -190,6 +190,7 @@ def produce(
     for path in paths:
         if path != STDIN and (path.is_dir() or not os.access(path, os.R_OK)):
             raise UsageError(f"{path} is not a readable file.")
+    size_bytes = _size(paths)
     total = Total()
     batches = read_all(paths, form.value, stamp, total)
     try:
@@ -197,9 +198,14 @@ def produce(
             signals_interrupt(),
             connect(url, user, password) as client,
             client.producer(topic) as producer,
-            _progress(_size(paths)) as show,
+            progress_bar("sending") as move,
         ):
-            send_all(_sender(producer, wait, order_by), batches, total, show)
+            send_all(
+                _sender(producer, wait, order_by),
+                batches,
+                total,
+                lambda now: move(now.text, now.read_bytes, size_bytes),
+            )
     except KeyboardInterrupt:
         _report(total, as_json=as_json)
         raise typer.Exit(INTERRUPTED) from None
@@ -269,7 +275,7 @@ class ArrangedSender:
         self._order_by = order_by
 
     def send_many(self, messages: Iterable[Message]) -> SendReport:
-        """See `Sender`.
+        """Send messages and wait for all receipts.
 
         Raises:
             UsageError: a message lacks the value to order by.
@@ -359,19 +365,3 @@ def _size(paths: Iterable[Path]) -> int | None:
     if all(path != STDIN and path.is_file() for path in paths):
         return sum(path.stat().st_size for path in paths)
     return None
-
-
-@contextmanager
-def _progress(size_bytes: int | None) -> Generator[Callable[[Total], None]]:
-    """A progress bar on stderr if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    # Scripts show no progress: 30 ms.
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("sending", total=size_bytes)
-        yield lambda total: bar.update(task, completed=total.read_bytes, description=total.text)

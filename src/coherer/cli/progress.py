@@ -10,24 +10,15 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 
-def _ignore(done: int, total: int) -> None:
-    """Show nothing."""
-
-
 @contextmanager
 def bytes_copied(what: str, *, shown: bool = True) -> Generator[Callable[[int, int], None]]:
-    """Show a progress bar for bytes; yields a function that takes the copied and the total bytes.
-
-    Args:
-        what: the text before the bar.
-        shown: whether to show the bar.
-    """
+    """Show a progress bar; yields a function that takes the copied and the total bytes."""
     if not shown or not sys.stderr.isatty():
-        yield _ignore
+        yield lambda _done, _total: None
         return
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(),
-               TimeRemainingColumn())  # fmt: skip
+    text, left = TextColumn("{task.description}"), TimeRemainingColumn()
+    columns = (text, BarColumn(), DownloadColumn(), left)
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
 

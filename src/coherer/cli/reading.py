@@ -87,15 +87,7 @@ class Envelope(msgspec.Struct, omit_defaults=True):
 
 
 class Stamp(msgspec.Struct, frozen=True):
-    """The attributes that command line options give to every message.
-
-    Args:
-        topic: to send to.
-        tag: for filters of consumers.
-        time: of the message's content.
-        properties: other names and values.
-        keys: to look it up by (RocketMQ).
-    """
+    """The attributes that command line options give to every message; see `Envelope`."""
 
     topic: str
     tag: str | None = None

@@ -20,15 +20,11 @@ from coherer._common.node_status import DiskStatus, LimitStatus, NodeStatus
 from coherer.cli.common import (
     UNKNOWN,
     AdminTarget,
-    AdminUrl,
     Json,
-    Password,
-    Token,
-    Url,
-    User,
     age,
     cell_text,
     duration,
+    on_cluster_with_token,
     print_json,
     seconds_option,
     size,
@@ -39,12 +35,9 @@ app = typer.Typer(add_completion=False)
 
 
 @app.command()
+@on_cluster_with_token
 def status(
-    url: Url = "",
-    admin: AdminUrl = None,
-    token: Token = None,
-    user: User = None,
-    password: Password = None,
+    target: AdminTarget,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh it until Ctrl-C.")] = False,
     interval_s: Annotated[
         float,
@@ -57,7 +50,6 @@ def status(
     With a Coherer node's TubeMQ URL, or only --admin, the command shows everything. With Apache's
     clusters, or a RocketMQ URL, it shows what the protocol reports.
     """
-    target = AdminTarget(url, admin, token, user, password)
     if watch:
         target.run_on_cluster(lambda cluster: _watch(cluster, interval_s, as_json=as_json))
         return
@@ -90,12 +82,9 @@ async def _watch(cluster: Cluster, interval_s: float, *, as_json: bool) -> None:
 
 
 def rendered(found: Overview, console: Console, height: int | None = None) -> RenderableType:
-    """Format the status for a terminal: first the state and what is wrong, then the figures.
+    """Format the status for a terminal: first the state and the problems, then the figures.
 
-    Args:
-        found: the status.
-        console: the console, for its width.
-        height: the number of lines that fit; None for any number.
+    `height` is the number of lines that fit; None for any number.
     """
     node = found.node
     figures = {
@@ -132,7 +121,7 @@ def rendered(found: Overview, console: Console, height: int | None = None) -> Re
 
 
 def _state(found: Overview) -> list[RenderableType]:
-    """The state of a node, and what is wrong in its cluster."""
+    """The state of a node, and the problems of its cluster."""
     lines: list[RenderableType] = []
     node = found.node
     if node is not None:

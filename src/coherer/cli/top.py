@@ -27,13 +27,9 @@ from coherer._wire.tubemq.names import STORE_STRIDE
 from coherer.admin import Partition
 from coherer.cli.common import (
     AdminTarget,
-    AdminUrl,
     AnyAdmin,
     Json,
-    Password,
-    Token,
-    Url,
-    User,
+    on_cluster_with_token,
     print_json,
     seconds_option,
 )
@@ -62,13 +58,7 @@ QUIT: Final = "q"
 
 
 class TopicRate(msgspec.Struct, frozen=True):
-    """The rates of a topic.
-
-    Args:
-        topic: its name.
-        in_per_s: messages stored per second; None if it is unknown.
-        messages: the number of its messages; None if it is unknown.
-    """
+    """The messages of a topic, and those stored per second; None if a number is unknown."""
 
     topic: str
     in_per_s: float | None
@@ -79,11 +69,8 @@ class GroupRate(msgspec.Struct, frozen=True):
     """The rates of a group in a topic.
 
     Args:
-        group: its name.
-        topic: the topic.
-        members: the number of members.
         out_per_s: messages acknowledged per second; None if it is unknown.
-        lag: the number of messages that are not acknowledged; None if it is unknown.
+        lag: messages that are not acknowledged; None if it is unknown.
     """
 
     group: str
@@ -94,13 +81,7 @@ class GroupRate(msgspec.Struct, frozen=True):
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """All rates.
-
-    Args:
-        seconds: the time between the two snapshots.
-        topics: the topics, sorted.
-        groups: the groups, sorted.
-    """
+    """All rates, sorted; `seconds` is the time between the two snapshots."""
 
     seconds: float
     topics: tuple[TopicRate, ...]
@@ -117,7 +98,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     Args:
         at_s: the time, by a monotonic clock.
         topics: beginning and end of each partition, by topic and partition.
-        groups: offset, end and lag of each partition, by group and topic, and partition.
+        groups: offset and lag of each partition, by group and topic, and partition.
         members: the number of members of each group.
     """
 
@@ -265,12 +246,9 @@ def ordered(found: Rates, sort: Sort) -> Rates:
 
 
 @app.command()
+@on_cluster_with_token
 def top(
-    url: Url = "",
-    admin: AdminUrl = None,
-    token: Token = None,
-    user: User = None,
-    password: Password = None,
+    target: AdminTarget,
     interval_s: Annotated[
         float, seconds_option("--interval", least=0.1, about="Seconds between two snapshots.")
     ] = 2.0,
@@ -283,7 +261,6 @@ def top(
     Keys: r sorts by rate, l by lag (topics by size), n by name; q quits. A rate is the difference
     of offsets between two snapshots, so deletions and resets of groups can make it negative.
     """
-    target = AdminTarget(url, admin, token, user, password)
     target.run(lambda admin: _run(admin, interval_s, sort, once=once, as_json=as_json))
 
 
@@ -321,11 +298,7 @@ def rendered(
 ) -> RenderableType:
     """Format the rates as tables for a terminal.
 
-    Args:
-        found: the rates.
-        sort: the order.
-        console: the console, for its width.
-        height: how many lines fit; None for any number, and no keys.
+    `height` is the number of lines that fit; None for any number, and without the line of keys.
     """
     if height is None:
         return _view(found, sort, None)
@@ -335,13 +308,13 @@ def rendered(
 
 
 def _view(found: Rates, sort: Sort, rows: int | None) -> RenderableType:
-    """The two tables with at most so many rows; None for all."""
+    """The two tables, with at most `rows` rows together; None for all."""
     topics = [(one.topic, _number(one.in_per_s), one.messages) for one in found.topics]
     groups = [
         (one.group, one.topic, one.members, _number(one.out_per_s), one.lag) for one in found.groups
     ]
     of_topics, of_groups = len(topics), len(groups)
-    if rows is not None:  # half of them for each, and what the other one does not need
+    if rows is not None:  # half for each table, and the rows that the other one does not need
         of_topics = min(len(topics), max(rows // 2, rows - len(groups), 1))
         of_groups = min(len(groups), max(rows - of_topics, 1))
     head = f"{len(topics)} topics, {len(groups)} groups of topics, sorted by {sort}"

@@ -14,12 +14,13 @@ from coherer.cli.common import (
     AnyAdmin,
     Json,
     Password,
-    Token,
     Url,
     User,
     Yes,
     amount,
     confirm_and_delete,
+    on_cluster,
+    on_cluster_with_token,
     print_done,
     print_json,
     print_table,
@@ -42,15 +43,13 @@ Existing = Annotated[
 
 
 @app.command("list")
+@on_cluster
 def list_topics(
-    url: Url = "",
-    admin: AdminUrl = None,
+    target: AdminTarget,
     everything: Annotated[
         bool,
         typer.Option("--all", help="Include system topics: retries, dead letters, ..."),
     ] = False,
-    user: User = None,
-    password: Password = None,
     as_json: Json = False,
 ) -> None:
     """List the topics of the cluster."""
@@ -58,7 +57,7 @@ def list_topics(
     async def look(admin: AnyAdmin) -> list[Topic]:
         return await admin.topics.list(system=everything)
 
-    topics = AdminTarget(url, admin, None, user, password).run(look)
+    topics = target.run(look)
     if as_json:
         print_json(topics)
         return
@@ -70,7 +69,9 @@ def list_topics(
 
 
 @app.command()
+@on_cluster_with_token
 def create(
+    target: AdminTarget,
     topic: Name,
     partitions: Annotated[
         int, typer.Option("--partitions", "-p", min=1, help="Number of partitions on each broker.")
@@ -88,11 +89,6 @@ def create(
     wait_s: Annotated[
         float, seconds_option("--wait", about="Seconds to wait until the topic is usable.")
     ] = 100.0,
-    url: Url = "",
-    admin: AdminUrl = None,
-    token: Token = None,
-    user: User = None,
-    password: Password = None,
     as_json: Json = False,
 ) -> None:
     """Create a topic, and wait until it is usable."""
@@ -103,12 +99,14 @@ def create(
             topic, partitions, brokers or None, exist_ok=if_missing, wait_ms=wait_ms
         )
 
-    AdminTarget(url, admin, token, user, password).run(make)
+    target.run(make)
     print_done("topic", topic, "created", as_json=as_json)
 
 
 @app.command()
+@on_cluster_with_token
 def alter(
+    target: AdminTarget,
     topic: Existing,
     partitions: Annotated[
         int | None,
@@ -133,11 +131,6 @@ def alter(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the topic and change nothing.")
     ] = False,
-    url: Url = "",
-    admin: AdminUrl = None,
-    token: Token = None,
-    user: User = None,
-    password: Password = None,
     as_json: Json = False,
 ) -> None:
     """Change the partitions or the permissions of a topic; other settings are kept."""
@@ -157,7 +150,7 @@ def alter(
             )
         return await admin.topics.list(topic)
 
-    found = AdminTarget(url, admin, token, user, password).run(change)
+    found = target.run(change)
     if dry_run and not found:
         typer.echo(f"error: The topic {topic} does not exist.", err=True)
         raise typer.Exit(FAILED)
@@ -171,19 +164,16 @@ def alter(
 
 
 @app.command()
+@on_cluster_with_token
 def delete(
+    target: AdminTarget,
     topic: Existing,
     yes: Yes = False,
-    url: Url = "",
-    admin: AdminUrl = None,
-    token: Token = None,
-    user: User = None,
-    password: Password = None,
     as_json: Json = False,
 ) -> None:
     """Delete a topic and its messages."""
     confirm_and_delete(
-        AdminTarget(url, admin, token, user, password),
+        target,
         "topic",
         topic,
         "all of its messages",
@@ -211,11 +201,15 @@ def describe(
     if as_json:
         print_json(
             [
-                {"broker": p.broker, "partition": p.partition, "min": p.min_offset,
-                 "max": p.max_offset}
+                {
+                    "broker": p.broker,
+                    "partition": p.partition,
+                    "min": p.min_offset,
+                    "max": p.max_offset,
+                }
                 for p in partitions
             ]
-        )  # fmt: skip
+        )
         return
     print_table(
         ("broker", "partition", "min offset", "max offset"),

@@ -75,7 +75,7 @@ def _report(directory: Path, found: VerifyReport, repaired: list[Problem], *, ba
     if rows:
         print_table(("part", "where", "what", "messages", "outcome"), rows, empty="")
     if any(one.repairable for one in found.problems):
-        typer.echo("What the next start will mend, --repair mends now.")
+        typer.echo("The next start repairs this; --repair does it now.")
     typer.echo(
         f"{directory}: {amount(found.records, 'record')} in "
         f"{amount(found.log_end - found.log_begin, 'byte')} of the log, "

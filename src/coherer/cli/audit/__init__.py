@@ -1,1 +1,1 @@
-"""`coherer audit`: what was sent, stored, consumed and landed."""
+"""`coherer audit`: counts the messages that were sent, stored, consumed and landed."""

@@ -12,16 +12,11 @@ from typing import Final
 from coherer.cli.audit.report import Report
 
 MARGIN: Final = timedelta(minutes=1)
-"""Left and right of the minutes, so that a single one has a place."""
+"""Space on both sides, so that a single minute is visible."""
 
 
 def draw(report: Report, path: Path) -> None:
-    """Draws the minutes of a report.
-
-    Args:
-        report: with groups and a table, if they were asked for.
-        path: of the PNG file.
-    """
+    """Draw the minutes of a report to a PNG file."""
     # matplotlib is an extra.
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure

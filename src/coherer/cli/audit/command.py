@@ -1,4 +1,4 @@
-"""`coherer audit`: what of a topic was sent, stored, consumed and landed, with gaps and latency."""
+"""`coherer audit`: counts the messages of a topic, with gaps and latency."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from coherer.cli.groups import committed_offsets, group_states
 from coherer.cli.job_arguments import JobArguments, with_arguments
 from coherer.errors import UsageError
 
-# Help and errors of options need no Spark, which is an extra.
+# Spark is an extra; help and errors of options work without it.
 if TYPE_CHECKING:
     from coherer.cli.audit.report import Committed, Report
 
@@ -63,10 +63,10 @@ def audit(
     """Count the messages of a topic per partition and minute, with Spark.
 
     Sent messages count in the minute of sending, the others in the minute of storing (TubeMQ has
-    one time, to the minute). --group counts as consumed what is below its offsets; --landed counts
-    what a table has. Exit codes: 0 whole; 1 offsets are missing, messages were sent twice, the
-    table lacks or doubles messages, or the source or Spark failed; 2 the command line is wrong; 130
-    interrupted.
+    one time, to the minute). --group counts the messages below the offsets of the group as
+    consumed; --landed counts the rows of a table. Exit codes: 0 whole; 1 offsets are missing,
+    messages were sent twice, the table lacks or repeats messages, or the source or Spark failed; 2
+    the command line is wrong; 130 interrupted.
     """
     jobs.check_installed()
     from coherer.cli.audit.report import COLUMNS

@@ -1,7 +1,7 @@
-"""What an audit counts: a topic against its offsets, its groups, and a table that it lands in.
+"""Counts the messages of a topic, and compares them with its offsets, its groups and a table.
 
-One Spark query reads the topic once. The end of each partition is fixed before, so that messages
-that arrive meanwhile do not count.
+One Spark query reads the topic once. The end of each partition is fixed before, so messages that
+arrive meanwhile do not count.
 """
 
 from __future__ import annotations
@@ -16,34 +16,29 @@ from msgspec.structs import replace
 from coherer.cli.jobs import Part
 from coherer.errors import UsageError
 
-# Help and errors of options need no Spark, which is an extra.
+# Spark is an extra; help and errors of options work without it.
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
-COLUMNS: Final = (
-    "broker", "partition", "offset", "id", "timestamp", "bornTimestamp", "storeTimestamp", "value",
-    "properties",
-)  # fmt: skip
+PLACE: Final = ("broker", "partition", "offset")
+
+TIMES: Final = ("timestamp", "bornTimestamp", "storeTimestamp")
+
+COLUMNS: Final = (*PLACE, "id", *TIMES, "value", "properties")
 """The columns that an audit reads."""
 
-PLACE: Final = ("broker", "partition", "offset")
 GAPS_MAX: Final = 100
-"""How many gaps a report lists."""
+"""The largest number of gaps in a report."""
 
 Committed = Mapping[str, Mapping[tuple[str, int], int]]
 """The offsets of groups, by group, and by broker and partition."""
 
 
 class PartitionCount(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition from `begin` to `end`, two offsets.
+    """The counts of the offsets `[begin, end)` of a partition.
 
     Args:
-        broker: its broker.
-        partition: its number.
-        begin: the first offset.
-        end: the offset after the last.
-        stored: the messages in it.
-        bytes: the size of their bodies.
+        bytes: the size of the bodies.
         missing: offsets without a message; None if offsets do not count messages (Java's TubeMQ).
         consumed: by group, the messages below its offset.
         landed: the messages that are in the table; None without one.
@@ -89,16 +84,11 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What an audit found.
+    """The result of an audit.
 
     Args:
-        topic: the topic.
         repeated: messages with the origin of another one: a Spark task sent its rows twice.
-        p50_ms: median latency.
-        p99_ms: latency that 99 of 100 messages stay below.
-        partitions: all that have messages.
-        minutes: all that have messages.
-        gaps: the first ones.
+        gaps: the first `GAPS_MAX` of them.
     """
 
     topic: str
@@ -123,7 +113,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def not_landed(self) -> int:
-        """How many messages the table lacks."""
+        """The number of messages that the table lacks."""
         return sum(p.stored - p.landed for p in self.partitions if p.landed is not None)
 
     @property
@@ -135,10 +125,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def landed_table(spark: SparkSession, path: str, topic: str) -> DataFrame:
-    """The place of each row of a Parquet table, and how many rows have it (`copies`).
+    """The places of the messages in a Parquet table, each with its number of rows (`copies`).
 
     Raises:
-        UsageError: it has no such columns.
+        UsageError: the table lacks a column.
     """
     from pyspark.sql import functions as sf
 
@@ -164,15 +154,15 @@ def measure(
     *,
     counted: bool,
 ) -> Report:
-    """Counts a topic.
+    """Count the messages of a topic.
 
     Args:
-        rows: its messages, with `COLUMNS`.
-        topic: its name.
-        parts: the offsets that count.
+        rows: the messages, with `COLUMNS`.
+        topic: the topic.
+        parts: the offsets to count.
         committed: the offsets of groups.
         landed: from `landed_table`.
-        counted: whether offsets count messages.
+        counted: whether offsets count messages; on Java's TubeMQ broker they do not.
     """
     from pyspark.sql import functions as sf
 
@@ -209,7 +199,7 @@ def measure(
 
 
 def _prepared(rows: DataFrame, parts: Sequence[Part], committed: Committed) -> DataFrame:
-    """The rows between the offsets, with what is counted; `below_0` is for the first group."""
+    """The rows to count; `below_0` says whether a row is below the offset of the first group."""
     from pyspark.sql import functions as sf
 
     below = [f"below_{number}" for number in range(len(committed))]
@@ -249,14 +239,14 @@ def _prepared(rows: DataFrame, parts: Sequence[Part], committed: Committed) -> D
 
 
 def _minute(time: Column) -> Column:
-    """The number of a minute, whatever the zone of the session is."""
+    """Minutes since 1970; the time zone of the session does not matter."""
     from pyspark.sql import functions as sf
 
     return sf.floor(sf.unix_millis(time) / 60_000)
 
 
 def _counts(committed: Committed, *, with_table: bool) -> list[Column]:
-    """What is counted by partition, and by minute."""
+    """The counts of a partition or of a minute."""
     from pyspark.sql import functions as sf
 
     found = [sf.count(sf.lit(1)).alias("stored"), sf.sum("size").alias("bytes")]
@@ -301,7 +291,7 @@ def _partitions(
 
 
 def _of(row: Row, *names: str) -> dict[str, Any]:
-    """Those of the fields that a row has."""
+    """The named fields, if the row has them."""
     return {name: row[name] for name in names if name in row.__fields__}
 
 

@@ -26,21 +26,23 @@ RAINS: Final = ("#cfdbe4", "#8fb8d3", "#4f8fbd", "#1f5f8b")
 
 
 def draw(answers: Sequence[Answer], rows: int, path: Path) -> None:
-    """Draws the answers of `dataset.answers`.
-
-    Args:
-        answers: by carrier, by airport and hour, by rain.
-        rows: the number of flights, for the caption.
-        path: of the PNG file.
-    """
+    """Draw the answers of `dataset.answers` to a PNG file; `rows` is the number of flights."""
     from matplotlib.figure import Figure
 
     carriers, hours, rain = answers
     figure = Figure(figsize=(13.5, 8.4), dpi=150, facecolor=PAPER)
     grid = figure.add_gridspec(
-        2, 2, left=0.155, right=0.965, top=0.83, bottom=0.10, wspace=0.16, hspace=0.46,
-        width_ratios=(1, 1.25), height_ratios=(1.3, 1),
-    )  # fmt: skip
+        2,
+        2,
+        left=0.155,
+        right=0.965,
+        top=0.83,
+        bottom=0.10,
+        wspace=0.16,
+        hspace=0.46,
+        width_ratios=(1, 1.25),
+        height_ratios=(1.3, 1),
+    )
     _carriers(figure.add_subplot(grid[:, 0]), carriers.rows)
     _hours(figure.add_subplot(grid[0, 1]), hours.rows)
     _rain(figure.add_subplot(grid[1, 1]), rain.rows)

@@ -62,7 +62,7 @@ MARK: Final = "coherer-demo.json"
 """Marks a directory that a demo created and may empty."""
 
 WORST: Final = 10
-"""Airports by hour to show."""
+"""The number of rows in the table of airports by hour."""
 
 MOST_CORES: Final = 8
 """The topic has eight partitions, which more cores could not share."""
@@ -221,7 +221,7 @@ def _run(console: Console, directory: Path, rows: int | None, chart: Path, via: 
 
 @contextmanager
 def _phase(console: Console, text: str) -> Generator[None]:
-    """Shows the current step: a spinner on a terminal, otherwise a line."""
+    """Show the current step: a spinner on a terminal, otherwise a line."""
     if console.is_terminal:
         with console.status(text):
             yield
@@ -236,13 +236,7 @@ def _send_and_land(
     query: StreamingQuery,
     flights: pa.Table,
 ) -> int:
-    """Sends the flights, shows progress, and waits until all have landed.
-
-    Args:
-        console: for the progress bars.
-        clients: by protocol; each sends the same share.
-        query: the stream that lands them.
-        flights: to send.
+    """Send the flights, an equal share over each client, and wait until all have landed.
 
     Returns:
         The number of messages that the broker acknowledged.
@@ -327,9 +321,9 @@ def _answer_table(answer: Answer) -> Table:
 
 
 def _audit_table(audit: Audit) -> Table:
-    verdict = "[green]nothing lost, nothing duplicated" if audit.clean else "[red]the counts differ"
+    result = "[green]nothing lost, nothing duplicated" if audit.clean else "[red]the counts differ"
     table = Table(
-        title=f"Audit: {verdict}", title_justify="left", title_style="bold", box=SIMPLE_HEAD
+        title=f"Audit: {result}", title_justify="left", title_style="bold", box=SIMPLE_HEAD
     )
     for name in audit.__struct_fields__:
         table.add_column(name, justify="right")

@@ -84,11 +84,7 @@ def data_directory() -> Path:
 
 
 def flights(rows: int | None = None) -> pa.Table:
-    """The flights of the file.
-
-    Args:
-        rows: how many, spread evenly over the year; None for all 336,776.
-    """
+    """The flights: `rows` of them, spread evenly over the year, or all 336,776."""
     import pyarrow as pa
     import pyarrow.csv as csv
 
@@ -141,13 +137,7 @@ Row: TypeAlias = tuple[str | int | float, ...]
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """An answer as a small table.
-
-    Args:
-        title: of the question.
-        columns: their names.
-        rows: the values.
-    """
+    """An answer as a small table."""
 
     title: str
     columns: tuple[str, ...]
@@ -162,14 +152,7 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 def land(spark: SparkSession, protocol: str, url: str, directory: Path) -> StreamingQuery:
-    """Starts the stream from the topic to the table.
-
-    Args:
-        spark: the session.
-        protocol: the format to read with: `tubemq` or `rocketmq`.
-        url: of the node, for that protocol.
-        directory: the parent of the table and the checkpoint.
-    """
+    """Start the stream from the topic to the table; `protocol` is the name of Spark's format."""
     from pyspark.sql import functions as F  # noqa: N812 - the customary name
 
     flight = ", ".join(f"{name} {kind}" for name, kind in FLIGHT_COLUMNS.items())
@@ -205,7 +188,7 @@ def landed(query: StreamingQuery) -> int:
 
 
 def counts(spark: SparkSession, directory: Path) -> Counts:
-    """Counts the table's rows; a 64-bit hash of all columns finds the distinct ones."""
+    """Count the table's rows; a 64-bit hash of all columns finds the distinct ones."""
     from pyspark.sql import functions as F  # noqa: N812
 
     table = spark.read.parquet(str(directory / "flights"))
@@ -215,7 +198,7 @@ def counts(spark: SparkSession, directory: Path) -> Counts:
 
 
 def answers(spark: SparkSession, directory: Path) -> tuple[Answer, Answer, Answer]:
-    """Joins flights, airlines and weather, and answers three questions in one pass."""
+    """Join flights, airlines and weather, and answers three questions in one pass."""
     from pyspark.sql import functions as F  # noqa: N812
 
     flown = spark.read.parquet(str(directory / "flights")).where(F.col("dep_delay").isNotNull())

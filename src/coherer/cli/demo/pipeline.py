@@ -98,7 +98,7 @@ def check_installed() -> None:
     """Check that Spark Connect's packages are installed.
 
     Raises:
-        UsageError: one is not.
+        UsageError: a package is missing.
     """
     dataset.check_installed()
     missing = [
@@ -118,10 +118,7 @@ def project() -> Path:
 
 
 def copy_project(directory: Path) -> Path:
-    """Copies the pipeline, and lets it keep its checkpoints in a directory.
-
-    Args:
-        directory: a new one, for the project and its checkpoints.
+    """Copy the pipeline to a new directory, which also keeps its checkpoints.
 
     Returns:
         The path of `spark-pipeline.yml`.
@@ -223,7 +220,7 @@ def _connect_port(spark: SparkSession) -> int:
 
 
 def _run(spec: Path, environment: Mapping[str, str]) -> None:
-    """Runs the pipeline to its end.
+    """Run the pipeline to its end.
 
     Raises:
         UnavailableError: it failed; with the end of its log.
@@ -270,13 +267,13 @@ def _print(console: Console, spark: SparkSession, tallies: Sequence[Tally]) -> N
     title = "delays_by_carrier, a table of the pipeline"
     console.print(_table(title, heads, ([row[name] for name in names] for row in rows)))
     clean = all(tally.clean for tally in tallies)
-    verdict = "[green]nothing lost, nothing duplicated" if clean else "[red]the counts differ"
+    result = "[green]nothing lost, nothing duplicated" if clean else "[red]the counts differ"
     stages = ("run", "flights", "broken", "bronze", "silver", "dead letters", "alerts")
     counts = (
         (number, one.flights, one.broken, one.bronze, one.silver, one.dead, one.alerts)
         for number, one in enumerate(tallies, 1)
     )
-    console.print(_table(f"Sent, and stored after each run: {verdict}", stages, counts))
+    console.print(_table(f"Sent, and stored after each run: {result}", stages, counts))
 
 
 def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:

@@ -40,11 +40,7 @@ JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class Started(msgspec.Struct, frozen=True):
-    """Printed by the node when it is ready.
-
-    Args:
-        urls: for clients, by protocol.
-    """
+    """Printed by the node when it is ready, with the URLs for clients by protocol."""
 
     urls: dict[str, str]
 
@@ -152,7 +148,7 @@ def session(directory: Path, cores: int, settings: Mapping[str, str]) -> SparkSe
 def spark_session(
     directory: Path, cores: int, settings: Mapping[str, str] = MappingProxyType({})
 ) -> Generator[SparkSession]:
-    """Starts Spark, with its output in `directory/spark.log`, and with further settings.
+    """Start Spark, with its output in `directory/spark.log`, and with further settings.
 
     At the end of the block Java is stopped, and everything that it started ends with it. After an
     error, including Ctrl-C, Spark receives no more calls: the connection to it may have been cut in
@@ -176,7 +172,7 @@ def spark_session(
 
 @contextmanager
 def _reports_in(folder: Path) -> Generator[None]:
-    """Lets the tasks of Spark report gaps in a folder that is deleted with the others."""
+    """Have the tasks of Spark report gaps in a folder that is deleted with the others."""
     from coherer.spark.gaps import FOLDER_VARIABLE
 
     before = os.environ.get(FOLDER_VARIABLE)
@@ -191,7 +187,7 @@ def _reports_in(folder: Path) -> Generator[None]:
 
 @contextmanager
 def _spark_errors(log: Path) -> Generator[None]:
-    """Converts Spark's errors while Java runs, since they fetch their text from it.
+    """Convert Spark's errors while Java runs, because they fetch their text from it.
 
     The end of the log is included: the log is deleted with its directory.
     """
@@ -222,7 +218,7 @@ class JavaProcess(subprocess.Popen[bytes]):
 
 @contextmanager
 def _interrupts_end_java() -> Generator[None]:
-    """While Spark starts, Ctrl-C kills Java first.
+    """Kill Java first on Ctrl-C while Spark starts.
 
     pyspark exposes the process only after it has answered. Otherwise Java would run forever: it
     reads its input only after it has written its port to a directory that is gone by then.
@@ -256,7 +252,7 @@ def _interrupts_end_java() -> Generator[None]:
 
 @contextmanager
 def _errors_to(path: Path) -> Generator[None]:
-    """Redirects standard error to a file; processes started in the block keep it."""
+    """Redirect standard error to a file; processes started in the block keep it."""
     sys.stderr.flush()
     before = os.dup(2)
     try:

@@ -1,1 +1,1 @@
-"""`coherer replay`: a range of a topic again, into a topic or a group."""
+"""`coherer replay`: sends messages of a topic again, to a topic or to a group."""

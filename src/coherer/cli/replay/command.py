@@ -1,9 +1,9 @@
-"""`coherer replay`: messages again, into another topic, or to a group.
+"""`coherer replay`: sends messages of a topic again, to another topic or to a group.
 
 A replay into a topic gives each message an origin that does not depend on the run: the properties
 `spark.query` (`replay TOPIC`), `spark.batch`, `spark.part` (broker and partition) and `spark.seq`
-(offset and id). So `coherer.spark.deduplicate` removes what a second run sends again, and
-`--resume` does not send it.
+(offset and id). So `coherer.spark.deduplicate` removes the copies that a second run sends, and
+`--resume` does not send them.
 """
 
 from __future__ import annotations
@@ -27,27 +27,25 @@ from coherer.cli.job_arguments import JobArguments, with_arguments
 from coherer.cli.replay.group import moves_of, print_moves, set_offsets
 from coherer.errors import UsageError
 
-# Help and errors of options need no Spark, which is an extra.
+# Spark is an extra; help and errors of options work without it.
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-COLUMNS: Final = (
-    "broker", "partition", "offset", "id", "key", "tag", "timestamp", "value", "properties",
-)  # fmt: skip
 SENT: Final = ("key", "tag", "timestamp", "value", "properties")
+COLUMNS: Final = ("broker", "partition", "offset", "id", *SENT)
 ORIGIN: Final = ("spark.query", "spark.batch", "spark.part", "spark.seq")
 
 app = typer.Typer(help="Send messages of a topic again.", add_completion=False)
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a replay sends to.
+    """The topic that a replay sends to.
 
     Args:
-        topic: the topic.
+        topic: its name.
         url: its cluster.
-        transactional: the directory for decisions, if consumers see all or nothing.
-        resume: skip what the topic has from an earlier run.
+        transactional: the directory for decisions, if consumers see all messages or none.
+        resume: skip messages that an earlier run has sent to the topic.
     """
 
     topic: str
@@ -77,7 +75,8 @@ Transactional = Annotated[
 Resume = Annotated[
     bool,
     typer.Option(
-        "--resume", help="Skip what an earlier replay over the same protocol has sent to --to."
+        "--resume",
+        help="Skip messages that an earlier replay over the same protocol has sent to --to.",
     ),
 ]
 

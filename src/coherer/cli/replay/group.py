@@ -14,15 +14,7 @@ from coherer.cli.groups import check_no_members, committed_offsets, group_states
 
 
 class Move(msgspec.Struct, frozen=True):
-    """A partition in which a group goes back.
-
-    Args:
-        topic: its topic.
-        broker: its broker.
-        partition: its number.
-        committed: the group's offset now.
-        offset: its new offset, which is lower.
-    """
+    """The move of a group in a partition from its `committed` offset back to `offset`."""
 
     topic: str
     broker: str
@@ -32,7 +24,7 @@ class Move(msgspec.Struct, frozen=True):
 
     @property
     def messages(self) -> int:
-        """How many messages are delivered again (with Java's TubeMQ broker: index bytes).
+        """The number of messages to deliver again (with Java's TubeMQ broker: index bytes).
 
         >>> Move("t", "a", 0, 9, 5).messages
         4
@@ -59,7 +51,7 @@ def moves_of(source: jobs.Source, target: AdminTarget, group: str) -> list[Move]
 
 
 def print_moves(moves: Sequence[Move], group: str, *, dry_run: bool, as_json: bool) -> None:
-    """Print what is delivered again."""
+    """Print the moves, and the messages that are delivered again."""
     if as_json:
         print_json(
             {

@@ -49,7 +49,7 @@ def _levels(texts: Iterable[str]) -> dict[str, str]:
 
 
 class LogOptions(msgspec.Struct, frozen=True):
-    """What `coherer serve` logs, and where; the `Setting` of each field documents it."""
+    """The log of `coherer serve`; the `Setting` of each field documents it."""
 
     # fmt: off
     level: Annotated[Literal["debug", "info", "warning", "error"], Setting(
@@ -208,8 +208,9 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Values:
                     _log.plain.warning(
                         "Ignored %s=%s: Kubernetes sets it for a service of that name. Set "
                         "enableServiceLinks: false in the pod to avoid this.",
-                        variable, environment[variable],
-                    )  # fmt: skip
+                        variable,
+                        environment[variable],
+                    )
                     continue
                 given = Given(None, variable, "the environment")
                 value = _converted(one, environment[variable], given, text=True)
@@ -316,7 +317,7 @@ def console_settings(values: Values) -> ConsoleSettings:
 
 
 def console_warnings(console: ConsoleSettings, node: NodeOptions) -> list[str]:
-    """What does not fit between a console and its node, or the network."""
+    """Warnings about a console that does not fit its node, or the network."""
     if not console.enabled:
         return []
     found: list[str] = []
@@ -525,7 +526,7 @@ _KINDS: Final[Mapping[Any, str]] = {
 
 
 def _wrong(one: Field, value: object) -> str:
-    """Why a value does not fit, without the names of types."""
+    """The reason why a value is refused, without the names of types."""
     shown = "this" if one.setting.secret else repr(value)
     if one.choices:
         return f"{shown} is not possible."

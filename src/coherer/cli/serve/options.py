@@ -102,10 +102,6 @@ def _parameter(one: Field) -> Parameter:
 def values_of(given: Mapping[str, object], environment: Mapping[str, str] = os.environ) -> Values:
     """Return all values that the user of `coherer serve` gave, with their sources.
 
-    Args:
-        given: the command line, by the names in `signature`.
-        environment: the environment variables.
-
     Raises:
         UsageError: an option is unknown or malformed.
     """

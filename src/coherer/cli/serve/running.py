@@ -42,16 +42,12 @@ _RECEIPTS: Final = {
 
 
 class BrokerAddress(msgspec.Struct):
-    """A broker of `--brokers`.
+    """A broker of `--brokers`. A port is -1 if the broker does not serve it.
 
     Args:
         id: its TubeMQ id.
         name: its RocketMQ name.
-        pid: the id of its process.
-        broker_port: the port of the TubeMQ broker; -1 without one.
-        rocketmq_port: the port of the RocketMQ broker; -1 without one.
-        admin_port: the port of the HTTP administration, health checks and metrics; -1 without one.
-        directory: the directory of its files.
+        admin_port: for the HTTP administration, health checks and metrics.
     """
 
     id: int
@@ -64,20 +60,13 @@ class BrokerAddress(msgspec.Struct):
 
 
 class Ready(msgspec.Struct):
-    """Where the node serves; printed for programs once it does.
+    """The addresses of a node, printed for programs when it is ready.
+
+    A port is -1, and a URL None, if the node does not serve it.
 
     Args:
         url: for TubeMQ's clients.
-        rocketmq_url: for RocketMQ's clients; None if the node does not serve RocketMQ.
-        admin_url: of the HTTP administration; None without one.
-        directory: of the node's files.
-        master_port: of the TubeMQ master; -1 without one.
-        broker_port: of the TubeMQ broker; -1 without one.
-        namesrv_port: of the RocketMQ name server; -1 without one.
-        rocketmq_port: of the RocketMQ broker; -1 without one.
         pid: the id of the process; with --brokers, of the supervisor.
-        console_url: the URL of the console; None without one.
-        version: of Coherer.
         brokers: with --brokers, all brokers, in the order of their ids.
     """
 
@@ -197,8 +186,8 @@ async def run(
         options: the options of the node.
         reload: returns the new options after SIGHUP.
         as_json: print JSON for programs.
-        host: the connection to whoever runs the node; None for signals and standard output.
-        console: the settings of the console; None without one.
+        host: None for signals and standard output.
+        console: None without a console.
     """
     from coherer._server.node.node import Node  # see above
 
@@ -244,8 +233,8 @@ async def open_console(
     Args:
         settings: the settings of the console.
         node: the options of the node.
-        url: the URL for the node's clients; a RocketMQ URL is preferable, because the console shows
-            more, including messages that came over TubeMQ.
+        url: the URL for the node's clients; with a RocketMQ URL the console shows more, including
+            messages that were sent over TubeMQ.
         stack: closes the console.
     """
     check_installed()

@@ -78,7 +78,7 @@ STEADY_S: Final = 60.0
 """After a broker has run for this long, the pause is the shortest one again."""
 
 ASKS_MAX: Final = 10
-"""So many questions in a row may be without an answer in the time of `hang_timeout_ms`."""
+"""The number of questions in `hang_timeout_ms`; a broker that answers none of them is killed."""
 
 _LINE_BYTES_MAX: Final = 1 << 20
 _PRIVATE_ACCOUNT: Final = "%COHERER_BROKERS%"
@@ -340,7 +340,7 @@ class Supervisor:
             one.change(restarts=one.state.restarts + 1)
 
     async def _watch(self) -> None:
-        """Kill brokers that do not answer; `_keep` starts them again."""
+        """Kill brokers that do not answer; `_keep_running` restarts them."""
         timeout_s = self._options.hang_timeout_ms / 1000
         while timeout_s:
             await asyncio.sleep(timeout_s / ASKS_MAX)
@@ -384,9 +384,10 @@ class Supervisor:
                 self._drain(one)
                 if one.state.restarts:
                     _log.plain.warning(
-                        "Broker %d is ready again", one.state.broker_id,
+                        "Broker %d is ready again",
+                        one.state.broker_id,
                         extra={"broker": one.state.broker_id},
-                    )  # fmt: skip
+                    )
             case Alive():
                 one.unanswered = 0
                 return
@@ -448,7 +449,7 @@ def _stop_signals(kill: Callable[[], None]) -> Generator[asyncio.Event]:
         del frame
         if not stopped.is_set():
             stopped.set()
-            loop.call_soon_threadsafe(_nothing)  # wake the loop
+            loop.call_soon_threadsafe(lambda: None)  # wakes the loop
             return
         kill()
         signal.signal(number, signal.SIG_DFL)
@@ -456,10 +457,6 @@ def _stop_signals(kill: Callable[[], None]) -> Generator[asyncio.Event]:
 
     with on_stop_signals(stop):
         yield stopped
-
-
-def _nothing() -> None:
-    """Do nothing."""
 
 
 async def supervise(
@@ -471,13 +468,6 @@ async def supervise(
     console: ConsoleSettings | None = None,
 ) -> None:
     """Run the brokers of `--brokers` until a signal.
-
-    Args:
-        options: the options that the user gave.
-        given: the command line.
-        log: the log of all processes.
-        as_json: print JSON for programs.
-        console: the settings of the console; None without one.
 
     Raises:
         CohererError: a broker cannot start, or could not stop cleanly.
