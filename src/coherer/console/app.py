@@ -80,13 +80,7 @@ async def running(options: ConsoleOptions) -> AsyncGenerator[Starlette]:
 def application(
     options: ConsoleOptions, cluster: Cluster, accounts: Passwords
 ) -> tuple[Starlette, Console]:
-    """Build the application from its parts.
-
-    Args:
-        options: the options of the console.
-        cluster: an open client and its administration.
-        accounts: the accounts of the console.
-    """
+    """Build the application from its parts."""
     # Browsers send cookies to all ports of a host, so each console has its own cookie name.
     place = f"{options.host}:{options.port} {options.url}"
     name = f"coherer-{hashlib.sha256(place.encode()).hexdigest()[:8]}"

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlencode
 
 import msgspec
 
-from coherer.console.history import SPANS, History, Point
+from coherer.console.history import SPANS, History
 
 WIDTH, HEIGHT = 600, 120
 """The size of the drawing, in units of its view box."""
 
 SERIES_MAX: Final = 16
-"""The most lines in a chart; more could not be distinguished."""
+"""The maximum number of lines in a chart; more could not be distinguished."""
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A line of a chart.
-
-    Args:
-        label: its name in the legend.
-        times: the time of each sample, s since 1970.
-        values: the value at each time; None where it is unknown.
-    """
+    """A line of a chart: the time of each sample, s since 1970, and its value, None if unknown."""
 
     label: str
     times: list[float]
@@ -35,11 +28,11 @@ class Chart(msgspec.Struct, frozen=True):
     """A chart.
 
     Args:
-        title: what it shows, with its unit.
+        title: the quantity, with its unit.
         labels: the label of each series, by the series' name.
         lines: the samples in the time span.
-        span_s: the time span in s.
-        now_s: its end, s since 1970.
+        span_s: the length of the time span.
+        now_s: the end of the time span, s since 1970.
     """
 
     title: str
@@ -89,20 +82,12 @@ class Chart(msgspec.Struct, frozen=True):
 
 
 def chart(history: History, title: str, labels: dict[str, str], span: str, now_s: float) -> Chart:
-    """Make a chart of series.
-
-    Args:
-        history: the samples.
-        title: what it shows, with its unit.
-        labels: the label of each series, by the series' name; the first `SERIES_MAX` are drawn.
-        span: one of `SPANS`.
-        now_s: the current time, s since 1970.
-    """
+    """Make a chart of the first `SERIES_MAX` series of `labels`; `span` is one of `SPANS`."""
     shown = dict(list(labels.items())[:SERIES_MAX])
     span_s = SPANS[span]
-    lines = [_line(label, history.points(name, now_s - span_s)) for name, label in shown.items()]
+    lines: list[Line] = []
+    for name, label in shown.items():
+        points = history.points(name, now_s - span_s)
+        times = [round(one.time_s, 1) for one in points]
+        lines.append(Line(label, times, [one.value for one in points]))
     return Chart(title, shown, lines, span_s, now_s)
-
-
-def _line(label: str, points: Sequence[Point]) -> Line:
-    return Line(label, [round(one.time_s, 1) for one in points], [one.value for one in points])

@@ -48,7 +48,7 @@ class TopicFacts(msgspec.Struct, frozen=True):
     Args:
         name: its name.
         partitions: its partitions or queues; None if they are unknown.
-        problem: why they are unknown.
+        problem: the reason if they are unknown.
         writable: whether producers can send to it; None if it is unknown.
         readable: whether consumers can read it.
     """
@@ -81,12 +81,7 @@ class TopicFacts(msgspec.Struct, frozen=True):
 
 
 class Facts:
-    """Asks a cluster, and caches the answers for a short time.
-
-    Args:
-        cluster: a client and its administration.
-        clock: monotonic, in s.
-    """
+    """Asks a cluster, and caches the answers for a short time; `clock` is monotonic, in s."""
 
     def __init__(self, cluster: Cluster, clock: Callable[[], float] = time.monotonic) -> None:
         self.cluster = cluster
@@ -116,13 +111,10 @@ class Facts:
         kept = self._kept.get(key)
         if kept is None or kept[0] <= now:
             self._drop(now)
-            task = asyncio.ensure_future(self._asked(ask))
+            task = asyncio.ensure_future(ask())
             task.add_done_callback(_retrieve)
             kept = self._kept[key] = (now + KEPT_S, task)
         return await asyncio.shield(kept[1])
-
-    async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
-        return await ask()
 
     def _drop(self, now: float) -> None:
         if len(self._kept) >= KEPT_MAX:
@@ -138,11 +130,7 @@ class Facts:
     # -- topics
 
     async def topic_names(self, *, system: bool = False) -> list[str]:
-        """The names of all topics, sorted.
-
-        Args:
-            system: include topics that are not the users' own.
-        """
+        """The names of all topics, sorted; `system` includes those of the system."""
         admin = self.cluster.admin
         return await self._get(("topic names", system), lambda: admin.topics.names(system=system))
 
@@ -191,7 +179,7 @@ class Facts:
         return await self._get(("group names",), self.cluster.admin.groups.names)
 
     async def groups(self, group_names: Sequence[str]) -> list[Group]:
-        """The states of these groups; those that do not exist are left out."""
+        """The states of these groups, without those that do not exist."""
         if not group_names:
             return []
         key = ("groups", *group_names)
@@ -223,7 +211,7 @@ class Facts:
         return await self._get(("unread ages", group.name), ask)
 
     async def overview(self, *names: str) -> Overview:
-        """The state of the cluster, with a look at these groups, or at all."""
+        """The state of the cluster, with the lag of these groups, or of all."""
 
         async def ask() -> Overview:
             topics, groups = await self.topic_names(), await self.group_names()
@@ -284,7 +272,7 @@ class Facts:
         return [name[len(prefix) :] for name in names if name.startswith(prefix)]
 
     async def dead_letter_queues(self, groups: Sequence[str]) -> list[DeadLetterQueue]:
-        """The dead letters of these groups; groups that have none are left out."""
+        """The dead-letter queues of these groups, without groups that have none."""
         found = await self._each(groups, self.dead_letter_queue)
         return [one for one in found if one is not None]
 
@@ -305,7 +293,7 @@ class Facts:
         return await listing.broker_list(self.cluster, node)
 
     async def _node(self) -> NodeStatus | None:
-        """The status of the node, for which it looks at all groups."""
+        """The status of the node, which it computes from all groups."""
         return await self._get(("node",), lambda: listing.node_status(self.cluster))
 
     async def settings(self, broker: str) -> dict[str, str] | None:

@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 UNKNOWN: Final = Markup('<span class="unknown">unknown</span>')
 
 SHOWN_CHARS: Final = 64 * 1024
-"""The most bytes of a payload that a page shows; the download has the rest."""
+"""The maximum size of a payload on a page; the download has the rest."""
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _AGES: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
@@ -108,14 +108,7 @@ def age(age_ms: float | None) -> str:
 
 
 class Payload(msgspec.Struct, frozen=True):
-    """The body of a message for people.
-
-    Args:
-        kind: the format it was decoded from.
-        text: the decoded body.
-        cut: whether the text was cut.
-        size_bytes: the size of the body.
-    """
+    """The decoded body of a message; `kind` is its format, `cut` whether the text was shortened."""
 
     kind: str
     text: str

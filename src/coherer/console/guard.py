@@ -49,13 +49,7 @@ _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Guard:
-    """Middleware of all requests.
-
-    Args:
-        app: the application behind it.
-        options: the options of the console.
-        sessions: the sessions of browsers.
-    """
+    """Middleware of all requests."""
 
     def __init__(self, app: ASGIApp, options: ConsoleOptions, sessions: Sessions) -> None:
         self._app = app
@@ -153,7 +147,7 @@ def _is_host(host: str) -> bool:
 
 
 def _same_site(request: Request) -> bool:
-    """Whether a browser says that a page of the console sent the request."""
+    """Whether a page of the console sent the request, by the headers of the browser."""
     if request.headers.get("sec-fetch-site", "none") not in {"same-origin", "none"}:
         return False
     origin = request.headers.get("origin")

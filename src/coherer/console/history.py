@@ -31,12 +31,7 @@ Subject = tuple[Kind, str]
 
 
 class Point(NamedTuple):
-    """A sample.
-
-    Args:
-        time_s: the time of the sample, s since 1970.
-        value: the value; None if it is unknown.
-    """
+    """A sample: its time, s since 1970, and its value; None if it is unknown."""
 
     time_s: float
     value: float | None
@@ -97,12 +92,9 @@ SEPARATOR: Final = "\x1f"
 
 
 def series_name(kind: str, name: str, *parts: str) -> str:
-    """The name of a series of a topic, a group or a broker.
+    """The name of a series of a `topic`, a `group` or a `broker`.
 
-    Args:
-        kind: `topic`, `group` or `broker`.
-        name: its name.
-        parts: the sampled value, such as `lag`, and the partition if there is one.
+    The parts are the sampled value, such as `lag`, and the partition if there is one.
     """
     return SEPARATOR.join((kind, name, *parts))
 

@@ -24,16 +24,14 @@ class Job:
     """A job.
 
     Attributes:
-        id: a random id.
-        title: what it does.
+        title: its work, as shown to users.
         back: the page on which it was started.
-        state: its current state.
-        done: how many items are done.
+        done: the number of items that are done.
         total: the number of items; None if it is unknown.
         details: further counts, by the names that the page shows.
-        waiting: what it is waiting for; None while it works.
-        error: why it failed.
-        began_s: when it began, s since 1970.
+        waiting: the reason for a pause; None while it works.
+        error: the reason of a failure.
+        began_s: its start, s since 1970.
     """
 
     def __init__(self, title: str, back: str) -> None:
@@ -57,13 +55,7 @@ class Jobs:
         self._jobs: dict[str, Job] = {}
 
     def start(self, title: str, back: str, work: Callable[[Job], Awaitable[object]]) -> Job:
-        """Start a job.
-
-        Args:
-            title: what it does, as shown to users.
-            back: the page on which it is started.
-            work: a function that does the work, and writes its progress into the job.
-        """
+        """Start a job; `work` writes its progress into the job."""
         job = Job(title, back)
         self._jobs[job.id] = job
         job.task = asyncio.create_task(self._run(job, work), name=title)

@@ -35,7 +35,7 @@ class Account(msgspec.Struct, frozen=True):
 
     Args:
         name: its name.
-        hash: the hash of its password.
+        hash: from `hashed`.
         rights: `read`, or `change` for all rights.
     """
 
@@ -48,11 +48,7 @@ class Account(msgspec.Struct, frozen=True):
 
 
 def hashed(password: str, salt: bytes | None = None) -> str:
-    """Return the hash of a password, with its parameters and its salt.
-
-    Args:
-        password: the password.
-        salt: the salt; None for a random one.
+    """Return the hash of a password, with its parameters and its salt, a random one if None.
 
     >>> hashed("secret", b"0123456789abcdef")[:28]
     'scrypt$16384$8$1$MDEyMzQ1Njc'
@@ -126,14 +122,11 @@ def _is_hash(text: str) -> bool:
 
 
 class Passwords:
-    """Checks names and passwords.
-
-    Args:
-        accounts: the accounts by name.
-    """
+    """Checks names and passwords."""
 
     def __init__(self, accounts: Mapping[str, Account]) -> None:
         self._accounts = dict(accounts)
+        # Compared for unknown names, so that they take the same time.
         self._nobody = hashed(secrets.token_hex())
 
     def __bool__(self) -> bool:

@@ -38,7 +38,7 @@ class Sampler:
         facts: the data about the cluster.
         history: stores the samples.
         every_ms: the sampling interval.
-        clock: returns the time of day, s since 1970.
+        clock: returns s since 1970.
 
     Attributes:
         upkeep: counts samples that failed unexpectedly.
@@ -123,7 +123,7 @@ class Sampler:
             lags[one.topic] = None if before is None or one.lag is None else before + one.lag
         self._history.add_lags(group.name, lags)
         committed = [one.committed for one in group.partitions if one.committed is not None]
-        steps = {getattr(one, "offset_step", 1) for one in group.partitions}
+        steps = {one.offset_step for one in group.partitions}
         count = sum(max(one, 0) for one in committed) if committed and steps == {1} else None
         self._history.add_rate(series_name("group", group.name, "out"), now, count)
         if watched:

@@ -16,20 +16,14 @@ from coherer.console.options import ConsoleOptions
 from coherer.errors import UnavailableError, UsageError
 
 STOP_S = 3
-"""How long requests may take when the server stops."""
-
+"""Time for running requests when the server stops."""
 
 TLS_EVERY_MS: Final = 1_000
-"""How often the TLS files are looked at."""
+"""Interval of checks whether the TLS files have changed."""
 
 
 class Serving(NamedTuple):
-    """A console that is served.
-
-    Args:
-        url: for browsers.
-        certificates: its TLS files; None without TLS.
-    """
+    """A running console: its URL for browsers, and its TLS files; None without TLS."""
 
     url: str
     certificates: net.Certificates | None
@@ -92,7 +86,7 @@ async def served(options: ConsoleOptions) -> AsyncGenerator[Serving]:
 
 
 def _with_tls(config: uvicorn.Config, options: ConsoleOptions) -> net.Certificates | None:
-    """Have uvicorn serve TLS with our context, whose files can be renewed."""
+    """Have uvicorn serve TLS with a context whose files can be replaced at any time."""
     if options.tls_cert is None:
         return None
     tls = net.TlsOptions(certificate=options.tls_cert, key=options.tls_key)

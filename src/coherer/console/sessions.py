@@ -31,7 +31,7 @@ class Session(msgspec.Struct, frozen=True):
     Args:
         id: a random id.
         account: the name of the account; None before the login.
-        rights: what the account may do.
+        rights: those of the account.
         csrf: the token in its forms.
     """
 

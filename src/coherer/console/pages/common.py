@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Container, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Final, Generic, TypeAlias, TypeVar, cast
 from urllib.parse import quote, urlencode
@@ -49,9 +50,9 @@ NAVIGATION: Final = (
 )
 
 FILTERS: Final = (
-    "number", "rate", "size", "share", "when", "ago", "age", "payload", "preview", "yes_no",
-    "or_unknown",
-)  # fmt: skip
+    *("number", "rate", "size", "share", "when", "ago", "age"),
+    *("payload", "preview", "yes_no", "or_unknown"),
+)
 """The functions of `formatting` that templates use."""
 
 NOTICES: Final = {
@@ -72,7 +73,7 @@ MISSING_CODES: Final = frozenset({ResponseCode.TOPIC_NOT_EXIST, 404})
 """The codes of RocketMQ and TubeMQ for a topic that does not exist."""
 
 Form: TypeAlias = "Callable[[Request, FormData, str, int], Awaitable[Response]]"
-"""Shows a form again: with the request, its fields, why it was not handled, and the status."""
+"""Shows a form again; called with the request, the fields, the problem and the HTTP status."""
 
 
 EXPIRED: Final = (
@@ -85,14 +86,7 @@ Change = Callable[[Request, FormData], Awaitable[Response]]
 
 
 class Part(msgspec.Struct, Generic[T], frozen=True):
-    """One page of a list.
-
-    Args:
-        rows: the rows of the page.
-        page: its number, from 1.
-        pages: the number of pages.
-        total: the number of rows of the whole list.
-    """
+    """One page of a list; pages count from 1, and `total` is the length of the whole list."""
 
     rows: Sequence[T]
     page: int
@@ -101,12 +95,7 @@ class Part(msgspec.Struct, Generic[T], frozen=True):
 
 
 def part_of(rows: Sequence[T], page: str | None, size: int = ROWS) -> Part[T]:
-    """Return a page of a list.
-
-    Args:
-        rows: the whole list.
-        page: its number in the URL; anything but a number selects the first page.
-        size: the number of rows on a page.
+    """Return a page of a list; a `page` of the URL that is no number selects the first one.
 
     >>> part_of([1, 2, 3], "2", size=2)
     Part(rows=[3], page=2, pages=2, total=3)
@@ -123,12 +112,7 @@ def matching(names: Sequence[str], text: str) -> list[str]:
 
 
 class Sorting(msgspec.Struct, frozen=True):
-    """The order of a list.
-
-    Args:
-        by: the column.
-        largest_first: whether the largest values come first.
-    """
+    """The order of a list, by a column."""
 
     by: str
     largest_first: bool
@@ -149,21 +133,14 @@ class Sorting(msgspec.Struct, frozen=True):
 
 
 def sorting_of(request: Request, columns: Container[str]) -> Sorting:
-    """The order that the URL names; by name if it names none."""
+    """The order in the URL; by default, by name."""
     by = request.query_params.get("sort", "name")
     by = by if by in columns else "name"
     return Sorting(by, request.query_params.get("order", "down") != "up")
 
 
 class Console:
-    """The parts of a running console.
-
-    Args:
-        options: the options of the console.
-        facts: the data about its cluster.
-        passwords: the accounts of the console.
-        sessions: the sessions of browsers.
-    """
+    """The parts of a running console."""
 
     def __init__(
         self, options: ConsoleOptions, facts: Facts, passwords: Passwords, sessions: Sessions
@@ -190,7 +167,7 @@ class Console:
         return session.rights == "change"
 
     def why_not(self, session: Session) -> str:
-        """Why the user of a session may not change anything."""
+        """The reason why the user of a session cannot change anything."""
         if not self.options.allow_changes:
             return "This console is read-only: it was started without --allow-changes."
         return f"The account {session.account} is read-only."
@@ -200,14 +177,7 @@ class Console:
     def render(
         self, request: Request, template: str, *, status: int = 200, **values: object
     ) -> Response:
-        """Render a page.
-
-        Args:
-            request: the request.
-            template: the file of its template.
-            status: the HTTP status.
-            values: the values for the template.
-        """
+        """Render a page with a template and its values."""
         session: Session | None = request.scope.get("session")
         path = request.url.path
         span = self.span(request)
@@ -272,15 +242,7 @@ class Console:
     async def again(
         self, request: Request, path: str, form: FormData, problem: str, status: int
     ) -> Response:
-        """Show a form again that was not handled, with its text and the token of the session.
-
-        Args:
-            request: the request.
-            path: the path of the form.
-            form: its fields.
-            problem: why it was not handled.
-            status: the HTTP status.
-        """
+        """Show a form that was not handled again, with its fields and the token of the session."""
         shown = self.forms.get(path)
         if shown is not None:
             return await shown(request, form, problem, status)
@@ -312,6 +274,24 @@ def path_of(*parts: str) -> str:
     return "/" + "/".join(quote(part, safe="") for part in parts)
 
 
+def moment(text: str | None) -> datetime | None:
+    """Parse a time of a form; without a zone it is UTC.
+
+    Raises:
+        UsageError: it is malformed.
+    """
+    if not text:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+        found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+        found.timestamp()
+    except (ValueError, OverflowError):
+        hint = "Write it like 2026-01-31T18:30; times are UTC."
+        raise UsageError(f"{text!r} is not a time.", hint=hint) from None
+    return found
+
+
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("coherer.console"),
@@ -328,12 +308,7 @@ def _environment() -> Environment:
 
 
 def changing(console: Console, change: Change) -> Handler:
-    """Make the handler of a form that changes something.
-
-    Args:
-        console: decides whether changes are allowed.
-        change: called with the form.
-    """
+    """Make the handler of a form that changes something, if the console allows changes."""
 
     async def handler(request: Request) -> Response:
         session: Session = request.scope["session"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote, urlencode
 
@@ -20,25 +19,28 @@ from coherer._administration.export import LetterLine
 from coherer._administration.replay import ReplayProgress, replay, replayed
 from coherer._common.moments import floor_ms
 from coherer.console.jobs import Job
-from coherer.console.pages.common import ROWS, Console, changing, matching, part_of, path_of
-from coherer.errors import CohererError, UsageError
+from coherer.console.pages.common import (
+    ROWS,
+    Console,
+    changing,
+    matching,
+    moment,
+    part_of,
+    path_of,
+)
+from coherer.errors import CohererError
 
 FILTERS: Final = ("topic", "tag", "key", "reason", "since", "until")
 """The names of the filter's fields in forms."""
 
 
 class DeadLetters:
-    """Handlers of dead letters.
-
-    Args:
-        console: the console.
-    """
+    """Handlers of dead letters."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     def routes(self) -> list[Route]:
-        """The routes."""
         console, group = self._console, "/dead-letters/{group}"
         return [
             Route("/dead-letters", self.groups, methods=["GET"]),
@@ -237,24 +239,6 @@ def time_ms(text: str | None) -> int | None:
     """
     found = moment(text)
     return None if found is None else floor_ms(found)
-
-
-def moment(text: str | None) -> datetime | None:
-    """Parse a time of a form; without a zone it is UTC.
-
-    Raises:
-        UsageError: it is malformed.
-    """
-    if not text:
-        return None
-    try:
-        found = datetime.fromisoformat(text)
-        found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-        found.timestamp()
-    except (ValueError, OverflowError):
-        hint = "Write it like 2026-01-31T18:30; times are UTC."
-        raise UsageError(f"{text!r} is not a time.", hint=hint) from None
-    return found
 
 
 def filter_query(given: dict[str, str]) -> str:

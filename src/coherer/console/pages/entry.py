@@ -34,18 +34,13 @@ _NOT_YET: Final = "You are logged in again. Nothing was done yet: check the form
 
 
 class Entry:
-    """Handlers of login, logout, chart data, jobs and health.
-
-    Args:
-        console: the console.
-    """
+    """Handlers of login, logout, chart data, jobs and health."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._checks = asyncio.Semaphore(_CHECKS_AT_ONCE)
 
     def routes(self) -> list[Route]:
-        """The routes."""
         return [
             Route("/", self.first, methods=["GET"]),
             Route("/overview", self.overview, methods=["GET"]),
@@ -65,7 +60,7 @@ class Entry:
         return RedirectResponse("/overview", 303)
 
     async def overview(self, request: Request) -> Response:
-        """The state of the cluster: what is wrong, the rates, and the groups that lag most."""
+        """The state of the cluster: the problems, the rates, and the groups that lag most."""
         console = self._console
         history = console.history
         names = await console.facts.group_names()

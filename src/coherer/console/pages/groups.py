@@ -18,8 +18,15 @@ from coherer._administration.resets import Move, planned
 from coherer.admin import Partition
 from coherer.console.charts import SERIES_MAX
 from coherer.console.history import series_name
-from coherer.console.pages.common import Console, changing, matching, part_of, path_of, sorting_of
-from coherer.console.pages.dead_letters import moment
+from coherer.console.pages.common import (
+    Console,
+    changing,
+    matching,
+    moment,
+    part_of,
+    path_of,
+    sorting_of,
+)
 from coherer.errors import UsageError
 
 ROWS: Final = 20
@@ -35,17 +42,12 @@ Target: TypeAlias = Literal["earliest", "latest"] | datetime
 
 
 class Groups:
-    """Handlers of groups.
-
-    Args:
-        console: the console.
-    """
+    """Handlers of groups."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     def routes(self) -> list[Route]:
-        """The routes."""
         console = self._console
         return [
             Route("/groups", self.index, methods=["GET"]),
@@ -91,7 +93,7 @@ class Groups:
         return self._console.history.last(series_name("group", name, "out"))
 
     async def _lags(self, names: Sequence[str]) -> tuple[dict[str, float | None], bool]:
-        """The lags of groups, and whether they are samples, because there are too many to ask."""
+        """The lags of groups, and whether they are samples: too many groups are not asked for."""
         console = self._console
         if len(names) > ASKED_MAX:
             last = console.history.last
@@ -126,10 +128,7 @@ class Groups:
             ages=ages,
             oldest_ms=oldest_ms(group, ages),
             filters=await console.facts.filters(name),
-            owners={
-                one.key: getattr(one, "owner", None) or readers.get(one.key)
-                for one in group.partitions
-            },
+            owners={one.key: one.owner or readers.get(one.key) for one in group.partitions},
             partitions=part_of(group.partitions, request.query_params.get("page"), PARTITIONS),
             has_dead=name in await console.facts.dead_letter_groups(),
             rate=console.history.last(series_name("group", name, "out")),

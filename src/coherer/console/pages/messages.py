@@ -15,16 +15,15 @@ from coherer import admin
 from coherer._administration import messages
 from coherer._administration.messages import Search
 from coherer._administration.trace import trace
-from coherer.console.pages.common import Console, changing
-from coherer.console.pages.dead_letters import moment
+from coherer.console.pages.common import Console, changing, moment
 from coherer.errors import CohererError, RefusedError, UsageError
 from coherer.message import Message
 
 LIMIT: Final = 50
-"""The most messages that a search shows."""
+"""The maximum number of messages that a search shows."""
 
 SCAN_MAX: Final = 5_000
-"""The most messages that a search reads, which limits its cost for the broker."""
+"""The maximum number of messages that a search reads; it limits the cost for the broker."""
 
 ID_SCAN_MAX: Final = 20_000
 
@@ -32,18 +31,13 @@ WAYS: Final = {"time": "Time", "id": "Id", "key": "Key", "place": "Partition and
 
 
 class Messages:
-    """Handlers of messages.
-
-    Args:
-        console: the console.
-    """
+    """Handlers of messages."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         console.forms["/send"] = self._again
 
     def routes(self) -> list[Route]:
-        """The routes."""
         return [
             Route("/messages", self.search, methods=["GET"]),
             Route("/messages/view", self.view, methods=["GET"]),
@@ -210,17 +204,14 @@ class Messages:
 
 
 _FIELDS: Final = (
-    "topic", "id", "key", "since", "until", "tag", "contains", "broker", "partition", "offset",
-)  # fmt: skip
+    *("topic", "id", "key", "since", "until", "tag", "contains"),
+    *("broker", "partition", "offset"),
+)
 _SENT: Final = ("topic", "tag", "keys", "properties", "body")
 
 
 def message_of(given: dict[str, str], *, keys: bool) -> Message:
     """Make the message that a form describes.
-
-    Args:
-        given: the fields of the form.
-        keys: whether the protocol has keys.
 
     Raises:
         UsageError: a property is malformed.

@@ -21,17 +21,12 @@ PERMISSIONS: Final = ("DENY", "PUB", "SUB", "PUB|SUB")
 
 
 class Servers:
-    """Handlers of clients, brokers and accounts.
-
-    Args:
-        console: the console.
-    """
+    """Handlers of clients, brokers and accounts."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     def routes(self) -> list[Route]:
-        """The routes."""
         console = self._console
         return [
             Route("/clients", self.clients, methods=["GET"]),
@@ -132,7 +127,7 @@ class Servers:
 
 
 def _permitted(broker: Broker, settings: Mapping[str, str] | None) -> Broker:
-    """Add what a RocketMQ master may serve, from its settings."""
+    """Set whether a RocketMQ master is readable and writable, from its settings."""
     permission = (settings or {}).get("brokerPermission", "")
     if broker.role != "master" or not permission.isdecimal():
         return broker

@@ -27,7 +27,7 @@ ACCESS: Final = {
 
 
 READERS: Final = 20
-"""The number of groups on the page of a topic whose state is asked for."""
+"""The number of groups whose state the page of a topic shows."""
 
 
 class Reader(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class Reader(msgspec.Struct, frozen=True):
     Args:
         group: its name.
         lag: its lag in the topic.
-        oldest_ms: the age of its oldest unread message there.
+        oldest_ms: the age of its oldest unread message in the topic.
         members: the number of its members.
     """
 
@@ -47,17 +47,12 @@ class Reader(msgspec.Struct, frozen=True):
 
 
 class Topics:
-    """Handlers of topics.
-
-    Args:
-        console: the console.
-    """
+    """Handlers of topics."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     def routes(self) -> list[Route]:
-        """The routes."""
         console = self._console
         return [
             Route("/topics", self.index, methods=["GET"]),
@@ -141,7 +136,7 @@ class Topics:
         )
 
     async def _groups(self, topic: str, readers: Sequence[str]) -> list[Reader]:
-        """The state in a topic of the groups that read it; of the first `READERS`."""
+        """The groups that read a topic; their state is known for the first `READERS`."""
         facts = self._console.facts
         try:
             states = await facts.groups(readers[:READERS])
