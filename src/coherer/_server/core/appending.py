@@ -4,18 +4,18 @@
 end, or as soon as there are `limits.SENDS_PER_APPEND` drafts, it stores them with one
 `Store.append`, which is one write to the log. It then calls the `done` callback of every submitter
 once, and after that wakes waiting consumers. (The limit exists because one iteration can bring
-megabytes, and data that has left the processor's cache costs half as much again. A `DraftBatch`,
+megabytes, and handling data that has left the processor's cache costs 50 % more. A `DraftBatch`,
 which holds many messages, is stored at once.)
 
 Batching is skipped while there is only one sender: after an iteration with a single submission, the
 next few submissions are stored immediately. Then one iteration is collected again to find out
 whether others send, too.
 
-Every submission says who submits it, and `coherer._rules.common.origins` says which topics that
-origin may write to. This is the only way in which records of clients and of the node enter the log.
+Every submission names its origin, and `coherer._rules.common.origins` says which topics that origin
+may write to. All records of clients and of the node enter the log this way.
 
-With sync flush, callbacks run after `fsync`, and consumers are woken after it: the store shows them
-nothing earlier. `Flusher` runs it in a thread, one at a time, for all submissions that wait when it
+With sync flush, callbacks run and consumers are woken after `fsync`: the store shows them nothing
+before it. `Flusher` runs one `fsync` at a time in a thread, for all submissions that wait when it
 starts.
 """
 
@@ -44,7 +44,7 @@ _ALONE_BATCHES = 31
 
 Done = Callable[[Sequence[AppendResult] | CohererError, int], None]
 """Called with the offsets of a batch's messages, or the error if they were not stored, and with the
-log offset behind the batch, which must be durable (or replicated) for all of the batch to be.
+log offset after the batch: once it is durable (or replicated), so is the whole batch.
 """
 
 Durable = Callable[[CohererError | None], None]
@@ -60,7 +60,6 @@ class Appender:
     """Batches appends.
 
     Args:
-        flusher: makes the store durable.
         arrived: called with every stored batch, once readers can see it.
         disk: says whether sends are refused, and learns which batches could not be stored.
     """
@@ -103,7 +102,7 @@ class Appender:
             done: called once with the result; None for no callback. If a record may not be written
                 by this origin, nothing is stored and the result is an `OriginError`.
             origin: who submits them.
-            own: records that the origin writes into its own system topics. They are stored behind
+            own: records that the origin writes into its own system topics. They are stored after
                 the messages, in the same append.
             wait_durable: whether `done` is called only after the messages are durable; None for the
                 node's default.
@@ -152,7 +151,7 @@ class Appender:
         self._append()
         while self._syncing is not None:
             await self._syncing
-            self._append()  # what callbacks have submitted meanwhile
+            self._append()  # what callbacks have submitted
 
     def _turn(self) -> None:
         """Store the messages of this iteration of the loop."""
@@ -211,7 +210,6 @@ class Appender:
         """Report messages that were just stored to `arrived`, once readers can see them.
 
         Args:
-            appended: where they are.
             shown: called afterwards, unless the disk has failed.
         """
         if self._sync_flush:
@@ -301,7 +299,6 @@ class Flusher:
     """The thread that waits for the disk.
 
     Args:
-        store: the store to make durable.
         failed: called once when the disk has failed.
     """
 
@@ -343,7 +340,7 @@ class Flusher:
         except StoreFullError:
             raise
         except StoreError:
-            await self.flush()  # if it is the log that has failed, this makes the node refuse sends
+            await self.flush()  # if the log has failed, this makes the node refuse sends
             raise
 
     async def run(self, action: Callable[[], T]) -> T:

@@ -53,16 +53,10 @@ class Core:
     Attributes:
         sync_flush: whether messages are acknowledged and shown after fsync instead of after the
             write.
-        groups: the known consumer groups.
-        offsets: the committed offsets of all groups.
-        disk: says whether messages can be stored.
         leaving: the node is about to stop: masters and name servers remove it from producers'
             routes (`leave`).
         draining: sends are refused because the node is about to stop (`drain`).
         send_refused_ms: when a send was last refused for this reason, by the monotonic clock.
-        flusher: the thread that waits for the disk.
-        appender: stores messages.
-        counters: counts messages that are stored and read.
         foreign: reads records of system topics, which another program may have written.
         files: writes the files of `config/`; await `files.flush` before a change is acknowledged.
     """
@@ -103,16 +97,12 @@ class Core:
         self._removals: list[Callable[[str], None]] = [self.counters.forget_topic]
         self._offset_removals: list[Callable[[str, Container[str] | None], None]] = []
         self._readers: list[Callable[[], Iterable[tuple[str, str]]]] = []
-        self._named: set[str] = set()  # groups to add to the table once their offsets last
+        self._named: set[str] = set()  # groups to add to the table with their saved offsets
 
     def corrected(self, name: str, loaded: bytes, content: bytes) -> None:
-        """Write a file that was loaded, if its content had to be corrected, before messages arrive.
+        """Write a file whose loaded content was corrected, before messages arrive.
 
-        The old content would be wrong again once the queues have grown.
-
-        Args:
-            loaded: what it contains.
-            content: what it should contain.
+        The old content would look valid, and be wrong, once the queues have grown.
         """
         self.files.mark_saved(name, loaded)
         if content == loaded:
@@ -152,7 +142,7 @@ class Core:
     # -- operations
 
     def name_group(self, name: str) -> None:
-        """Add a group to the table once it has committed offsets that last.
+        """Add a group to the table once its committed offsets are saved.
 
         TubeMQ's consumers only name their group. RocketMQ's create it, where that is allowed.
         """
@@ -179,7 +169,10 @@ class Core:
             callback()
 
     def leave(self, *, leaving: bool = True) -> None:
-        """Have producers routed elsewhere, or end that; sends are still accepted."""
+        """Have name servers and masters route producers elsewhere, or no longer.
+
+        Sends are still accepted.
+        """
         self.leaving, self.draining = leaving, False
         self.send_refused_ms = 0
         self.topics.touch(self.lease_ms())  # name servers learn the changed permission
@@ -194,7 +187,6 @@ class Core:
         """Store a piece of a master's log and wake consumers that wait for its messages.
 
         Args:
-            offset: where it starts in the log.
             data: whole records and blanks.
             shown: called when readers can see the messages: with sync flush, when they are durable.
 
@@ -273,7 +265,7 @@ class Core:
         holds = self.store.holds
         try:
             deleted = self.store.delete_expired(self.retention_ms())
-        except StoreFullError:  # what must be written before a file may go needs some space
+        except StoreFullError:  # entries must be written before a file may be deleted
             if not self.disk.release():
                 raise
             deleted = self.store.delete_expired(self.retention_ms())
@@ -294,7 +286,7 @@ class Core:
         return self.store.holds.held_bytes > self.store.segment_bytes
 
     def retention_ms(self) -> int:
-        """The time by which messages expire: setting the clock forward deletes no young ones."""
+        """The time by which messages expire; setting the clock forward deletes no young ones."""
         return min(self.now_ms(), self.wall_ms())
 
     @property

@@ -1,7 +1,7 @@
 """The counters of a node: messages stored and read, over either protocol.
 
-RocketMQ's administration (docs/protocol/rocketmq.md, section 2.12) and the
-metrics show them. Counting costs a few additions per batch.
+RocketMQ's administration (docs/protocol/rocketmq.md, section 2.12) and the metrics show them.
+Counting costs a few additions per batch.
 
 `Counters.stored` counts everything that goes into the log, as the statistics do. `received` counts
 what producers send, as the metrics do: a delayed message counts once, for its own topic, when the
@@ -168,7 +168,6 @@ class Counters:
         """Count stored messages that came from a producer.
 
         Args:
-            appended: where they are.
             ordered: whether the protocol has messages that must be consumed in order.
         """
         known = self._normal.get(drafts[0].topic)
@@ -207,7 +206,7 @@ class Counters:
         self.stats.add(SEND_BACK_NUMS, f"{topic}@{group}", 1)
 
     def ended(self, topic: str, born_ms: int, *, is_commit: bool) -> None:
-        """Count the end of a transaction, whose half message the producer made at `born_ms`."""
+        """Count the end of a transaction, whose half message was created at `born_ms`."""
         self.finished[topic, is_commit] += 1
         if is_commit:
             took = self.commits.setdefault(topic, Distribution(COMMIT_S))
@@ -287,7 +286,7 @@ def _count_sizes(sizes: Distribution, appended: Sequence[AppendResult]) -> None:
             return
     found, count = list(map(_size_of, appended)), sum(map(_count_of, appended))
     place = bisect_left(SIZES, max(found))
-    # Mostly all messages are within the same limits. Then there is no step of Python per message.
+    # Usually all messages are within the same limits. Then no Python code runs per message.
     if not place or (count == len(found) and bisect_left(SIZES, min(found)) == place):
         sizes.counts[place] += count
         sizes.sum += sum(found)

@@ -3,8 +3,8 @@
 Invariants:
 
 * The content of a file is taken in the event loop, immediately before it is written, and never
-  while another write is in progress. So a file never goes back in time.
-* `write` makes durable what the content refers to before it writes (`Store.save_config`).
+  while another write is in progress. So a file never returns to older content.
+* `write` first makes the messages durable that the content refers to (`Store.save_config`).
 * Changes that come during a write are combined into the next one. Serializing thousands of topics
   takes a while, so the next write is delayed such that serializing uses at most a fifth of the
   loop's time.
@@ -117,13 +117,9 @@ class DeferredSaver:
         except RuntimeError:
             loop = None
         if loop is None or self._closed:
-            self._write_now()
+            self._note(self._written(self._taken()))
         else:
             self._task = loop.create_task(self._run())
-
-    def _write_now(self) -> None:
-        work = self._taken()
-        self._note(self._written(work))
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

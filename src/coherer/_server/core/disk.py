@@ -1,13 +1,13 @@
-"""Whether messages can be stored: the one truth for sends, readiness, metrics, status and alerts.
+"""Whether messages can be stored: one answer for sends, readiness, metrics, status and alerts.
 
 Invariants:
 
 * `problem` is None if the node stores what clients send, and otherwise says why it does not.
 * Clients' sends are refused before the disk is full: while less than `free_min` bytes are free, and
-  then until half as much again is free. So a disk at the limit does not switch to and fro.
-* What the node writes itself (messages that have waited, offsets, topics) continues below this
-  limit. Retention can therefore carry waiting messages forward, and free the space.
-* A file without meaning (`RESERVE_FILE`) keeps space for configuration files. If another program
+  then until half as much again is free. So sends are not refused and accepted in turn.
+* The node's own writes (messages that have waited, offsets, topics) continue below this limit. So
+  retention can carry waiting messages forward, and free the space.
+* A file of random bytes (`RESERVE_FILE`) reserves space for configuration files. If another program
   fills the disk, a configuration file that cannot be written takes this space. The file is made
   again when there is room.
 * A refusal by a disk that reports free space (a quota, too many open files) is a problem until a
@@ -153,11 +153,7 @@ class Disk:
     # -- the reserve
 
     def release(self, size_bytes: int = RESERVE_BYTES) -> bool:
-        """Free reserved space, as much as a file of this size needs.
-
-        Returns:
-            Whether there was any.
-        """
+        """Free as much of the reserve as a file of this size needs; return whether any was left."""
         path = self._directory / RESERVE_FILE
         with self._guard:
             try:

@@ -3,15 +3,15 @@
 Clients cannot write into these topics (`coherer._rules.common.origins`), but the log may have been
 written by another program: an older version, a Java broker, a master that this node copied, or an
 attacker with access to the directory. So every record that is read back is *foreign*. Invariant:
-a bad record never stops the part of the node that reads it. The record is passed over, counted by
+a bad record never stops the part of the node that reads it. The record is skipped, counted by
 topic, and reported in one log line a minute.
 
 A power cut can also tear an append in the middle and keep its end. A mark at the end of an append,
-which says what was stored before it, is then wrong. So marks behind the first torn place that a
+which says what was stored before it, is then wrong. So marks after the first torn place that a
 start finds do not count (`newest`, `torn`).
 
-Parsers are given the record and return what it means, or None if it is invalid. Errors that invalid
-numbers and texts cause while parsing have the same meaning as None.
+Parsers get the record and return its meaning, or None if it is invalid. Errors that invalid numbers
+and texts cause while parsing have the same meaning as None.
 """
 
 from __future__ import annotations
@@ -36,13 +36,10 @@ _INVALID: Final = (CohererError, ValueError, OverflowError, struct.error)
 
 
 def deliverable(draft: Draft | None) -> Draft:
-    """Check the destination of a message that has waited.
-
-    Args:
-        draft: the message; None if its destination is missing or forbidden.
+    """Return a message that has waited.
 
     Raises:
-        UsageError: it has no valid destination.
+        UsageError: its destination is missing or forbidden (`draft` is None).
     """
     if draft is None or not is_valid_queue(draft.topic, draft.queue_id):
         raise UsageError("It has no valid destination.")
@@ -52,11 +49,8 @@ def deliverable(draft: Draft | None) -> Draft:
 class ForeignRecords:
     """Parses records of system topics.
 
-    Args:
-        store: the store that holds them.
-
     Attributes:
-        bad: by topic, how many records were passed over.
+        bad: by topic, how many records were skipped.
         torn: the damaged ranges in the part of the log that was not synced when the last process
             ended; empty if it was closed.
     """
@@ -73,7 +67,6 @@ class ForeignRecords:
 
         Args:
             topic: the system topic whose queue names the offset.
-            parse: returns the meaning of a record; see the module.
         """
         view = self._store.record_at(offset)
         if view is None:
@@ -82,12 +75,7 @@ class ForeignRecords:
         return self._parse(topic, offset, view, parse)
 
     def newest(self, topic: str, queue: int, parse: Callable[[Record], T | None]) -> T | None:
-        """Parse the last valid mark of a queue; None if no mark is valid.
-
-        Args:
-            topic: the system topic.
-            parse: returns the meaning of a record; see the module.
-        """
+        """Parse the last valid mark of a queue; None if no mark is valid."""
         first, end = self._store.queue_range(topic, queue)
         for number in range(end - 1, first - 1, -1):
             offset = self._store.place_of(topic, queue, number)
@@ -101,25 +89,15 @@ class ForeignRecords:
     def each(
         self, topic: str, views: Iterable[Buffer], parse: Callable[[Record], T | None]
     ) -> list[T]:
-        """Parse records that were read from a queue of a system topic, without the bad ones.
-
-        Args:
-            parse: returns the meaning of a record; see the module.
-        """
+        """Parse records that were read from a queue of a system topic, without the bad ones."""
         found = (self._parse(topic, -1, view, parse) for view in views)
         return [one for one in found if one is not None]
 
     def pass_over(self, topic: str, offset: int, why: str) -> None:
-        """Count and report a bad record.
-
-        Args:
-            topic: the system topic.
-            offset: the record's log offset.
-            why: a sentence.
-        """
+        """Count and report a bad record; `why` is a sentence."""
         self.bad[topic] += 1
         _log.error(
-            "The record of %s at log offset %d is passed over: %s",
+            "The record of %s at log offset %d is skipped: %s",
             topic,
             offset,
             why[:200],
@@ -138,12 +116,7 @@ class ForeignRecords:
         return self.parse(topic, record, parse)
 
     def parse(self, topic: str, record: Record, parse: Callable[[Record], T | None]) -> T | None:
-        """Parse a record; None if it is bad.
-
-        Args:
-            topic: the system topic.
-            parse: returns the meaning of a record; see the module.
-        """
+        """Parse a record; None if it is bad."""
         try:
             found = parse(record)
         except _INVALID as error:

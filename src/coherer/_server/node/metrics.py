@@ -165,7 +165,7 @@ FAMILIES: Final = (
     Family(
         "counter",
         "coherer_bad_system_records_total",
-        "Records of system topics that were passed over because they are lost or invalid.",
+        "Records of system topics that were skipped because they are lost or invalid.",
     ),
     Family("gauge", "coherer_store_writable", "1 if messages can be stored, otherwise 0."),
 )

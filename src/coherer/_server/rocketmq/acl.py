@@ -8,8 +8,8 @@ effect. The administration writes them, and its changes take effect at once, as 
 `coherer accounts`, which writes the same files. A file that other users can read is refused.
 
 The files hold the secrets in plain text, as Java's do. Hashes are not possible: RocketMQ's requests
-carry an HMAC-SHA1 of their fields, and TubeMQ's one of name, time and a number. Both are keyed with
-the secret, so the node needs it to check them.
+carry an HMAC-SHA1 of their fields, and TubeMQ's requests one of name, time and a number. Both are
+keyed with the secret, so the node needs it to check them.
 
 The accounts in the node's options come first, are superusers, and are in no file. A superuser is an
 administrator without permission lists. TubeMQ's master, replication and the HTTP administration,
@@ -131,16 +131,14 @@ class Access:
         return None
 
     def forbid(self, channel: Channel, request: Command, topic: str, bits: int) -> None:
-        """Check access to a topic that a handler has found out.
+        """Check access to a topic that the request itself does not name.
 
         Args:
-            channel: the connection.
             request: has passed `check`.
             topic: the topic, or the retry topic of a group.
-            bits: the permission needed.
 
         Raises:
-            Refusal: the sender has not got it.
+            Refusal: the sender lacks the permission.
         """
         name = request.fields.get(signatures.ACCESS_KEY)
         fault = self._rules.lacking(_address(channel), name, ((topic, bits),))
@@ -151,10 +149,6 @@ class Access:
         """Whether a client may be given messages of a topic that it did not ask for.
 
         The account is the one that signed the client's last heartbeat.
-
-        Args:
-            channel: the client's connection.
-            bits: the permission needed.
         """
         return self._rules.lacking(_address(channel), channel.account, ((topic, bits),)) is None
 
@@ -218,7 +212,6 @@ class Access:
 
         Args:
             changes: fields of an account in a file; missing fields keep their value.
-            now_ms: the time.
 
         Raises:
             UsageError: the account is invalid.

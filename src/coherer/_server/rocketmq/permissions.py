@@ -6,11 +6,14 @@ Invariant: every code that a broker or a name server answers is in `NEEDED`. `ch
 the start of a node with accounts otherwise, so a new request cannot be served unprotected by
 mistake.
 
-The table follows four rules. What a request names needs a permission: messages of a topic SUB,
-sends PUB, the members and offsets of a group SUB, the numbers of a topic either of the two. What
-changes a broker or a name server for others needs an administrator. Overviews, which hold names and
-numbers but no messages and no secrets, need a signature, so that an account for monitoring can read
-them. A name server answers queries without a signature.
+The table follows four rules:
+
+* Whatever a request names needs a permission: the messages of a topic SUB, sends PUB, the members
+  and offsets of a group SUB, the numbers of a topic either of the two.
+* A change to a broker or a name server that affects others needs an administrator.
+* An overview, which holds names and numbers but no messages and no secrets, needs a signature, so
+  that an account for monitoring can read it.
+* A name server answers queries without a signature.
 
 Java's `PlainAccessValidator` knows the codes 10, 11, 12, 15, 34, 35, 36, 38 and 310, and requires
 an administrator for 17, 25, 200, 207 and 215. Of all other requests to a broker it checks only the
@@ -31,7 +34,7 @@ from coherer._wire.rocketmq.names import retry_topic
 
 
 class Level(enum.Enum):
-    """What a request needs that names no topic and no group."""
+    """What is required for a request that names no topic and no group."""
 
     OPEN = "nothing"
     SIGNED = "a signature"
@@ -43,7 +46,7 @@ Resources: TypeAlias = "tuple[tuple[str, int], ...]"
 
 
 class Fields:
-    """The permissions on what the fields of a header name. A field that is missing needs nothing.
+    """The permissions for topics and groups in fields of a header; a missing field needs none.
 
     Args:
         topics: permissions by the name of the field that holds a topic.

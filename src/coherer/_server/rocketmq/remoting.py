@@ -55,13 +55,11 @@ class Channel:
     """One client connection, as handlers see it. Compared and hashed by identity.
 
     Attributes:
-        connection: the underlying connection.
         peer: the client as `host:port`.
         host_port: the client's address and port as stored in records (section 5.1): 8 bytes, or 20
             with IPv6.
         active_ms: the time of the last traffic.
         account: with accounts, the one that signed the client's last heartbeat.
-        closed: whether it is closed or closing.
     """
 
     def __init__(self, connection: Connection, remoting: RemotingServer) -> None:
@@ -118,7 +116,7 @@ class Channel:
         """Answer a request that was refused or failed. Unexpected errors are logged."""
         if isinstance(error, Refusal):
             self.respond(request, error.code, error.remark, error.fields)
-        elif isinstance(error, RefusedError):  # what headers and bodies raise
+        elif isinstance(error, RefusedError):  # raised for invalid headers and bodies
             self.respond(request, error.code or SYSTEM_ERROR, error.text)
         else:
             if isinstance(error, StoreError):  # such as a full disk
@@ -156,7 +154,6 @@ class Channel:
 
         Args:
             code: the request code (section 4).
-            fields: header fields.
             timeout_ms: how long to wait for the response.
 
         Returns:

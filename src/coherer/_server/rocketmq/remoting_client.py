@@ -42,7 +42,6 @@ class RemotingClient:
 
         Args:
             address: host:port.
-            fields: the header fields.
             timeout_ms: for connecting, and again for the response.
 
         Raises:

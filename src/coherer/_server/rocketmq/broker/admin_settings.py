@@ -1,14 +1,14 @@
 """Settings and accounts of a broker.
 
 Settings by Java's names: codes 25 and 26 (docs/protocol/rocketmq.md, section 2.12). Operators may
-change at run time what Java's broker reads at run time; its identity and directories stay until the
-next start. Changed settings are kept in a separate file, so that they survive restarts. (Java
+change settings that Java's broker reads at run time; its identity and directories can only change
+at a start. Changed settings are kept in a separate file, so that they survive restarts. (Java
 writes them to its configuration file. A node's may be read-only, and its options may come from the
 environment.) At each start this file takes precedence over the node's options;
 `coherer config show` lists its content.
 
 Accounts and trusted addresses: codes 50 to 54 (section 2.16). Without access control Java's broker
-does not answer 52 and 54, so that clients wait for nothing; here they are refused.
+does not answer 52 and 54, and clients wait until their timeout; here they are refused.
 """
 
 from __future__ import annotations
@@ -110,9 +110,6 @@ _READ_WRITE: Final = 6
 
 class ConfigAdmin:
     """Reads and changes settings.
-
-    Args:
-        state: shared state of the broker.
 
     Raises:
         DamagedStoreError: the file of changed settings is invalid.
@@ -238,8 +235,7 @@ class AclAdmin:
     """Reads and changes accounts.
 
     Args:
-        state: shared state of the broker.
-        access: the accounts; None without access control.
+        access: None without access control.
     """
 
     def __init__(self, state: RocketState, access: Access | None) -> None:

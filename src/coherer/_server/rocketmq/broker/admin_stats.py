@@ -64,7 +64,6 @@ class StatsAdmin:
     """Runtime info, counters and queue entries.
 
     Args:
-        state: shared state of the broker.
         delays: for the offsets of delayed messages.
     """
 
@@ -249,11 +248,7 @@ def _subscription(wanted: GroupSubscription | None) -> bodies.SubscriptionData |
 
 
 class ProgressAdmin:
-    """Offsets and lag of queues and groups.
-
-    Args:
-        state: shared state of the broker.
-    """
+    """Offsets and lag of queues and groups."""
 
     def __init__(self, state: RocketState) -> None:
         self._state = state

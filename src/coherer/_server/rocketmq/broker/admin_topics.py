@@ -46,11 +46,7 @@ FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 
 
 class TopicAdmin:
-    """Creates, changes, lists and deletes topics.
-
-    Args:
-        state: shared state of the broker.
-    """
+    """Creates, changes, lists and deletes topics."""
 
     def __init__(self, state: RocketState) -> None:
         self._state = state
@@ -87,7 +83,7 @@ class TopicAdmin:
         return done_default_remark()
 
     def delete(self, request: Command) -> Command:
-        """DELETE_TOPIC_IN_BROKER (215): succeeds also if there is no such topic.
+        """DELETE_TOPIC_IN_BROKER (215): succeeds even if there is no such topic.
 
         The offsets of groups are deleted, too: in a new topic of that name they would skip
         messages.
@@ -167,11 +163,7 @@ def topic_config(topic: Topic) -> bodies.TopicConfig:
 
 
 class GroupAdmin:
-    """Creates, changes, lists and deletes groups; reads and copies their offsets.
-
-    Args:
-        state: shared state of the broker.
-    """
+    """Creates, changes, lists and deletes groups; reads and copies their offsets."""
 
     def __init__(self, state: RocketState) -> None:
         self._state = state
@@ -216,7 +208,7 @@ class GroupAdmin:
         return answer
 
     def delete(self, request: Command) -> Command:
-        """DELETE_SUBSCRIPTIONGROUP (207): succeeds also if there is no such group."""
+        """DELETE_SUBSCRIPTIONGROUP (207): succeeds even if there is no such group."""
         header = parse(DeleteGroupHeader, request.fields)
         if header.remove_offset:
             self._state.core.remove_offsets(header.group_name)

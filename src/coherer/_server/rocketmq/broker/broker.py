@@ -1,4 +1,4 @@
-"""The RocketMQ broker: its request handlers and background services put together.
+"""The RocketMQ broker: its request handlers and background services.
 
 `requests` says which handler answers which code. Both ports of a broker answer all codes, except
 that pulls are answered on the main port only (docs/protocol/rocketmq.md, section 2.3).
@@ -48,12 +48,10 @@ class RocketBroker:
     """A broker without its sockets.
 
     Args:
-        options: how it behaves.
         core: the state shared with the TubeMQ broker of the node; the caller opens and closes it.
         access: the accounts; None without access control.
 
     Attributes:
-        state: shared by the handlers.
         remoting: serves connections to the main port.
         fast_remoting: serves connections to the port two below, which does not answer pulls.
         upkeep: the periodic steps.

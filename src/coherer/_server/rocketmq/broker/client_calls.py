@@ -51,7 +51,7 @@ CALL_MS: Final = 10_000
 STATUS_MS: Final = 5_000
 """The timeout of 221."""
 LATE_MS: Final = 75_000
-"""A consumer without heartbeats for longer is silent; clients send one every 30 s."""
+"""A consumer is silent after this time without a heartbeat; clients send one every 30 s."""
 LATEST: Final = -1
 """The timestamp in 222 that means the end of a queue."""
 
@@ -60,7 +60,6 @@ class ClientCalls:
     """Sends requests to clients.
 
     Args:
-        state: shared state of the broker.
         call_ms: the timeout of relayed requests.
         status_ms: the timeout of requests for offsets.
     """

@@ -52,17 +52,13 @@ FILTERS_FILE: Final = "consumerFilter.json"
 HOUSEKEEPING_MS: Final = 10_000
 """How often expired clients are dropped (section 3.9)."""
 AGES_MAX: Final = 100
-"""The most ages of heartbeats in an answer, the highest ones."""
+"""An answer contains at most this many ages of heartbeats, the highest ones."""
 LOCK_CHECK_MS: Final = 1_000
 """How often expired locks are released."""
 
 
 class ClientHandler:
-    """Answers heartbeats, unregistrations, locks, and queries about connected clients.
-
-    Args:
-        state: shared state of the broker.
-    """
+    """Answers heartbeats, unregistrations, locks, and queries about connected clients."""
 
     def __init__(self, state: RocketState) -> None:
         self._state = state
@@ -77,7 +73,7 @@ class ClientHandler:
     # -- heartbeats
 
     def heartbeat(self, channel: Channel, request: Command) -> Command:
-        """HEART_BEAT (34).
+        """HEART_BEAT (34): register a client, its groups and their subscriptions.
 
         Raises:
             ProtocolError: the body is not a heartbeat.
@@ -150,7 +146,7 @@ class ClientHandler:
         self._state.filters.unregister(event.group, self._state.now_ms())
 
     def _notify(self, group: str, channels: Iterable[Channel]) -> None:
-        """Send NOTIFY_CONSUMER_IDS_CHANGED (40) to members that read what they are sent."""
+        """Send NOTIFY_CONSUMER_IDS_CHANGED (40) to members that keep up with reading."""
         if not self._state.options.notify_members:
             return
         fields = {"consumerGroup": group}
@@ -293,7 +289,7 @@ class ClientHandler:
         return Command(ResponseCode.SUCCESS)
 
     def _notify_refused(self, group: str, refused: Iterable[str]) -> None:
-        """Make consumers rebalance that were refused a lock which has become free.
+        """Notify consumers of a group that were refused a lock: it is free now, and they rebalance.
 
         Java's broker does not: there, such a consumer asks again at its next rebalance, up to 20 s
         later.

@@ -3,7 +3,7 @@
 See docs/protocol/rocketmq.md, section 6.6.
 
 `tick`, called ten times a second, reads each level's next entries. Due messages are stored in their
-real queue, and the level's offset advances behind them. One delivery is in progress at a time, so
+real queue, and the level's offset advances past them. One delivery is in progress at a time, so
 that the messages of a level keep their order. A burst is delivered in pieces, one per iteration of
 the event loop. A delivery that failed is retried by the next tick.
 
@@ -74,7 +74,7 @@ class _Delivery:
         return len(self.drafts) >= self._at_once or self.size >= self._room
 
     def add(self, level: int, entry: QueueEntry, draft: Draft | None) -> None:
-        """Add the message of a level's next entry; None if it is bad and passed over."""
+        """Add the message of a level's next entry; None if it is bad and skipped."""
         self.positions[level] = entry.offset + 1
         if draft is not None:
             self.drafts.append(draft)
@@ -85,7 +85,6 @@ class DelayService:
     """The delayed messages of a broker.
 
     Args:
-        core: the core of the node.
         levels_ms: the delays of the levels; those of the store's options.
         timers: takes messages whose files are to be deleted; None to keep the files.
 
@@ -138,7 +137,7 @@ class DelayService:
         return Command(ResponseCode.SUCCESS, body=self.positions.dump())
 
     def tick(self) -> None:
-        """Deliver what is due, and carry forward what waits in files that will be deleted soon."""
+        """Deliver due messages, and carry forward those in files that will be deleted soon."""
         if self._busy or self._stopped:
             return
         delivery = _Delivery(self.positions, self._at_once, BYTES_AT_ONCE)
@@ -225,7 +224,7 @@ class DelayService:
         )
 
     def _read_mark(self) -> None:
-        """Move to the offsets of the newest mark where those are further."""
+        """Advance to the offsets of the newest mark where these are larger."""
         store = self._core.store
         found = self._core.foreign.newest(TIMER_TOPIC, MARKS, self._mark_of)
         if found is not None:
@@ -235,7 +234,7 @@ class DelayService:
         )
 
     def _mark_of(self, record: Record) -> DelayPositions | None:
-        """The offsets in a mark; it can only speak about messages that were stored before it."""
+        """The offsets in a mark; None if it covers messages that were not stored before it."""
         store, found = self._core.store, DelayPositions.load(bytes(record.body))
         for level in range(1, len(self._levels_ms) + 1):
             if found[level] > store.queue_range(SCHEDULE_TOPIC, level - 1)[1]:
@@ -257,7 +256,7 @@ class DelayService:
         return min(found, default=None)
 
     def _carry(self, now_ms: int) -> None:
-        """Turn messages into timed ones that wait in files which will be deleted soon."""
+        """Turn waiting messages of files that will be deleted soon into timed ones."""
         timers, to = self._timers, self._core.next_to_go
         if timers is None or to <= self._carried_to:
             return

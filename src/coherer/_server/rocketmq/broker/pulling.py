@@ -431,14 +431,7 @@ _FOR_EVER_MS: Final = 1 << 63
 
 
 class SuspendedPull:
-    """A pull that waits for messages.
-
-    Attributes:
-        channel: the connection it came over.
-        request: the request to answer.
-        header: its parsed header.
-        deadline_ms: when it times out.
-    """
+    """A pull that waits for messages until `deadline_ms`."""
 
     __slots__ = ("channel", "deadline_ms", "header", "request", "wanted")
 
@@ -453,12 +446,7 @@ class SuspendedPull:
 
     @property
     def queue(self) -> tuple[str, int]:
-        """Its topic and queue."""
         return self.header.topic, self.header.queue_id
-
-    def is_late(self, now_ms: int) -> bool:
-        """Whether it has timed out."""
-        return now_ms >= self.deadline_ms
 
     def wants(self, draft: Draft) -> bool:
         """Whether a new message passes its filter."""
@@ -471,7 +459,6 @@ class LongPolling:
     """The suspended pulls, by queue.
 
     Args:
-        state: shared state of the broker.
         resume: answers a pull.
     """
 
@@ -527,7 +514,9 @@ class LongPolling:
 
     def expire(self, now_ms: int) -> None:
         """Answer the pulls that have timed out."""
-        late = [one for pulls in self._suspended.values() for one in pulls if one.is_late(now_ms)]
+        late = [
+            one for pulls in self._suspended.values() for one in pulls if now_ms >= one.deadline_ms
+        ]
         self._end(late)
 
     def closed(self, channel: Channel) -> None:

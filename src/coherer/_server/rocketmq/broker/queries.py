@@ -78,7 +78,7 @@ class OffsetHandler:
         old = -1 if before is None else before.offset
         self._state.commit(group, topic, queue_id, header.commit_offset)
         if old != header.commit_offset and self._state.consumers.get(group) is None:
-            # No consumer commits; folded in case a client without heartbeats does.
+            # Usually an operator; `about` limits the lines if it is a client without heartbeats.
             _log.info(
                 "Group %s, which has no members, was moved in topic %s, queue %d, from %d to %d",
                 group,
@@ -148,11 +148,7 @@ _QUERY_MAX = 64
 
 
 class MessageQueryHandler:
-    """Finds single messages.
-
-    Args:
-        state: shared state of the broker.
-    """
+    """Finds single messages."""
 
     def __init__(self, state: RocketState) -> None:
         self._state = state

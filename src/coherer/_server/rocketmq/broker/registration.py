@@ -155,7 +155,6 @@ class LocalRegistrar:
     Unlike a remote name server, it forgets a topic as soon as the broker has deleted it.
 
     Args:
-        registration: the content of registrations.
         ordered: returns the name server's ordered topics; None while it has none configured.
     """
 
@@ -196,7 +195,6 @@ class RemoteRegistrar:
     """Registers the broker with remote name servers.
 
     Args:
-        registration: the content of registrations.
         addresses: host:port of each name server.
         outgoing: the connections to them; the caller closes it.
         announce_timeout_ms: the longest wait of `announced`.

@@ -41,8 +41,6 @@ class ReplyHandler:
     """Pushes and stores replies.
 
     Args:
-        state: shared state of the broker.
-        sends: checks sends.
         call_ms: how long the requesting client may take.
     """
 

@@ -82,7 +82,6 @@ def admin_requests(
     """Requests of operators: topics, groups, statistics, settings and accounts.
 
     Args:
-        state: shared state of the broker.
         delays: for the offsets of delayed messages.
         access: the accounts; None without access control.
     """

@@ -188,7 +188,7 @@ class BatchPropertyRewriter:
         found = self._stored_as_columns(texts)
         if found is not None:
             return found
-        # Perhaps some messages have a tag, and others have none.
+        # Perhaps only some of the messages have a tag.
         counts = [text.count(b"\x02") for text in texts]
         groups = set(counts)
         if len(groups) == 1 or len(groups) * _MANY > len(texts):

@@ -69,7 +69,6 @@ class SendHandler:
     """Handles the sends of all connections.
 
     Args:
-        state: shared state of the broker.
         timers: stores timed messages; a new service if None.
     """
 
@@ -463,9 +462,6 @@ class SendBatch:
     If one of them created a topic, the responses wait for the name servers.
 
     Args:
-        state: shared state of the broker.
-        replies: encodes the responses.
-        channel: receives them.
         wait: whether the responses wait until the messages are durable and replicated, where the
             broker guarantees that (sections 6.11, 6.12).
         unsaved: whether the responses wait for files, because the sends created topics.
@@ -506,9 +502,7 @@ class SendBatch:
         """Add a send.
 
         Args:
-            request: the request to answer.
             queue_id: the queue named in the response.
-            draft: its message or messages.
         """
         self._drafts.append(draft)
         self._sends.append((request, queue_id))

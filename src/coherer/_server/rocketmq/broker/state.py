@@ -34,10 +34,6 @@ _BLOOM: Final = BloomFilter()
 def compile_expression(expression: str, kind: str) -> Compiled:
     """Compile a filter expression.
 
-    Args:
-        expression: its text.
-        kind: its type.
-
     Raises:
         UsageError: the expression is invalid, or its type is not supported.
 
@@ -71,11 +67,6 @@ def expression_fault(expression: str, kind: str) -> str | None:
     return None
 
 
-def new_filters() -> ConsumerFilters:
-    """Create the filter table of a broker (section 3.11)."""
-    return ConsumerFilters(compile_expression, bloom_bits)
-
-
 def bloom_bits(text: str) -> BloomBits:
     """The bits of a text in the bloom filter that Java's brokers use by default.
 
@@ -94,19 +85,15 @@ class RocketState:
 
     Attributes:
         options: replaced as a whole when an operator changes a setting.
-        core: the state shared with TubeMQ.
         version: incremented by every change of topics, groups or options; invalidates caches.
-        consumers: the connected consumers.
-        producers: the connected producers.
         filters: the expressions of consumers.
-        locks: the locks of ordered consumers.
         memory_bytes: the machine's memory.
         replicated_to: waits until a slave has the log up to an offset, with a timeout in ms, and
             returns 0, 11 or 12 (section 6.12); None unless the broker is a SYNC_MASTER.
         forbid: with accounts, raises the `Refusal` of a request whose sender lacks a permission on
             a topic. It is for topics that the request does not name.
         permits: with accounts, whether a client has a permission on a topic. It is for messages
-            that the broker sends to a client by itself.
+            that a client did not ask for.
         announced: returns an awaitable that waits until remote name servers know the current
             topics; None without remote name servers.
     """
@@ -123,7 +110,7 @@ class RocketState:
         self.version = 0
         self.consumers = ConsumerManager[Channel]()
         self.producers = ProducerManager[Channel]()
-        self.filters = new_filters()
+        self.filters = ConsumerFilters(compile_expression, bloom_bits)
         self.locks = QueueLocks[Queue]()
         self.counters = core.counters
         self.counters.cluster = options.cluster
@@ -192,7 +179,7 @@ class RocketState:
         """Wait until messages are flushed and replicated, as configured (sections 6.11, 6.12).
 
         Returns:
-            0, or the code of what failed: 10, 11 or 12.
+            0, or the response code of the step that failed: 10, 11 or 12.
         """
         flushed = slave = 0
         if self.core.sync_flush and self.replicated_to is not None:
@@ -221,11 +208,7 @@ class RocketState:
             return ResponseCode.FLUSH_DISK_TIMEOUT
 
     def announced_since(self, before: DataVersion) -> Awaitable[None] | None:
-        """Return what the response to a request must await if the request changed topics.
-
-        Returns:
-            An awaitable; None if there is nothing to wait for.
-        """
+        """Return an awaitable for which the response to a request waits if it changed topics."""
         if self.announced is None or self.topics.version == before:
             return None
         return self.announced()

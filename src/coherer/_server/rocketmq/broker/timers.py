@@ -9,9 +9,9 @@ memory never holds more than two slots, with `limits.TIMER_SLOT_MESSAGES_MAX` en
 
 Invariants:
 
-* A slot is passed only when all of its messages are delivered. A message that becomes visible in a
-  slot that was passed takes delivery back to that slot: `_arrived` looks at what was stored, not at
-  what is going to be stored.
+* A slot is passed only when all of its messages are delivered. If a message becomes visible in a
+  slot that was passed, delivery goes back to that slot: `_arrived` looks at stored messages, not at
+  submitted ones.
 * Retention keeps the file of the first message that waits (`coherer._store.retention`). Messages in
   files that are to be deleted soon are stored again at the end of the log, together with a mark. So
   a message may wait for three days in a log that keeps less.
@@ -70,16 +70,12 @@ _OFFSET_BITS: Final = 63
 
 
 class _Slot:
-    """The entries of one slot; those not delivered yet are in a heap.
-
-    Args:
-        core: the core of the node.
-    """
+    """The entries of one slot; those not delivered yet are in a heap."""
 
     def __init__(self, core: Core, number: int) -> None:
         self.number = number
         self.queue = number % SLOTS
-        self.log_offset = 0  # all of the slot that was stored before it is in the heap
+        self.log_offset = 0  # entries stored before it are in the heap
         self._store, self._foreign = core.store, core.foreign
         self._begin_ms = number * SLOT_MS
         self._next = first_of(core, number)
@@ -131,7 +127,6 @@ class TimerService:
     """The timed messages of a broker.
 
     Args:
-        core: the core of the node.
         is_slave: whether this broker follows a master, which delivers the messages.
     """
 
@@ -149,7 +144,7 @@ class TimerService:
         self._at_once = MESSAGES_AT_ONCE
         self._wake: asyncio.TimerHandle | None = None
         self._wake_ms = 0
-        self._waits_from: dict[int, int] = {}  # by queue: what lies before it is done
+        self._waits_from: dict[int, int] = {}  # by queue: entries before it are done
         self._carried_to = 0  # nothing waits before this log offset
         self._expected = False  # a message was scheduled that may not be stored yet
         core.on_arrival(self._arrived)
@@ -159,9 +154,6 @@ class TimerService:
 
     def schedule(self, draft: Draft) -> Draft:
         """Return the draft to store for a message: the message itself, or one in the timer topic.
-
-        Args:
-            draft: a message for a user's topic.
 
         Raises:
             Refusal: its time is invalid, or too many messages are due then.
@@ -186,7 +178,6 @@ class TimerService:
         """Return the draft to store now for a message that is due later.
 
         Args:
-            draft: the message, with its real topic and queue.
             due_ms: when it is due, ms since 1970; at most `limits.TIMER_DELAY_MS_MAX` from now.
 
         Returns:
@@ -359,7 +350,7 @@ class TimerService:
         return next((entry.physical_offset for entry in self._oldest()), None)
 
     def _carry(self) -> None:
-        """Store messages again that wait in files which will be deleted soon."""
+        """Store the waiting messages of files that will be deleted soon once more."""
         to = self._core.next_to_go
         if to <= max(self._carried_to, self._progress.rolled_to):
             return
@@ -419,7 +410,7 @@ class TimerService:
             if queue >= MARKS:
                 continue
             low, high = store.queue_range(TIMER_TOPIC, queue)
-            while low < high:  # the first entry behind what the mark knows
+            while low < high:  # the first entry that the mark does not cover
                 middle = (low + high) // 2
                 entries = store.entries(TIMER_TOPIC, queue, middle, 1)
                 if entries and entries[0].physical_offset < progress.known_to:
@@ -445,7 +436,7 @@ def _timed_entry(store: Store, entry: QueueEntry) -> TimedEntry | None:
 
 
 def _mark_of(record: Record) -> Progress | None:
-    """The progress in a mark; it can only speak about messages that were stored before it."""
+    """The progress in a mark; None if it covers messages that were not stored before it."""
     found = read_mark(bytes(record.body))
     return found if found is not None and found.known_to <= record.physical_offset else None
 

@@ -11,8 +11,8 @@ Invariants:
 * Only a half message is ended: a record in the half topic's queue, at the offsets that the request
   names, of the producer group that the request names. If the log has deleted it, its newest copy
   takes its place.
-* A transaction ends once, whichever copies of its half message the requests name, however late they
-  come, and also after a restart: a request waits until all marks are known that could end the same
+* A transaction ends once, even if requests name different copies of its half message, come late, or
+  come after a restart: a request waits until all marks are known that could end the same
   transaction. A request that repeats the first one is answered with success and stores nothing; one
   that contradicts it is refused. (Java's brokers carry out every request.)
 * A power cut can tear that one write apart. If the mark is lost and the message is not, the mark is
@@ -96,9 +96,6 @@ class TransactionService:
     """Ends transactions, and checks those that do not end.
 
     Args:
-        core: the core of the node.
-        ask: asks a producer.
-        options: when to check.
         is_slave: whether this broker follows a master; it ends no transactions then.
         forbid: with accounts, raises the `Refusal` of a request whose sender may not write to a
             topic.
@@ -127,7 +124,7 @@ class TransactionService:
         self._busy = False
         self._carried_to = 0  # no half message waits before this log offset
         self._copies_from, self._copies_to = 0, core.store.queue_range(HALF_TOPIC, 0)[1]
-        self._ending: dict[int, list[_Asked]] = {}  # by transaction: those behind the first one
+        self._ending: dict[int, list[_Asked]] = {}  # by transaction: later requests that wait
         self._unmarked = deque(core.store.recovery.unmarked)
         self._waiting: list[_Asked] = []  # for marks that have not been read
         core.on_idle_check(self._in_use)
@@ -166,7 +163,9 @@ class TransactionService:
             return None
         if not self._knows_end_of(record):
             if len(self._waiting) >= WAITING_MAX:
-                raise Refusal(ResponseCode.SYSTEM_BUSY, "The broker reads its transactions.")
+                raise Refusal(
+                    ResponseCode.SYSTEM_BUSY, "The broker is still reading its transactions."
+                )
             self._waiting.append((channel, request))
             return None
         if self._ledger.has_ended(name) or self._ledger.has_ended(record.queue_offset):
@@ -175,7 +174,7 @@ class TransactionService:
         return None
 
     def resume(self, channel: Channel, request: Command) -> Command | None:
-        """RESUME_CHECK_HALF_MESSAGE (323): check a half message again that was given up.
+        """RESUME_CHECK_HALF_MESSAGE (323): check a half message again that the broker gave up.
 
         Raises:
             Refusal: there is no such message.
@@ -272,7 +271,7 @@ class TransactionService:
                 raise Refusal(ResponseCode.SYSTEM_ERROR, _NO_HALF)
             if not is_valid_queue(real.topic, real.queue_id):
                 raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _NO_DESTINATION)
-            # Consumers learn the half message that its producer knows.
+            # Consumers see the offset of the half message that the producer sent, not of a copy.
             real = msgspec.structs.replace(real, prepared_offset=end.physical_offset)
             drafts.append(self._schedule(real))
         self._need_topic(OP_HALF_TOPIC)
@@ -333,7 +332,7 @@ class TransactionService:
         self._store_plan(ledger, ledger.plan(self._round_ms, now_ms, self._read_halves, times))
 
     def _knows_end_of(self, record: Record) -> bool:
-        """Whether the mark of a half message's transaction is known if there is one."""
+        """Whether the mark of a half message's transaction must have been read if it exists."""
         store, ledger = self._core.store, self._ledger
         if self._unmarked:
             return False
@@ -367,7 +366,7 @@ class TransactionService:
         return ledger.read_from <= first
 
     def _mark_again(self) -> bool:
-        """Store marks that a power cut has taken; returns whether all of them are begun."""
+        """Store marks that a power cut has taken; returns whether all of them were submitted."""
         for _ in range(min(len(self._unmarked), MARKS_AT_ONCE)):
             place = self._unmarked.popleft()
             half = self._half_of_committed(place)
@@ -419,7 +418,7 @@ class TransactionService:
         return self._copies_from >= self._copies_to
 
     def _op_of(self, record: Record) -> Op | None:
-        """The meaning of a mark; it can only name half messages that exist."""
+        """The meaning of a mark; None if its half message does not exist."""
         op = read_op(record)
         if op is not None and not op.is_rollback:
             for piece in self._core.foreign.torn:

@@ -55,7 +55,7 @@ class Reports:
 
 
 class Pieces:
-    """Parses what a master sends.
+    """Parses the pieces that a master sends.
 
     >>> [tuple(piece) for piece in Pieces().feed(HEAD.pack(4096, 3) + b"abc" + HEAD.pack(4099, 0))]
     [(4096, b'abc'), (4099, b'')]

@@ -39,9 +39,6 @@ _BYTES_AT_ONCE: Final = 1024 * 1024
 class HaMaster:
     """Sends the log to connected slaves: `net.listen(host, port, master.make)`.
 
-    Args:
-        core: the core of the node.
-
     Attributes:
         replicated: the largest offset up to which a slave has the log.
     """
@@ -52,7 +49,7 @@ class HaMaster:
         self.replicated = 0
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap, by offset
         self._numbers = itertools.count()
-        self._too_late = 0  # of those that wait, by now
+        self._too_late = 0  # how many of them have timed out
         core.on_arrival(self._arrived)
 
     def make(self, connection: Connection) -> Slave:

@@ -24,7 +24,6 @@ class Replicator:
     one. A slave follows the master that the name servers report (`found`).
 
     Args:
-        broker: the broker; its options give the role.
         outgoing: connections to other servers; the caller closes it.
         account: name and secret with which a slave signs; None for none.
         access: the accounts of a master whose slaves must sign; None without.

@@ -48,7 +48,7 @@ _NAME_BYTES_MAX: Final = 255
 _HEAD_BYTES: Final = REPORT.size + _NAME.size
 
 WELCOME: Final = HEAD.pack(HELLO, 0)
-"""What a master sends to a slave that it serves."""
+"""Tells a slave that it is served and need not sign (any more)."""
 
 
 def answer(account: tuple[str, str], number: bytes) -> bytes:
@@ -71,7 +71,6 @@ class Door:
     Args:
         secret_of: returns the secret of an account that may copy the log; None for another one.
         admit: makes the receiver that serves a slave.
-        now_ms: the time.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class Door:
         return not self.connection.closed
 
     def _step(self) -> bool:
-        """Handle what the slave has sent first; returns whether there may be more."""
+        """Handle the first frame in memory; returns whether there may be another one."""
         (code,) = REPORT.unpack_from(self._data)
         if code == ANSWER and self._number:
             return self._check()
@@ -142,7 +141,7 @@ class Door:
         proof = bytes(self._data[end - _PROOF_BYTES : end])
         secret = self._secret_of(name)
         if not hmac.compare_digest(proof, _proof(secret or "", self._number)) or not secret:
-            self._refuse(f"the signature of account {name!r} is wrong, or it has not all rights")
+            self._refuse(f"the signature of account {name!r} is wrong, or it lacks permissions")
             return False
         rest = self._reported + bytes(self._data[end:])
         self._data.clear()

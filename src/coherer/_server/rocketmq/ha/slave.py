@@ -5,8 +5,8 @@ See docs/protocol/rocketmq.md, section 6.12.
 * The slave asks for the log from its own end on; an empty log starts where the master decides.
 * First it asks for the last bytes before its end, and compares them with its own. They differ if
   the master has lost messages that the slave had copied (a power cut with async flush), and has
-  stored others since. Then the slave copies nothing, and says so. Up to there it reports no more
-  than what it has compared, so the master does not take the rest for replicated.
+  stored others since. Then the slave copies nothing, and logs an error. While it compares, it
+  reports only what it has compared, so that the master does not count the rest as replicated.
 * Pieces must follow each other without a gap; otherwise the slave disconnects and reconnects after
   five seconds.
 * The slave reports the end of its log whenever it has grown, and every 5 s. With sync flush it
@@ -59,7 +59,6 @@ class HaSlave:
     """Follows a master.
 
     Args:
-        core: the core of the node.
         account: name and secret with which it signs; None for none.
         tls: how the connection is encrypted; None for a plain one, the only kind of Java's masters.
         retry_s: how long to wait before reconnecting.
@@ -141,7 +140,6 @@ class MasterLink:
     """One connection to a master.
 
     Args:
-        core: the core of the node.
         account: name and secret with which it signs; None for none.
 
     Attributes:
@@ -158,7 +156,7 @@ class MasterLink:
         self.trouble = "The master has closed the connection."
         self._core = core
         self._pieces = Pieces()
-        self._begin = core.store.written_offset  # of what waits in memory
+        self._begin = core.store.written_offset  # the offset of the bytes in memory
         self._compared, self._compare_to = _to_compare(core.store), self._begin
         self._waiting = bytearray()
         self.read_ms = core.lease_ms()
@@ -249,7 +247,7 @@ class MasterLink:
         self._compared += size
         if self._compared == self._compare_to:
             self._report()
-        elif not size:  # the master has no more: it shall see that this log is longer
+        elif not size:  # the master has no more: let it see that this log is longer
             self._report(self._compare_to)
         return Piece(self._begin, piece.data[size:])
 
@@ -274,7 +272,7 @@ class MasterLink:
 
 
 def _to_compare(store: Store) -> int:
-    """Where the bytes begin that a slave compares with its master's.
+    """The offset from which a slave compares its log with its master's.
 
     They are in one file, which the master has as long as it has the end of it. Offset 0 would ask
     for the master's last file.

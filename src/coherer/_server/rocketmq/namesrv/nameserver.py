@@ -59,13 +59,7 @@ _log = Log(logging.getLogger(__name__))
 
 
 class RegistrationHandler:
-    """Codes 103, 104, 205, 322 and 327: registrations of brokers, and their write permission.
-
-    Args:
-        routes: the registered brokers and topics.
-        key_values: the key-value configuration.
-        now_ms: a monotonic clock.
-    """
+    """Codes 103, 104, 205, 322 and 327: registrations of brokers, and their write permission."""
 
     def __init__(
         self, routes: RouteTable, key_values: KeyValueTable, now_ms: Callable[[], int]
@@ -161,12 +155,7 @@ def _body(request: Command, *, compressed: bool) -> bodies.RegisterBody:
 
 
 class RouteHandler:
-    """Codes 105, 106, 206, 216, 224, 304, 311, 312 and 313: routes, clusters and topics.
-
-    Args:
-        routes: the registered brokers and topics.
-        settings: tells the order configuration of a topic.
-    """
+    """Codes 105, 106, 206, 216, 224, 304, 311, 312 and 313: routes, clusters and topics."""
 
     def __init__(self, routes: RouteTable, settings: ConfigHandler) -> None:
         self._routes = routes
@@ -233,7 +222,7 @@ class RouteHandler:
         return _names(self._routes.topics_with(UNIT_SUBSCRIPTION, without=UNIT))
 
     def delete_topic(self, request: Command) -> Command:
-        """DELETE_TOPIC_IN_NAMESRV (216): succeeds also if there is no such topic."""
+        """DELETE_TOPIC_IN_NAMESRV (216): succeeds even if there is no such topic."""
         self._routes.delete_topic(request.fields.get("topic", ""))
         return Command(ResponseCode.SUCCESS)
 
@@ -267,15 +256,12 @@ class NameServer:
     """Answers brokers and clients: `net.listen(host, port, name_server.make)`.
 
     Args:
-        options: how it behaves.
         load: returns the content of a file; None if it does not exist.
         files: writes files.
         now_ms: a monotonic clock.
         access: the accounts; None without access control. Changes need an administrator's account.
 
     Attributes:
-        routes: the registered brokers and topics.
-        settings: the key-value configuration and the settings.
         handlers: handlers by request code.
     """
 

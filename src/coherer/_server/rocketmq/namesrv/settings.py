@@ -44,14 +44,7 @@ class NameServerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfigHandler:
-    """Codes 100, 101, 102, 219, 318 and 319: key-value configuration and settings.
-
-    Args:
-        options: the settings at start.
-        saved: the file of changed settings.
-        save_key_values: writes the file of the key-value configuration.
-        save: writes the file of changed settings.
-    """
+    """Codes 100, 101, 102, 219, 318 and 319: key-value configuration and settings."""
 
     def __init__(
         self,
@@ -106,7 +99,7 @@ class ConfigHandler:
         return Command(ResponseCode.SUCCESS, fields={"value": value})
 
     def delete(self, request: Command) -> Command:
-        """DELETE_KV_CONFIG (102): succeeds also if there is no such value."""
+        """DELETE_KV_CONFIG (102): succeeds even if there is no such value."""
         fields = request.fields
         self._key_values.remove(fields.get("namespace", NULL), fields.get("key", NULL))
         self._save_key_values()
