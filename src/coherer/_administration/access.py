@@ -19,13 +19,7 @@ from coherer.tubemq import connect as connect_tubemq
 
 
 class RocketCluster(msgspec.Struct, frozen=True, eq=False):
-    """A RocketMQ cluster.
-
-    Args:
-        url: its URL, for errors.
-        client: an open client.
-        admin: the administration of that client.
-    """
+    """A RocketMQ cluster: its URL, for errors, an open client, and its administration."""
 
     url: str
     client: RocketClient
@@ -38,13 +32,7 @@ class RocketCluster(msgspec.Struct, frozen=True, eq=False):
 
 
 class TubeCluster(msgspec.Struct, frozen=True, eq=False):
-    """A TubeMQ cluster.
-
-    Args:
-        url: its URL, for errors.
-        client: an open client.
-        admin: the administration of that client, over HTTP.
-    """
+    """A TubeMQ cluster: its URL, for errors, an open client, and its administration over HTTP."""
 
     url: str
     client: TubeClient
@@ -66,14 +54,14 @@ async def opened(
     """Connect to a cluster, and close the connections at the end.
 
     Args:
-        url: `rocketmq://host:port` or `tubemq://host:port`, with all that `connect` accepts.
+        url: `rocketmq://host:port` or `tubemq://host:port`, in any form that `connect` accepts.
         user: the account; RocketMQ's access key.
         password: its password; RocketMQ's secret key.
         admin: TubeMQ: the HTTP administration of the master, unless the master reports it.
         token: TubeMQ: the token for changes.
 
     Raises:
-        UsageError: the URL is not one of these.
+        UsageError: the URL has another form.
 
     ```python
     async with opened("rocketmq://127.0.0.1:9876") as cluster:
@@ -96,12 +84,8 @@ async def opened(
 def rocketmq_only(cluster: Cluster, what: str) -> RocketCluster:
     """Return the cluster if it is a RocketMQ cluster.
 
-    Args:
-        cluster: the cluster.
-        what: the feature that TubeMQ lacks, such as `dead letters`, for the error.
-
     Raises:
-        UsageError: it is a TubeMQ cluster.
+        UsageError: it is a TubeMQ cluster, which lacks the feature `what`, such as `dead letters`.
     """
     if isinstance(cluster, RocketCluster):
         return cluster

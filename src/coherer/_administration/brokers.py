@@ -1,4 +1,4 @@
-"""The brokers of a cluster, with what a node of Coherer says about itself."""
+"""The brokers of a cluster, completed from the status of a Coherer node."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def brokers(cluster: Cluster) -> list[Broker]:
 
 
 async def broker_list(cluster: Cluster, node: NodeStatus | None) -> list[Broker]:
-    """The brokers, with what the status of a node says about its own one."""
+    """The brokers; the one of a node has the values in its status."""
     return _with_own(await cluster.admin.brokers.list(), node)
 
 
@@ -44,7 +44,7 @@ async def node_status(cluster: Cluster) -> NodeStatus | None:
 
 
 def _with_own(found: Sequence[Broker], node: NodeStatus | None) -> list[Broker]:
-    """Add what a node reports about its broker, which is known by its port."""
+    """Add the values in a node's status to its broker, which is found by its port."""
     if node is None:
         return list(found)
     ports = {one.address.rpartition(":")[2] for one in node.listeners if one.name in _BROKER_PORTS}

@@ -28,10 +28,10 @@ CHUNK: Final = 64
 """The number of messages of a queue that are read at once."""
 
 PARALLEL: Final = 16
-"""The number of groups that are looked up concurrently."""
+"""The number of groups that are asked for concurrently."""
 
 SCAN_MAX: Final = 20_000
-"""The most dead letters that a page with a filter examines."""
+"""The maximum number of dead letters that a page with a filter examines."""
 
 OWN_PROPERTIES: Final = frozenset({names.RETRY_REASON, names.REPLAY_OF})
 """The properties that Coherer adds; `DeadLetter` has fields for them."""
@@ -45,8 +45,8 @@ class DeadLetterPart(msgspec.Struct, frozen=True):
         partition: the number of the queue, nearly always 0.
         min_offset: the offset of the oldest dead letter.
         max_offset: the offset of the next one.
-        oldest_ms: when the oldest was stored, ms since 1970; None without any.
-        newest_ms: when the newest was stored; None without any.
+        oldest_ms: the time of storing the oldest, ms since 1970; None without dead letters.
+        newest_ms: the time of storing the newest; None without dead letters.
     """
 
     broker: str
@@ -58,7 +58,7 @@ class DeadLetterPart(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of dead letters."""
         return self.max_offset - self.min_offset
 
 
@@ -68,7 +68,7 @@ class DeadLetterQueue(msgspec.Struct, frozen=True):
     Args:
         group: the group, without a namespace.
         topic: the topic that holds them.
-        parts: those of each broker that answers.
+        parts: one for each broker that answers.
     """
 
     group: str
@@ -77,18 +77,18 @@ class DeadLetterQueue(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of dead letters."""
         return sum(part.count for part in self.parts)
 
     @property
     def oldest_ms(self) -> int | None:
-        """When the oldest was stored, ms since 1970; None without any."""
+        """The time of storing the oldest, ms since 1970; None without dead letters."""
         times = [part.oldest_ms for part in self.parts if part.oldest_ms is not None]
         return min(times, default=None)
 
     @property
     def newest_ms(self) -> int | None:
-        """When the newest was stored, ms since 1970; None without any."""
+        """The time of storing the newest, ms since 1970; None without dead letters."""
         times = [part.newest_ms for part in self.parts if part.newest_ms is not None]
         return max(times, default=None)
 
@@ -102,10 +102,10 @@ class DeadLetter(msgspec.Struct, frozen=True):
         topic: the topic it was sent to; "" if the broker did not record it.
         tag: the tag.
         keys: the keys.
-        attempts: how often it was delivered to the group.
+        attempts: the number of deliveries to the group.
         reason: the reason that the consumer gave (`retry(reason=…)`); None without one.
-        born_ms: when it was sent, by the sender's clock, ms since 1970.
-        stored_ms: when it became a dead letter, by the broker's clock.
+        born_ms: the time of sending, by the sender's clock, ms since 1970.
+        stored_ms: the time at which it became a dead letter, by the broker's clock.
         broker: the broker that has it.
         partition: the number of the queue of the dead-letter topic.
         offset: its offset in that queue.
@@ -145,7 +145,7 @@ class Page(msgspec.Struct, frozen=True):
     Args:
         letters: the dead letters, in the requested order.
         cursor: the argument for the next page; None at the end.
-        scanned: how many were examined; with a filter, more than the page has.
+        scanned: the number of examined dead letters; with a filter, more than the page has.
     """
 
     letters: tuple[DeadLetter, ...]
@@ -354,8 +354,8 @@ async def scan(
         cluster: the cluster.
         group: the group.
         newest_first: the order.
-        positions: where to continue in some queues: the next offset, or with `newest_first` the
-            offset after the next one.
+        positions: the offsets at which to continue some queues: of the next dead letter, or with
+            `newest_first` the offset after it.
 
     Raises:
         UsageError: it is a TubeMQ cluster.
@@ -490,7 +490,7 @@ def letter_of(cluster: RocketCluster, group: str, message: StoredMessage) -> Dea
 
 
 async def purge(cluster: Cluster, group: str) -> int:
-    """Delete all dead letters of a group; returns how many there were.
+    """Delete all dead letters of a group; returns their number.
 
     The dead-letter topic is deleted on all brokers and name servers, including dead letters that
     arrive meanwhile. The next dead letter creates it again. A later replay does not mistake new

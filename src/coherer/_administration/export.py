@@ -28,14 +28,14 @@ class LetterLine(msgspec.Struct, omit_defaults=True):
         body: the body as text; or
         base64: the body, if it is not UTF-8.
         tag: the tag.
-        time: when the message was sent.
+        time: the time of sending.
         keys: the keys.
         properties: the application's properties.
         topic: the topic it was sent to.
         group: the group that has given up on it.
-        attempts: how often it was delivered.
+        attempts: the number of deliveries.
         reason: the reason that the consumer gave.
-        dead_since: when it became a dead letter.
+        dead_since: the time at which it became a dead letter.
         broker: the broker that has it.
         partition: the number of the queue.
         offset: the offset in the queue.
@@ -147,7 +147,7 @@ async def export(
 
 
 def _target(path: Path) -> Path:
-    """The file to replace: that which a link names, not the link.
+    """The file to replace; of a link, the file that it names.
 
     Raises:
         UsageError: it is something else, such as a device; replacing /dev/null would destroy it.

@@ -2,7 +2,7 @@
 
 A RocketMQ broker relays a request to each member (307): a member that does not answer within
 `ANSWER_S`, while the broker itself does, is silent. The answer has the member's topics. Members of
-TubeMQ cannot be asked, so there the status of a Coherer node says who is silent.
+TubeMQ cannot be asked; a Coherer node lists the silent ones in its status.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from coherer.admin import Member
 from coherer.errors import CohererError, RefusedError, RequestTimeoutError
 
 ANSWER_S: Final = 3.0
-"""How long a member has to answer."""
+"""The time in which a member has to answer."""
 
 AT_ONCE: Final = 16
 ASKED_MAX: Final = 100
-"""The most members that are asked for one view."""
+"""The maximum number of members that are asked for one view."""
 
 LATE_MS: Final = 75_000
 """A RocketMQ member without a heartbeat for longer is silent; clients send one every 30 s."""
@@ -39,8 +39,8 @@ class MemberHealth(msgspec.Struct, frozen=True):
 
     Args:
         client: the member.
-        answers: whether it answers; None if it is unknown.
-        silent_ms: how long it has been silent; None if it answers, or if that is unknown.
+        answers: None if it is unknown.
+        silent_ms: the time since its last sign of life; None if it answers, or if it is unknown.
         topics: RocketMQ: its own topics and filters; None if it is unknown.
         reads: RocketMQ: the keys of the queues that it reads now.
     """
@@ -97,7 +97,7 @@ async def _asked(cluster: RocketCluster, one: Member) -> MemberHealth:
             info = await cluster.admin.groups.running(one.group, one.id)
     except (TimeoutError, RequestTimeoutError):
         return silent
-    except RefusedError as error:  # otherwise it has just left, or its client is too old
+    except RefusedError as error:  # with another code it has left, or its client is too old
         is_silent = error.code == ResponseCode.CONSUME_MSG_TIMEOUT
         return silent if is_silent else MemberHealth(one, None)
     except CohererError:
@@ -108,7 +108,7 @@ async def _asked(cluster: RocketCluster, one: Member) -> MemberHealth:
 
 
 def problems(found: Iterable[MemberHealth]) -> list[StatusWarning]:
-    """What is wrong with these members: the silent ones, and groups with different topics."""
+    """The problems of these members: silent ones, and groups with different topics."""
     silent: list[StatusWarning] = []
     first: dict[str, MemberHealth] = {}
     divided: dict[str, StatusWarning] = {}

@@ -28,7 +28,7 @@ TUBE_CHUNK: Final = 28 * CHUNK
 """The same in offsets of Java's TubeMQ brokers: positions in an index of 28-byte entries."""
 
 KEYED_MAX: Final = 64
-"""The most messages that a search in a broker's index returns."""
+"""The maximum number of messages that a search in a broker's index returns."""
 
 SCAN_MAX: Final = 100_000
 """The default limit of the number of messages that a search reads."""
@@ -45,7 +45,7 @@ class Search(msgspec.Struct, frozen=True):
     Args:
         messages: the messages, sorted by partition and offset; by time of storing if found by key.
         complete: whether all messages were examined; otherwise the limit was reached.
-        scanned: how many were read; 0 if the broker searched.
+        scanned: the number of messages that were read; 0 if the broker searched.
     """
 
     messages: tuple[Message, ...]
@@ -94,7 +94,7 @@ async def by_id(
         message_id: over RocketMQ an offset message id (`id` of receipts) or the unique id that its
             sender generated; over TubeMQ the id that the broker generated.
         topic: its topic. Brokers cannot find unique ids and TubeMQ's ids without it.
-        limit: over TubeMQ, how many messages to read, the newest of each partition first.
+        limit: over TubeMQ, the number of messages to read, the newest of each partition first.
         show: called with the number of messages that were read.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The state of a cluster at one look: what is wrong, how much it does, and which groups lag most.
+"""The state of a cluster on one page: its problems, its rates, and the groups that lag most.
 
 The command line and the console show the same overview. A value that is unknown is None.
 """
@@ -49,7 +49,7 @@ class Overview(msgspec.Struct, frozen=True):
     """The state of a cluster.
 
     Args:
-        problems: what is wrong, the worst first.
+        problems: the worst first.
         brokers: its brokers.
         topics: the number of topics.
         groups: the number of consumer groups.
@@ -78,8 +78,8 @@ async def overview(
 
     Args:
         cluster: the cluster.
-        names: look only at these groups, because there are too many; the sum of the lag is unknown
-            then.
+        names: ask only for these groups, because there are too many; then the sum of the lag is
+            unknown.
         topics: the names of all topics, if they are known already.
         listed: the names of all groups, if they are known already.
         status: asks for the status of the node, if not `node_status`.
@@ -106,7 +106,7 @@ async def overview(
 
 
 def _sum_of_lags(found: Sequence[Group], topics: Collection[str]) -> int | None:
-    """The lag of all groups in these topics: retry topics are visible over one protocol only."""
+    """The lag of all groups in these topics, without retry topics, which only RocketMQ shows."""
     listed = set(topics)
     lags = [part.lag for one in found for part in one.partitions if part.topic in listed]
     if None in lags or any(one.silent for one in found):
@@ -150,7 +150,7 @@ def oldest_ms(group: Group, ages: dict[str, int]) -> int | None:
 async def _problems(
     cluster: Cluster, brokers: Sequence[Broker], found: Sequence[Group], node: NodeStatus | None
 ) -> list[StatusWarning]:
-    """What is wrong: the node, brokers, consumers that are silent, groups without consumers."""
+    """The problems: of the node, of brokers, silent consumers, groups without consumers."""
     listed = [] if node is None else list(node.warnings)
     listed += [problem for one in brokers for problem in _of_broker(one)]
     lagging_first = sorted(found, key=lambda one: -(one.lag or 0))

@@ -60,7 +60,7 @@ REPLAY_GROUP: Final = f"{SYSTEM_GROUP_PREFIX}COHERER_REPLAY"
 """The group that holds the locks of the dead letters."""
 
 WINDOW: Final = 16
-"""The number of dead letters that are looked up and sent concurrently."""
+"""The number of dead letters that are handled concurrently."""
 
 LOCK_RENEWAL_S: Final = 15.0
 LOCK_WAIT_S: Final = 65.0
@@ -78,11 +78,11 @@ class ReplayProgress(msgspec.Struct, frozen=True):
 
     Args:
         total: the number of dead letters of the group.
-        seen: how many of them were examined.
-        sent: how many were sent; with `dry_run`, how many would be.
-        already: how many an earlier replay had sent.
-        without_topic: how many were not sent, because their original topic is unknown.
-        waiting: what the replay is waiting for; None while it works.
+        seen: those that were examined.
+        sent: those that were sent; with `dry_run`, that would be.
+        already: those that an earlier replay had sent.
+        without_topic: those that were not sent, because their original topic is unknown.
+        waiting: the reason for a pause; None while it works.
     """
 
     total: int
@@ -100,11 +100,9 @@ Show = Callable[[ReplayProgress], object]
 
 
 def replay_id(letter: DeadLetter, target: str) -> str:
-    """Return the unique id of the message that a replay of a dead letter sends to a topic.
+    """The unique id of the message that a replay of a dead letter sends to a topic.
 
-    Args:
-        letter: the dead letter.
-        target: the topic, as the servers know it.
+    `target` is the topic with its namespace, as the servers know it.
     """
     seed = sha256(f"coherer replay\n{letter.id}\n{target}".encode()).digest()
     return derived_id(seed, letter.stored_ms)
@@ -151,7 +149,7 @@ async def replay(
         where: the filter.
         dry_run: send nothing, only count.
         show: called with the progress.
-        lock_wait_s: how long to wait for another replay of the group.
+        lock_wait_s: the longest wait for another replay of the group.
 
     Returns:
         The counts at the end.
@@ -159,8 +157,8 @@ async def replay(
     Raises:
         UsageError: it is a TubeMQ cluster, or the target cannot be sent to.
         RefusedError: a target topic does not exist, or a broker refuses a message.
-        UnavailableError: a server does not answer, another replay runs, or the index is off. What
-            was sent before is not sent again by the next run.
+        UnavailableError: a server does not answer, another replay runs, or the index is off. The
+            next run does not send again what this one has sent.
     """
     rocket = rocketmq_only(cluster, "dead letters")
     _check_target(to)
@@ -184,15 +182,7 @@ def _check_target(to: str | None) -> None:
 
 
 class _Replay:
-    """One run of a replay.
-
-    Args:
-        cluster: the cluster.
-        to: the target; None for the original topics.
-        progress: the counts so far.
-        show: called with the progress.
-        dry_run: send nothing.
-    """
+    """One run of a replay."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a reset of a group's offsets does, before it is done."""
+"""The preview of a reset of a group's offsets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Target: TypeAlias = Literal["earliest", "latest"] | datetime | int
 
 
 class Move(msgspec.Struct, frozen=True):
-    """What a reset does to the offset of a partition.
+    """The move of a group's offset in a partition.
 
     Args:
         key: the partition.
@@ -43,15 +43,7 @@ async def planned(
     partitions: Iterable[Partition],
     target: Target,
 ) -> list[Move]:
-    """What a reset would do.
-
-    Args:
-        cluster: where the topic is.
-        positions: of the group.
-        topic: the topic.
-        partitions: of the topic.
-        target: where to.
-    """
+    """The moves of a reset; `positions` are those of the group, `partitions` those of the topic."""
     committed = {one.key: one.committed for one in positions}
     since: Mapping[tuple[str, int], int] = {}
     if isinstance(target, datetime):

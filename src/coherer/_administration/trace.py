@@ -1,4 +1,4 @@
-"""The trace of a message: who sent it, to whom it was delivered, which groups have consumed it.
+"""The trace of a message: its sender, its deliveries, and the groups that have consumed it.
 
 It combines two sources:
 
@@ -30,7 +30,7 @@ BEFORE_FIELDS: Final = 8
 AFTER_FIELDS: Final = 5
 AFTER_TIME: Final = 8
 END_FIELDS: Final = 12
-"""The least number of fields of a usable record."""
+"""The minimum number of fields of a usable record."""
 
 STATES: Final = {
     "0": "consumed",
@@ -39,7 +39,7 @@ STATES: Final = {
     "3": "returned nothing",
     "4": "failed",
 }
-"""How a delivery ended."""
+"""The results of a delivery, by their codes."""
 
 StepKind = Literal["sent", "delivered", "ended", "transaction"]
 State = Literal["consumed", "not yet", "filtered", "dead letter", "unknown"]
@@ -49,13 +49,13 @@ class Step(msgspec.Struct, frozen=True):
     """A record of message trace.
 
     Args:
-        kind: what happened.
-        time_ms: when, by the clock of the client, ms since 1970; None if the record does not say.
-        group: the group of the producer or consumer; "" if the record does not say.
+        kind: the kind of event.
+        time_ms: its time, by the clock of the client, ms since 1970; None if the record lacks it.
+        group: the group of the producer or consumer; "" if the record lacks it.
         client: the address of the server that reported it, or of the broker it was sent to.
-        took_ms: how long it took.
+        took_ms: its duration.
         success: whether it succeeded.
-        detail: more, in words: the attempt, how a delivery ended, the state of a transaction.
+        detail: the attempt, the result of a delivery, or the state of a transaction, in words.
         request_id: the id that the records of a delivery and of its end share.
     """
 
@@ -79,7 +79,7 @@ class GroupProgress(msgspec.Struct, frozen=True):
             filter excludes; `dead letter`: it has given up on the message; `unknown`. A retry that
             still waits for its delay looks like `consumed`.
         why: the reason for the state, in words; "" if it is obvious.
-        retries: RocketMQ: how often the message was delivered again.
+        retries: RocketMQ: the number of further deliveries.
         committed: the group's offset in the partition.
     """
 
@@ -166,11 +166,7 @@ async def _steps(cluster: Cluster, message: Message, trace_topic: str) -> list[S
 
 
 def steps_of(body: str, wanted: set[str]) -> list[Step]:
-    r"""The records about some messages in the body of a trace message.
-
-    Args:
-        body: records.
-        wanted: the ids of the messages.
+    r"""The records in the body of a trace message that are about messages with the wanted ids.
 
     >>> body = "SubBefore\x015\x01null\x01readers\x01R1\x01ID\x010\x01k\x02"
     >>> steps_of(body, {"ID"})[0].group, steps_of(body, {"other"})
@@ -190,9 +186,13 @@ def _step(fields: Sequence[str], wanted: set[str]) -> Step | None:
         case "Pub" if len(fields) > PUB_FIELDS and not wanted.isdisjoint(fields[5].split(",")):
             success = fields[13] if len(fields) > PUB_FIELDS + 1 else fields[12]
             return Step(
-                "sent", _number(fields[1]), fields[3], fields[8], _number(fields[10]),
-                success == "true",
-            )  # fmt: skip
+                "sent",
+                _number(fields[1]),
+                fields[3],
+                fields[8],
+                took_ms=_number(fields[10]),
+                success=success == "true",
+            )
         case "SubBefore" if len(fields) >= BEFORE_FIELDS and fields[5] in wanted:
             attempt = _number(fields[6])
             detail = f"attempt {attempt + 1}" if attempt is not None else ""
@@ -218,7 +218,7 @@ def _step(fields: Sequence[str], wanted: set[str]) -> Step | None:
 
 
 def _timed(steps: Sequence[Step]) -> list[Step]:
-    """The steps; the end of a delivery without a time has that of the delivery."""
+    """The steps; an end of a delivery without a time gets one from the delivery."""
     begun = {step.request_id: step for step in steps if step.kind == "delivered"}
     return [
         msgspec.structs.replace(

@@ -107,7 +107,7 @@ class ManualClock:
 
     @property
     def sleepers(self) -> int:
-        """How many tasks wait in `sleep`."""
+        """The number of tasks that wait in `sleep`."""
         return sum(not sleeper.done() for *_, sleeper in self._sleepers)
 
     async def wait_sleepers(self, count: int) -> None:

@@ -66,11 +66,11 @@ class EmbeddedNode:
 
         Delayed and timed messages, retries, checks of transactions and retention follow it.
         Connections, leases and timeouts keep the machine's time. A message that becomes due is
-        delivered at once; what its handler delays again counts from the new time.
+        delivered at once; a new delay that its handler asks for begins at the new time.
 
-        Clients keep the machine's clock: `deliver_at` names a time of that clock, and a transaction
-        that begins after the node's clock has been moved by days is as old for the broker. So
-        start a node for each test that moves time.
+        Clients keep the machine's clock: `deliver_at` names a time of that clock. If the node's
+        clock was moved by days, a new transaction is days old for the broker. So start a node for
+        each test that moves time.
 
         Raises:
             UsageError: the node was started without a clock.

@@ -4,8 +4,8 @@ The proxy opens a connection to the target for each connection that it accepts. 
 queue: the bytes of a socket read leave in order at their due time, unless a fault applies. The end
 of a connection is queued like its bytes, so it arrives after them.
 
-`FaultProxy.before` stands before a whole cluster: it has a port for the master or name server, and
-one for each broker that this server names (`rewriting`). `FaultProxy(host, port)` stands before one
+`FaultProxy.before` is a proxy of a whole cluster: it has a port for the master or name server, and
+one for each broker that this server names (`rewriting`). `FaultProxy(host, port)` is a proxy of one
 port and forwards the bytes unchanged.
 """
 
@@ -34,12 +34,12 @@ class Faults(msgspec.Struct):
     """The faults of one direction of a `FaultProxy`. Change the fields at any time.
 
     Attributes:
-        delay_ms: how much later everything arrives.
+        delay_ms: the delay of everything that is sent.
         black_hole: drop everything that is sent; the connection stays open.
-        drop_reads: how many of the next socket reads are dropped; counts down.
+        drop_reads: the number of socket reads to drop; counts down.
         cut_after_bytes: break the connection after this many more bytes; counts down, then None.
-        passed_bytes: how many bytes have passed.
-        lost_bytes: how many bytes `black_hole` and `drop_reads` have dropped.
+        passed_bytes: the number of bytes that were forwarded.
+        lost_bytes: the number of bytes that `black_hole` and `drop_reads` have dropped.
     """
 
     delay_ms: int = 0
@@ -73,7 +73,7 @@ class FaultProxy:
         target: the server's (host, port); a change applies to new connections.
         requests: faults on the way to the server.
         answers: faults on the way back.
-        accepted: how many connections have been accepted.
+        accepted: the number of accepted connections.
 
     ```python
     async with FaultProxy.before(node.url) as proxy:
@@ -101,7 +101,7 @@ class FaultProxy:
 
     @classmethod
     def before(cls, url: str) -> Self:
-        """Return a proxy before the cluster of a URL, its brokers included.
+        """Return a proxy of the cluster of a URL, its brokers included.
 
         All connections share the faults. The brokers must have addresses of this machine.
 
@@ -155,7 +155,7 @@ class FaultProxy:
 
     @property
     def connections(self) -> int:
-        """How many connections are open."""
+        """The number of open connections."""
         return len(self._pairs)
 
     async def start(self) -> None:
@@ -173,11 +173,11 @@ class FaultProxy:
         listeners, self._listeners = self._listeners, []
         for listener in listeners:
             await listener.close()
-        self.cut()  # those that came meanwhile
+        self.cut()  # connections that were accepted meanwhile
         await self.wait_connections(0)
 
     def cut(self) -> int:
-        """Break all connections on both sides; returns how many there were."""
+        """Break all connections on both sides; returns their number."""
         pairs = tuple(self._pairs)
         for pair in pairs:
             pair.cut()
@@ -251,7 +251,7 @@ class _Pair:
         connection: the connection from the client.
         target: the server's host and port.
         ended: called with the pair when both of its connections have ended.
-        changed: set when bytes pass or are dropped.
+        changed: set when bytes are forwarded or dropped.
         translated: the protocol, and the addresses to replace in its frames; None for none.
     """
 
@@ -303,7 +303,7 @@ class _Pair:
                 side.cut()
 
     def report_end(self) -> None:
-        """Report it if both of the connections have ended."""
+        """Tell the proxy if both connections have ended."""
         alive = not self.client.over or not (self.server is None or self.server.over)
         if self._dialling is None and not alive:
             self._ended(self)

@@ -1,8 +1,8 @@
 """Replaces brokers' addresses in the traffic between a client and a master or name server.
 
-A client asks the server in its URL where the brokers are, and connects to them directly. A proxy in
-front of that server would see no message. So the answers of the server name the proxy's ports
-instead of the brokers', and requests that repeat such an address get the brokers' own.
+A client asks the server in its URL for the addresses of brokers, and connects to them directly. A
+proxy in front of that server alone would see no message. So in the answers of the server, ports of
+the proxy replace those of the brokers; requests that repeat such an address get the original back.
 
 The new address is as long as the old one: the same host, and a port with as many digits. So the
 lengths inside of a frame stay correct, whatever its encoding is.
@@ -34,7 +34,7 @@ returns the port, and raises `UsageError` if it is taken.
 
 
 class Addresses:
-    """The addresses of the brokers, and those under which the proxy stands in for them.
+    """The addresses of the brokers, and the ports of the proxy that replace them.
 
     Args:
         open_port: opens a port of the proxy.
@@ -55,7 +55,7 @@ class Addresses:
         return _replaced(data, self._proxied)
 
     async def restore(self, data: bytes) -> bytes:
-        """Replace the proxy's addresses by the brokers' own."""
+        """Replace the proxy's addresses by the original ones."""
         return _replaced(data, self._brokers)
 
     async def _stand_in(self, address: bytes) -> None:
@@ -77,7 +77,7 @@ class Addresses:
 
 
 def find_addresses(data: bytes) -> list[tuple[int, int]]:
-    """Return where the addresses in a frame begin and end.
+    """Return the begin and the end of each address in a frame.
 
     >>> data = b'{0:"127.0.0.1:10911"}'
     >>> [data[start:end] for start, end in find_addresses(data)]
@@ -89,8 +89,8 @@ def find_addresses(data: bytes) -> list[tuple[int, int]]:
 def _end(data: bytes, found: re.Match[bytes]) -> int:
     """The end of an address.
 
-    In TubeMQ's protobuf messages the byte that follows a text may look like another digit of the
-    port. There the text `id:host:port` follows a byte with its length, which tells where it ends.
+    In TubeMQ's protobuf messages the byte after a text may look like another digit of the port. The
+    text is `id:host:port`, and the byte before it is its length.
     """
     broker = _BROKER_ID.search(data, max(0, found.start() - 12), found.start())
     if broker is not None and broker.start() > 0:
