@@ -77,9 +77,6 @@ def _bucket_name(number: int) -> str:
 class WebCalls:
     """The calls of one table of methods.
 
-    Args:
-        wall_ms: the time of day.
-
     Attributes:
         enabled: whether calls are counted.
     """
@@ -132,7 +129,7 @@ class Switches:
     """The methods that switch statistics on and off.
 
     Args:
-        calls: what `webAPI` switches.
+        calls: the calls that `webAPI` switches.
         kinds: the known kinds, `all` first. Those without a switch here are always counted.
     """
 

@@ -1,10 +1,10 @@
 """The broker's HTTP administration: partitions, offsets, readers, messages, figures.
 
 It has the methods of Java's broker, with the same forms (docs/protocol/tubemq.md, section 10.5).
-Java's brokers need no token; here changes need one, as at the master. Offsets count messages, where
-Java's count bytes of an index: `offsetStep`, which Java's answers do not have, is how far an offset
-moves with each message. All topics share one commit log, so its bounds are the same in every
-answer. Methods for features that this broker does not have are refused by name.
+Java's brokers need no token; here changes need one, as at the master. Offsets count messages; in
+Java they count bytes of an index. So answers have `offsetStep`, which Java's do not have: the
+growth of an offset with each message. All topics share one commit log, so its bounds are the same
+in every answer. Methods for features that this broker does not have are refused by name.
 """
 
 from __future__ import annotations
@@ -76,12 +76,7 @@ def broker_admin(broker: Broker, guard: Guard | None = None) -> AdminApp:
 
 
 class BrokerAdmin:
-    """The methods of the administration.
-
-    Args:
-        broker: the broker.
-        calls: the counted calls of the administration.
-    """
+    """The methods of the administration."""
 
     def __init__(self, broker: Broker, calls: WebCalls) -> None:
         self._broker = broker
@@ -89,7 +84,6 @@ class BrokerAdmin:
         self._calls = calls
 
     def methods(self) -> dict[str, Method]:
-        """The methods by name."""
         return {
             "admin_query_pubinfo": Method(self.partitions),
             "admin_query_offset": Method(self.offsets),
@@ -171,7 +165,7 @@ class BrokerAdmin:
         return _answer(records)
 
     def _unread(self, topic: str, positions: Mapping[int, Position]) -> list[Json]:
-        """The ages of the oldest unread messages; a partition without an offset is all unread."""
+        """The ages of the oldest unread messages; without an offset, a partition is all unread."""
         store, known = self._state.store, self._state.topics.get(topic)
         found: list[Json] = []
         for number in () if known is None else known.partition_ids():
@@ -446,7 +440,7 @@ class BrokerAdmin:
     def _newest(
         self, topic: str, number: int, count: int, words: list[str]
     ) -> list[tuple[bytes | None, bytes]]:
-        """Attributes and bodies of the newest messages, the oldest of them first."""
+        """Attributes and bodies of the newest messages, oldest first."""
         store, mapper = self._state.store, self._broker.mapper
         low, high = store.queue_range(topic, number)
         start = max(low, high - (_SCANNED_MAX if words else count))

@@ -50,7 +50,6 @@ class Broker:
     """A broker without its sockets.
 
     Args:
-        options: the options.
         core: the state that both protocols share; the caller opens and closes it.
 
     Attributes:
@@ -151,7 +150,7 @@ class BrokerConnection:
             self._broker.core.appender.submit(drafts, replies, origin=Origin.TUBEMQ_CLIENT)
 
     def closed(self, error: Exception | None) -> None:  # noqa: ARG002 - the reason is irrelevant
-        """Drop what waits for this connection. Leases end by timeout."""
+        """Drop the requests that wait for this connection. Leases end by timeout."""
         self._postponed.clear()
         if self._resuming is not None:
             self._resuming.cancel()

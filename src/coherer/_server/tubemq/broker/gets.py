@@ -47,12 +47,8 @@ _SKIPPED = frozenset((ReadStatus.NO_MATCH, ReadStatus.FOUND))
 class PendingGet:
     """A get that has not been answered.
 
-    Args:
-        reader: the reader that it reads for.
-        channel: where the answer goes.
-
     Attributes:
-        manual: continue after the last read, although that is not committed.
+        manual: continue after the last read, even if it is not committed.
         escape: the consumer applies the flow rules itself.
         record_bytes: the most bytes of stored records that the client accepts instead of messages.
         record_end: one after the last offset of such records.
@@ -135,9 +131,9 @@ class GetHandler:
             self._hold(get, now_ms)
 
     def overdue(self, request: Request) -> None:
-        """Method 17 whose client has given up waiting: read nothing that nobody takes.
+        """Method 17 after the client has stopped waiting: confirm its last read, but read nothing.
 
-        What the client has processed before is committed all the same: it says so only once.
+        The client confirms only once, so the confirmation must not be lost.
 
         Raises:
             ProtocolError: the request is malformed.
@@ -219,7 +215,7 @@ class GetHandler:
         return reader.throttle.pause_ms(rules, backlog_bytes, now_ms, wall_ms=self._state.wall_ms())
 
     def _serve(self, get: PendingGet) -> bool:
-        """Answer a get with messages. Without messages, return False and send no answer."""
+        """Answer a get with messages; without messages, return False and send no answer."""
         reader, position = get.reader, get.reader.position
         store, unit = self._state.store, self._state.options.transfer_bytes
         if self._state.flow.data_limits:
@@ -253,13 +249,12 @@ class GetHandler:
                 return False
             if ended or found.records:
                 break  # report omitted messages at once; examining them took time
-        self._answer_empty(
-            get, start, left_out, gaps
-        )  # after too many scans, let other requests run
+        # After too many scans, let other requests run.
+        self._answer_empty(get, start, left_out, gaps)
         return True
 
     def _serve_records(self, get: PendingGet, start: int) -> bool:
-        """Answer a get with records as they are stored; False if they cannot be sent so."""
+        """Answer a get with records as they are stored; False if that is impossible."""
         reader, position = get.reader, get.reader.position
         unit = min(get.record_bytes, limits.RECORD_BYTES_PER_GET)
         if self._state.flow.data_limits:
@@ -292,7 +287,7 @@ class GetHandler:
         return True
 
     def _count(self, get: PendingGet, start: int, found: ReadResult) -> None:
-        """Count what was read, for the flow rules and the metrics."""
+        """Count the read for the flow rules and the metrics."""
         reader, size_bytes = get.reader, sum(map(len, found.records))
         reader.fresh = False
         if self._state.flow.data_limits:
@@ -302,7 +297,7 @@ class GetHandler:
             reader.group,
             reader.topic,
             reader.partition,
-            # Stretches of records have no offsets of their own, and no gaps.
+            # Slices of the log have no offsets of their own, and no gaps.
             len(found.offsets) or found.next_offset - start,
             size_bytes,
             found.next_offset,
@@ -381,7 +376,7 @@ class GetHandler:
 
     @staticmethod
     def _left_out(get: PendingGet, left_out: Sequence[int]) -> list[range]:
-        """The offsets that a get leaves out, as ranges; they are logged."""
+        """The offsets that a get leaves out, as ranges; logs them."""
         if not left_out:
             return []
         runs = joined(range(offset, offset + 1) for offset in left_out)
@@ -468,7 +463,6 @@ def refuse_get(code: ResultCode, text: str, wait_ms: int = 0) -> pb.GetMessageRe
     """The error answer to a get.
 
     Args:
-        text: the reason in words.
         wait_ms: how long the client has to wait before the next get, with code 452.
     """
     return pb.GetMessageResponseB2C(

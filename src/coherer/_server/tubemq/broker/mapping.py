@@ -5,8 +5,8 @@ A TubeMQ payload is a body, optionally preceded by a block of attributes (4 byte
 
 * A payload without attributes becomes the body of the record, without properties.
 * A block of attributes becomes properties by replacing two bytes, in the same order: `$msgType$`
-  becomes `TAGS`, other names stay. A last property, `TUBE\x01a`, marks that this is reversible. The
-  body is stored without the block, so that RocketMQ's clients and Spark see what the user sent.
+  becomes `TAGS`, other names stay. A last property, `TUBE\x01a`, marks it as reversible. The body
+  is stored without the block, so that RocketMQ's clients and Spark see what the user sent.
 * A block that would not survive the translation is left in the body, which is then the original
   payload, and `TUBE\x01r` marks that. Such blocks are not UTF-8, have empty or repeated names,
   empty values, or names with a meaning in RocketMQ, or a type that is not first or differs from the

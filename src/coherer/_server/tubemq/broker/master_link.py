@@ -7,9 +7,9 @@ request and handles the answer, without any transport. Two links carry the reque
 `EmbeddedMasterLink` to a master in the same process, and `RemoteMasterLink` to masters behind
 sockets, which retries forever.
 
-The broker reports ids of the configuration that it has applied; they come from the master and are
-only compared. Topics that the master wants removed are closed and deleted, and reported until the
-master has acknowledged. See docs/protocol/tubemq.md.
+The broker reports the id of the configuration that it has applied. Ids come from the master, and
+are only compared. Topics that the master wants removed are closed and deleted, and reported until
+the master has acknowledged.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ NORMAL, STOPPED, FAILED = 0, 1, -1
 TIMEOUT_MS, FAILOVER_TIMEOUT_MS = 10_000, 2_000
 """The timeouts of a call to the only master, and to one of several."""
 
-SETTLE_ROUNDS = 12
+EXCHANGES_MAX = 12
 """The maximum number of consecutive heartbeats that exchange a configuration."""
 
 
@@ -134,7 +134,7 @@ class BrokerConfiguration:
         self._apply_common(answer)
         if answer.takeConfInfo:
             self._apply(answer)
-        # The registration itself has reported the configuration before it.
+        # The registration itself has reported the earlier configuration.
         self._report = answer.takeConfInfo
 
     def heartbeat_answered(self, answer: pb.HeartResponseM2B) -> None:
@@ -248,7 +248,6 @@ class MasterExchange:
     """The requests and answers between a broker and its master, without a transport.
 
     Args:
-        configuration: the configuration to report and apply.
         certificate: makes the authentication of a request; None if the master needs none.
     """
 
@@ -341,7 +340,6 @@ class EmbeddedMasterLink:
     """The link to a master in the same process; changes of its catalog are applied at once.
 
     Args:
-        exchange: the requests and answers.
         handle: `Master.handle`.
         host: the address of the broker, as the master sees it.
     """
@@ -361,14 +359,14 @@ class EmbeddedMasterLink:
     def sync(self) -> None:
         """Exchange heartbeats until both sides have the same configuration.
 
-        A call during another one, from a request that it has sent, makes that one continue.
+        A nested call, caused by a request of this exchange, makes the outer call go on.
         """
         if self._busy:
             self._again = True
             return
         self._busy = True
         try:
-            for _ in range(SETTLE_ROUNDS):
+            for _ in range(EXCHANGES_MAX):
                 self._again = False
                 method, request = self._exchange.next_request()
                 answer = self._handle(method, request, self._host, False)
@@ -393,7 +391,6 @@ class RemoteMasterLink:
     """The link to masters behind sockets.
 
     Args:
-        exchange: the requests and answers.
         heartbeat_ms: the time between heartbeats; changes are exchanged without a pause.
         retry_ms: the time between attempts while no master accepts the broker.
 
@@ -442,7 +439,7 @@ class RemoteMasterLink:
     async def _exchange_once(self) -> None:
         self._failed = True
         try:
-            for _ in range(SETTLE_ROUNDS):
+            for _ in range(EXCHANGES_MAX):
                 answer = await self._masters.call(*self._exchange.next_request())
                 if not self._exchange.handle_answer(answer):
                     self.ready.set()

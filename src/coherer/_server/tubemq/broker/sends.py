@@ -337,11 +337,6 @@ class SendReplies:
     """Answers the sends of one socket read when they are stored, or have failed.
 
     The appender calls it (`coherer._server.core.appending.Done`).
-
-    Args:
-        connection: where the answers go.
-        serials: the serial numbers of the requests.
-        drafts: their messages.
     """
 
     __slots__ = ("_connection", "_drafts", "_serials", "_state")
@@ -391,8 +386,6 @@ def send_replies(
     """The frames that confirm stored messages.
 
     Args:
-        serials: the serial numbers of the requests.
-        appended: the offsets of their messages.
         first_id: the id of a message at offset 0 of the commit log, at least 2 ** 28.
         append_ms: the time of day of the broker, ms since 1970.
     """

@@ -2,8 +2,6 @@
 
 See docs/protocol/tubemq.md, sections 1.5, 6.3, 6.4 and 8.7.
 
-Sections refer to docs/protocol/tubemq.md.
-
 A reader (`PartitionReader`) is a consumer's lease of one partition. `BrokerState` is shared by the
 handlers of sends (`sends`), gets (`gets`) and consumers (`consumers`).
 """
@@ -45,7 +43,7 @@ class AccessControl:
 
     Attributes:
         in_contact: whether the last call to a master succeeded.
-        registered_ms: when the broker registered last.
+        registered_ms: when the broker last registered.
     """
 
     def __init__(self, grace_ms: int) -> None:

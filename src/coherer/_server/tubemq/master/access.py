@@ -15,7 +15,7 @@ token. Coherer's master authenticates clients, Java's included:
   when they take partitions, so that option is never switched on.)
 
 A token is bound to the client, the user and this run of the master. A client with a token of an
-earlier run has to register again (411): the answer does not call its password wrong (415).
+earlier run is told to register again (411), not that its password is wrong (415).
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ class Authenticator:
     """Checks the signatures and tokens of clients and brokers.
 
     Args:
-        options: users, passwords and periods.
         wall_ms: the time of day, which signatures contain. Tokens expire by the monotonic clock.
     """
 

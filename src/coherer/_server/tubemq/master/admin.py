@@ -100,18 +100,13 @@ def _one_master(params: Params) -> Answer:
 
 
 class MetricsAdmin:
-    """The figures of a master.
-
-    Args:
-        calls: the counted calls of the administration.
-    """
+    """The figures of a master."""
 
     def __init__(self, context: AdminContext, calls: WebCalls) -> None:
         self._context = context
         self._calls = calls
 
     def methods(self) -> dict[str, Method]:
-        """The methods by name."""
         return {"admin_get_metrics_info": Method(self.metrics)}
 
     def metrics(self, params: Params) -> Answer:
@@ -184,7 +179,6 @@ class ClusterAdmin:
         self._context = context
 
     def methods(self) -> dict[str, Method]:
-        """The methods by name."""
         return {
             "admin_query_server_version": Method(self.version),
             "admin_query_master_group_info": Method(self.masters),
@@ -198,7 +192,6 @@ class ClusterAdmin:
         }
 
     def version(self, params: Params) -> Answer:
-        """admin_query_server_version."""
         del params
         return found([{"version": f"coherer-{metadata.version('coherer')}"}])
 
@@ -228,7 +221,6 @@ class ClusterAdmin:
         return found([] if cluster.stamp.serial == UNDEFINED else [_cluster_form(cluster)])
 
     def change(self, params: Params) -> Answer:
-        """admin_set_cluster_default_setting, admin_update_cluster_default_setting."""
         self._change(params)
         return self.query(params)
 
@@ -248,7 +240,6 @@ class ClusterAdmin:
         return self.query_rules(params)
 
     def remove_rules(self, params: Params) -> Answer:
-        """admin_rmv_def_flow_control_rule."""
         change = create_change(self._context, params)
         cleared = {"flow_enabled": False, "flow_rules": "[]"}
         self._context.catalog.set_cluster(cleared, change)
@@ -312,7 +303,6 @@ class BrokerAdmin:
         self._context = context
 
     def methods(self) -> dict[str, Method]:
-        """The methods by name."""
         return {
             "admin_query_broker_configure": Method(self.query),
             "admin_query_broker_run_status": Method(self.status),
@@ -334,12 +324,10 @@ class BrokerAdmin:
     # -- queries
 
     def query(self, params: Params) -> Answer:
-        """admin_query_broker_configure."""
         with_topics = params.flag("withTopic")
         return found(self._form(record, with_topics) for record in self._chosen(params))
 
     def status(self, params: Params) -> Answer:
-        """admin_query_broker_run_status."""
         forms = [self._run_form(record) for record in self._chosen(params)]
         for flag, field in (
             ("onlyAbnormal", "isRepAbnormal"),
@@ -441,11 +429,9 @@ class BrokerAdmin:
     # -- changes
 
     def add(self, params: Params) -> Answer:
-        """admin_add_broker_configure."""
         return execute(self._context, self._add_steps(params))
 
     def add_batch(self, params: Params) -> Answer:
-        """admin_batch_add_broker_configure, admin_bath_add_broker_configure."""
         return execute_batch(self._context, params, "brokerJsonSet", self._add_steps)
 
     def _add_steps(self, params: Params) -> list[Step]:
@@ -466,11 +452,9 @@ class BrokerAdmin:
         return [(item, lambda: self._context.catalog.add_broker(record, change))]
 
     def update(self, params: Params) -> Answer:
-        """admin_update_broker_configure."""
         return execute(self._context, self._update_steps(params))
 
     def update_batch(self, params: Params) -> Answer:
-        """admin_batch_update_broker_configure."""
         return execute_batch(self._context, params, "brokerJsonSet", self._update_steps)
 
     def _update_steps(self, params: Params) -> list[Step]:
@@ -490,7 +474,6 @@ class BrokerAdmin:
         return self._steps(params, apply)
 
     def delete(self, params: Params) -> Answer:
-        """admin_delete_broker_configure."""
         update_change(self._context, params)
         return self._each(params, self._context.catalog.remove_broker)
 
@@ -500,7 +483,6 @@ class BrokerAdmin:
         return self._each(params, self._context.catalog.broker)
 
     def open(self, params: Params) -> Answer:
-        """admin_set_broker_read_or_write."""
         change = update_change(self._context, params)
         publish, subscribe = params.flag("acceptPublish"), params.flag("acceptSubscribe")
 
@@ -523,7 +505,6 @@ class BrokerAdmin:
         return self._each(params, apply)
 
     def release(self, params: Params) -> Answer:
-        """admin_release_broker_autoforbidden_status."""
         update_change(self._context, params)
         for broker in broker_ids(params):
             self._context.broker_registry.release(broker, self._context.state.now_ms())

@@ -142,11 +142,10 @@ def execute(context: AdminContext, steps: Iterable[Step]) -> Answer:
 def execute_batch(context: AdminContext, params: Params, name: str, plan: Plan) -> Answer:
     """Apply a method to every item of a JSON array of parameters.
 
-    All items are checked before any change is applied. Of several items for one record the last one
-    is used.
+    All items are checked before any change is applied. If several items name one record, the last
+    one is used.
 
     Args:
-        context: the master.
         plan: turns one item into steps.
 
     Raises:

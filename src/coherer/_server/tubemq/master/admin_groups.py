@@ -72,7 +72,6 @@ class GroupAdmin:
     # -- members
 
     def query(self, params: Params) -> Answer:
-        """admin_query_sub_info."""
         names = set(params.words("groupName") or params.words("consumeGroup"))
         topics = set(params.words("topicName"))
         return found(
@@ -87,7 +86,6 @@ class GroupAdmin:
         )
 
     def by_topic(self, params: Params) -> Answer:
-        """admin_query_group_info_by_topic."""
         wanted = params.words("topicName") or sorted(self._context.catalog.topics)
         forms: list[Answer] = []
         for topic in wanted:
@@ -165,7 +163,6 @@ class GroupAdmin:
     # -- client-balanced groups
 
     def client_balanced(self, params: Params) -> Answer:
-        """admin_query_client_balance_group_set."""
         del params
         kind = GroupKind.CLIENT_BALANCED
         names: list[Json] = [
@@ -213,7 +210,6 @@ class GroupAdmin:
     # -- settings
 
     def query_controls(self, params: Params) -> Answer:
-        """admin_query_group_resctrl_info."""
         return found(_control_form(control) for control in self._controls(params))
 
     def query_rules(self, params: Params) -> Answer:
@@ -225,11 +221,9 @@ class GroupAdmin:
         return _named(control.group for control in self._controls(params))
 
     def control(self, params: Params) -> Answer:
-        """admin_add_group_resctrl_info, admin_update_group_resctrl_info."""
         return execute(self._context, self._setting_steps(params))
 
     def control_batch(self, params: Params) -> Answer:
-        """admin_batch_add_group_resctrl_info, admin_batch_update_group_resctrl_info."""
         return execute_batch(self._context, params, "groupResCtrlJsonSet", self._setting_steps)
 
     def _setting_steps(self, params: Params) -> list[Step]:
@@ -242,7 +236,6 @@ class GroupAdmin:
         return self._steps(params, changes)
 
     def set_rules(self, params: Params) -> Answer:
-        """admin_set_group_flow_control_rule, admin_upd_group_flow_control_rule."""
         changes = flow_changes(params)
         status = params.number("statusId")
         if status is not None:
@@ -250,11 +243,9 @@ class GroupAdmin:
         return self._change(params, changes)
 
     def remove_rules(self, params: Params) -> Answer:
-        """admin_rmv_group_flow_control_rule."""
         return self._change(params, {"flow_enabled": False, "flow_rules": "[]"})
 
     def release(self, params: Params) -> Answer:
-        """admin_delete_group_resctrl_info."""
         update_change(self._context, params)
         (names,) = required_lists(params, "groupName")
 
@@ -288,7 +279,6 @@ class GroupAdmin:
     # -- rights
 
     def query_rights(self, params: Params) -> Answer:
-        """admin_query_group_csmctrl_info."""
         return found(
             consume_control_form(control) for control in consume_controls(self._context, params)
         )
@@ -298,11 +288,9 @@ class GroupAdmin:
         return _named(control.group for control in consume_controls(self._context, params))
 
     def grant(self, params: Params) -> Answer:
-        """admin_add_group_csmctrl_info, admin_update_group_csmctrl_info."""
         return execute(self._context, self._grant_steps(params))
 
     def grant_batch(self, params: Params) -> Answer:
-        """admin_batch_add_group_csmctrl_info, admin_batch_update_group_csmctrl_info."""
         return execute_batch(self._context, params, "groupCsmJsonSet", self._grant_steps)
 
     def _grant_steps(self, params: Params) -> list[Step]:
@@ -329,7 +317,6 @@ class GroupAdmin:
         ]
 
     def revoke_batch(self, params: Params) -> Answer:
-        """admin_batch_delete_group_csmctrl_info."""
         return execute_batch(self._context, params, "groupCsmJsonSet", self._revoke_steps)
 
     def _revoke_steps(self, params: Params) -> list[Step]:
@@ -346,7 +333,6 @@ class GroupAdmin:
         ]
 
     def revoke(self, params: Params) -> Answer:
-        """admin_delete_group_csmctrl_info."""
         update_change(self._context, params)
         catalog = self._context.catalog
         (groups,) = required_lists(params, "groupName")

@@ -83,7 +83,6 @@ class LegacyGroupAdmin:
     # -- queries
 
     def allowed(self, params: Params) -> Answer:
-        """admin_query_allowed_consumer_group_info."""
         return found(
             {
                 "topicName": record.topic,
@@ -95,7 +94,6 @@ class LegacyGroupAdmin:
         )
 
     def black(self, params: Params) -> Answer:
-        """admin_query_black_consumer_group_info."""
         return found(
             {
                 "groupName": record.group,
@@ -108,7 +106,6 @@ class LegacyGroupAdmin:
         )
 
     def filters(self, params: Params) -> Answer:
-        """admin_query_group_filtercond_info."""
         wanted, words = _filter_switch(params), set(params.words("filterConds"))
         return found(
             {
@@ -123,7 +120,6 @@ class LegacyGroupAdmin:
         )
 
     def settings(self, params: Params) -> Answer:
-        """admin_query_consume_group_setting."""
         names, rate = set(params.words("groupName")), params.number("allowedBClientRate")
         controls = self._context.catalog.group_controls
         return found(
@@ -216,19 +212,15 @@ class LegacyGroupAdmin:
     # -- filters
 
     def add_filter(self, params: Params) -> Answer:
-        """admin_add_group_filtercond_info."""
         return self._carry_out(self._filter_steps(params, new=True))
 
     def change_filter(self, params: Params) -> Answer:
-        """admin_mod_group_filtercond_info."""
         return self._carry_out(self._filter_steps(params, new=False))
 
     def add_filters(self, params: Params) -> Answer:
-        """admin_bath_add_group_filtercond_info."""
         return self._batch_filters(params, new=True)
 
     def change_filters(self, params: Params) -> Answer:
-        """admin_bath_mod_group_filtercond_info."""
         return self._batch_filters(params, new=False)
 
     def _batch_filters(self, params: Params, *, new: bool) -> Answer:
@@ -264,15 +256,12 @@ class LegacyGroupAdmin:
     # -- settings
 
     def add_setting(self, params: Params) -> Answer:
-        """admin_add_consume_group_setting."""
         return self._carry_out(self._setting_steps(params, new=True))
 
     def add_settings(self, params: Params) -> Answer:
-        """admin_bath_add_consume_group_setting."""
         return self._batch(params, GROUPS, partial(self._setting_steps, new=True))
 
     def change_setting(self, params: Params) -> Answer:
-        """admin_upd_consume_group_setting."""
         return self._carry_out(self._setting_steps(params, new=False))
 
     def remove_setting(self, params: Params) -> Answer:

@@ -108,7 +108,6 @@ class TopicAdmin:
         return found(forms)
 
     def query_deployed(self, params: Params) -> Answer:
-        """admin_query_topic_deploy_info."""
         with_rights = params.flag("withGroupAuthInfo")
         forms: list[Answer] = []
         for topic, deployments in self._chosen(params).items():
@@ -126,7 +125,6 @@ class TopicAdmin:
         return found(forms)
 
     def query_records(self, params: Params) -> Answer:
-        """admin_query_topic_deploy_configure."""
         return found(
             deployment_form(self._context, deployment)
             for deployments in self._chosen(params).values()
@@ -134,7 +132,6 @@ class TopicAdmin:
         )
 
     def view(self, params: Params) -> Answer:
-        """admin_query_cluster_topic_view."""
         forms: list[Answer] = []
         for topic, deployments in self._chosen(params).items():
             totals = self._totals(topic, deployments)
@@ -217,7 +214,6 @@ class TopicAdmin:
         return found(forms)
 
     def by_broker(self, params: Params) -> Answer:
-        """admin_query_deployed_topics."""
         chosen = set(params.numbers("brokerId"))
         forms: list[Answer] = []
         for broker in sorted(self._context.catalog.brokers):
@@ -228,7 +224,6 @@ class TopicAdmin:
         return found(forms)
 
     def brokers(self, params: Params) -> Answer:
-        """admin_query_deployed_broker_ids."""
         with_ip = params.flag("withIp")
         forms: list[Answer] = []
         for topic, deployments in self._chosen(params).items():
@@ -310,11 +305,9 @@ class TopicAdmin:
     # -- deployments
 
     def add(self, params: Params) -> Answer:
-        """admin_add_topic_deploy_info, admin_add_new_topic_record."""
         return execute(self._context, self._add_steps(params))
 
     def add_batch(self, params: Params) -> Answer:
-        """admin_bath_add_topic_deploy_info, admin_bath_add_new_topic_record."""
         return execute_batch(
             self._context, params, "topicJsonSet", self._with_known_brokers(self._add_steps)
         )
@@ -331,11 +324,9 @@ class TopicAdmin:
         return self._steps(params, apply)
 
     def update(self, params: Params) -> Answer:
-        """admin_update_topic_deploy_info, admin_modify_topic_info."""
         return execute(self._context, self._update_steps(params))
 
     def update_batch(self, params: Params) -> Answer:
-        """admin_batch_update_topic_deploy_info."""
         return execute_batch(
             self._context, params, "topicJsonSet", self._with_known_brokers(self._update_steps)
         )
@@ -384,7 +375,6 @@ class TopicAdmin:
     # -- settings of topics
 
     def query_control(self, params: Params) -> Answer:
-        """admin_query_topic_control_info."""
         topics = set(params.words("topicName"))
         return found(
             self._control_form(self._control(topic))
@@ -393,11 +383,9 @@ class TopicAdmin:
         )
 
     def control(self, params: Params) -> Answer:
-        """admin_add_topic_control_info, admin_update_topic_control_info."""
         return execute(self._context, self._setting_steps(params))
 
     def control_batch(self, params: Params) -> Answer:
-        """admin_batch_add_topic_control_info, admin_batch_update_topic_control_info."""
         return execute_batch(self._context, params, "topicCtrlJsonSet", self._setting_steps)
 
     def uncontrol(self, params: Params) -> Answer:
@@ -423,11 +411,9 @@ class TopicAdmin:
         return self._control_steps(params, changes)
 
     def authorize(self, params: Params) -> Answer:
-        """admin_set_topic_authorize_control."""
         return execute(self._context, self._authorize_steps(params))
 
     def authorize_batch(self, params: Params) -> Answer:
-        """admin_bath_add_topic_authorize_control."""
         return execute_batch(self._context, params, "topicJsonSet", self._authorize_steps)
 
     def unauthorize(self, params: Params) -> Answer:

@@ -1,8 +1,8 @@
 """The checks before a consumer joins a group (docs/protocol/tubemq.md, section 4.2).
 
 The checks are in Java's order, and the same for consumers that the master assigns partitions to
-(methods 4 to 6) and for client-balanced ones (methods 20 to 22). Both may have to be asked for a
-signature first.
+(methods 4 to 6) and for client-balanced ones (methods 20 to 22). Both may be asked for a signature
+first.
 """
 
 from __future__ import annotations
@@ -154,7 +154,6 @@ class ConsumerAdmission:
         Args:
             key: group and client id.
             join: adds the consumer to its group.
-            now_ms: the time.
 
         Raises:
             Refusal: too many registrations are kept, or this one is too large to be kept unsigned.
@@ -170,8 +169,8 @@ class ConsumerAdmission:
     def admit(self, group: str, client_id: str, identity: Identity | None, now_ms: int) -> bool:
         """Complete a deferred registration once the consumer has signed.
 
-        Returns False if the consumer still has to sign. A member that no longer
-        authenticates itself is not counted as alive until it signs.
+        Returns False if the consumer still has to sign. A member that no longer authenticates
+        itself is not counted as alive until it signs.
 
         Raises:
             Refusal: with 411 if the consumer is unknown, or differs from its group. In the second

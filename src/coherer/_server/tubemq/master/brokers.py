@@ -2,7 +2,7 @@
 
 A broker registers and receives its configuration as texts with an id and a check sum. It repeats
 both in every heartbeat. If they differ from the master's, the answer carries the new texts, and the
-broker then reports what it has applied. Clients only see what brokers have reported
+broker then reports its topics. Clients only see topics that brokers have reported
 (`coherer._rules.tubemq.registry`).
 
 Differences from Java's master: an unknown broker may be added when it registers
@@ -142,7 +142,7 @@ class BrokerHandler:
     def heartbeat(
         self, request: pb.HeartRequestB2M, peer: Peer, now_ms: int
     ) -> pb.HeartResponseM2B:
-        """Method 8: record what the broker reports; send its configuration if it differs."""
+        """Method 8: record the report of the broker; send its configuration if it differs."""
         del peer
         state = self._state
         state.authenticator.broker(request.authInfo)
@@ -281,7 +281,7 @@ def _unknown(broker: int) -> Refusal:
 
 
 class BrokerConfiguration(msgspec.Struct, frozen=True):
-    """The configuration of a broker, as the texts that it is sent (sections 2.5.9 and 2.5.10).
+    """The configuration of a broker, as the texts sent to it (sections 2.5.9 and 2.5.10).
 
     Args:
         id: raised by every change.

@@ -93,7 +93,7 @@ class ClientBalancedHandler:
     def heartbeat(
         self, request: pb.HeartRequestC2MV2, peer: Peer, now_ms: int
     ) -> pb.HeartResponseM2CV2:
-        """Method 21: record the reported partitions; send lists that the client has not yet."""
+        """Method 21: record the reported partitions; send lists that the client lacks."""
         client_id, group_name = request.clientId, request.groupName
         identity = self._admission.identify(request.authInfo, client_id, now_ms)
         self._admission.check_names(client_id, None, group_name)
@@ -173,7 +173,7 @@ class ClientBalancedHandler:
         held: pb.OpsTaskInfo,
         identity: Identity | None,
     ) -> pb.OpsTaskInfo:
-        # A client without rules leaves the ids out. As in Java, the answer has only what differs.
+        # A client without rules leaves the ids out. As in Java, the answer has only differences.
         state = self._state
         default_id, default_rules = state.flow_rules(_held_id(held, "defFlowCheckId"))
         own_id, rules, priority = state.group_rules(group_name, _held_id(held, "groupFlowCheckId"))

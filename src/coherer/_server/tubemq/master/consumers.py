@@ -87,7 +87,9 @@ class ConsumerHandler:
             topics=topics,
             filters=filters,
             session_key=request.sessionKey if request.requireBound else "",
-            select_big=_selects_big(request) if request.requireBound else False,
+            # As in Java, the larger of two named offsets is used by default.
+            select_big=request.requireBound
+            and (request.selectBig or not request.HasField("selectBig")),
             source_count=request.totalCount if request.requireBound else UNDEFINED,
         )
         return self._admission.join(request.groupName, member, subscription, now_ms)
@@ -202,7 +204,7 @@ class ConsumerHandler:
         return pb.CloseResponseM2C(success=True, errCode=ResultCode.SUCCESS, errMsg="OK!")
 
     def _held(self, texts: Iterable[str], member: Member) -> frozenset[Partition]:
-        """The partitions that a consumer reports to hold; malformed texts are ignored."""
+        """The partitions that a consumer claims to hold; malformed texts are ignored."""
         found: set[Partition] = set()
         for text in texts:
             try:
@@ -224,11 +226,6 @@ class ConsumerHandler:
         answer.groupFlowCheckId, answer.groupFlowControlInfo = own_id, rules
         answer.ssdStoreId = UNDEFINED
         answer.qryPriorityId = priority
-
-
-def _selects_big(request: pb.RegisterRequestC2M) -> bool:
-    """Whether the larger of two named offsets is used; Java's default is yes."""
-    return request.selectBig or not request.HasField("selectBig")
 
 
 def _named(text: str, topics: frozenset[str]) -> dict[Partition, int]:

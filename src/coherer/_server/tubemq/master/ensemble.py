@@ -28,8 +28,6 @@ class EnsembleMaster:
     Args:
         servers: the ZooKeeper servers; see `Election`.
         session_ms: the timeout of its ZooKeeper session.
-        now_ms: returns the time of a monotonic clock.
-        wall_ms: returns the time of day.
 
     Attributes:
         master: the master, active or standby.
@@ -74,7 +72,7 @@ class EnsembleMaster:
     async def close(self) -> None:
         """Save the metadata, and leave the election: the next master becomes active at once."""
         self.master.close()
-        with suppress(CohererError):  # it has been logged, and the next master continues
+        with suppress(CohererError):  # logged already; the next master continues
             await self.files.close()
         self.master.standby = True
         await asyncio.to_thread(self._election.close)

@@ -5,9 +5,8 @@ work: timeouts, balance, new tokens. The table of methods is in `Master._open`. 
 requests of producers (`producers`), consumers (`consumers`, `client_balanced`) and brokers
 (`brokers`), share a `MasterState`, and decide by the rules in `coherer._rules.tubemq`.
 
-`MasterConnection` decodes the requests of one connection. Requests are answered in the socket
-read that brings them, except that a request which writes the master's file is answered once the
-file is on disk.
+`MasterConnection` decodes the requests of one connection. They are answered at once, except for a
+request that changes the master's file: it is answered when the file is on disk.
 
 The docstrings of the handlers, of `access` and of the rules list the differences from Java's
 master. In short: it acts when something changes instead of every 30 to 60 seconds, it does not lose
@@ -84,7 +83,7 @@ class Master:
     'OK!'
 
     Attributes:
-        state: what the handlers share; for the HTTP administration and for tests.
+        state: shared by the handlers; also for the HTTP administration and tests.
         brokers: the handler for requests of brokers.
         upkeep: the periodic steps; they do nothing while the master is a standby.
     """
@@ -140,7 +139,6 @@ class Master:
         """Answer a request.
 
         Args:
-            method: the number of the method.
             message: the request, of the class that belongs to the method.
             peer_host: where it came from.
             secure: whether it came over TLS.
@@ -205,7 +203,7 @@ class Master:
                 state.balance(group, now_ms)
 
     def close(self) -> None:
-        """Save the members of groups, for which the groups wait after a restart."""
+        """Save the members of groups: after a restart, groups wait for them."""
         if not self.standby:
             self.state.save_members(self.state.now_ms())
 

@@ -124,16 +124,10 @@ class MasterState:
     """The state that the handlers of a master share.
 
     Attributes:
-        now_ms: a monotonic clock.
-        wall_ms: the time of day.
         standby: whether it refuses requests.
         may_act: returns whether it may act now; a master with standbys stops when its lease ends.
         watchers: called when the configuration of brokers has changed.
         catalog: the persistent configuration.
-        broker_registry: the registered brokers.
-        producers: the registered producers.
-        groups: the registered consumers.
-        authenticator: checks signatures and tokens.
         visit_tokens: the tokens that prove to brokers that a client has registered at a master.
         broker_list_id: changes with the list of brokers; clients echo it.
         master_id: a random id of this run of the master. Clients receive it, and the HTTP

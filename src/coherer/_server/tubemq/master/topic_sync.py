@@ -58,7 +58,6 @@ class CatalogWriter:
     """Writes changes that arrived over RocketMQ into the master's catalog.
 
     Args:
-        master: the owner of the catalog.
         siblings: the ids of the brokers that share all topics.
     """
 
@@ -126,8 +125,6 @@ class TopicSync:
     """Copies changes of the topic table to the master's catalog.
 
     Args:
-        master: the owner of the catalog.
-        core: holds the topic table.
         siblings: the ids of the brokers that share all topics.
     """
 
@@ -203,7 +200,6 @@ class SiblingSync:
     A broker without topics is new: it gets the topics of the others.
 
     Args:
-        master: the owner of the catalog.
         names: the RocketMQ name of each broker process, by id.
         is_internal: returns whether a topic is for RocketMQ only.
     """

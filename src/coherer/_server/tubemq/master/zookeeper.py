@@ -3,19 +3,19 @@
 See docs/protocol/tubemq.md, sections 7.1 and 7.2.
 
 **Election**, by Java's rule: each master has an ephemeral sequential node `masterHA/nodeId:NUMBER`
-below the root; the lowest number is active. Its data is `host:port:coherer:ADMIN_PORT`: Java's is
-`host:port`, so a Java master is recognized, and refused.
+below the root; the lowest number is active. Its data is `host:port:coherer:ADMIN_PORT`. That of
+Java's masters is `host:port`, so they are recognized, and refused.
 
 **A master acts only while no other can.** A session cannot expire before its timeout has passed
 since the beginning of the last request that ZooKeeper has answered. A master asks ZooKeeper several
 times within that period, and acts only for two thirds of it (`Election.may_act`, which is checked
-at every request). So it stops before ZooKeeper removes its node, also if it loses its network, or
-if its process was paused.
+at every request). So it stops before ZooKeeper removes its node, even if it loses its network, or
+its process is paused.
 
 **Metadata** is at Java's paths, one node per record: `metaData/topicDeployConfig/1:flights`. The
-records are Coherer's own JSON. `metaData/coherer` holds what Java does not keep: the members of
-groups. Each write is a transaction that checks the version of `metaData/coherer/epoch`, which each
-new active master increases. So a write of a formerly active master fails, whatever its clock
+records are Coherer's own JSON. `metaData/coherer` holds the members of groups, which Java does
+not keep. Each write is a transaction that checks the version of `metaData/coherer/epoch`, which
+each new active master increases. So a write of a formerly active master fails, whatever its clock
 says.
 
 kazoo's calls block, so they run in threads: the election has its own, writes use that of
@@ -267,7 +267,7 @@ class Election:
     # -- metadata
 
     def save(self, name: str, content: bytes) -> None:
-        """Write what has changed since the last write; the `write` of a `DeferredSaver`.
+        """Write the changes since the last write; the `write` of a `DeferredSaver`.
 
         Args:
             name: the name of the file that a single master has.
@@ -312,7 +312,7 @@ class Election:
             raise StoreError(f"ZooKeeper has refused the metadata: {failed[0]!r}.")
 
     def _require_reload(self) -> None:
-        """Have the metadata read again: after a failed write it is unknown what ZooKeeper has."""
+        """Read the metadata again: after a failed write the content of ZooKeeper is unknown."""
         self._lease.end()
         self._failed = True
         self._wake.set()
