@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+import msgspec
 import pytest
 
 import coherer
@@ -22,7 +22,88 @@ from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.session import Response
 from tests.server.raw_client import RawClient
 
+T = TypeVar("T")
 WHO: dict[str, Any] = {"clientId": "c", "groupName": "g", "topicName": "demo", "partitionId": 1}
+
+
+class Entry(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """A part of an answer; a field that the answer has in excess fails the test."""
+
+
+class PartitionEnds(Entry):
+    partition_id: int
+    offset_min: int
+    offset_max: int
+    data_min: int
+    data_max: int
+
+
+class TopicEnds(Entry):
+    topic_name: str
+    offset_info: list[PartitionEnds]
+    item_count: int
+
+
+class Position(Entry):
+    partition_id: int
+    cur_offset: int
+    flight_offset: int
+    cur_data_offset: int
+    offset_lag: int
+    data_lag: int
+    offset_max: int
+    data_max: int
+
+
+class TopicPositions(Entry):
+    topic_name: str
+    offsets: list[Position]
+    part_count: int
+
+
+class GroupPositions(Entry):
+    group_name: str
+    sub_info: list[TopicPositions]
+    topic_count: int
+
+
+class GroupNames(Entry):
+    type: str
+    group_name: list[str]
+    group_count: int
+
+
+class Registration(Entry):
+    partition: str = msgspec.field(name="Partition")
+    consumer: str = msgspec.field(name="Consumer")
+    index: int
+
+
+class CalledMethod(Entry):
+    method: str
+    need_auth: bool
+
+
+class Version(Entry):
+    version: str
+
+
+class Status(msgspec.Struct, rename="camel"):
+    """The fields that every answer has."""
+
+    result: bool
+    err_code: int
+    err_msg: str
+
+
+class Found(Status, Generic[T]):
+    data_set: list[T]
+    data_count: int | None = None
+    offset_step: int | None = None
+
+
+class Versions(Status):
+    data: list[Version]
 
 
 @pytest.fixture
@@ -73,53 +154,59 @@ async def get(asker: RawClient) -> list[bytes]:
     return [message.payLoadData for message in answer.messages]
 
 
+def ask(app: AdminApp, shape: type[T], method: str, **params: str) -> T:
+    return msgspec.convert(app.handle(method, params), shape)
+
+
+def positions(app: AdminApp, **params: str) -> list[GroupPositions]:
+    return ask(app, Found[GroupPositions], "admin_query_offset", **params).data_set
+
+
 def groups_of(app: AdminApp, **params: str) -> dict[str, list[str]]:
-    records: Any = app.handle("admin_query_group", params)["dataSet"]
-    assert all(record["groupCount"] == len(record["groupName"]) for record in records)
-    return {record["type"]: record["groupName"] for record in records}
+    records = ask(app, Found[GroupNames], "admin_query_group", **params).data_set
+    assert all(record.group_count == len(record.group_name) for record in records)
+    return {record.type: record.group_name for record in records}
 
 
 async def test_the_partitions_of_a_broker(app: AdminApp, asker: RawClient) -> None:
-    held = app.handle("admin_query_pubinfo", {"topicName": "demo"})
-    assert (held["result"], held["offsetStep"], held["dataCount"]) == (True, 1, 1)
-    [topic] = held["dataSet"]  # type: ignore[misc]
-    assert topic["topicName"] == "demo"  # type: ignore[index, call-overload]
-    zero, one = topic["offsetInfo"]  # type: ignore[index, call-overload, misc]
-    assert (zero["partitionId"], zero["offsetMin"], zero["offsetMax"]) == (0, 0, 0)
-    assert (one["partitionId"], one["offsetMin"], one["offsetMax"]) == (1, 0, 4)
-    assert 0 == one["dataMin"] < one["dataMax"]
-    assert app.handle("admin_query_pubinfo", {})["dataCount"] == 3
+    held = ask(app, Found[TopicEnds], "admin_query_pubinfo", topicName="demo")
+    assert (held.result, held.offset_step, held.data_count) == (True, 1, 1)
+    [topic] = held.data_set
+    assert topic.topic_name == "demo"
+    zero, one = topic.offset_info
+    assert (zero.partition_id, zero.offset_min, zero.offset_max) == (0, 0, 0)
+    assert (one.partition_id, one.offset_min, one.offset_max) == (1, 0, 4)
+    assert 0 == one.data_min < one.data_max
+    assert ask(app, Found[TopicEnds], "admin_query_pubinfo").data_count == 3
 
     assert len(await get(asker)) == 4
-    position = {
-        "partitionId": 1,
-        "curOffset": 0,
-        "flightOffset": 4,
-        "curDataOffset": -1,
-        "offsetLag": 4,
-        "dataLag": -1,
-        "offsetMax": 4,
-        "dataMax": one["dataMax"],
-    }
-    assert app.handle("admin_query_offset", {"group": "g", "topic": "demo"})["dataSet"] == [
-        {
-            "groupName": "g",
-            "subInfo": [{"topicName": "demo", "offsets": [position], "partCount": 1}],
-            "topicCount": 1,
-        }
+    position = Position(
+        partition_id=1,
+        cur_offset=0,
+        flight_offset=4,
+        cur_data_offset=-1,
+        offset_lag=4,
+        data_lag=-1,
+        offset_max=4,
+        data_max=one.data_max,
+    )
+    topics = [TopicPositions(topic_name="demo", offsets=[position], part_count=1)]
+    assert positions(app, group="g", topic="demo") == [
+        GroupPositions(group_name="g", sub_info=topics, topic_count=1)
     ]
-    assert app.handle("admin_query_offset", {"group": "h"})["dataSet"] == []
-    assert app.handle("admin_query_offset", {"topic": "other"})["dataSet"] == []
+    assert positions(app, group="h") == []
+    assert positions(app, topic="other") == []
     assert groups_of(app) == {"all": ["g"]}
     assert groups_of(app, divide="true") == {"online": ["g"], "offline": []}
-    assert app.handle("admin_query_consumer_regmap", {})["dataSet"] == [
-        {"Partition": "g:demo:1", "Consumer": "c", "index": 1}
+    registrations = Found[Registration]
+    assert ask(app, registrations, "admin_query_consumer_regmap").data_set == [
+        Registration(partition="g:demo:1", consumer="c", index=1)
     ]
-    assert app.handle("admin_query_consumer_regmap", {"group": "h"})["dataSet"] == []
-    methods_ = app.handle("admin_get_methods", {})
-    assert {"method": "admin_set_offset", "needAuth": True} in methods_["dataSet"]  # type: ignore[operator]
-    [version] = app.handle("admin_query_server_version", {})["data"]  # type: ignore[misc]
-    assert version["version"].startswith("coherer-")  # type: ignore[index, union-attr, call-overload]
+    assert ask(app, registrations, "admin_query_consumer_regmap", group="h").data_set == []
+    called = ask(app, Found[CalledMethod], "admin_get_methods").data_set
+    assert CalledMethod(method="admin_set_offset", need_auth=True) in called
+    [version] = ask(app, Versions, "admin_query_server_version").data
+    assert version.version.startswith("coherer-")
 
 
 async def test_moving_a_group_with_a_held_get(app: AdminApp, asker: RawClient) -> None:
@@ -130,43 +217,40 @@ async def test_moving_a_group_with_a_held_get(app: AdminApp, asker: RawClient) -
     await asker.ask(methods.COMMIT_OFFSET, pb.CommitOffsetRequestC2B(**WHO))
     assert not waiting.done()
     places = {"1:demo:1": 2, "1:demo:0": 99, "1:demo:7": 1, "1:none:0": 1, "2:demo:1": 0}
-    moved = app.handle(
+    moved = ask(
+        app,
+        Status,
         "admin_set_offset",
-        {
-            "groupName": "g,new",
-            "modifyUser": "me",
-            "manualSet": "true",
-            "offsetJsonInfo": json.dumps(places),
-        },
+        groupName="g,new",
+        modifyUser="me",
+        manualSet="true",
+        offsetJsonInfo=msgspec.json.encode(places).decode(),
     )
-    assert moved["result"] is True
+    assert moved.result
     async with asyncio.timeout(5):
         response = await waiting
     assert isinstance(response, Response)
     answer = methods.parse(pb.GetMessageResponseB2C, response.body)
     assert [message.payLoadData for message in answer.messages] == [b"2", b"3"]
-    found = app.handle("admin_query_offset", {"group": "new"})["dataSet"]
-    [topic] = found[0]["subInfo"]  # type: ignore[index, call-overload]
-    assert [(position["partitionId"], position["curOffset"]) for position in topic["offsets"]] == [
-        (1, 2),
-        (0, 0),
-    ]
+    [group] = positions(app, group="new")
+    [topic] = group.sub_info
+    assert [(at.partition_id, at.cur_offset) for at in topic.offsets] == [(1, 2), (0, 0)]
 
 
 async def test_moving_groups_to_the_end(app: AdminApp, asker: RawClient) -> None:
     given = {"groupName": "g", "modifyUser": "me", "manualSet": "false", "topicName": "demo,none"}
-    assert app.handle("admin_set_offset", given)["result"] is True
-    [group] = app.handle("admin_query_offset", {})["dataSet"]  # type: ignore[misc]
-    lags = [position["offsetLag"] for position in group["subInfo"][0]["offsets"]]  # type: ignore[index, call-overload]
-    assert lags == [0, 0]
+    assert ask(app, Status, "admin_set_offset", **given).result
+    [group] = positions(app)
+    [topic] = group.sub_info
+    assert [at.offset_lag for at in topic.offsets] == [0, 0]
 
 
 async def test_removing(app: AdminApp, asker: RawClient) -> None:
     given = {"groupName": "g", "modifyUser": "me", "topicName": "other"}
-    assert app.handle("admin_rmv_offset", given)["result"] is True
+    assert ask(app, Status, "admin_rmv_offset", **given).result
     assert groups_of(app) == {"all": ["g"]}
     del given["topicName"]
-    assert app.handle("admin_rmv_offset", given)["result"] is True
+    assert ask(app, Status, "admin_rmv_offset", **given).result
     assert groups_of(app) == {"all": []}
     answer = await asker.ask(methods.GET_MESSAGES, pb.GetMessageRequestC2B(**WHO))
     assert answer.errCode == 411
@@ -180,10 +264,10 @@ async def test_a_removed_group_vanishes_over_rocketmq_too(
     await node.core.save_positions()
     assert "g" in node.core.groups
     given = {"groupName": "g", "modifyUser": "me", "topicName": "other"}
-    assert app.handle("admin_rmv_offset", given)["result"] is True
+    assert ask(app, Status, "admin_rmv_offset", **given).result
     assert "g" in node.core.groups, "it has offsets of another topic"
     del given["topicName"]
-    assert app.handle("admin_rmv_offset", given)["result"] is True
+    assert ask(app, Status, "admin_rmv_offset", **given).result
     await node.core.save_positions()
     assert "g" not in node.core.groups
 
@@ -193,7 +277,7 @@ async def test_a_group_with_settings_of_its_own_loses_only_its_offsets(
 ) -> None:
     node.core.groups.put(Group(group_name="g", retry_max_times=3), 0)
     given = {"groupName": "g", "modifyUser": "me"}
-    assert app.handle("admin_rmv_offset", given)["result"] is True
+    assert ask(app, Status, "admin_rmv_offset", **given).result
     assert groups_of(app) == {"all": []}
     assert "g" in node.core.groups
 
@@ -230,8 +314,8 @@ async def test_a_group_that_rocketmq_deletes_loses_its_tubemq_consumers(
     ],
 )
 async def test_invalid_parameters(app: AdminApp, method: str, given: dict[str, str]) -> None:
-    answer = app.handle(method, given)
-    assert (answer["result"], answer["errCode"]) == (False, 400)
+    answer = ask(app, Status, method, **given)
+    assert (answer.result, answer.err_code) == (False, 400)
 
 
 async def test_through_the_client(node: Node, asker: RawClient) -> None:
