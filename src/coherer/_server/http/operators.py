@@ -6,10 +6,10 @@ both protocols sign with the secret, and the node needs it to check the signatur
 `conf/plain_acl.yml` (`coherer._server.rocketmq.acl`).
 
 A check with scrypt takes about 50 ms and 16 MiB, on the event loop. So the node remembers passwords
-that were correct, as a keyed hash in memory. For half a second after a wrong password from an
-address that is new to the account, it checks no password from such an address that it does not
-remember: guessing from many addresses must not keep the event loop busy. How often an address may
-guess is decided before, by `coherer._common.guesses`.
+that were correct, as a keyed hash in memory. Guessing from many addresses must not keep the event
+loop busy: for half a second after a wrong password from an address that is new to the account, only
+remembered passwords are accepted from such addresses. `coherer._common.guesses` decides before this
+how often an address may guess.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CHARS_MIN: Final = 7
 """The least length of a password; RocketMQ's accounts have the same minimum."""
 
 RETRY_MS: Final = 500
-"""How long no further password is checked after a wrong one."""
+"""The pause after a wrong password, in which no other one is checked."""
 
 _COST, _BLOCK, _PARALLEL = 14, 8, 1
 _BYTES: Final = 32

@@ -121,18 +121,18 @@ ANONYMOUS: Final = Authorization()
 
 
 class Decision(enum.Enum):
-    """What a guard decides about a request."""
+    """The decision of a guard about a request."""
 
     ALLOWED = enum.auto()
     REFUSED = enum.auto()
     SLOWED = enum.auto()
-    """There were too many wrong ones; this one was not checked."""
+    """There were too many wrong ones before; this one was not checked."""
 
 
 class Guard(msgspec.Struct, frozen=True):
     """Decides who may use an administration.
 
-    Whatever a request shows is checked only if the address and the account have tries left
+    Tokens, passwords and signatures are checked only if the address and the account have tries left
     (`coherer._common.guesses`).
 
     Args:
@@ -161,13 +161,7 @@ class Guard(msgspec.Struct, frozen=True):
         return f"Guard(accounts={self.accounts is not None}, queries={self.queries})"
 
     def decide(self, token: str | None, authorization: Authorization, *, changes: bool) -> Decision:
-        """Whether a request is served.
-
-        Args:
-            token: the token in the parameters, if any.
-            authorization: the header of the request.
-            changes: whether the method changes something.
-        """
+        """Whether a request is served."""
         if self.token is None and self.accounts is None:
             return Decision.ALLOWED
         # As in Java's master, a token must be valid even where none is needed.
@@ -219,7 +213,7 @@ def _same(one: str, other: str) -> bool:
 
 
 class _Given(msgspec.Struct, frozen=True):
-    """What a request shows: a token, a name with a password, or a signature with a name."""
+    """The proof in a request: a token, a name with a password, or a signature with a name."""
 
     token: str = ""
     kind: str = ""
@@ -274,7 +268,7 @@ class AdminApp:
     Args:
         methods: by name.
         guard: who may call them; everyone if None.
-        closed: returns why nothing is served now; None while everything is.
+        closed: returns why no method is served now; None if they are.
 
     >>> app = AdminApp({"admin_ping": Method(lambda params: {"result": True})}, Guard("abc"))
     >>> app.handle("admin_ping", {})

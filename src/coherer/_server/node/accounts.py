@@ -18,9 +18,6 @@ _log = Log(logging.getLogger(__name__))
 class NodeAccounts:
     """Reads the account files, at the start and when they change.
 
-    Args:
-        now_ms: returns the time of a monotonic clock.
-
     Attributes:
         access: the accounts of clients; None in a node without accounts.
         operators: the accounts for the HTTP administration only; None in a node without accounts.

@@ -45,7 +45,7 @@ async def close_files(files: DeferredSaver, core: Core | None) -> None:
 
 
 def close_store(store: Store) -> None:
-    """Close the store; log what a full disk kept it from writing."""
+    """Close the store; on a full disk, log what could not be written."""
     store.close()
     if store.close_error:
         _log.plain.warning(

@@ -2,7 +2,7 @@
 
 Topics and groups that the protocols use themselves are not counted: system topics, retry and
 dead-letter topics, the topics with the names of cluster and broker, and groups of tools and
-readers. The clients of both protocols leave out the same ones when they list topics and groups.
+readers. The clients of both protocols omit the same ones when they list topics and groups.
 """
 
 from __future__ import annotations

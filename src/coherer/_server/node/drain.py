@@ -10,12 +10,11 @@
    is connected has acknowledged every message of the topics that it reads, and when no send was
    refused for 2 s. (RocketMQ's producers look at the routes every 30 s. A send that arrives while
    its connection is being closed would leave a producer in doubt; so the node waits up to 35 s.)
-3. The node stops. After the timeout it stops in any case. Nothing is lost: unread messages stay in
-   the log.
+3. The node stops, after the timeout in any case. Nothing is lost: unread messages stay in the log.
 
-The node does not wait for groups without connected members, or for groups whose progress only their
-members know (RocketMQ's broadcasting, readers that never commit). It does wait for a group that has
-not committed yet, whose lag is unknown.
+The node does not wait for groups without connected members, or for groups whose progress is known
+to their members only (RocketMQ's broadcasting, readers that never commit). It does wait for a group
+that has not committed yet, whose lag is unknown.
 
 Delayed messages and open transactions stay, too, and continue after the restart.
 """
@@ -31,11 +30,9 @@ import msgspec
 
 from coherer._common.drain_status import PATH, Behind, DrainStatus, State
 from coherer._common.logs import Log
-from coherer._rules.rocketmq.clients import ConsumerGroup
 from coherer._server.core.core import Core
 from coherer._server.http.service import Action, Page, Reply
 from coherer._server.node.parts import NodeParts
-from coherer._server.rocketmq.remoting import Channel
 from coherer.errors import UsageError
 
 _log = Log(logging.getLogger(__name__))
@@ -78,7 +75,7 @@ class Drain:
         return self._state != "serving"
 
     def start(self, timeout_s: float = TIMEOUT_S, grace_s: float = GRACE_S) -> None:
-        """Send producers elsewhere, and wait for consumers in the background.
+        """Route producers elsewhere, and wait for consumers in the background.
 
         A second call replaces the times.
 
@@ -211,7 +208,7 @@ class Drain:
         if tubemq is not None:
             yield from ((lease.topic, lease.group) for lease in tubemq.state.leases)
         for group in [] if rocketmq is None else rocketmq.state.consumers.groups():
-            if not _is_broadcasting(group):
+            if group.settings.message_model != _BROADCASTING:
                 yield from ((topic, group.name) for topic in group.subscriptions)
 
     def _lag(self, topic: str, group: str) -> int | None:
@@ -275,7 +272,3 @@ def _seconds(text: str) -> float:
     if not 0 <= seconds < _FOREVER_S:
         raise ValueError(text)
     return seconds
-
-
-def _is_broadcasting(group: ConsumerGroup[Channel]) -> bool:
-    return group.settings.message_model == _BROADCASTING

@@ -27,8 +27,6 @@ class Lag(NamedTuple):
     """The lag of a group in a topic.
 
     Args:
-        topic: the topic.
-        group: the group.
         messages: the number of messages that are not acknowledged.
         ready: the number of messages that are not fetched.
         age_ms: the age of the oldest message that is not acknowledged; 0 if there is no such
@@ -45,11 +43,7 @@ class Lag(NamedTuple):
 
 
 class GroupLags:
-    """Computes the lags of all groups.
-
-    Args:
-        core: what both protocols of the node share.
-    """
+    """Computes the lags of all groups."""
 
     def __init__(self, core: Core) -> None:
         self._core = core

@@ -22,7 +22,7 @@ IDENTITY_FILE = "identity.json"
 
 
 class Identity(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A broker's identity; None is unknown.
+    """A broker's identity; None means unknown.
 
     Args:
         broker_id: its id at TubeMQ's masters.

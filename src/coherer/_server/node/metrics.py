@@ -52,7 +52,7 @@ _CHECKED_EVERY: Final = 16
 """The number of series, topics or groups after which the time of a slice is checked."""
 
 _LINES: Final = 256
-"""Series that are made bytes at once."""
+"""The number of series that are encoded at once."""
 
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
@@ -177,7 +177,7 @@ class Metrics:
 
     Attributes:
         loop_lag: how late timers of the node run, in seconds.
-        busy: which share of a core this process has used lately; None right after the start.
+        busy: the share of a core that this process has used lately; None right after the start.
     """
 
     def __init__(self, node: NodeParts) -> None:

@@ -326,7 +326,7 @@ class Node:
         new = {name: getattr(options, name) for name in differ if name in CHANGEABLE}
         if (store := self._store) is not None:
             check_retention(options.retention_bytes, store.segment_bytes)
-            # Only what differs: an operator may have changed the others over RocketMQ.
+            # Only the differences: an operator may have changed the others over RocketMQ.
             kept = {name: value for name, value in new.items() if name.startswith("retention_")}
             store.options = msgspec.structs.replace(store.options, **kept)
         self._accounts.reload()

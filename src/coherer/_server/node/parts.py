@@ -1,4 +1,4 @@
-"""What metrics, status and drain read of a node, which itself creates them."""
+"""The parts of a node that metrics, status and drain read; the node creates all three."""
 
 from __future__ import annotations
 

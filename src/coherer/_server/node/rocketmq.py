@@ -47,7 +47,6 @@ class RocketMqService:
     """A name server, a broker, or both.
 
     Args:
-        now_ms: a monotonic clock.
         listen: opens ports; the node closes them.
 
     Attributes:
@@ -119,7 +118,6 @@ class RocketMqService:
 
         Args:
             port: the main one; 0 for any free one.
-            core: the state shared with TubeMQ.
             access: the node's accounts; None without.
 
         Raises:
@@ -144,7 +142,7 @@ class RocketMqService:
             self.replicator.start()
 
     def _own_account(self) -> tuple[str, str] | None:
-        """Name and secret with which the broker signs what it asks other servers."""
+        """Name and secret with which the broker signs its requests to other servers."""
         directory = self._options.accounts_home
         if (directory / "conf" / "tools.yml").exists():
             return tools_account(directory)

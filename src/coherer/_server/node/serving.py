@@ -25,13 +25,7 @@ _PLAIN: Final = [("Content-Type", "text/plain;charset=utf-8")]
 def administration(
     node: NodeParts, metrics: Metrics, drain: Drain, guard: Guard, files: SavedFiles | None
 ) -> AdminService:
-    """Everything on the port of the HTTP administration.
-
-    Args:
-        node: a node whose servers are open.
-        guard: decides who may use it.
-        files: the writer of the files that a request may change.
-    """
+    """The service on the port of the HTTP administration."""
     master, broker, options = node.tubemq.master, node.tubemq.broker, node.options
     return AdminService(
         master_admin(master, guard) if master is not None else None,
@@ -59,7 +53,7 @@ def monitoring(node: NodeParts, metrics: Metrics) -> AdminService:
 
 
 def _news(node: NodeParts) -> Callable[[], Awaitable[None] | None]:
-    """Remember the topics' version; the result returns what to await if it has changed."""
+    """Remember the topics' version; the result returns an awaitable if it has changed."""
     broker = node.rocketmq.broker
     if broker is None:
         return lambda: None

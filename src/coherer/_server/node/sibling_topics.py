@@ -17,14 +17,7 @@ from coherer._server.tubemq.master.topic_sync import SiblingSync
 
 
 def follow(options: NodeOptions, master: Master, routes: RouteTable, core: Core) -> None:
-    """Start copying the topics of the other brokers to the master's catalog.
-
-    Args:
-        options: the options of broker 0.
-        master: the owner of the catalog.
-        routes: the routes of the name server, where the other brokers register.
-        core: the core of broker 0, which knows which topics are internal.
-    """
+    """Start copying the topics of the other brokers to the master's catalog."""
     if options.brokers == 1:
         return
     known = names(options)
@@ -39,7 +32,7 @@ def unregistered(
     name_server: NameServer | None,
     drained: Collection[int] = (),
 ) -> str:
-    """Say which broker has not registered with the master or name server; "" if all have.
+    """Return which broker has not registered with the master or name server; "" if all have.
 
     Brokers with the ids in `drained` are ignored.
     """

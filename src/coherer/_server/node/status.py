@@ -107,8 +107,7 @@ def status_of(
     Args:
         running_s: the time since its start.
         loop_lag: how late its timers run, in seconds.
-        busy: which share of a core its process has used lately; None if unknown.
-        lags: the lags of all groups.
+        busy: the share of a core that its process has used lately; None if unknown.
     """
     core, reason, host = node.core, node.not_ready(), node.options.host
     rates: tuple[Rate, ...] = ()
@@ -218,7 +217,7 @@ def _warnings(
 
 
 def _outgrown(core: Core | None) -> Iterator[StatusWarning]:
-    """What keeps expired files of the log."""
+    """Messages that keep expired files of the log."""
     if core is not None and core.outgrows_retention:
         holds = core.store.holds
         yield StatusWarning(
@@ -247,12 +246,12 @@ def _troubles(node: NodeParts) -> Iterator[StatusWarning]:
         yield StatusWarning(f"The node is not ready. {reason}", "Look at its log.")
     if node.certificates.problem:
         text = f"New TLS files are not used. {node.certificates.problem}"
-        yield StatusWarning(text, "Correct them; the node reads them again by itself.")
+        yield StatusWarning(text, "Correct them; the node reads them again automatically.")
     yield from _restarted(node.siblings)
 
 
 def _late(lag_ms: float, busy: float | None) -> StatusWarning:
-    """The warning about late timers; its advice depends on how busy this process is itself.
+    """The warning about late timers; its advice depends on the load of this process.
 
     >>> _late(400, 0.98).action
     'This process uses 98% of a core; spread topics over more brokers.'
@@ -271,7 +270,7 @@ def _late(lag_ms: float, busy: float | None) -> StatusWarning:
 
 
 def _restarted(siblings: Iterable[SiblingState]) -> Iterator[StatusWarning]:
-    """The brokers of `--brokers` that ended by themselves.
+    """The brokers of `--brokers` that ended unexpectedly.
 
     >>> [one.text for one in _restarted([SiblingState(2, "broker-b", restarts=1, note="It hung.")])]
     ['Broker 2 was started again once. It hung.']

@@ -55,7 +55,6 @@ class TubeMqService:
     """A TubeMQ master, a broker, or both.
 
     Args:
-        now_ms: a monotonic clock.
         listen: opens ports; the node closes them.
         wall_ms: the time of day; defaults to `now_ms`.
 
@@ -93,14 +92,13 @@ class TubeMqService:
         """Open the ports of the broker. It serves requests after `connect`.
 
         Args:
-            core: the state that both protocols share.
             web_port: the port of the HTTP administration; 0 without one.
 
         Raises:
             UsageError: a port is not available.
         """
         options = self._options
-        # The broker needs its port, so connections that come before it exists are refused.
+        # The broker needs to know its port; connections are refused until it exists.
         self.broker_port = (await self._listen(options.broker_port, self._accept_broker)).port
         if options.tls is not None:
             secure = await self._listen(options.broker_tls_port, self._accept_broker, secure=True)

@@ -45,7 +45,7 @@ CONFIG_FILES: Final[dict[str, Callable[[bytes], object]]] = {
 """The files of `config/`, and functions that raise if their content is invalid."""
 
 RESTORED_BY_CLIENTS: Final = {FILTERS_FILE: "consumers restore it after the next start"}
-"""Files without which a node starts although they are invalid, and who restores their content."""
+"""Files whose damage does not keep a node from starting, and who restores their content."""
 
 _PREVIOUS_USED: Final = "the next start uses its .bak"
 _WHOLE_LOG_BYTES = 1 << 62

@@ -101,7 +101,6 @@ def upgrade(
 
     Args:
         directory: the directory; `check_version` has accepted it.
-        files: the file access.
         say: called with a sentence that describes the change.
 
     Raises:

@@ -11,7 +11,7 @@ with the number i:
 * its ports are those of the options plus i * `port_step`; a port that is 0 or absent stays so;
 * its files are in `brokers/ID` of the directory.
 
-`SiblingStates` holds what the supervisor reports to broker 0 about the processes.
+`SiblingStates` holds the supervisor's reports to broker 0 about the processes.
 """
 
 from __future__ import annotations
@@ -104,7 +104,6 @@ def sibling(
     """Return the options of one of the brokers.
 
     Args:
-        options: the options that the user gave.
         number: 0 for the first.
         servers: the options `master` and `namesrv` of the others; see `servers_of`.
         fixed: options that were determined at the first start, such as free ports.
@@ -141,7 +140,6 @@ def servers_of(options: NodeOptions, master_port: int, namesrv_port: int) -> dic
     """Return the addresses of the master and the name server of broker 0 as options.
 
     Args:
-        options: the options of broker 0.
         master_port: the port of its master; -1 without one.
         namesrv_port: the port of its name server; -1 without one.
 
