@@ -385,15 +385,13 @@ class _Backup:
     # -- files that are copied whole
 
     def _large(self) -> Iterator[tuple[str, bool]]:
-        """The files of index and queues, and whether each is the last one of its directory.
-
-        The last one comes first: a file that has a successor is complete, and stays so.
-        """
+        """The files of index and queues, and whether each is the last one of its directory."""
         for top in LARGE:
             for folder, _, _ in os.walk(self._source / top):
                 below = Path(folder).relative_to(self._source).as_posix()
                 names = _files_of(folder)
                 ordered = [name for name in names if kind_of(f"{below}/{name}") is not None]
+                # The last one comes first: a file that has a successor is complete, and stays so.
                 for name in reversed(ordered):
                     yield f"{below}/{name}", name == ordered[-1]
 
@@ -417,13 +415,11 @@ class _Backup:
                     yield path
 
     def _original(self, path: str) -> Path:
-        """The file that a starting node would read for a path.
-
-        If a file of `config/` is missing or empty, this is its previous version. The previous
-        version is copied too: a start needs it if the file cannot be parsed.
-        """
+        """The file that a starting node would read for a path; perhaps its previous version."""
         found = self._source / path
         previous = found.with_name(found.name + PREVIOUS)
+        # The previous version is copied on its own, too: a start needs it if the file cannot be
+        # parsed.
         if path.startswith(f"{CONFIG}/") and not _has_content(found) and _has_content(previous):
             return previous
         return found
@@ -595,10 +591,7 @@ class _Backup:
         return copied
 
     def _merge(self, pieces: list[Piece], segment_bytes: int) -> list[Piece]:
-        """Join the pieces of the last file of the log if there are many.
-
-        They are read from the backup, not from the log: the backup never replaces its bytes.
-        """
+        """Join the pieces of the last file of the log if there are many."""
         last = pieces[-1].begin - pieces[-1].begin % segment_bytes if pieces else 0
         parts = [one for one in pieces if one.begin >= last]
         if len(parts) < _PIECES_MAX:
@@ -609,6 +602,7 @@ class _Backup:
                 return pieces  # the next backup finds and repairs it
         begin, end = parts[0].begin, parts[-1].end
         name = stored_name(self._generation, piece_path(begin, end))
+        # They are read from the backup, not from the log: the backup never replaces its bytes.
         with ExitStack() as opened:
             ranges: list[tuple[int, int, int]] = []
             for one in parts:

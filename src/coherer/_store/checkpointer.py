@@ -176,7 +176,6 @@ class Checkpointer:
 
         For any thread.
 
-
         Raises:
             StoreError: see `CommitLog.flush`.
         """

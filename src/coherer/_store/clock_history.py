@@ -77,13 +77,12 @@ class ClockHistory:
     def age_ms(self, physical_offset: int, store_ms: int, now_ms: int) -> int:
         """How long at least the record at this log offset has been stored, by the monotonic clock.
 
-        For a record of another process only the time since the start is certain.
-
         >>> times = ClockHistory(100, now_ms=5_000, wall_ms=5_000)
         >>> times.age_ms(0, 9_000_000, 7_000), times.age_ms(100, 6_000, 7_000)
         (2000, 1000)
         """
         if self.is_older(physical_offset):
+            # For a record of another process only the time since the start is certain.
             return now_ms - self.opened_ms
         return now_ms - self.stored_ms(physical_offset, store_ms)
 

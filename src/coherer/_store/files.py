@@ -406,12 +406,11 @@ def file_offsets(names: list[str]) -> list[int]:
 def zero(files: Files, handle: int, offset: int) -> None:
     """Overwrite everything from `offset` on with zeros. The file keeps its size and most holes.
 
-    Truncating and extending it would do the same, but a power cut in between would leave a file of
-    the wrong size.
-
     Raises:
         OSError: the disk failed.
     """
+    # Truncating and extending the file would do the same, but a power cut in between would leave a
+    # file of the wrong size.
     position = files.next_data(handle, offset)
     while position is not None:
         data = files.read(handle, _CHUNK_BYTES, position)

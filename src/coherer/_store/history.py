@@ -120,8 +120,6 @@ def save_history(files: Files, directory: Path, history: History) -> None:
 def ensure_history(files: Files, directory: Path) -> None:
     """Give a directory a history if it has none. The caller has locked the directory.
 
-    On a full disk nothing is written: the next open does it.
-
     Raises:
         OSError: the disk failed.
         StoreError: the disk failed.
@@ -131,6 +129,7 @@ def ensure_history(files: Files, directory: Path) -> None:
             return
     except DamagedStoreError as error:
         _log.plain.warning("%s The directory gets a new id.", error.text)
+    # On a full disk nothing is written: the next open does it.
     with suppress(StoreFullError), translate_os_errors(f"write {directory / HISTORY_FILE}"):
         save_history(files, directory, History.new())
 

@@ -100,14 +100,12 @@ class Core:
         self._named: set[str] = set()  # groups to add to the table with their saved offsets
 
     def corrected(self, name: str, loaded: bytes, content: bytes) -> None:
-        """Write a file whose loaded content was corrected, before messages arrive.
-
-        The old content would look valid, and be wrong, once the queues have grown.
-        """
+        """Write a file whose loaded content was corrected, before messages arrive."""
         self.files.mark_saved(name, loaded)
         if content == loaded:
             return
         try:
+            # Not later: the old content would look valid, and be wrong, once the queues have grown.
             self.store.save_config(name, content)
         except StoreFullError as error:
             _log.warning("The corrected %s will be written later: %s", name, error, about=name)
@@ -142,24 +140,20 @@ class Core:
     # -- operations
 
     def name_group(self, name: str) -> None:
-        """Add a group to the table once its committed offsets are saved.
-
-        TubeMQ's consumers only name their group. RocketMQ's create it, where that is allowed.
-        """
+        """Add a group to the table once its committed offsets are saved."""
+        # TubeMQ's consumers only name their group. RocketMQ's create it, where that is allowed.
         if name not in self.groups:
             self._named.add(name)
 
     def remove_offsets(self, group: str, topics: frozenset[str] | None = None) -> None:
-        """Remove a group's offsets of these topics, or of all.
-
-        A group that has no offsets left is removed as well, unless its settings were changed.
-        """
+        """Remove a group's offsets of these topics, or of all."""
         for callback in self._offset_removals:
             callback(group, topics)
         self.offsets.remove(group, topics)
         if any(self.offsets.of(group)):
             return
         self.counters.forget_groups({group})
+        # A group without offsets is removed as well, unless its settings were changed.
         if group not in SYSTEM_GROUPS and self.groups.get(group) == Group(group_name=group):
             self.groups.remove(group, self.lease_ms())
 
@@ -345,11 +339,9 @@ class Core:
         self.files.save(GROUPS_FILE, self.groups.dump)
 
     def _correct_offsets(self) -> None:
-        """Move offsets back that are behind the end of their queue.
-
-        A directory can hold such offsets if it was copied while a node used it, if an earlier
-        version or a Java broker lost power, or if the deletion of a topic was interrupted.
-        """
+        """Move offsets back that are behind the end of their queue."""
+        # A directory has such offsets if it was copied while a node used it, if an earlier version
+        # or a Java broker lost power, or if the deletion of a topic was interrupted.
         loaded = self.offsets.dump()
         moved = self.offsets.correct(lambda topic, queue: self.store.queue_range(topic, queue)[1])
         if moved:

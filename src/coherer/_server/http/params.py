@@ -122,8 +122,6 @@ class Params(Mapping[str, str]):
     def records(self, name: str) -> list[Params]:
         """The items of a JSON array of flat objects, each as parameters.
 
-        Items inherit the user and the data version from these parameters.
-
         Raises:
             ParamError: the array is missing, empty or invalid.
         """
@@ -134,6 +132,7 @@ class Params(Mapping[str, str]):
             raise ParamError(f"Parameter {name} value parse failure, error is {error}!") from error
         if not items:
             raise ParamError(f"Not found record in {name} parameter!")
+        # Items inherit the user and the data version from these parameters.
         common = {key: self[key] for key in _COMMON if key in self}
         return [
             Params({**common, **{key: _text(value) for key, value in item.items()}})

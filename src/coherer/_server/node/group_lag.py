@@ -106,10 +106,7 @@ class GroupLags:
     def _age_ms(
         self, topic: str, group: str, queues: Sequence[tuple[int, int]], *, fetched: bool
     ) -> int | None:
-        """The age of the oldest message at these offsets; 0 without offsets, None if unknown.
-
-        In one log the message with the lowest log offset is the oldest.
-        """
+        """The age of the oldest message at these offsets; 0 without offsets, None if unknown."""
         key = topic, group, fetched
         if not queues:
             self._oldest.pop(key, None)
@@ -119,6 +116,7 @@ class GroupLags:
             oldest_ms = known[1]
             self._keep_places(topic, queues)
         elif self._lookups < LOOKUPS_MAX:
+            # In one log the message with the lowest log offset is the oldest.
             first = min(
                 (
                     place

@@ -97,8 +97,6 @@ def upgrade(
 ) -> None:
     """Write the version of a directory that this node has locked, if it is older or has none.
 
-    A directory without a store gets its history here (`_store/history.py`).
-
     Args:
         directory: the directory; `check_version` has accepted it.
         say: called with a sentence that describes the change.
@@ -109,6 +107,7 @@ def upgrade(
     before = check_version(directory)
     with translate_os_errors(f"write {directory}"):
         make_durable_directory(files, directory.absolute())
+        # A directory without a store gets its history here.
         ensure_history(files, directory)
     if before.format == FORMAT:
         return

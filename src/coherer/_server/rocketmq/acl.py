@@ -146,10 +146,8 @@ class Access:
             raise Refusal(ResponseCode.SYSTEM_ERROR, _remark(fault))
 
     def permits(self, channel: Channel, topic: str, bits: int) -> bool:
-        """Whether a client may be given messages of a topic that it did not ask for.
-
-        The account is the one that signed the client's last heartbeat.
-        """
+        """Whether a client may be given messages of a topic that it did not ask for."""
+        # The account is the one that signed the client's last heartbeat.
         return self._rules.lacking(_address(channel), channel.account, ((topic, bits),)) is None
 
     def trusts(self, address: str) -> bool:

@@ -194,8 +194,6 @@ def check_complete(codes: Iterable[int]) -> None:
 def needed(request: Command) -> tuple[Level, Resources]:
     """The level and the permissions that a request needs.
 
-    A code that is not served needs a signature: the sender learns that it is not supported.
-
     Raises:
         ProtocolError: its body is invalid.
 
@@ -204,6 +202,7 @@ def needed(request: Command) -> tuple[Level, Resources]:
     >>> needed(Command(35, fields={"consumerGroup": "g"}))[1], needed(Command(35))[1]
     ((('%RETRY%g', 8),), ())
     """
+    # The sender of a code that is not served must sign, and learns that it is not supported.
     found = NEEDED.get(request.code, Level.SIGNED)
     if isinstance(found, Level):
         return found, ()

@@ -85,9 +85,6 @@ class TopicAdmin:
     def delete(self, request: Command) -> Command:
         """DELETE_TOPIC_IN_BROKER (215): succeeds even if there is no such topic.
 
-        The offsets of groups are deleted, too: in a new topic of that name they would skip
-        messages.
-
         Raises:
             Refusal: it is a system topic.
             StoreError: the disk failed.
@@ -95,6 +92,7 @@ class TopicAdmin:
         name = request.fields.get("topic", "")
         self._check(name)
         self._state.topics.remove(name, self._state.now_ms())
+        # With the offsets of groups: in a new topic of that name they would skip messages.
         self._state.core.remove_topic(name)
         return done()
 
@@ -185,13 +183,10 @@ class GroupAdmin:
         return done()
 
     def get_all(self, _: Command) -> Command:
-        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201): all groups.
-
-        Consoles ask often, and encoding 1,000 groups takes 10 ms, so the body is cached until a
-        group changes.
-        """
+        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201): all groups."""
         groups = self._state.groups
         seen = (groups.version, len(groups))
+        # Cached until a group changes: consoles ask often, and encoding 1,000 groups takes 10 ms.
         if self._encoded is not None and self._encoded[0] == seen:
             return Command(ResponseCode.SUCCESS, fields={}, body=self._encoded[1])
         version = bodies.DataVersion(
@@ -217,15 +212,13 @@ class GroupAdmin:
         return done()
 
     def correction_offsets(self, request: Command) -> Command:
-        """QUERY_CORRECTION_OFFSET (308): the groups' smallest offset in each queue.
-
-        Java deletes the offsets of the excluded groups by mistake; here they are only excluded. As
-        in Java, the group to compare with has no effect.
-        """
+        """QUERY_CORRECTION_OFFSET (308): the groups' smallest offset in each queue."""
         header = parse(CorrectionOffsetHeader, request.fields)
         without = set((header.filter_groups or "").split(","))
         smallest: dict[int, int] = {}
         for group in self._state.offsets.groups_of(header.topic):
+            # Java deletes the offsets of these groups by mistake; here they are only excluded. As
+            # in Java, the group to compare with has no effect.
             if group in without:
                 continue
             for topic, queue_id, position in self._state.offsets.of(group):
@@ -236,15 +229,13 @@ class GroupAdmin:
         return done(bodies.CorrectionOffsets(correction_offsets=smallest))
 
     def clone_offsets(self, request: Command) -> Command:
-        """CLONE_GROUP_OFFSET (314): copy the offsets of one group to another.
-
-        Without a topic Java copies nothing, by mistake; here all topics of the source group are
-        copied.
-        """
+        """CLONE_GROUP_OFFSET (314): copy the offsets of one group to another."""
         header = parse(CloneOffsetHeader, request.fields)
         if not header.topic and "srcGroup" not in request.fields:
             raise missing("srcGroup")
         state = self._state
+        # Without a topic Java copies nothing, by mistake; here all topics of the source group are
+        # copied.
         topics = [header.topic] if header.topic else topics_read(state, header.src_group)
         for topic in topics:
             if topic not in state.topics:

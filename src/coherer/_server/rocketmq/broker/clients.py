@@ -289,15 +289,12 @@ class ClientHandler:
         return Command(ResponseCode.SUCCESS)
 
     def _notify_refused(self, group: str, refused: Iterable[str]) -> None:
-        """Notify consumers of a group that were refused a lock: it is free now, and they rebalance.
-
-        Java's broker does not: there, such a consumer asks again at its next rebalance, up to 20 s
-        later.
-        """
+        """Notify members that were refused a lock: it is free now, and they rebalance."""
         settings = self._state.groups.get(group)
         if settings is not None and not settings.notify_consumer_ids_changed_enable:
             return
         members = (self._state.consumers.find(group, client_id) for client_id in refused)
+        # Java's broker does not: there, such a consumer waits up to 20 s for its next rebalance.
         self._notify(group, [member.channel for member in members if member is not None])
 
     # -- periodic work

@@ -46,16 +46,15 @@ class OffsetHandler:
     def query(self, _: Channel, request: Command) -> Command:
         """QUERY_CONSUMER_OFFSET (14): the committed offset of a group.
 
-        A client that sends `ZERO_FIELD` (RocketMQ 5) learns exactly whether the group has an
-        offset; the response repeats the field, so that the client knows. Other clients get Java's
-        answer.
-
         Raises:
             Refusal: with 22 if the group has no offset and the queue's first message is not in
             memory.
         """
         header = parse(QueryOffsetHeader, request.fields)
         topic, queue_id = header.topic, header.queue_id
+        # A client that sends `ZERO_FIELD` (RocketMQ 5) learns exactly whether the group has an
+        # offset; the response repeats the field, so that the client knows. Others get Java's
+        # answer.
         exact = header.set_zero_if_not_found is False
         position = self._state.offsets.find(header.consumer_group, topic, queue_id)
         if position is not None and position.offset >= 0:
@@ -154,10 +153,7 @@ class MessageQueryHandler:
         self._state = state
 
     def by_key(self, channel: Channel, request: Command) -> None:
-        """QUERY_MESSAGE (12). As in Java, clients drop messages whose keys only have the same hash.
-
-        The broker drops those of other topics: anyone can find a key with the hash of another
-        topic's key, and would get its messages.
+        """QUERY_MESSAGE (12): the messages with a key, or with one of the same hash, as in Java.
 
         Raises:
             Refusal: with 22 if no message has the key.
@@ -174,6 +170,7 @@ class MessageQueryHandler:
             begin_ms=header.begin_ms,
             end_ms=header.end_ms,
         )
+        # Anyone can find a key with the hash of another topic's key, and would get its messages.
         found = [one for one in found if decode(one, check_crc=False).topic == header.topic]
         if not found:
             raise Refusal(
@@ -188,9 +185,7 @@ class MessageQueryHandler:
         channel.respond_pieces(request, result.fields(), found)
 
     def by_offset(self, channel: Channel, request: Command) -> None:
-        """VIEW_MESSAGE_BY_ID (33). The request names no topic, so the message's topic is checked.
-
-        Java's broker checks only the signature, so that every account may read all messages.
+        """VIEW_MESSAGE_BY_ID (33): the message at a log offset.
 
         Raises:
             Refusal: with 1 if no message begins at the offset, or it may not be read.
@@ -201,6 +196,8 @@ class MessageQueryHandler:
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}"
             )
+        # The request names no topic. Java's broker checks only the signature, so that every account
+        # may read all messages.
         topic = topic_of(decode(record, check_crc=False))
         self._state.forbid(channel, request, topic, SUB)
         channel.respond_pieces(request, None, [record])

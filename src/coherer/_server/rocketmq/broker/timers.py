@@ -442,10 +442,8 @@ def _mark_of(record: Record) -> Progress | None:
 
 
 def first_of(core: Core, slot: int) -> int:
-    """The offset of the first message in a slot's queue that may belong to the slot.
-
-    A message is stored at most `limits.TIMER_DELAY_MS_MAX` before it is due. The messages of the
-    slot that used the queue before are older, because store times never decrease.
-    """
+    """The offset of the first message in a slot's queue that may belong to the slot."""
+    # A message is stored at most `limits.TIMER_DELAY_MS_MAX` before it is due. The messages of the
+    # slot that used the queue before are older, because store times never decrease.
     begin_ms = slot * SLOT_MS - limits.TIMER_DELAY_MS_MAX
     return core.store.offset_at_time(TIMER_TOPIC, slot % SLOTS, begin_ms)

@@ -199,15 +199,13 @@ class TransactionService:
         return None
 
     def _record_at(self, physical_offset: int, topic: str) -> Record | None:
-        """The record of a system topic's queue at a log offset; None if no such record is there.
-
-        The content of any message may look like a record, so the queue has to name it.
-        """
+        """The record of a system topic's queue at a log offset; None if no such record is there."""
         store = self._core.store
         found = store.record_at(physical_offset)
         if found is None:
             return None
         record = decode(found, check_crc=False)
+        # The content of any message may look like a record, so the queue has to name it.
         place = store.place_of(topic, 0, record.queue_offset)
         return record if record.topic == topic and place == physical_offset else None
 

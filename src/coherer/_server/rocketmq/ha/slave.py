@@ -272,13 +272,11 @@ class MasterLink:
 
 
 def _to_compare(store: Store) -> int:
-    """The offset from which a slave compares its log with its master's.
-
-    They are in one file, which the master has as long as it has the end of it. Offset 0 would ask
-    for the master's last file.
-    """
+    """The offset from which a slave compares its log with its master's."""
     end = store.written_offset
     file = end - 1 - (end - 1) % store.segment_bytes
+    # All in one file, which the master has as long as it has the end of it. Offset 0 would ask for
+    # the master's last file.
     return min(end, max(end - COMPARED_BYTES, file, store.min_offset, 1))
 
 

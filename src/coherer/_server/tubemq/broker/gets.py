@@ -133,13 +133,12 @@ class GetHandler:
     def overdue(self, request: Request) -> None:
         """Method 17 after the client has stopped waiting: confirm its last read, but read nothing.
 
-        The client confirms only once, so the confirmation must not be lost.
-
         Raises:
             ProtocolError: the request is malformed.
         """
         message = parse(pb.GetMessageRequestC2B, request.body)
         now_ms = self._state.now_ms()
+        # The client confirms only once, so the confirmation must not be lost.
         with suppress(Refusal):
             self._confirm(self._reader(message, now_ms), message, now_ms)
 

@@ -230,12 +230,13 @@ class Mapper:
     ) -> tuple[bytes, ...]:
         """Encode a record with IPv6 hosts or a compressed body, which TubeMQ's broker never writes.
 
-        Returns three pieces, or none if the record cannot be delivered. The check sum is computed
-        from the body, so the stored one is verified first.
+        Returns three pieces, or none if the record cannot be delivered.
         """
         try:
             found = spans(record)
             body = bytes(record[found.body_begin : found.body_end])
+            # The check sum of the payload is computed from the body, so the stored one is verified
+            # first.
             if checksum_of(body) != crc & 0x7FFFFFFF:
                 return ()
             if record[_SYS_FLAG] & compression.COMPRESSED:

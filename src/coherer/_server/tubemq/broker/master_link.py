@@ -357,10 +357,8 @@ class EmbeddedMasterLink:
         self._again = False
 
     def sync(self) -> None:
-        """Exchange heartbeats until both sides have the same configuration.
-
-        A nested call, caused by a request of this exchange, makes the outer call go on.
-        """
+        """Exchange heartbeats until both sides have the same configuration."""
+        # A nested call, caused by a request of this exchange, makes the outer one go on.
         if self._busy:
             self._again = True
             return

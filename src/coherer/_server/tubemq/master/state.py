@@ -356,11 +356,9 @@ class MasterState:
         self.counters.balances.count(int((time.perf_counter() - began_s) * 1000))
 
     def plausible(self, reported: set[Partition], member: Member) -> frozenset[Partition]:
-        """The reported partitions that exist, or that the member is known to hold.
-
-        So a consumer cannot fill the master's memory with invented partitions, but still has to
-        give up partitions that have been removed.
-        """
+        """The reported partitions that exist, or that the member is known to hold."""
+        # So a consumer cannot fill the master's memory with invented partitions, but still has to
+        # give up partitions that have been removed.
         return frozenset(
             partition
             for partition in reported
