@@ -38,6 +38,7 @@ def described(page: str, module: str) -> list[str]:
         ("coherer.rocketmq", "rocketmq.md"),
         ("coherer.tubemq", "tubemq.md"),
         ("coherer.testing", "testing.md"),
+        ("coherer.spark", "spark.md"),
     ],
 )
 def test_every_name_is_described_once(module: str, page: str) -> None:
