@@ -26,6 +26,7 @@ from coherer._wire.rocketmq.names import Queue
 from coherer.blocking.rocketmq import connect as connect_blocking
 from coherer.rocketmq import StoredMessage, Verdict
 from coherer.spark.columns import DEFAULT
+from coherer.spark.commits import Coordinator, RocketHalfQueue, answer_broker, note_finished
 from coherer.spark.decisions import Decisions, LocalFolder
 from coherer.spark.offsets import Bounds, Offsets, bounds_of, canonical, earliest, latest
 from coherer.spark.options import FAILFAST, Access, WriteOptions
@@ -34,7 +35,6 @@ from coherer.spark.reading import BadRecordError, ReadSettings, rows
 from coherer.spark.rocketmq import RocketMQQueue
 from coherer.spark.rows import SingleRow
 from coherer.spark.sending import RowSender
-from coherer.spark.settling import Coordinator, RocketHalfQueue, note_settled, verdict_of
 from tests.interop.peers.rocket_clients import Clients
 from tests.interop.peers.rocket_site import Cluster, RocketSite, wait_until
 from tests.spark.bad_message import send_bad
@@ -317,7 +317,7 @@ def test_half_messages_that_a_broker_asks_about(
     answers: Counter[Verdict] = Counter()
 
     def check(message: StoredMessage) -> Verdict:
-        verdict = verdict_of(message)
+        verdict = answer_broker(message)
         answers[verdict] += 1
         return verdict
 
@@ -331,6 +331,6 @@ def test_half_messages_that_a_broker_asks_about(
         assert not seen(url, topic)
         Coordinator(halves, Decisions(LocalFolder(tmp_path))).commit("0", prepared)
         wait_until(lambda: seen(url, topic) == Counter(range(10)))
-        note_settled(group, 0)
+        note_finished(group, 0)
         wait_until(lambda: answers[Verdict.ROLLBACK] >= 10)
     assert seen(url, topic) == Counter(range(10))

@@ -33,7 +33,7 @@ import pyspark
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from coherer.blocking.rocketmq import connect
-from coherer.spark import connections, settling
+from coherer.spark import commits, connections
 from coherer.spark.options import write_options
 from coherer.spark.transactional import TransactionalStreamSink
 from tests.interop.peers.rocket_site import Broker, RocketSite
@@ -64,9 +64,9 @@ class Context:
 def serve(pipe: Connection, quiet_s: float) -> None:
     """A process: does what it is asked until it is killed, or the parent has gone."""
     connections.freeze_heap = lambda: None
-    settling.QUIET_S = quiet_s  # type: ignore[misc]
-    settling.COMMITS_AT_ONCE = settling.MESSAGES_AT_ONCE = 10  # type: ignore[misc]
-    settling.PATIENCE_S = 10.0  # type: ignore[misc]
+    commits.QUIET_S = quiet_s  # type: ignore[misc]
+    commits.COMMITS_AT_ONCE = commits.MESSAGES_AT_ONCE = 10  # type: ignore[misc]
+    commits.PATIENCE_S = 10.0  # type: ignore[misc]
     while True:
         try:
             action, sink, batch, argument = pipe.recv()

@@ -78,7 +78,7 @@ def test_tasks_divide_the_rows(stopped: tuple[Path, Rows], options: dict[str, in
     directory, rows = stopped
     assert file_rows(directory, TOPIC, columns=ALL, **options) == rows
     shares = plan(parsed(directory, **options), Wanted())
-    counts = [sum(stretch.rows for stretch in share) for share in shares]
+    counts = [sum(section.rows for section in share) for share in shares]
     assert sum(counts) == len(rows)
     assert len(counts) >= options.get("minPartitions", 1)
     assert max(counts) <= options.get("maxRecordsPerPartition", len(rows))
@@ -89,12 +89,12 @@ def test_a_large_store_is_divided_at_positions_of_the_log(
     stopped: tuple[Path, Rows], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory, rows = stopped
-    monkeypatch.setattr("coherer.spark.files.STRETCH_BYTES", SEGMENT_BYTES // 2)
+    monkeypatch.setattr("coherer.spark.files.SECTION_BYTES", SEGMENT_BYTES // 2)
     monkeypatch.setattr("coherer.spark.files.PACK_BYTES", 1)
     shares = plan(parsed(directory), Wanted())
     assert len(shares) > 2
     assert file_rows(directory, TOPIC, columns=ALL) == rows
-    each = [sum(stretch.rows for stretch in share) for share in shares]
+    each = [sum(section.rows for section in share) for share in shares]
     assert sum(each) == len(rows)
 
 

@@ -13,9 +13,9 @@ import coherer
 from coherer._store import Draft, OsFiles, Store, StoreOptions
 from coherer.blocking import connect
 from coherer.rocketmq import Queue
+from coherer.spark.commits import RocketHalfQueue
 from coherer.spark.offsets import Offsets
 from coherer.spark.planning import DataLossError
-from coherer.spark.settling import RocketHalfQueue
 from coherer.spark.source import RocketMQDataSource, StreamReader, TubeMQDataSource
 from coherer.testing import EmbeddedNode, embedded_node
 from tests.spark.queues import schema_of

@@ -15,7 +15,7 @@ from coherer.spark.reading import (
     BATCH_BYTES,
     BATCH_ROWS,
     ENOUGH_BYTES,
-    LEFT_OUT,
+    SKIPPED,
     BadRecordError,
     ReadSettings,
     joined,
@@ -116,7 +116,7 @@ def test_bad_records_are_an_error_or_rows_or_dropped(
     assert [row["offset"] for row in made] == list(range(30))
     for row in made:
         at = row["offset"]
-        bad = (b"bad%d" % at, "It is damaged.") if not withheld else (None, LEFT_OUT)
+        bad = (b"bad%d" % at, "It is damaged.") if not withheld else (None, SKIPPED)
         wanted = bad if at in damaged else (b"v%d" % at, None)
         assert (row["value"], row["error"]) == wanted
 
@@ -136,7 +136,7 @@ def test_deleted_messages_are_not_bad_records(list_queue: ListQueue) -> None:
     assert reported == [Range("t", "1", 0, 0, 10)]
 
 
-def test_a_large_damaged_stretch_becomes_rows_piece_by_piece(list_queue: ListQueue) -> None:
+def test_a_large_damaged_range_becomes_rows_piece_by_piece(list_queue: ListQueue) -> None:
     count = 3 * BATCH_ROWS
     list_queue.held["t"]["1", 0] = (0, count)
     list_queue.damaged = list_queue.withheld = set(range(count))

@@ -27,9 +27,9 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from coherer.errors import CohererError, DisconnectedError, UsageError
 from coherer.message import Message
 from coherer.rocketmq import HalfMessages
-from coherer.spark import settling, sink, transactional
+from coherer.spark import commits, sink, transactional
+from coherer.spark.commits import Coordinator
 from coherer.spark.options import write_options
-from coherer.spark.settling import Coordinator
 from coherer.spark.transactional import TransactionalStreamSink
 from tests.spark.fake_brokers import QUEUES, Cluster, DeathError
 
@@ -188,10 +188,10 @@ def playing(broker: Broker) -> Generator[None]:
     def shared(_: object) -> Generator[Broker]:
         yield broker
 
-    def coordinator(queue: Broker, decisions: settling.Decisions) -> Coordinator:
+    def coordinator(queue: Broker, decisions: commits.Decisions) -> Coordinator:
         return Coordinator(queue, decisions, clock=broker.clock, sleep=broker.sleep)
 
-    record = settling.Decisions.record
+    record = commits.Decisions.record
 
     def recorded(*arguments: object) -> bool:
         broker.step("before decision")
@@ -204,8 +204,8 @@ def playing(broker: Broker) -> Generator[None]:
         mock.patch.object(transactional, "Coordinator", coordinator),
         mock.patch.object(transactional, "TaskContext", Task),
         mock.patch.object(sink, "TaskContext", Task),
-        mock.patch.object(settling.Decisions, "record", recorded),
-        mock.patch.object(settling, "COMMITS_AT_ONCE", 3),
+        mock.patch.object(commits.Decisions, "record", recorded),
+        mock.patch.object(commits, "COMMITS_AT_ONCE", 3),
         mock.patch.object(Broker, "prepare", Broker.send_halves),
         mock.patch.object(os, "fsync", return_value=None),  # no power is cut
     ):

@@ -14,9 +14,9 @@ from coherer import Message
 from coherer.blocking.rocketmq import connect
 from coherer.errors import UsageError
 from coherer.rocketmq import Verdict
+from coherer.spark.commits import Coordinator, RocketHalfQueue
 from coherer.spark.decisions import FOLDER, Decision, Decisions, LocalFolder
 from coherer.spark.options import WriteOptions, write_options
-from coherer.spark.settling import Coordinator, RocketHalfQueue
 from coherer.spark.transactional import TransactionalBatchSink, TransactionalStreamSink
 from tests.spark.landing import WAIT_S, run
 from tests.spark.transacting import ROWS, Run, seen, struck, transact

@@ -23,10 +23,10 @@ from pyspark.sql import SparkSession
 
 from coherer.blocking.rocketmq import TwoPhaseCommit
 from coherer.rocketmq import HalfMessages, Verdict
-from coherer.spark import configure, settling
+from coherer.spark import commits, configure
+from coherer.spark.commits import Coordinator, RocketHalfQueue
 from coherer.spark.decisions import Decisions
 from coherer.spark.options import WriteOptions, write_options
-from coherer.spark.settling import Coordinator, RocketHalfQueue
 from coherer.spark.source import RocketMQDataSource
 from coherer.spark.transactional import TransactionalStreamSink
 
@@ -128,7 +128,7 @@ FINISH = Coordinator.finish
 
 
 def patch_tasks(strikes: Strikes, batch: int) -> None:
-    settling.MESSAGES_AT_ONCE = PIECE  # type: ignore[misc]
+    commits.MESSAGES_AT_ONCE = PIECE  # type: ignore[misc]
 
     def prepare(*arguments: Any) -> Any:
         done = PREPARE(*arguments)
@@ -139,8 +139,8 @@ def patch_tasks(strikes: Strikes, batch: int) -> None:
 
 
 def patch_commit(strikes: Strikes, batch: int) -> None:
-    settling.COMMITS_AT_ONCE = PIECE  # type: ignore[misc]
-    settling.QUIET_S = float(os.environ.get("QUIET_S", settling.QUIET_S))  # type: ignore[misc]
+    commits.COMMITS_AT_ONCE = PIECE  # type: ignore[misc]
+    commits.QUIET_S = float(os.environ.get("QUIET_S", commits.QUIET_S))  # type: ignore[misc]
 
     def record(*arguments: Any) -> bool:
         done = RECORD(*arguments)

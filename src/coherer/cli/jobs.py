@@ -213,10 +213,10 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         if self.stores:
             shares = plan(file_options(given, self.format), wanted)
             return _parts(
-                (one, one.rows * stretch.size_bytes / stretch.rows)
+                (one, one.rows * section.size_bytes / section.rows)
                 for share in shares
-                for stretch in share
-                for one in stretch.ranges
+                for section in share
+                for one in section.ranges
             )
         options = read_options(given, self.format)
         with closing(OPENERS[self.format](options.access)) as queue:

@@ -1,7 +1,7 @@
-"""The columns of both formats: one table, which schemas, reading and the documentation share.
+"""The columns of both formats: one table for schemas, reading and the documentation.
 
-Each column names the columns of `MessageBatch.to_arrow` that it is made of, so that nothing else is
-decoded. A column that a protocol does not have is null.
+Each column names its sources, columns of `MessageBatch.to_arrow`, so that nothing else is decoded.
+A column that a protocol does not have is null.
 
 >>> spark_schema(("offset", "value"))
 'offset bigint, value binary'
@@ -33,8 +33,8 @@ class Column(msgspec.Struct, frozen=True):
         sql: its type in Spark.
         arrow: its type in Arrow.
         meaning: one line for the documentation.
-        source: the columns of `to_arrow` that it is made of.
-        make: makes it; None if it is the source itself.
+        source: the columns of `to_arrow` that it needs.
+        make: computes it; None if it equals its source.
         on_request: whether only an option adds it.
     """
 
@@ -118,7 +118,7 @@ def sources(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def to_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Converts a batch of `MessageBatch.to_arrow` into rows for Spark, column by column.
+    """Convert a batch of `MessageBatch.to_arrow` into rows for Spark, column by column.
 
     Args:
         batch: the columns `sources`; those that the protocol does not have may be missing.

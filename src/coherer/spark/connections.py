@@ -45,7 +45,7 @@ OPENERS: Final[dict[str, Callable[[Access], Queue]]] = {"tubemq": _tubemq, "rock
 """Opens a queue, by protocol."""
 
 FREEZES: Final = 2
-"""How often a process freezes its heap."""
+"""The number of tasks at which a process freezes its heap."""
 
 _queues: Final[dict[tuple[int, Access], Queue]] = {}
 _frozen: Final[dict[int, int]] = {}
@@ -76,7 +76,7 @@ def shared_queue(access: Access) -> Generator[Queue]:
 
 
 def freeze_heap() -> None:
-    """Excludes all present objects from garbage collection, the first two times in a process."""
+    """Exclude all present objects from garbage collection, the first two times in a process."""
     times = _frozen.get(os.getpid(), 0)
     if times < FREEZES:
         _frozen[os.getpid()] = times + 1
@@ -93,7 +93,7 @@ CUT_OFF: Final = (BrokenPipeError, ConnectionResetError)
 
 
 def end_quietly() -> None:
-    """In a process of Spark, suppresses the traceback when Spark has closed the connection."""
+    """In a process of Spark, suppress the traceback when Spark has closed the connection."""
     main = sys.modules["__main__"]
     name = None if main.__spec__ is None else main.__spec__.name
     if name == RUNNER:

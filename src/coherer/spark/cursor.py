@@ -6,8 +6,8 @@ Invariants:
 1. An end is never before the start that `next_end` was given, except in a partition that was
    truncated. That is a data loss, and with `failOnDataLoss` an error before Spark writes the end
    down: a broker that briefly reports an old end leaves no trace in the checkpoint. It is no data
-   loss if a power cut has taken back what the stream had read: Coherer's broker continues behind
-   the offset of a reader, once one stands there (`reach`).
+   loss if a power cut has taken back messages that the stream had read: Coherer's broker continues
+   behind the offset of a reader, once one reads there (`reach`).
 2. A partition that no broker reports at the moment keeps its offset, since brokers come back.
 3. The first start may come from the checkpoint of another query; that is an error (`check_topics`,
    `check_brokers`). New partitions are read from their beginning, so the checkpoint of another
@@ -37,17 +37,13 @@ from coherer.spark.planning import DataLossError, Range, bounded, truncated, wit
 from coherer.spark.rates import Scales, limited
 
 FRESH_MS: Final = 1_000
-"""How long an answer of the brokers serves for planning."""
+"""The time for which an answer of the brokers is used for planning."""
 
 _HINT = "A query that reads something else needs a checkpointLocation of its own."
 
 
 def check_topics(start: Offsets, options: ReadOptions) -> None:
-    """Check that the stream reads a topic of the checkpoint.
-
-    Args:
-        start: the offsets of the checkpoint.
-        options: those of the stream.
+    """Check that the stream reads a topic of the checkpoint, whose offsets are `start`.
 
     Raises:
         UsageError: it reads other topics.
@@ -73,13 +69,8 @@ def check_brokers(start: Offsets, bounds: Bounds, url: str) -> None:
 
     This cannot distinguish clusters whose brokers have the same names.
 
-    Args:
-        start: the offsets of the checkpoint.
-        bounds: of all partitions.
-        url: of the cluster.
-
     Raises:
-        UsageError: the brokers have other partitions of its topics only.
+        UsageError: the brokers have only other partitions of its topics.
 
     >>> check_brokers({"t": {"a:0": 7, "b:0": 3}}, {"t": {"b:0": (0, 5)}}, "")
     >>> check_brokers({"t": {"a:0": 7}}, {"t": {"b:0": (0, 5)}}, "rocketmq://h:1")
@@ -112,8 +103,8 @@ class Cursor:
         options: those of the stream.
         bounds: asks the brokers for the bounds of all partitions.
         now_ms: a monotonic clock.
-        scales: of the partitions.
-        reach: reads at the end of each range, so that the broker knows that readers stand there.
+        scales: those of the partitions.
+        reach: reads at the end of each range, so that the broker knows the offsets of readers.
     """
 
     def __init__(
@@ -147,13 +138,13 @@ class Cursor:
         return canonical(resolve(wanted, self.fetch_bounds(), "startingOffsets", unnamed=LATEST))
 
     def fetch_bounds(self) -> Bounds:
-        """Asks the brokers for the bounds of all partitions."""
+        """Ask the brokers for the bounds of all partitions."""
         self._bounds = self._ask()
         self._asked_ms = self._now_ms()
         return self._bounds
 
     def bounds_for(self, start: Offsets) -> Bounds:
-        """Asks the brokers for bounds, for a batch that starts at `start`.
+        """Ask the brokers for bounds, for a batch that starts at `start`.
 
         Raises:
             UsageError: `start` comes from a checkpoint of another topic or cluster.
@@ -182,7 +173,7 @@ class Cursor:
         return self._reaching(end, self.bounds_for(start))
 
     def _reaching(self, offsets: Offsets, bounds: Bounds) -> Bounds:
-        """Bounds that contain offsets behind the end of a partition, if only a gap is there."""
+        """The bounds, after a read behind the end of a partition where offsets are behind it."""
         beyond = truncated(offsets, bounds)
         if not beyond:
             return bounds
@@ -194,7 +185,7 @@ class Cursor:
         return None if self._bounds is None else latest(self._bounds)
 
     def fix_target(self) -> None:
-        """Reads nothing after the present ends from now on."""
+        """Read nothing after the present ends from now on."""
         self._target = latest(self.fetch_bounds())
 
     @property
@@ -206,11 +197,6 @@ class Cursor:
         self, start: Offsets, max_rows: int | None = None, max_bytes: int | None = None
     ) -> Offsets:
         """The end of the micro-batch that starts at `start`; `start` itself if there is nothing.
-
-        Args:
-            start: the end of the previous micro-batch.
-            max_rows: the row limit of the trigger.
-            max_bytes: the limit of the bytes of its values.
 
         Raises:
             UsageError: `start` comes from a checkpoint of another topic or cluster.
@@ -247,7 +233,7 @@ class Cursor:
         return max(at, min(high, self._target.get(topic, {}).get(key, at)))
 
     def _wait_for_more(self, begin: Offsets, end: Offsets) -> bool:
-        """Whether there are fewer rows than `minOffsetsPerTrigger`, and still time to wait."""
+        """Whether to wait, because there are fewer rows than `minOffsetsPerTrigger`."""
         least = self._options.min_offsets_per_trigger
         enough = self.has_target or not least
         if enough or not 0 < sum(self._scales.rows(begin, end, least).values()) < least:
@@ -278,7 +264,7 @@ def batch_ends(options: ReadOptions, bounds: Bounds) -> tuple[Offsets, Offsets]:
     )
     end = resolve(options.ending_offsets or LATEST, bounds, "endingOffsets", unnamed=LATEST)
     for topic, key, first in flatten(start):
-        # If the start is the first message, retention may have passed the end.
+        # If the start is the first message, retention may have deleted the end.
         if end[topic][key] < first and first > bounds[topic][key][0]:
             raise UsageError(
                 f"Option endingOffsets names offset {end[topic][key]} of partition {key}, "

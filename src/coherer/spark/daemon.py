@@ -2,8 +2,8 @@
 
 It prints no traceback for a task that Spark cut off. When a query is stopped in the middle of a
 batch, the JVM closes the sockets of its tasks. PySpark's workers then fail to write, and the daemon
-would print a traceback for each, although nothing is wrong: the reader of the rest is gone. Other
-errors of a worker still go to the JVM.
+would print a traceback for each, although nothing is wrong. Other errors of a worker still go to
+the JVM.
 
 Its workers keep freed memory. A batch needs several buffers of 2 MiB. glibc would return each of
 them to the kernel, which then has to clear their pages again for the next batch. That took up to a
@@ -27,11 +27,11 @@ M_MMAP_THRESHOLD: Final = -3
 """Parameters of mallopt(3)."""
 
 KEPT_BYTES: Final = 256 << 20
-"""Up to this much free memory stays with a worker."""
+"""The amount of free memory that a worker keeps."""
 
 
 def keep_freed_memory() -> None:
-    """Has glibc keep freed memory for later; does nothing where there is another C library."""
+    """Have glibc keep freed memory; do nothing with another C library."""
     with suppress(AttributeError, OSError, TypeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_MMAP_THRESHOLD, 32 << 20)  # the most that glibc allows
@@ -39,7 +39,7 @@ def keep_freed_memory() -> None:
 
 
 def unless_cut_off(worker: Callable[P, int]) -> Callable[P, int]:
-    """Wraps PySpark's worker to exit with code 1 when the JVM has closed its connection.
+    """Wrap PySpark's worker to exit with code 1 when the JVM has closed its connection.
 
     >>> def worker() -> int:
     ...     raise BrokenPipeError

@@ -6,17 +6,17 @@ it. The files are in a folder beside the checkpoint of the query:
 | file | |
 |---|---|
 | `query` | the id of the query that the folder belongs to; Spark keeps this id in the checkpoint |
-| `12.decision` | the half messages of micro-batch 12, its plan, and where its queues ended before |
-| `12.owner` | the process that finishes it; without the file it is the one that decided |
+| `12.decision` | the half messages of micro-batch 12, its plan, and the ends of its queues before |
+| `12.owner` | the process that finishes it; without the file, the process that decided |
 
 Invariants:
 
 1. A folder belongs to one query. Another query gets an error (`check_query`).
-2. A decision is about one plan of one micro-batch: what Spark has written to `offsets/12` of the
-   checkpoint. If somebody turns the checkpoint back, Spark plans micro-batch 12 again, and gets an
-   error (`Decisions.check_plan`). So nobody takes old decisions for those of new rows.
-3. What a decision refers to is durable first: the plan in the checkpoint, which Spark does not sync
-   (`Folder.read_durable`), and every parent of the folder.
+2. A decision is about one plan of one micro-batch: the file `offsets/12` that Spark writes to the
+   checkpoint. If somebody restores an older checkpoint, Spark plans micro-batch 12 again, and gets
+   an error (`Decisions.check_plan`). So an old decision is never applied to new rows.
+3. Before a decision is written, its plan in the checkpoint is durable, which Spark does not sync
+   (`Folder.read_durable`), and so is every parent of the folder.
 
 A folder on a local disk, or on one that is mounted on every driver (NFS), is written with `fsync`
 and hard links: of two processes that decide about one micro-batch, one succeeds. Other URIs
@@ -48,7 +48,7 @@ _DECISION: Final = ".decision"
 _OWNER: Final = ".owner"
 _QUERY: Final = "query"
 _RENAMED: Final = {"s3a": "s3", "s3n": "s3"}
-"""Schemes that Hadoop and Arrow call differently."""
+"""Arrow's names for schemes of Hadoop."""
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -152,11 +152,7 @@ class Folder(Protocol):
 
 
 class LocalFolder:
-    """A folder on a disk. What `create` and `replace` wrote survives a power cut.
-
-    Args:
-        path: the folder; the first file creates it.
-    """
+    """A folder on a disk, created by its first file. Files survive a power cut."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -212,8 +208,8 @@ class LocalFolder:
     def _written(self, name: str, data: bytes) -> Path:
         if not any(self._path.glob("[!.]*")):
             self._path.mkdir(parents=True, exist_ok=True)
-            # Before its first file, and not only if it is new: a process may have died in between.
-            # Parents may be as new: Spark makes the checkpoint a moment earlier.
+            # Sync the parents before the first file, also if the folder exists: the process that
+            # created it may have died. Parents may be new, too: Spark has just made the checkpoint.
             for parent in self._path.absolute().parents:
                 sync_folder(parent)
         path = self._path / f".{name}.{os.getpid()}.{os.urandom(4).hex()}"
@@ -236,12 +232,7 @@ def sync_folder(path: Path) -> None:
 
 
 class ArrowFolder:
-    """A folder in an object store or in HDFS.
-
-    Args:
-        files: the file system.
-        path: the folder.
-    """
+    """A folder in an object store or in HDFS."""
 
     def __init__(self, files: fs.FileSystem, path: str) -> None:
         self._files = files
@@ -261,7 +252,7 @@ class ArrowFolder:
             return None
 
     def read_durable(self, name: str) -> bytes | None:
-        """`read`: object stores and HDFS show only what survives a power cut."""
+        """`read`: in object stores and HDFS, visible files survive a power cut."""
         return self.read(name)
 
     def create(self, name: str, data: bytes) -> bool:
@@ -317,12 +308,7 @@ def open_folder(location: str) -> Folder:
 
 
 def check_query(location: str, owner: str | None, query: str) -> None:
-    """Check that a query may use a folder.
-
-    Args:
-        location: of the folder.
-        owner: the result of `Decisions.query`.
-        query: the id of the query.
+    """Check that a query may use a folder; `owner` is the result of `Decisions.query`.
 
     Raises:
         UsageError: the folder belongs to another query.
@@ -336,12 +322,7 @@ def check_query(location: str, owner: str | None, query: str) -> None:
 
 
 def check_order(location: str, latest: int, batch: int) -> None:
-    """Check that Spark does not run a micro-batch before the last decision.
-
-    Args:
-        location: of the folder.
-        latest: the result of `Decisions.latest`.
-        batch: the number of the micro-batch that Spark runs.
+    """Check that Spark runs no micro-batch before that of the last decision, `latest`.
 
     Raises:
         UsageError: it does.
@@ -360,11 +341,7 @@ def _turned_back(location: str, batch: int, reason: str) -> UsageError:
 
 
 class Decisions:
-    """The decisions of a query.
-
-    Args:
-        folder: has the files.
-        location: of the folder, for errors.
+    """The decisions of a query, in a folder; its location is for errors.
 
     >>> from tempfile import mkdtemp
     >>> decisions = Decisions(LocalFolder(Path(mkdtemp())))
@@ -397,9 +374,7 @@ class Decisions:
     def check_plan(self, batch: int, plan: str) -> None:
         """Check that a decision about a micro-batch is about the plan that Spark runs.
 
-        Args:
-            batch: the number of the micro-batch.
-            plan: its plan; empty if it is unknown.
+        The plan is empty if it is unknown.
 
         Raises:
             UsageError: it is about another plan.
@@ -434,10 +409,10 @@ class Decisions:
         return decision.owner if owner is None else owner.decode()
 
     def claim(self, name: str, owner: str) -> None:
-        """Become the process that finishes a decision; the one before stops."""
+        """Become the process that finishes a decision; the previous one stops."""
         self._folder.replace(name + _OWNER, owner.encode())
 
     def forget(self, name: str) -> None:
-        """Delete a decision that is carried out, and that Spark will never ask for again."""
-        # In this order: an owner without a decision would be that of a later decision.
+        """Delete a decision that was carried out, and that Spark does not need again."""
+        # The owner first: an owner without a decision would apply to a later decision.
         self._folder.remove(name + _OWNER, name + _DECISION)

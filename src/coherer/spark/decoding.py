@@ -1,6 +1,6 @@
-"""Decodes values in Spark that Spark's own functions do not know: envelopes around the payload.
+"""Decodes envelopes around the payload that Spark's own functions do not know.
 
-`registry_id` and `registry_payload` split what Confluent's serializers write: a zero byte, the
+`registry_id` and `registry_payload` split the format of Confluent's serializers: a zero byte, the
 number of the schema in 4 bytes (big-endian), the payload. `from_inlong` opens InLong's envelopes
 (`coherer.inlong`). docs/how-to/decoding.md shows them with Spark's functions for JSON, CSV, Avro
 and Protobuf.

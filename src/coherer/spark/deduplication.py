@@ -20,7 +20,7 @@ _READ_AT: Final = "__coherer_read_at"
 
 
 def deduplicate(rows: DataFrame, *, within: str = "1 hour", on: str | None = None) -> DataFrame:
-    """Rows without those whose origin occurred before.
+    """Remove rows whose origin occurred before.
 
     Spark's sinks deliver at least once: a task that runs again sends its rows again. Each message
     carries its origin in four properties (`ORIGIN`), and messages of a topic with equal origins are
@@ -32,8 +32,8 @@ def deduplicate(rows: DataFrame, *, within: str = "1 hour", on: str | None = Non
     Args:
         rows: from one of the formats, with the option `includeHeaders`, and with the columns
             `PLACE`. A batch or a stream.
-        within: for a stream, how long after the first copy others are detected, for example
-            `10 minutes`. Longer than a failed task or query takes to run again.
+        within: for a stream, the time after the first copy in which others are detected, for
+            example `10 minutes`. It must be longer than a failed task or query takes to run again.
         on: for a stream that has a watermark already, the column of that watermark, which then
             bounds the state instead of `within`: Spark allows one per query. Rows that are later
             than the watermark are dropped.

@@ -1,8 +1,8 @@
 """Reads the rows of a section of a store's log, as Arrow batches of about a megabyte.
 
-The entries of the consume queues say where the records are, and the offset and tag code of each
+The entries of the consume queues have the place, the offset and the tag code of each record
 (`_store.gathering`). The records of a megabyte are decoded together, without an object per record
-(`_record.scan`), and only as far as the wanted columns need it.
+(`_record.scan`), and only the fields that the wanted columns need.
 
 A record is bad if its lengths do not fit, if its checksum is wrong, or if another one is in its
 place. Entries whose record retention has deleted since the plan was made are lost.
@@ -47,12 +47,12 @@ _NAMES: Final = (("topic", pa.string()), ("broker", pa.string()), ("partition", 
 _FROM_ENTRIES: Final = frozenset({"offset", *(name for name, _ in _NAMES)})
 
 
-class Stretch(msgspec.Struct, frozen=True):
+class Section(msgspec.Struct, frozen=True):
     """Ranges of queues of one store, whose records lie next to each other in the log.
 
     Args:
-        directory: of the store.
-        ranges: of different queues.
+        directory: that of the store.
+        ranges: those of different queues.
         size_bytes: the size of the records, estimated from samples.
     """
 
@@ -67,15 +67,9 @@ class Stretch(msgspec.Struct, frozen=True):
 
 
 def rows_of(
-    stretch: Stretch, columns: tuple[str, ...], losses: Losses, tags: frozenset[str] | None
+    section: Section, columns: tuple[str, ...], losses: Losses, tags: frozenset[str] | None
 ) -> Iterator[pa.RecordBatch]:
-    """All rows of a section of the log. The rows of a queue are in order.
-
-    Args:
-        stretch: the section to read.
-        columns: the wanted ones.
-        losses: treats rows that are lost or bad.
-        tags: of the wanted rows; None for all.
+    """All rows of a section of the log with one of some tags. The rows of a queue are in order.
 
     Raises:
         UnavailableError: this machine does not have the store.
@@ -83,31 +77,31 @@ def rows_of(
         DataLossError: rows are gone, and `failOnDataLoss` is set.
     """
     try:
-        yield from joined(StretchRows(stretch, columns, losses, tags))
+        yield from joined(SectionRows(section, columns, losses, tags))
     except OSError as error:
-        raise _unreadable(stretch, str(error)) from error
+        raise _unreadable(section, str(error)) from error
 
 
-def _unreadable(stretch: Stretch, reason: str) -> UnavailableError:
+def _unreadable(section: Section, reason: str) -> UnavailableError:
     return UnavailableError(
-        f"The worker on {platform.node()} cannot read the store {stretch.directory}: {reason}",
+        f"The worker on {platform.node()} cannot read the store {section.directory}: {reason}",
         hint="Mount the directory on every worker, at the same path.",
     )
 
 
 class Losses(msgspec.Struct, frozen=True):
-    """How to treat rows that are lost or bad.
+    """Handles rows that are lost or bad.
 
     Args:
         fail: whether lost rows are an error (`failOnDataLoss`); otherwise they are skipped.
-        mode: of bad records.
+        mode: the option for bad records.
     """
 
     fail: bool
     mode: str
 
     def lose(self, one: Range) -> None:
-        """Treat the rows of a range as lost.
+        """Handle the lost rows of a range.
 
         Raises:
             DataLossError: see `fail`.
@@ -117,7 +111,7 @@ class Losses(msgspec.Struct, frozen=True):
         log_loss(one)
 
     def bad(self, one: Range, bad: BadRecord, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Treat a record as `mode` says; with `PERMISSIVE` it becomes a row.
+        """Handle a bad record; with `mode=PERMISSIVE` it becomes a row.
 
         Raises:
             BadRecordError: with `FAILFAST`.
@@ -130,17 +124,17 @@ class Losses(msgspec.Struct, frozen=True):
         yield bad_rows(one, [bad], schema)
 
 
-class StretchRows:
+class SectionRows:
     """The rows of a section, in batches of one chunk each; see `rows_of`."""
 
     def __init__(
         self,
-        stretch: Stretch,
+        section: Section,
         columns: tuple[str, ...],
         losses: Losses,
         tags: frozenset[str] | None,
     ) -> None:
-        self._stretch = stretch
+        self._section = section
         self._losses = losses
         self._tags = None if tags is None else pa.array(sorted(tags), pa.string())
         self._codes = None if tags is None else [tag_code(tag) for tag in sorted(tags)]
@@ -154,19 +148,19 @@ class StretchRows:
             name: pa.array(list(dict.fromkeys(values)) if len(set(values)) == 1 else values, kind)
             for name, kind in _NAMES
             if name in self._sources
-            for values in [[getattr(one, name) for one in stretch.ranges]]
+            for values in [[getattr(one, name) for one in section.ranges]]
         }
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        directory = Path(self._stretch.directory)
+        directory = Path(self._section.directory)
         if not is_store(directory):
-            raise _unreadable(self._stretch, "it has no directory commitlog.")
+            raise _unreadable(self._section, "it has no directory commitlog.")
         ranges = [
-            QueueRange(one.topic, one.partition, one.start, one.end) for one in self._stretch.ranges
+            QueueRange(one.topic, one.partition, one.start, one.end) for one in self._section.ranges
         ]
         log = LogFiles(directory)
         entries = entries_of(directory, ranges)
-        if len(entries.places) < self._stretch.rows:
+        if len(entries.places) < self._section.rows:
             yield from self._without_entry(entries)
         if self._codes is not None:
             entries = entries.pick(np.isin(entries.codes, self._codes))
@@ -177,10 +171,10 @@ class StretchRows:
                 yield from self._decoded_rows(chunk.data, chunk.entries)
 
     def _without_entry(self, entries: Entries) -> Iterator[pa.RecordBatch]:
-        """Treats offsets without an entry: deleted ones as lost, others as bad."""
-        snapshot = StoreSnapshot(Path(self._stretch.directory))
+        """Handle offsets without an entry: deleted ones are lost, others are bad."""
+        snapshot = StoreSnapshot(Path(self._section.directory))
         snapshot.close()
-        for number, one in enumerate(self._stretch.ranges):
+        for number, one in enumerate(self._section.ranges):
             first, _ = snapshot.bounds(one.topic).get(one.partition, (one.end, one.end))
             offsets = np.sort(entries.offsets[entries.sources == number]).tolist()
             for gap in between(one.start, one.end, offsets):
@@ -193,14 +187,14 @@ class StretchRows:
                     yield from self._losses.bad(part, bad, self._schema)
 
     def _lose(self, entries: Entries) -> None:
-        for number, one in enumerate(self._stretch.ranges):
+        for number, one in enumerate(self._section.ranges):
             offsets = entries.offsets[entries.sources == number]
             if len(offsets):
                 first, last = int(offsets.min()), int(offsets.max())
                 self._losses.lose(msgspec.structs.replace(one, start=first, end=last + 1))
 
     def _decoded_rows(self, data: memoryview, entries: Entries) -> Iterator[pa.RecordBatch]:
-        """The rows of a chunk, with its bad records treated as `mode` says."""
+        """The rows of a chunk; its bad records are handled by `Losses`."""
         records, mine = _intact(data, entries)
         good = entries if mine is None else entries.pick(mine)
         if len(records):
@@ -225,7 +219,7 @@ class StretchRows:
 
     def _bad(self, data: memoryview, entries: Entries, row: int) -> Iterator[pa.RecordBatch]:
         place, size = int(entries.places[row]), int(entries.sizes[row])
-        one = self._stretch.ranges[int(entries.sources[row])]
+        one = self._section.ranges[int(entries.sources[row])]
         offset = int(entries.offsets[row])
         raw = bytes(data[place : place + size])
         found = bad_records(raw, one.partition, offset, offset + 1)

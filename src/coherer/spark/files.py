@@ -1,12 +1,12 @@
 """Stores as tables: `spark.read.format("rocketmq").option("topic", …).load("file:/…/store")`.
 
 A batch reads the files of one store or of several, of a node or of Java's broker, without a broker.
-The driver looks at the consume queues, chooses the offsets with the code that asks brokers
-otherwise (`cursor`), and cuts the log into sections. A task reads the wanted records of a section,
-of all queues and topics, in the order of the log (`file_rows`).
+The driver looks at the consume queues, chooses the offsets with the same code as for brokers
+(`cursor`), and cuts the log into sections. A task reads the wanted records of a section, of all
+queues and topics, in the order of the log (`file_rows`).
 
-Cuts are made where the sampled entries of all queues have equal numbers of rows on both sides. They
-are positions in the log; each queue has an offset for each of them, found by bisection.
+A cut is a position in the log. The cuts are chosen from sampled entries, so that the sections have
+equal numbers of rows. The offset of each queue at a cut is found by bisection.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from coherer._common.moments import ceil_ms
 from coherer._store.snapshot import StoreSnapshot, is_store
 from coherer._wire.rocketmq.codes import ResponseCode, refused
 from coherer.errors import UsageError
-from coherer.spark.file_rows import Losses, Stretch, rows_of
+from coherer.spark.file_rows import Losses, Section, rows_of
 from coherer.spark.options import ACCESS_TABLE, Option, ReadOptions, read_options
 from coherer.spark.pickling import SentToWorkers
 from coherer.spark.planning import Range, shares_of
@@ -35,14 +35,14 @@ from coherer.spark.pushdown import wanted as wanted_by
 from coherer.spark.queue import Queue
 from coherer.spark.topics import ranges_of
 
-STRETCH_BYTES: Final = 64 << 20
-"""Target size of the records of a task, if the options do not say how many tasks there are."""
+SECTION_BYTES: Final = 64 << 20
+"""Target size of the records of a task, if the options do not set the number of tasks."""
 
 PACK_BYTES: Final = 8 << 20
 """Smaller sections of the log share a task: a task costs 5 to 40 ms, the time to read this much."""
 
 _SAMPLES: Final = 64
-"""How many entries are sampled for their sizes, and between two cuts."""
+"""The number of entries that are sampled for their sizes, and between two cuts."""
 
 
 def _set_of(text: str) -> frozenset[str]:
@@ -71,10 +71,10 @@ _ACCESS: Final = frozenset(option.name.lower() for option in ACCESS_TABLE)
 
 _WITHOUT_EFFECT: Final = frozenset(
     {
-        "maxoffsetspertrigger", "maxbytespertrigger", "minoffsetspertrigger", "maxtriggerdelay",
-        "group", "commitoffsets",
+        *("maxoffsetspertrigger", "maxbytespertrigger", "minoffsetspertrigger", "maxtriggerdelay"),
+        *("group", "commitoffsets"),
     }
-)  # fmt: skip
+)
 """Options of streams."""
 
 
@@ -82,10 +82,10 @@ class FileOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a read of files.
 
     Args:
-        read: those that brokers have too; its `access` is not used.
-        paths: of stores, with wildcards.
-        tags: of rows; None for all.
-        broker_name: instead of the one that the files have.
+        read: those that exist for brokers, too; its `access` is not used.
+        paths: those of stores, with wildcards.
+        tags: those of the wanted rows; None for all.
+        broker_name: replaces the name in the files.
     """
 
     read: ReadOptions
@@ -124,7 +124,7 @@ def file_options(options: Mapping[str, str], protocol: str) -> FileOptions:
             own |= {} if text is None else {option.field: option.read(text)}
         except ValueError as error:
             raise UsageError(f"Option {option.name}: {error}.", hint=option.meaning) from error
-    # Offsets, times and columns mean the same as with a broker; only the place is another.
+    # Offsets, times and columns mean the same as with a broker; the URL is not used.
     read = read_options({**given, "url": "rocketmq://127.0.0.1:9876"}, "rocketmq")
     return msgspec.convert({"read": read, "paths": paths, **own}, FileOptions)
 
@@ -152,11 +152,7 @@ def _local(path: str) -> str:
 
 
 class Stores:
-    """The stores of a read, with those methods of a cluster that planning calls.
-
-    Args:
-        snapshots: by the name of their brokers.
-    """
+    """The stores of a read by the names of their brokers, with the methods that planning calls."""
 
     def __init__(self, snapshots: Mapping[str, StoreSnapshot]) -> None:
         self.snapshots = snapshots
@@ -243,12 +239,12 @@ def _directories(paths: Iterable[str]) -> list[Path]:
     return list(found)
 
 
-class StretchShare(InputPartition):
+class SectionShare(InputPartition):
     """The sections of the log that one task reads."""
 
-    def __init__(self, stretches: tuple[Stretch, ...]) -> None:
-        super().__init__(stretches)
-        self.stretches = stretches
+    def __init__(self, sections: tuple[Section, ...]) -> None:
+        super().__init__(sections)
+        self.sections = sections
 
 
 class FileReader(SentToWorkers, DataSourceReader):
@@ -259,17 +255,17 @@ class FileReader(SentToWorkers, DataSourceReader):
         self._wanted = Wanted()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Looks at the consume queues, and divides the log into tasks."""
-        return [StretchShare(share) for share in plan(self._options, self._wanted)]
+        """Look at the consume queues, and divide the log into tasks."""
+        return [SectionShare(share) for share in plan(self._options, self._wanted)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yields Arrow batches of about a megabyte."""
+        """Yield Arrow batches of about a megabyte."""
         read = self._options.read
         losses = Losses(read.fail_on_data_loss, read.mode)
         # Spark converts an empty list of partitions to one InputPartition(None).
-        if isinstance(partition, StretchShare):
-            for stretch in partition.stretches:
-                yield from rows_of(stretch, read.columns, losses, self._tags())
+        if isinstance(partition, SectionShare):
+            for section in partition.sections:
+                yield from rows_of(section, read.columns, losses, self._tags())
 
     def _tags(self) -> frozenset[str] | None:
         named, wanted = self._options.tags, self._wanted.tags
@@ -279,10 +275,10 @@ class FileReader(SentToWorkers, DataSourceReader):
 
 
 class FilteredFileReader(FileReader):
-    """The same, with the filters of the query: reads only what they let through."""
+    """The same, with the filters of the query: reads only matching rows."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Takes the filters, and leaves all of them to Spark, too."""
+        """Take the filters; Spark applies all of them, too."""
         self._wanted = wanted_by(filters)
         return filters
 
@@ -293,7 +289,7 @@ def file_reader(options: FileOptions) -> FileReader:
     return FilteredFileReader(options) if pushed else FileReader(options)
 
 
-def plan(options: FileOptions, wanted: Wanted) -> list[tuple[Stretch, ...]]:
+def plan(options: FileOptions, wanted: Wanted) -> list[tuple[Section, ...]]:
     """The sections of the log that each task reads.
 
     Raises:
@@ -334,38 +330,34 @@ def _timed(stores: Stores, ranges: Sequence[Range], wanted: Wanted) -> list[Rang
 
 def _shares(
     stores: Stores, ranges: Sequence[Range], options: ReadOptions
-) -> list[tuple[Stretch, ...]]:
+) -> list[tuple[Section, ...]]:
     rows = sum(one.rows for one in ranges)
-    stretches: list[Stretch] = []
+    sections: list[Section] = []
     for name, snapshot in stores.snapshots.items():
         some = [one for one in ranges if one.broker == name]
         if some:
             part = sum(one.rows for one in some) / rows
-            stretches += _limited(_stretches(snapshot, some, options, part), options)
-    if len(stretches) < options.min_partitions:
-        stretches = [
+            sections += _limited(_sections(snapshot, some, options, part), options)
+    if len(sections) < options.min_partitions:
+        sections = [
             part
-            for one in stretches
+            for one in sections
             for part in _divided(one, min_shares=-(-options.min_partitions * one.rows // rows))
         ]
-    return _packed(stretches, options)
+    return _packed(sections, options)
 
 
-def _stretches(
+def _sections(
     snapshot: StoreSnapshot, ranges: Sequence[Range], options: ReadOptions, part: float
-) -> list[Stretch]:
-    """Divides the ranges of a store at positions of the log, into tasks of equal size.
+) -> list[Section]:
+    """Divide the ranges of a store at positions of the log, into tasks of equal size.
 
-    Args:
-        snapshot: of the store.
-        ranges: of different queues.
-        options: the limits for all stores together.
-        part: this store's part of them.
+    The options limit all stores together; `part` is the share of this one.
     """
     rows = sum(one.rows for one in ranges)
     sizes = [(size, weight) for _, size, weight in _sampled(snapshot, ranges, _SAMPLES)]
     size = sum(size * weight for size, weight in sizes)
-    count = max(-(-int(size) // STRETCH_BYTES), round(options.min_partitions * part), 1)
+    count = max(-(-int(size) // SECTION_BYTES), round(options.min_partitions * part), 1)
     if options.max_partitions is not None:
         count = min(count, max(round(options.max_partitions * part), 1))
     cuts = _cuts(snapshot, ranges, rows, count) if count > 1 else []
@@ -389,7 +381,7 @@ def _stretches(
         for number in range(len(cuts) + 1)
     ]
     return [
-        Stretch(str(snapshot.directory), some, round(size * sum(one.rows for one in some) / rows))
+        Section(str(snapshot.directory), some, round(size * sum(one.rows for one in some) / rows))
         for some in found
         if some
     ]
@@ -398,7 +390,7 @@ def _stretches(
 def _sampled(
     snapshot: StoreSnapshot, ranges: Sequence[Range], count: int
 ) -> list[tuple[int, int, float]]:
-    """About `count` records: position in the log, size, and number of rows that it stands for."""
+    """About `count` records: position in the log, size, and number of rows that each represents."""
     rows = sum(one.rows for one in ranges)
     found: list[tuple[int, int, float]] = []
     for one in ranges:
@@ -421,10 +413,10 @@ def _cuts(snapshot: StoreSnapshot, ranges: Sequence[Range], rows: int, count: in
     return cuts
 
 
-def _limited(stretches: Iterable[Stretch], options: ReadOptions) -> Iterator[Stretch]:
-    """Divides those with too many rows for a task."""
+def _limited(sections: Iterable[Section], options: ReadOptions) -> Iterator[Section]:
+    """Divide sections with too many rows for a task."""
     most = options.max_records_per_partition
-    for one in stretches:
+    for one in sections:
         if most is None or one.rows <= most:
             yield one
         else:
@@ -432,24 +424,24 @@ def _limited(stretches: Iterable[Stretch], options: ReadOptions) -> Iterator[Str
 
 
 def _divided(
-    one: Stretch, *, min_shares: int = 1, max_rows: int | None = None
-) -> Iterator[Stretch]:
+    one: Section, *, min_shares: int = 1, max_rows: int | None = None
+) -> Iterator[Section]:
     for share in shares_of(one.ranges, min_shares=min_shares, max_shares=None, max_rows=max_rows):
         part = sum(each.rows for each in share) / one.rows
-        yield Stretch(one.directory, share, round(one.size_bytes * part))
+        yield Section(one.directory, share, round(one.size_bytes * part))
 
 
-def _packed(stretches: Sequence[Stretch], options: ReadOptions) -> list[tuple[Stretch, ...]]:
-    """Packs small sections together, largest first, each into the share with the fewest bytes."""
-    small = sum(one.size_bytes for one in stretches if one.size_bytes < PACK_BYTES)
-    large = sum(one.size_bytes >= PACK_BYTES for one in stretches)
+def _packed(sections: Sequence[Section], options: ReadOptions) -> list[tuple[Section, ...]]:
+    """Pack small sections together, largest first, each into the share with the fewest bytes."""
+    small = sum(one.size_bytes for one in sections if one.size_bytes < PACK_BYTES)
+    large = sum(one.size_bytes >= PACK_BYTES for one in sections)
     count = max(large + -(-small // PACK_BYTES), options.min_partitions)
     if options.max_records_per_partition is not None:
-        count = len(stretches)
-    count = min(count, len(stretches), options.max_partitions or len(stretches))
-    shares: list[list[Stretch]] = [[] for _ in range(count)]
+        count = len(sections)
+    count = min(count, len(sections), options.max_partitions or len(sections))
+    shares: list[list[Section]] = [[] for _ in range(count)]
     emptiest = [(0, index) for index in range(count)]
-    for one in sorted(stretches, key=lambda one: -one.size_bytes):
+    for one in sorted(sections, key=lambda one: -one.size_bytes):
         taken, index = emptiest[0]
         shares[index].append(one)
         heapreplace(emptiest, (taken + one.size_bytes, index))

@@ -2,9 +2,9 @@
 
 Spark passes no numbers of a Python reader to the driver: no metric, no accumulator. And the number
 of rows that it reports for a micro-batch says nothing about gaps: it is 0 if `foreachBatch` does
-not read, smaller with `limit`, and doubled if a micro-batch is read twice. So each task writes down
-which ranges it has read to the end, and how many of their offsets had no row. `source_metrics` adds
-them up on the driver.
+not read, smaller with `limit`, and doubled if a micro-batch is read twice. So each task writes a
+report: the ranges that it has read to the end, and the number of offsets without a row in each.
+`source_metrics` adds them up on the driver.
 
 Invariants:
 
@@ -12,9 +12,8 @@ Invariants:
    A run plans a micro-batch once, so all files of one micro-batch are about the same plan.
 2. A range counts once, however often it was read: with the largest number of missing offsets that
    one of its readers found.
-3. The number is known only if ranges cover the micro-batch without a hole (`missing_of`). What
-   nobody has read, or what was read on a machine whose folder the driver does not see, makes it
-   unknown.
+3. The number is known only if ranges cover the micro-batch without a hole (`missing_of`). It is
+   unknown if a range was not read, or on a machine whose folder the driver does not see.
 4. Reporting never fails a task.
 """
 
@@ -47,7 +46,7 @@ from coherer.spark.reading import ReadSettings
 _log = Log(logging.getLogger(__name__))
 
 _folders: Final[dict[tuple[str, str], Path]] = {}
-"""The folders of runs that this process has found or made, by the given folder and the run."""
+"""The folders of runs that this process has used, by the given folder and the run."""
 
 FOLDER_VARIABLE: Final = "COHERER_SPARK_REPORTS"
 """Names a folder that the driver and all workers see, if they do not share a machine."""
@@ -68,7 +67,7 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
         partition: `broker:partition`.
         start: the first offset.
         end: the offset after the last.
-        missing: the offsets without a row; None where offsets do not count messages.
+        missing: the number of offsets without a row; None if offsets do not count messages.
     """
 
     topic: str
@@ -152,7 +151,7 @@ def _seen(one: Range, missing: int | None) -> Seen:
 
 
 def source_of(options: ReadOptions) -> int:
-    """Identifies the options that decide which ranges a source reads, and what is missing."""
+    """A checksum of the options that decide which ranges are read, and which rows are missing."""
     deciding = (
         options.access.url,
         options.topics,
@@ -167,12 +166,7 @@ def source_of(options: ReadOptions) -> int:
 
 
 def reports_of(run: str, batch: int) -> list[Report]:
-    """The reports about a micro-batch that this machine has; the list may be empty.
-
-    Args:
-        run: Spark's id of the run of the query.
-        batch: the number of the micro-batch.
-    """
+    """The reports about a micro-batch that this machine has; `run` is Spark's id of the run."""
     try:
         paths = sorted(_run_path(run).glob(f"{batch}-*"))
         return [msgspec.json.decode(path.read_bytes(), type=Report) for path in paths]

@@ -3,8 +3,8 @@
 Spark puts its zipped copy of PySpark first on their path. Python keeps no compiled code for a zip,
 so each new process compiles PySpark again, which takes half a second: for each stream, and for each
 of the five kinds of processes that a session starts once. A PySpark that was installed with pip
-lies beside its zip, with compiled code. So a small script in front of Python drops what Spark added
-from the path, and the installed one is found.
+lies beside its zip, with compiled code. So a small script in front of Python removes Spark's copies
+from the path, and Python finds the installed one.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Row(msgspec.Struct, frozen=True):
     Args:
         kafka: Kafka's name.
         coherer: Coherer's name; empty if Coherer has no such option.
-        note: what differs, or what to do instead.
+        note: the difference, or the replacement.
     """
 
     kafka: str
@@ -129,11 +129,7 @@ _BY_NAME: Final = {row.kafka.lower(): row for row in (*READ, *WRITE) if row.kafk
 
 
 def answer(option: str) -> str | None:
-    """What to use instead of an option of Kafka's, or None for any other name.
-
-    Args:
-        option: as a user wrote it.
-    """
+    """The replacement of an option of Kafka's, for the error; None for any other name."""
     name = option.lower()
     row = _BY_NAME.get(name)
     if row is None:

@@ -97,7 +97,7 @@ def with_start(end: Offsets, start: Offsets) -> Offsets:
 
 
 def split_start(offsets: Offsets) -> tuple[Offsets, Offsets | None]:
-    """Undo `with_start`; the second value is None if the offsets hold no start.
+    """Undo `with_start`; the second value is None without a start.
 
     >>> split_start({":start": {"t:1:0": 4}, "t": {"1:0": 9}})
     ({'t': {'1:0': 9}}, {'t': {'1:0': 4}})
@@ -316,7 +316,7 @@ class Lag(msgspec.Struct, frozen=True):
 
 
 def lag(progress: Mapping[str, object]) -> Lag:
-    """The lag of a stream, from its progress.
+    """The lag of a stream, computed from its progress.
 
     Args:
         progress: `query.lastProgress`, an element of `query.recentProgress`, or the `progress` of

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 PERMISSIVE: Final = "PERMISSIVE"
 FAILFAST: Final = "FAILFAST"
 DROP: Final = "DROP"
-"""What happens to bad records; the words are those of Spark's readers of files."""
+"""The modes for bad records, with the names of Spark's readers of files."""
 
 ERROR: Final = "error"
 """The strategy, besides `latest`, for partitions without a message after a starting time."""
@@ -60,7 +60,7 @@ _SPARK_OPTIONS: Final = frozenset({"checkpointlocation", "queryname", "outputmod
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """How to reach the cluster; the same for reading and writing.
+    """The access to the cluster; the same for reading and writing.
 
     Equal values share a client in a worker process.
 
@@ -78,7 +78,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         admin: `http://host:port`, the HTTP interface of TubeMQ's master; None to ask the master.
         admin_token: for changes over HTTP; `repr` omits it.
         on_disk: read from TubeMQ only what the broker has on disk.
-        timeout_ms: of a request.
+        timeout_ms: the timeout of a request.
     """
 
     url: str
@@ -192,10 +192,10 @@ class Option(msgspec.Struct, frozen=True):
 
     Args:
         name: as users write it; case does not matter.
-        field: of the options struct.
+        field: the field of the options struct.
         read: converts text to the value; raises a ValueError with the reason.
         meaning: one line for the documentation.
-        protocol: the only one that has it; None for both.
+        protocol: the protocol that has it; None for both.
     """
 
     name: str
@@ -501,7 +501,7 @@ def _parsed(
 
 
 def _with_path(options: Mapping[str, str]) -> dict[str, str]:
-    """Converts the option `path`, of `.load("flights")` and `.save("flights")`, to the topic."""
+    """Convert the option `path`, of `.load("flights")` and `.save("flights")`, to the topic."""
     given = {name.lower(): text for name, text in options.items()}
     if "path" in given:
         if "topic" in given:
@@ -541,7 +541,7 @@ def read_options(options: Mapping[str, str], protocol: str = "tubemq") -> ReadOp
 
 
 def _check_edges(read: ReadOptions) -> None:
-    """Checks that a read has one start and one end."""
+    """Check that a read has one start and one end."""
     starts = [read.starting_offsets, read.starting_time, read.starting_times]
     ends = [read.ending_offsets, read.ending_time, read.ending_times]
     for edge, wanted in (("starting", starts), ("ending", ends)):

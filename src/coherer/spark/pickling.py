@@ -1,9 +1,9 @@
-"""How a data source's objects reach Spark's workers, and the error of a worker without the package.
+"""Pickles a data source's objects for Spark's workers, with an error if they lack the package.
 
 Spark pickles readers and sinks on the driver, and pickle writes a class as its name. A worker whose
 Python lacks this package would fail with a bare `ModuleNotFoundError`. So these objects are pickled
 as a call of `unpack`, together with the code of that function: the worker runs it before it needs
-the package, and its error says what is wrong and what to do.
+the package, and its error has the reason and the remedy.
 """
 
 from __future__ import annotations
@@ -16,11 +16,7 @@ import coherer
 
 
 def unpack(packed: bytes, version: str) -> object:
-    """Unpack an object on a worker. Its imports are inside, since its code is sent alone.
-
-    Args:
-        packed: the pickled class and fields.
-        version: of the driver's package.
+    """Unpack an object on a worker: its class and fields, from the driver's version of Coherer.
 
     Raises:
         ImportError: the worker's Python lacks the package, or has another version of it.
@@ -45,7 +41,7 @@ def unpack(packed: bytes, version: str) -> object:
 
 
 class SentToWorkers:
-    """The base of the objects that Spark pickles for its workers, which `unpack` them."""
+    """The base of the objects that Spark pickles for its workers."""
 
     def __reduce__(self) -> tuple[object, ...]:
         """The call that unpacks it."""

@@ -1,4 +1,4 @@
-"""Plans a batch: which offsets it reads, and in which tasks. Pure functions on the brokers' bounds.
+"""Plans the offsets and tasks of a batch. Pure functions of the brokers' bounds.
 
 A *range* is an interval of one partition; a *share* is the ranges that one Spark task reads. Steps:
 limit the end to the maximum number of rows, compare with the brokers' bounds, split large ranges,
@@ -187,7 +187,7 @@ def between(start: Offsets, end: Offsets, bounds: Bounds) -> tuple[list[Range], 
 
 
 def split(ranges: Sequence[Range], *, min_shares: int, max_rows: int | None) -> list[Range]:
-    """Splits ranges in proportion to their size, into `min_shares` or more of limited length.
+    """Split ranges in proportion to their size, into `min_shares` or more of limited length.
 
     >>> split([Range("t", "1", 0, 0, 10), Range("t", "1", 1, 0, 2)], min_shares=4, max_rows=None)
     [t 1:0 [0, 3), t 1:0 [3, 6), t 1:0 [6, 10), t 1:1 [0, 2)]
@@ -210,12 +210,9 @@ def _even(one: Range, count: int) -> list[Range]:
 def packed(
     ranges: Sequence[Range], *, min_shares: int, max_shares: int | None
 ) -> list[tuple[Range, ...]]:
-    """Packs ranges into shares: largest first, each into the share with the fewest rows.
+    """Pack ranges into shares: largest first, each into the share with the fewest rows.
 
-    Args:
-        ranges: to read.
-        min_shares: minimum number of shares, if there are enough ranges.
-        max_shares: maximum number; None lets small ranges share up to `PACK_ROWS`.
+    `min_shares` needs enough ranges. If `max_shares` is None, small ranges share up to `PACK_ROWS`.
 
     >>> packed([Range("t", "1", n, 0, 10) for n in range(3)], min_shares=2, max_shares=None)
     [(t 1:0 [0, 10), t 1:2 [0, 10)), (t 1:1 [0, 10),)]
@@ -251,11 +248,7 @@ def shares_of(
 ) -> list[tuple[Range, ...]]:
     """The shares of a batch's tasks: split, then packed.
 
-    Args:
-        ranges: to read.
-        min_shares: minimum number of tasks, if there are enough rows.
-        max_shares: maximum number.
-        max_rows: maximum rows of a task; small ranges are then not packed.
+    With `max_rows`, the maximum rows of a task, small ranges are not packed.
 
     >>> shares_of([Range("t", "1", 0, 0, 4)], min_shares=1, max_shares=None, max_rows=3)
     [(t 1:0 [0, 2),), (t 1:0 [2, 4),)]

@@ -48,10 +48,10 @@ class SourceMetrics(msgspec.Struct, frozen=True, kw_only=True):
     With Java's TubeMQ broker `behind_…` are offsets, not rows.
 
     Args:
-        topics: that it reads.
-        rows: of the micro-batch, as Spark counts them: those that the query took, twice if it reads
-            the micro-batch twice.
-        rows_per_second: while it was processed.
+        topics: the topics that it reads.
+        rows: the rows of the micro-batch that the query read, as Spark counts them: twice if it
+            reads the micro-batch twice.
+        rows_per_second: their rate while the micro-batch was processed.
         behind_min: the rows that its most advanced partition has not read yet.
         behind_max: the same for the last partition.
         behind_mean: the mean of all partitions.
@@ -59,9 +59,9 @@ class SourceMetrics(msgspec.Struct, frozen=True, kw_only=True):
         missing: offsets of the micro-batch without a row: gone, or bad and dropped. None if it is
             unknown: the query did not read the whole micro-batch, its tasks ran on machines whose
             reports this one does not see, or offsets do not count rows.
-        bytes: of the values; None without `measured`, and with several sources.
-        bytes_per_second: the same.
-        bad: rows with an `error`; the same.
+        bytes: the size of the values; None without `measured`, and with several sources.
+        bytes_per_second: None as `bytes`.
+        bad: the number of rows with an `error`; None as `bytes`.
     """
 
     topics: tuple[str, ...]
@@ -78,7 +78,7 @@ class SourceMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measured(rows: DataFrame) -> DataFrame:
-    """Adds bytes and bad records to the progress of a stream, for `source_metrics`.
+    """Add bytes and bad records to the progress of a stream, for `source_metrics`.
 
     Args:
         rows: of a source, with the column `value`; bad records are in the column `error`.
@@ -174,7 +174,7 @@ def _observed(progress: Mapping[str, object]) -> Mapping[str, int]:
 
 
 def _number(value: object) -> float:
-    """A rate of Spark's; it is NaN or infinite without input."""
+    """A rate from Spark; 0 if it is NaN or infinite, as without input."""
     rate = value if isinstance(value, int | float) else 0.0
     return float(rate) if 0 <= rate < float("inf") else 0.0
 
@@ -212,7 +212,7 @@ class StreamMetrics(StreamingQueryListener):
 
         Args:
             query: its name or id.
-            timeout_s: how long to wait.
+            timeout_s: the longest wait.
         """
         with self._changed:
             self._changed.wait_for(lambda: str(query) in self._latest, timeout_s)
@@ -260,7 +260,7 @@ class _Meters:
         }
 
     def add(self, query: str, found: list[SourceMetrics]) -> None:
-        """Records the metrics of a micro-batch."""
+        """Record the metrics of a micro-batch."""
         for one in found:
             labels = {"query": query, "topics": ",".join(one.topics)}
             self._rate.set(one.rows_per_second, labels)

@@ -1,8 +1,8 @@
 """Prunes a read by the filters that Spark pushes to a source.
 
-Pushdown only prunes. Every filter stays with Spark, too, so a read may return more than a filter
-lets through, but never less. A source prunes by topic, broker, partition, offset, and the time when
-the broker stored a message, which has an order. `timestamp` is the sender's time: it has none.
+Spark still applies every filter, so a read may return more rows than match, but never fewer. A
+source prunes by topic, broker, partition, offset, and the time of storing, which grows with the
+offset. `timestamp` is the sender's time, which does not.
 
 Spark offers filters to batches only, joined by AND, and only with the setting
 `spark.sql.python.filterPushdown.enabled`. Without it every read fails whose reader overrides
@@ -41,15 +41,12 @@ _MS: Final = timedelta(milliseconds=1)
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """The rows that a read must return; None or an open end is everything.
+    """The rows that a read must return; None stands for all values, or for an open end.
 
     Args:
-        topics: their names.
-        brokers: their ids or names, as in the column.
-        partitions: their numbers.
+        brokers: ids or names, as in the column.
         offsets: the first offset, and the one after the last.
         stored_ms: the first time of storing, and the one after the last, ms since 1970.
-        tags: of the messages.
     """
 
     topics: frozenset[str] | None = None
@@ -82,8 +79,8 @@ class Wanted(msgspec.Struct, frozen=True):
 def is_enabled() -> bool:
     """Whether Spark is asking for a reader to push filters to.
 
-    Spark does not pass its setting to data sources. But it asks for such readers in a module of its
-    own, which is used only if the setting is on.
+    Spark does not pass its setting to data sources. But it asks for such readers from a separate
+    module, which runs only if the setting is on.
     """
     frame = inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__") != _PLANNER:
@@ -92,10 +89,7 @@ def is_enabled() -> bool:
 
 
 def wanted(filters: Iterable[Filter]) -> Wanted:
-    """The rows that a read with these filters must return.
-
-    Args:
-        filters: all of them have to hold.
+    """The rows that a read must return, if all of these filters hold.
 
     >>> found = wanted([EqualTo(("partition",), 3), LessThan(("offset",), 9), In(("key",), ["k"])])
     >>> found.partitions, found.offsets, found.topics
@@ -111,7 +105,7 @@ def wanted(filters: Iterable[Filter]) -> Wanted:
         elif type(one) in _INTERVALS and name == "offset" and isinstance(value, int):
             found = replace(found, offsets=_offsets(found.offsets, *_INTERVALS[type(one)](value)))
         elif type(one) in _INTERVALS and name == STORE_TIME and isinstance(value, datetime):
-            # Milliseconds are counted as offsets are, down for a start and up for an end.
+            # Whole milliseconds: rounded down for a start, and up for an end.
             down, up = (value - _EPOCH) // _MS, -((_EPOCH - value) // _MS)
             since, _ = _INTERVALS[type(one)](down)
             _, until = _INTERVALS[type(one)](up)

@@ -32,11 +32,11 @@ class Batch(Protocol):
         ...
 
     def to_arrow(self, columns: Sequence[str]) -> pa.RecordBatch:
-        """The columns of these names that the protocol has; see `columns.COLUMNS`."""
+        """The named columns, if the protocol has them; see `columns.COLUMNS`."""
         ...
 
     def bad_records(self) -> Sequence[BadRecord]:
-        """Those records that `to_arrow` leaves out and that arrived. Not a hot path."""
+        """The received records that `to_arrow` skips. Not a hot path."""
         ...
 
 
@@ -60,7 +60,7 @@ class OpenReader(Protocol):
 
     @property
     def gaps(self) -> Sequence[range]:
-        """Offsets that a power cut left empty, as far as was read; they hold no messages."""
+        """Offsets without messages since a power cut, in the part that was read."""
         ...
 
     def read(self) -> Batch | None:
@@ -97,7 +97,7 @@ class Queue(Protocol):
     ) -> Mapping[tuple[str, int], int]:
         """The offset of the first message at a time or later, by (broker, partition).
 
-        `partitions` are those that matter; None for all.
+        Others than `partitions` may be missing; None for all.
         """
         ...
 
@@ -106,7 +106,7 @@ class Queue(Protocol):
         ...
 
     def reader(self, one: Range, columns: Sequence[str]) -> RangeReader:
-        """A reader for a range, from which these columns of `to_arrow` are wanted."""
+        """A reader for a range; `columns` of `to_arrow` will be read."""
         ...
 
     def readers(
@@ -122,19 +122,19 @@ class Queue(Protocol):
     def send_packed(
         self, batches: Sequence[PackedMessages], window: int
     ) -> Sequence[Receipt | CohererError]:
-        """Sends batches; returns the outcome of each (`coherer.blocking._packed`)."""
+        """Send batches; returns the outcome of each (`coherer.blocking._packed`)."""
         ...
 
     def send_singles(
         self, rows: Sequence[SingleRow], window: int
     ) -> Sequence[tuple[SingleRow, CohererError]]:
-        """Sends rows one by one and waits for all receipts; returns the rows that failed."""
+        """Send rows one by one and wait for all receipts; returns the rows that failed."""
         ...
 
     def commit(self, group: str, offsets: Offsets) -> None:
-        """Sets the offsets of a group, for people and tools that watch its lag."""
+        """Set the offsets of a group, for people and tools that watch its lag."""
         ...
 
     def close(self) -> None:
-        """Closes all connections."""
+        """Close all connections."""
         ...

@@ -1,10 +1,10 @@
-"""How many rows and bytes an offset stands for, and ends that keep limits on them.
+"""The number of rows and bytes per offset, and ends of micro-batches that keep limits on them.
 
 On Coherer's broker and with RocketMQ an offset is a row. On Java's TubeMQ broker it is a step of an
-index that the partitions of a store share, and no broker reports message sizes. So a
-`Scale` is measured where it matters: one read at the place where the next micro-batch begins, and
-again after `MEASURE_MS`, since messages change. A limit on bytes is therefore an estimate; a limit
-on rows is exact where offsets count them.
+index that the partitions of a store share, and no broker reports message sizes. So a `Scale` is
+measured by one read at the start of the next micro-batch, and again after `MEASURE_MS`, because
+messages change. A limit on bytes is therefore an estimate; a limit on rows is exact if offsets
+count them.
 """
 
 from __future__ import annotations
@@ -24,19 +24,16 @@ MEASURE_MS: Final = 1_000
 """A partition is measured again after this time; a measurement reads up to half a megabyte."""
 
 DOUBT: Final = 2
-"""An old measurement is repeated only if its result times this reaches the limit."""
+"""An old measurement is repeated only if this multiple of its result reaches the limit."""
 
 Place: TypeAlias = tuple[str, str]
 """Topic and `broker:partition`."""
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """The rows and bytes that one offset of a partition stands for.
+    """The rows, and the bytes of their values, per offset of a partition.
 
-    Args:
-        rows: per offset.
-        bytes: of values, per offset.
-        exact: whether offsets count rows.
+    `exact` says whether offsets count rows.
     """
 
     rows: float = 1.0
@@ -45,12 +42,7 @@ class Scale(msgspec.Struct, frozen=True):
 
 
 def measure(queue: Queue, one: Range) -> Scale:
-    """Measures a range by its first read.
-
-    Args:
-        queue: to read from.
-        one: the range.
-    """
+    """Measure a range by its first read."""
     with queue.reader(one, sources(["value"])) as reader:
         batch = reader.read()
         if batch is None:
@@ -97,10 +89,7 @@ class Scales:
     def bytes(self, start: Offsets, end: Offsets, limit: int) -> dict[Place, float]:
         """The bytes between two offsets, by partition.
 
-        Args:
-            start: the first offset of each partition.
-            end: one after the last.
-            limit: the limit to compare them with; far from it an old measurement suffices.
+        They are compared with `limit`; far from it an old measurement suffices.
         """
         scales = self._scales(start, end, limit, lambda scale: scale.bytes)
         return {
@@ -109,7 +98,7 @@ class Scales:
         }
 
     def spans(self, start: Offsets, end: Offsets) -> dict[Place, int]:
-        """About how many offsets a row takes, by partition with something to read."""
+        """The estimated number of offsets per row, by partition with unread messages."""
         known = {place: scale for place, (scale, _) in self._known.items()}
         found: dict[Place, int] = {}
         for place, (at, stop) in _open(start, end).items():
@@ -131,8 +120,8 @@ class Scales:
         if estimate * DOUBT >= limit:
             for place, (at, stop) in opened.items():
                 scale, when_ms = known[place]
-                settled = scale.exact and weight(scale) == 1.0
-                if not settled and self._now_ms() - when_ms >= MEASURE_MS:
+                is_fixed = scale.exact and weight(scale) == 1.0
+                if not is_fixed and self._now_ms() - when_ms >= MEASURE_MS:
                     self._renew(place, at, stop)
         return {place: known[place][0] for place in opened}
 
@@ -158,7 +147,7 @@ def limited(
     weights: Mapping[Place, float],
     spans: Mapping[Place, int],
 ) -> Offsets:
-    """An end whose weight is about `limit`; each partition gives up the same proportion.
+    """An end whose weight is about `limit`; all partitions are shortened in proportion.
 
     One row is always read, so that a message larger than the limit does not stop the stream.
 

@@ -2,21 +2,23 @@
 
 See docs/protocol/spark.md, section 2.1. `columns` describes the columns.
 
-Three things may be wrong with a range, and no message is passed over silently:
+A range may have these problems, and no message is skipped silently:
 
 1. Messages are gone: retention deleted them. `failOnDataLoss` decides.
-2. Records are bad: damaged, or not what their flags say. They arrived, or the broker says that it
-   left them out. `mode` decides: an error, a row with the reason and the raw bytes, or a warning.
+2. Records are bad: damaged, or in contradiction to their flags. They arrived, or the broker reports
+   that it skipped them. `mode` decides: an error, a row with the reason and the raw bytes, or a
+   warning.
 3. On Java's TubeMQ broker offsets are positions in an index: there only the beginning and the end
-   of a range show what is gone, and a bad record has the offset at which its read started.
+   of a range show that messages are gone, and a bad record has the offset at which its read
+   started.
 
-Where offsets count messages, every offset of the range must come. If one does not, the reader asks
+If offsets count messages, every offset of the range must arrive. If one is missing, the reader asks
 for the partition's present bounds: offsets outside of them are gone, others are bad.
 
-A power cut may have left a gap in the offsets, which Coherer's broker names. A gap holds no message
-that anybody can get, and the reader may have read it before: it is passed over with a warning.
+A power cut may have left a gap in the offsets, which Coherer's broker reports. Nobody can get its
+messages any more, and the reader may have read them before: it is skipped with a warning.
 
-Nothing is prefetched here: the client's own thread does that while Spark takes a batch.
+This module prefetches nothing: the client's own thread does, while Spark processes a batch.
 """
 
 from __future__ import annotations
@@ -89,11 +91,11 @@ class ReadSettings(msgspec.Struct, frozen=True):
     Args:
         columns: to yield.
         fail_on_data_loss: raise an error if rows of a range are gone; otherwise skip them.
-        mode: what to do with bad records.
+        mode: the option for bad records.
         on_loss: called with ranges that were skipped.
         on_bad: called with ranges of bad records that were skipped, and the reason of the first.
         on_end: called when a range was read to its end, and whether its offsets count messages.
-        on_gap: called with gaps that a power cut left, and that were passed over.
+        on_gap: called with gaps that a power cut left, and that were skipped.
     """
 
     columns: tuple[str, ...]
@@ -106,7 +108,7 @@ class ReadSettings(msgspec.Struct, frozen=True):
 
 
 def settings_of(options: ReadOptions) -> ReadSettings:
-    """The settings of a batch or stream, which logs what it skips."""
+    """The settings of a batch or stream, which logs skipped messages."""
     return ReadSettings(options.columns, options.fail_on_data_loss, options.mode, log_loss, log_bad)
 
 
@@ -161,13 +163,7 @@ def together(ranges: Sequence[Range]) -> Iterator[Sequence[Range]]:
 
 
 class RangeRows:
-    """The rows of one range.
-
-    Args:
-        queue: to read from.
-        one: the range.
-        settings: of the task.
-    """
+    """The rows of one range."""
 
     def __init__(self, queue: Queue, one: Range, settings: ReadSettings) -> None:
         self._queue = queue
@@ -179,11 +175,7 @@ class RangeRows:
         self._reader: OpenReader
 
     def read(self, reader: OpenReader) -> Iterator[pa.RecordBatch]:
-        """The rows.
-
-        Args:
-            reader: of the range, open.
-        """
+        """The rows; the reader of the range is open."""
         self._reader = reader
         yield from self._counted(reader) if reader.exact else self._indexed(reader)
 
@@ -214,13 +206,13 @@ class RangeRows:
             self._lose(one.start, min(reader.position, one.end))
         elif reader.position <= one.start - INDEX_STEP:  # the broker has lost its end
             self._lose(reader.position, one.start)
-        left_out = reader.left_out
+        skipped = reader.left_out
         while (batch := reader.read()) is not None:
             found = batch.to_arrow(self._sources)
             if found.num_rows:
                 yield to_rows(found, self._schema)
-            if reader.left_out > left_out:
-                left_out = reader.left_out
+            if reader.left_out > skipped:
+                skipped = reader.left_out
                 yield from self._bad(
                     batch.offset, min(reader.position, one.end), batch.bad_records()
                 )
@@ -242,7 +234,7 @@ class RangeRows:
             yield to_rows(found.slice(done), self._schema)
 
     def _gap(self, low: int, high: int, bad: Sequence[BadRecord]) -> Iterator[pa.RecordBatch]:
-        """Finds the messages missing from `low` to `high`, and treats them as the options say."""
+        """Find the messages missing from `low` to `high`, and handle them as the options say."""
         missing = without([range(low, high)], self._reader.gaps)
         for one in without([range(low, high)], missing):
             gap = msgspec.structs.replace(self._range, start=one.start, end=one.stop)
@@ -259,9 +251,7 @@ class RangeRows:
         known = {record.offset: record for record in bad}
         for begin in range(low, high, BATCH_ROWS):
             end = min(begin + BATCH_ROWS, high)
-            records = [
-                known.get(at) or BadRecord(at, "", LEFT_OUT, b"") for at in range(begin, end)
-            ]
+            records = [known.get(at) or BadRecord(at, "", SKIPPED, b"") for at in range(begin, end)]
             yield from self._bad(begin, end, records)
 
     def _present(self, low: int, high: int) -> tuple[int, int]:
@@ -279,7 +269,7 @@ class RangeRows:
         self._settings.on_loss(lost)
 
     def _bad(self, start: int, end: int, records: Sequence[BadRecord]) -> Iterator[pa.RecordBatch]:
-        """Treats bad records as `mode` says; those without an offset get `start`."""
+        """Handle bad records as `mode` says; those without an offset get `start`."""
         one = msgspec.structs.replace(self._range, start=start, end=end)
         if not records:
             return
@@ -292,13 +282,7 @@ class RangeRows:
 
 
 def bad_rows(one: Range, records: Sequence[BadRecord], schema: pa.Schema) -> pa.RecordBatch:
-    """The rows of bad records with `mode=PERMISSIVE`.
-
-    Args:
-        one: their range; its start is the offset of those that have none.
-        records: the bad records.
-        schema: of the rows.
-    """
+    """The rows of bad records with `mode=PERMISSIVE`; `one.start` replaces unknown offsets."""
     count = len(records)
     columns: dict[str, Sequence[object]] = {
         "topic": [one.topic] * count,
@@ -313,10 +297,10 @@ def bad_rows(one: Range, records: Sequence[BadRecord], schema: pa.Schema) -> pa.
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-LEFT_OUT: Final = (
-    "The broker left it out: it is damaged in the broker's store, or was lost in a power cut."
+SKIPPED: Final = (
+    "The broker skipped it: it is damaged in the broker's store, or was lost in a power cut."
 )
-"""The reason if a record did not arrive."""
+"""The error of a record that did not arrive."""
 
 
 def _gaps(found: pa.RecordBatch, start: int, stop: int) -> list[tuple[int, int]]:
@@ -340,7 +324,7 @@ def _before(found: pa.RecordBatch, end: int) -> pa.RecordBatch:
 
 
 def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Joins small batches and splits large ones, to about `BATCH_BYTES` and up to `BATCH_ROWS`."""
+    """Join small batches and split large ones, to about `BATCH_BYTES` and up to `BATCH_ROWS`."""
     pending: list[pa.RecordBatch] = []
     size = count = 0
     for batch in batches:

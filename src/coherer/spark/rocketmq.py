@@ -24,20 +24,16 @@ from coherer.errors import CohererError
 from coherer.message import Receipt
 from coherer.rocketmq import Client as AsyncClient
 from coherer.rocketmq import Reader as AsyncReader
+from coherer.spark.commits import RocketHalfQueue
 from coherer.spark.offsets import Offsets, flatten, split_key
 from coherer.spark.options import Access
 from coherer.spark.planning import Range
 from coherer.spark.queue import OpenReader
 from coherer.spark.rows import SingleRow
-from coherer.spark.settling import RocketHalfQueue
 
 
 class RocketMQQueue:
-    """A `Queue` on a blocking client.
-
-    Args:
-        access: how to reach the cluster.
-    """
+    """A `Queue` on a blocking client."""
 
     def __init__(self, access: Access) -> None:
         self._client = _connected(access)
@@ -98,13 +94,13 @@ class RocketMQQueue:
     def send_packed(
         self, batches: Sequence[PackedMessages], window: int
     ) -> Sequence[Receipt | CohererError]:
-        """Sends batches; returns the outcome of each."""
+        """Send batches; returns the outcome of each."""
         return send_packed(self._sender(window), batches)
 
     def send_singles(
         self, rows: Sequence[SingleRow], window: int
     ) -> Sequence[tuple[SingleRow, CohererError]]:
-        """Sends rows one by one and waits for all receipts; returns the rows that failed."""
+        """Send rows one by one and wait for all receipts; returns the rows that failed."""
         producer = self._sender(window)
         sent = [
             (
@@ -130,12 +126,12 @@ class RocketMQQueue:
         return self._producer
 
     def commit(self, group: str, offsets: Offsets) -> None:
-        """Sets the offsets of a group."""
+        """Set the offsets of a group."""
         queues = {Queue(topic, *split_key(key)): offset for topic, key, offset in flatten(offsets)}
         self._client.admin().groups.set_offsets(group, queues)
 
     def close(self) -> None:
-        """Closes all connections."""
+        """Close all connections."""
         self._client.close()
 
 

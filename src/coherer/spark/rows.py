@@ -8,8 +8,8 @@
 | `timestamp` | timestamp | the message's time; TubeMQ keeps minutes |
 | `properties` | map | |
 | `key` | string, binary (UTF-8) or array of strings | RocketMQ only: null with TubeMQ |
-| `partition` | integer | where to; null for any |
-| `broker` | string | the broker of `partition`; without it, that counts through all brokers |
+| `partition` | integer | the target; null for any |
+| `broker` | string | the broker of `partition`; without it, the number counts through all brokers |
 | `delay` | interval, string (`10s`) or integer (a level) | RocketMQ only |
 
 Other columns are refused by name, so that no data is dropped silently.
@@ -61,14 +61,14 @@ Place: TypeAlias = tuple[str, int]
 
 
 class SingleRow(NamedTuple):
-    """A row that is sent by itself.
+    """A row that is sent as a single message.
 
     Args:
         number: the row's number.
         message: the message.
         place: broker and queue; any if None.
         level: a delay level; 0 for none.
-        delay: a delay, or None.
+        delay: None without a delay.
     """
 
     number: int
@@ -79,7 +79,7 @@ class SingleRow(NamedTuple):
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:
-    """Checks that rows can be sent, before a task starts.
+    """Check that rows can be sent, before a task starts.
 
     Raises:
         UsageError: a column is unknown, missing, or has the wrong type.
@@ -125,9 +125,7 @@ def _check_combinations(given: Collection[str], options: WriteOptions) -> None:
 def row_columns(batch: pa.RecordBatch, *, headers: bool = True) -> pa.RecordBatch:
     """The rows with plain types, whatever types Spark chose for strings and binaries.
 
-    Args:
-        batch: rows with columns of `COLUMNS`.
-        headers: keep the column `properties`.
+    `headers` keeps the column `properties`.
 
     Raises:
         UsageError: a key is not UTF-8.

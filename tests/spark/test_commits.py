@@ -19,7 +19,8 @@ from coherer.errors import (
     UsageError,
 )
 from coherer.rocketmq import HalfMessages
-from coherer.spark import decisions, settling
+from coherer.spark import commits, decisions
+from coherer.spark.commits import PATIENCE_S, QUIET_S, STEP_S, Coordinator, RocketHalfQueue
 from coherer.spark.decisions import (
     ArrowFolder,
     Decision,
@@ -29,7 +30,6 @@ from coherer.spark.decisions import (
     open_folder,
 )
 from coherer.spark.planning import DataLossError
-from coherer.spark.settling import PATIENCE_S, QUIET_S, STEP_S, Coordinator, RocketHalfQueue
 from tests.spark.fake_brokers import QUEUES, Cluster, DeathError, nothing
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Steps:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settling, "COMMITS_AT_ONCE", 3)
+    monkeypatch.setattr(commits, "COMMITS_AT_ONCE", 3)
     monkeypatch.setattr(os, "fsync", nothing)  # no power is cut
 
 

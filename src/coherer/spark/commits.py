@@ -1,36 +1,37 @@
-"""Carrying out decisions: every half message of a micro-batch is committed once.
+"""Carries out decisions: every half message of a micro-batch is committed once.
 
 Coherer's broker commits a half message once, however often and late the requests come
 (`TwoPhaseCommit.ends_once`). So the coordinator repeats every commit that may have been lost, and
-all of the micro-batch when a connection is lost: with async flush a power cut of the broker may
-have taken back what it had confirmed.
+all of the micro-batch when a connection is lost: with async flush, a power cut of the broker may
+have undone commits that it had confirmed.
 
 Java's broker carries out every commit that it receives, also the second one of a half message
 (`coherer._client.rocketmq.producing.half_messages`). So `Coordinator` sends it a commit
 only if it knows that none was carried out before:
 
 1. Nobody has sent one: the decision is new, and this process wrote it.
-2. Otherwise it looks. A committed message contains the log offset of its half message, and is
-   behind the end that its queue had at the decision. The coordinator reads the queues from there,
-   and commits what is missing. Only masters answer, since slaves may be behind; and the
+2. Otherwise it reads the queues. A committed message contains the log offset of its half message,
+   and is behind the end that its queue had at the decision. The coordinator reads from there, and
+   commits the missing half messages. Only masters answer, since slaves may be behind; and the
    coordinator asks for the end of a queue first and reads up to it. A read that ends earlier is an
    error, and never means that nothing is committed.
 
-Before it looks, nobody may be sending commits any more, and none may be on the way. So it first
+Before it reads, no process may send further commits, and none may be on the way. So it first
 becomes the owner of the decision, and then waits until the brokers were quiet for `QUIET_S`, which
 is more than a commit can need:
 
 | step of a commit | bound |
 |---|---|
-| from the check of the owner until it is sent | `SEND_S`; what is left then is not sent |
-| to the broker's machine | 3 s (`DELIVERY_MS`); then the system throws it away, on Linux |
-| from there to the broker | as long as the broker stands still, which it does not: it answers |
-| | questions promptly during the wait, or the wait begins again |
+| from the check of the owner until it is sent | `SEND_S`; later, it is not sent |
+| to the broker's machine | 3 s (`DELIVERY_MS`); then the system drops it, on Linux |
+| from there to the broker | the time for which the broker hangs: it must answer questions |
+| | promptly during the wait, or the wait begins again |
 | in the broker | 3 s, its `waitTimeMillsInTransactionQueue`; then it refuses it |
 
-What stays, with Java's broker only: a driver that is frozen between `SEND_S` and the call of its
-system, thawed when its successor has looked, and still connected (a broker closes connections that
-are silent for 2 minutes); and a network that keeps a packet for longer than `QUIET_S`.
+Two cases remain, with Java's broker only: a driver that is frozen between `SEND_S` and the call of
+its system, continues after its successor has read the queues, and is still connected (a broker
+closes connections that are silent for 2 minutes); and a network that keeps a packet for longer than
+`QUIET_S`.
 """
 
 from __future__ import annotations
@@ -55,44 +56,44 @@ from coherer.spark.planning import DataLossError
 _log = Log(logging.getLogger(__name__))
 
 SEND_S: Final = 2.0
-"""How long commits may be sent after the owner was checked."""
+"""The time after a check of the owner in which commits may be sent."""
 
 QUIET_S: Final = 10.0
 """After this time a commit that another process sent to Java's broker is carried out or lost."""
 
 STEP_S: Final = 1.0
-"""The pause between two questions during `QUIET_S`, and how long an answer may take."""
+"""The pause between two questions during `QUIET_S`, and the time limit of an answer."""
 
 PATIENCE_S: Final = 60.0
-"""How long to retry while a broker is away. A Java broker needs about 10 s to restart."""
+"""The time of retries while a broker is away. A Java broker needs about 10 s to restart."""
 
 COMMITS_AT_ONCE: Final = 2_000
 """Commits in flight before the owner is checked again."""
 
 MESSAGES_AT_ONCE: Final = 5_000
 
-_settled: Final[dict[str, int]] = {}
+_finished_batches: Final[dict[str, int]] = {}
 
 
-def note_settled(group: str, batch: int) -> None:
+def note_finished(group: str, batch: int) -> None:
     """Remember that a query's micro-batches up to this one are finished."""
-    _settled[group] = max(batch, _settled.get(group, -1))
+    _finished_batches[group] = max(batch, _finished_batches.get(group, -1))
 
 
-def verdict_of(message: StoredMessage) -> Verdict:
+def answer_broker(message: StoredMessage) -> Verdict:
     """The answer to a broker that asks for the state of a half message.
 
-    Never a commit, which belongs to the coordinator. When a micro-batch is finished, the broker may
-    delete the rest of it: half messages of failed attempts, and copies that the broker made.
+    Never a commit: only the coordinator commits. When a micro-batch is finished, the broker may
+    delete its other half messages: those of failed attempts, and copies that the broker made.
 
-    >>> note_settled("g", 4)
+    >>> note_finished("g", 4)
     >>> old, new = ({"PGROUP": "g", "spark.batch": batch} for batch in ("4", "5"))
-    >>> [verdict_of(StoredMessage("t", b"", stored_properties=one)).name for one in (old, new)]
+    >>> [answer_broker(StoredMessage("t", b"", stored_properties=one)).name for one in (old, new)]
     ['ROLLBACK', 'UNKNOWN']
     """
     group = message.stored_properties.get("PGROUP", "")
     batch = message.stored_properties.get("spark.batch", "")
-    if batch.isdecimal() and int(batch) <= _settled.get(group, -1):
+    if batch.isdecimal() and int(batch) <= _finished_batches.get(group, -1):
         return Verdict.ROLLBACK
     return Verdict.UNKNOWN
 
@@ -109,14 +110,14 @@ class HalfQueue(Protocol):
         ...
 
     def end(self, halves: HalfMessages, verdict: Verdict) -> list[tuple[int, CohererError]]:
-        """Commits or rolls back; see `TwoPhaseCommit.end`."""
+        """Commit or roll back; see `TwoPhaseCommit.end`."""
         ...
 
     def reach(self, queue: Queue, offset: int) -> None:
-        """Reads at an offset behind the end of a queue.
+        """Read at an offset behind the end of a queue.
 
-        If a power cut has taken back the messages before the offset, Coherer's broker continues the
-        queue behind it then. Java's does not.
+        If a power cut has removed the messages before the offset, a Coherer broker then continues
+        the queue behind it. A Java broker does not.
         """
         ...
 
@@ -130,20 +131,15 @@ class HalfQueue(Protocol):
 
 
 class RocketHalfQueue:
-    """A `HalfQueue` on a blocking client.
+    """A `HalfQueue` on a blocking client; `check` answers brokers."""
 
-    Args:
-        client: the client.
-        check: answers brokers.
-    """
-
-    def __init__(self, client: RocketClient, check: Check = verdict_of) -> None:
+    def __init__(self, client: RocketClient, check: Check = answer_broker) -> None:
         self._client = client
         self._check = check
         self._producers: dict[str, RocketProducer] = {}
 
     def prepare(self, group: str, messages: Iterable[Message], window: int) -> HalfMessages:
-        """Sends half messages.
+        """Send half messages.
 
         Raises:
             CohererError: one is not stored.
@@ -159,7 +155,7 @@ class RocketHalfQueue:
         return HalfMessages.joined(parts)
 
     def roll_back(self, halves: HalfMessages) -> None:
-        """Rolls back as many as possible; the rest is never committed."""
+        """Roll back as many as possible; the rest is never committed."""
         try:
             failed = self.end(halves, Verdict.ROLLBACK) if len(halves) else []
         except CohererError as error:
@@ -185,13 +181,13 @@ class RocketHalfQueue:
         return self._producer(halves.group).two_phase.ends_once(halves)
 
     def end(self, halves: HalfMessages, verdict: Verdict) -> list[tuple[int, CohererError]]:
-        """Commits, or rolls back; see `TwoPhaseCommit.end`."""
+        """Commit or roll back; see `TwoPhaseCommit.end`."""
         within_ms = int(SEND_S * 1000) if verdict is Verdict.COMMIT else None
         two_phase = self._producer(halves.group).two_phase
         return two_phase.end(halves, verdict, window=COMMITS_AT_ONCE, within_ms=within_ms)
 
     def reach(self, queue: Queue, offset: int) -> None:
-        """Reads at an offset behind the end of a queue, so that it continues behind a gap."""
+        """Read at an offset behind the end of a queue, so that it continues behind a gap."""
         with self._client.reader(queue, offset, end=offset + 1, masters_only=True) as reader:
             reader.read()
 
@@ -224,7 +220,7 @@ class RocketHalfQueue:
         return found
 
     def leave(self, group: str) -> None:
-        """Stops answering for a group."""
+        """Stop answering for a group."""
         producer = self._producers.pop(group, None)
         if producer is not None:
             producer.close()
@@ -278,13 +274,13 @@ class Coordinator:
         Without half messages it decides nothing.
 
         Args:
-            name: of the micro-batch.
+            name: the name of the micro-batch.
             halves: its half messages.
             plan: see `Decision`.
 
         Raises:
             UsageError: another process has decided.
-            UnavailableError: a broker is away. The decision stands; `finish` carries it out.
+            UnavailableError: a broker is away. The decision is recorded; `finish` carries it out.
         """
         if not len(halves):
             return
@@ -342,7 +338,7 @@ class Coordinator:
             self._decisions.claim(name, self._me)
 
     def _ends_when_quiet(self, queues: Sequence[Queue]) -> list[int]:
-        """The ends of queues, when every commit that was on the way is carried out or lost.
+        """The ends of queues, after every commit on the way was carried out or lost.
 
         Raises:
             UnavailableError: the brokers repeatedly do not answer in time.
@@ -362,7 +358,7 @@ class Coordinator:
             self._sleep(STEP_S)
 
     def _missing(self, name: str, decision: Decision, left: HalfMessages) -> HalfMessages:
-        """The half messages that are not committed yet, when no commit is on the way."""
+        """The half messages that are not committed yet; waits until no commit is on the way."""
         ends = self._ends_when_quiet(left.queues)
         done: set[tuple[str, int]] = set()
         for queue, start, last in zip(left.queues, decision.starts, ends, strict=True):
@@ -383,7 +379,7 @@ class Coordinator:
     def _commit_some(
         self, name: str, decision: Decision, left: HalfMessages
     ) -> tuple[HalfMessages, CohererError | None]:
-        """Commits in windows up to the first failure; returns those that may not be committed."""
+        """Commit in windows up to the first failure; returns the half messages that may be left."""
         for begin in range(0, len(left), COMMITS_AT_ONCE):
             if self._decisions.owner(name, decision) != self._me:
                 raise UsageError(
