@@ -151,7 +151,7 @@ def back_up(
     files: Files = _FILES,
     wall_ns: Callable[[], int] = time.time_ns,
 ) -> BackupReport:
-    """Copy the directory of a node, which may run, or add what is new to an earlier copy.
+    """Copy the directory of a node, which may run, or update an earlier copy.
 
     Args:
         source: the directory of the node, or of a Java broker.
@@ -305,7 +305,7 @@ class _Backup:
         return manifest
 
     def _verify(self, manifest: Manifest) -> None:
-        """Read what was copied, and compare it with its checksum.
+        """Read the copied files, and compare them with their checksums.
 
         Raises:
             StoreError: the disk returns other bytes.

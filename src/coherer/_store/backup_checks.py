@@ -123,7 +123,7 @@ def _check_owner(before: str, now: str, target: Path) -> None:
 def check_held(
     manifest: Manifest, source: Path, target: Path, *, unknown: bool, everything: bool
 ) -> Checked:
-    """Compare what a backup holds with its checksums and with the log of the node.
+    """Compare the content of a backup with its checksums and with the log of the node.
 
     Args:
         source: the directory of the node.

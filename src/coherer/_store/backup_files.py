@@ -271,7 +271,7 @@ class Walk:
         return 0
 
     def _load(self, at: int, size: int) -> memoryview:
-        """Read at least `size` bytes from an offset on, or what is left of the file."""
+        """Read at least `size` bytes from an offset on, or the rest of the file."""
         here = at - self._begin
         if not 0 <= here <= len(self._chunk) - size:
             self._chunk = memoryview(self._read(at, max(size, _CHUNK)))

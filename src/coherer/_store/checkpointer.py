@@ -156,7 +156,7 @@ class Checkpointer:
         queues: Collection[ConsumeQueue],
         keys: IndexKeys | None = None,
     ) -> None:
-        """Make what was written up to `end` part of the log; show it now or when it is durable.
+        """Make records up to `end` part of the log; show them now or when they are durable.
 
         Args:
             keys: new keys, unless the index has them already.

@@ -255,7 +255,7 @@ class CommitLog:
         self.shown = end
 
     def withdraw(self, end: int) -> None:
-        """Undo what was written after `end`, now or before the next write."""
+        """Undo writes after `end`, now or before the next write."""
         self._has_garbage = True
         with suppress(OSError, StoreError):
             self.cut(end)
@@ -290,7 +290,7 @@ class CommitLog:
                 view.obj.madvise(advice)
 
     def flush(self) -> int:
-        """Sync what is written; may run beside the writer. Returns the durable offset.
+        """Sync all written data; may run beside the writer. Returns the durable offset.
 
         Raises:
             StoreFullError: too many files are open; nothing is lost, try again.

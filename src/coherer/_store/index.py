@@ -53,7 +53,7 @@ class KeyIndex:
         self._end_ms = 0
 
     def load(self, checkpoint: Checkpoint, *, clean: bool) -> list[str]:
-        """Find the files and restore what the checkpoint covers; return notes for the report."""
+        """Find the files; restore entries before the checkpoint. Return notes for the report."""
         notes: list[str] = []
         self._end_ms = checkpoint.index_ms
         for name in self._files.names(self._directory):
@@ -195,7 +195,7 @@ class KeyIndex:
             return max(each.end_ms for each in self._index_files), file.number, file.count
 
     def sync(self) -> None:
-        """Sync what is written.
+        """Sync written entries.
 
         Raises:
             OSError: the disk failed.

@@ -347,7 +347,7 @@ class ReadResult(Struct, frozen=True):
 
 
 class DamagedRange(Struct, frozen=True):
-    """A range of the log, `[begin, end)`, that does not hold what was written, and the reason."""
+    """A damaged range of the log, `[begin, end)`, and the reason."""
 
     begin: int
     end: int

@@ -1,4 +1,4 @@
-"""A queue offset never means two messages, also if a power cut takes messages back.
+"""A queue offset never means two messages, even if a power cut takes messages back.
 
 With async flush a message can be read, and its offset stored elsewhere, before it is durable. After
 a power cut the next message must not get that offset. So offsets are *reserved* ahead of the log:
@@ -9,10 +9,10 @@ a power cut the next message must not get that offset. So offsets are *reserved*
   other thread extends it; if that comes too late, the writer does.
 * When a store is opened after a power cut, a `Gap` is written into the checkpoint: each queue
   continues after the entries that it may have had. This is done with the next append to a queue,
-  or when a reader stands behind its end, so that thousands of queues cost nothing. Blank entries
+  or when a reader is past its end, so that thousands of queues cost nothing. Blank entries
   fill the gap; readers pass over them.
 * A gap is no loss for a reader: its messages were never durable, and nobody can get them. So the
-  offset of a reader in a gap is never before the beginning of the queue, nor behind its end.
+  offset of a reader in a gap is never before the beginning of the queue, nor past its end.
 * A process that dies without a power cut loses nothing that it wrote, and leaves no gap. The
   checkpoint names the boot of the machine that wrote it (`Files.boot_id`): if the same one still
   runs, there was no power cut. If that is unknown, one is assumed.
@@ -90,7 +90,7 @@ def next_offset(queue: ConsumeQueue, gaps: Sequence[Gap]) -> int:
     open_gaps = [gap for gap in gaps if last < gap.end]
     if not open_gaps:
         return queue.next
-    # A gap that was filled before, without a message behind it, is not filled once more.
+    # A gap that was filled before, without a message after it, is not filled once more.
     start = min(queue.first_where(_from(open_gaps[0].covered)), queue.before_gap(queue.next))
     return max(queue.next, start + sum(gap.entries for gap in open_gaps))
 

@@ -168,7 +168,7 @@ class Store:
         files: Files = _OS_FILES,
         open_files: Callable[[], int] | None = None,
     ) -> Self:
-        """Open a directory, or create it. After a crash, recover what it holds.
+        """Open a directory, or create it. After a crash, recover its messages.
 
         Args:
             directory: where the files are; Java calls it storePathRootDir.
@@ -244,7 +244,7 @@ class Store:
         return not boot or boot != self._checkpointer.checkpoint.boot
 
     def _queue_to_write(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return a queue for its first append in this process, behind the gaps of power cuts."""
+        """Return a queue for its first append in this process, after the gaps of power cuts."""
         queue, known = self._queue_files.get(topic, queue_id), self._known_topics
         gaps = self._checkpointer.gaps
         if gaps and (queue.next or known is None or topic in known):
@@ -255,7 +255,7 @@ class Store:
         return queue
 
     def reach(self, topic: str, queue_id: int, offset: int) -> None:
-        """Let a queue continue behind its gap now if a reader stands in it.
+        """Let a queue continue after its gap now if a reader is inside it.
 
         The reader has read messages that a power cut has taken back. Only the writer calls it.
         """
@@ -585,7 +585,7 @@ class Store:
         return self._log.read_raw(offset, max_bytes)
 
     def verify(self) -> list[DamagedRange]:
-        """Read the whole log; return the ranges that do not hold what was written.
+        """Read the whole log; return its damaged ranges.
 
         Later reads skip them.
         """
@@ -731,14 +731,12 @@ class Store:
             self._files.unlock(self.directory / "lock", self._lock_handle)
 
     def _drop_last_gaps(self) -> None:
-        """Remove gaps without a message behind them; the checkpoint still knows them.
-
-        Java's broker would take such an entry for a message that ends at 2 GiB of the log, and add
-        no entries of messages before that.
-        """
+        """Remove gaps without a message after them; the checkpoint still knows them."""
         for queue in self._reached:
             end = queue.before_gap(queue.next)
             if end < queue.next:
+                # Java's broker would take a gap's entry for a message that ends at 2 GiB of the
+                # log, and add no entries of messages before that.
                 with translate_os_errors("write the consume queues"):
                     queue.truncate(end)
 

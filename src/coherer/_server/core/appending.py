@@ -151,7 +151,7 @@ class Appender:
         self._append()
         while self._syncing is not None:
             await self._syncing
-            self._append()  # what callbacks have submitted
+            self._append()  # submitted by callbacks
 
     def _turn(self) -> None:
         """Store the messages of this iteration of the loop."""

@@ -339,14 +339,14 @@ class Core:
         self.files.save(GROUPS_FILE, self.groups.dump)
 
     def _correct_offsets(self) -> None:
-        """Move offsets back that are behind the end of their queue."""
+        """Move offsets back that are past the end of their queue."""
         # A directory has such offsets if it was copied while a node used it, if an earlier version
         # or a Java broker lost power, or if the deletion of a topic was interrupted.
         loaded = self.offsets.dump()
         moved = self.offsets.correct(lambda topic, queue: self.store.queue_range(topic, queue)[1])
         if moved:
             _log.warning(
-                "%d positions of groups were behind the end of their queues and were moved there",
+                "%d positions of groups were past the end of their queues and were moved there",
                 moved,
             )
         self.corrected(OFFSETS_FILE, loaded, self.offsets.dump())

@@ -72,7 +72,7 @@ class DeferredSaver:
         self._mark(name)
 
     def mark_saved(self, name: str, content: bytes) -> None:
-        """Record what a file contains, so that it is not written again with the same content."""
+        """Record the content of a file, so that it is not written again unchanged."""
         self._files.setdefault(name, _File()).written = content
 
     async def flush(self) -> None:

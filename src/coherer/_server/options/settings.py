@@ -1,4 +1,4 @@
-"""Settings: fields of an options struct that users can set, and what every front end needs to know.
+"""Settings: fields of an options struct that users can set, described once for all front ends.
 
 Each field carries a `Setting` in its annotation; the struct is the only list. `settings` reads it
 and returns, for every field, its name, type, default and `Setting`. The command line of

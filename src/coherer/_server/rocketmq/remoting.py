@@ -187,7 +187,7 @@ class Channel:
             self.connection.write(frame)
 
     def close(self) -> None:
-        """Send what has been written, then close the connection."""
+        """Send written data, then close the connection."""
         self.connection.close()
 
     # -- for the connection

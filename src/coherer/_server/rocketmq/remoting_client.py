@@ -38,7 +38,7 @@ class RemotingClient:
         *,
         timeout_ms: int = 3_000,
     ) -> Command:
-        """Send a request and wait for the response, also if it is an error.
+        """Send a request and wait for the response, even if it is an error.
 
         Args:
             address: host:port.

@@ -9,7 +9,7 @@ the event loop. A delivery that failed is retried by the next tick.
 
 Invariants:
 
-* Messages are delivered once, also if the process is killed: each delivery is stored together with
+* Messages are delivered once, even if the process is killed: each delivery is stored together with
   a mark of the levels' offsets, in one append, and the newest mark counts at the start. (A power
   cut can tear the last appends. It can repeat their deliveries, and loses none.) The offsets are
   also written to a file every few seconds, for Java's brokers; the store makes the delivered

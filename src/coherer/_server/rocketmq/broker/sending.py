@@ -508,7 +508,7 @@ class SendBatch:
         self._sends.append((request, queue_id))
 
     def hold(self, *, wait: bool, unsaved: bool) -> None:
-        """Set what the responses wait for; see the arguments of the class."""
+        """Set the conditions for the responses; see the arguments of the class."""
         self._wait, self._unsaved = wait, unsaved
 
     def submit(self) -> None:

@@ -52,7 +52,7 @@ RETRY_S: Final = 5.0
 _RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
 COMPARED_BYTES: Final = 64 * 1024
 """How much of its log a slave compares with its master's when it connects. The first difference may
-be further back: the records behind it differ, too, at least in their store times."""
+be further back: the records after it differ, too, at least in their store times."""
 
 
 class HaSlave:
@@ -226,7 +226,7 @@ class MasterLink:
             self._store()
 
     def _compare(self, piece: Piece) -> Piece:
-        """Compare a piece with this log; return what follows it."""
+        """Compare a piece with this log; return the part after it."""
         if piece.offset != self._compared:
             raise ProtocolError(
                 f"The master sent offset {piece.offset} instead of {self._compared}."

@@ -1,1 +1,1 @@
-"""The TubeMQ master: who may send and read what, and where."""
+"""The TubeMQ master: permissions and routes of producers and consumers."""

@@ -154,7 +154,7 @@ class TopicSync:
         self._writer.commit()
 
     def close(self) -> None:
-        """Stop syncing; the next start copies what is still pending."""
+        """Stop syncing; the next start copies pending changes."""
         if self._scheduled is not None:
             self._scheduled.cancel()
 
