@@ -7,7 +7,7 @@ ROWS ?=
 TESTS ?=
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test check lint types docs bench clean
+.PHONY: demo test check lint types docs bench simulate clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/coherer demo $(if $(ROWS),--rows $(ROWS))
@@ -37,6 +37,10 @@ docs: $(VENV)/check.stamp
 
 bench: $(VENV)/check.stamp
 	$(BIN)/python benchmarks/run.py $(BENCH)
+
+# Looks for broken promises in SEEDS runs, or shows the run of SEED.
+simulate: $(VENV)/check.stamp
+	$(BIN)/python tools/simulate.py $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100)) $(if $(PROTOCOL),--protocol $(PROTOCOL))
 
 $(VENV)/pip.stamp:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'

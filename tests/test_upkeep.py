@@ -57,7 +57,7 @@ LOOPS = {
     "cli/top.py::_run": SHOWS,
     "console/serving.py::served": RETRIES,
     "testing/proxy.py::pump": ONCE,
-    "testing/simulation.py::expect": ONCE,
+    "testing/simulation/network.py::expect": ONCE,
 }
 """Loops and timers that are no steps, and why."""
 

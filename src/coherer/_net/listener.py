@@ -51,7 +51,7 @@ class Listener:
         self._make = make
         self._budget = budget
         self._connections_max = connections_max or budget.limits.connections_max
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}  # in order: a simulation repeats it
         self._server: asyncio.Server | TlsAcceptor
         self._empty = asyncio.Event()
         self._empty.set()
@@ -123,7 +123,7 @@ class Listener:
             )
             connection.abort()
             return NullReceiver()
-        self._connections.add(connection)
+        self._connections[connection] = None
         self._empty.clear()
         return self._make(connection)
 
@@ -131,7 +131,7 @@ class Listener:
         if connection not in self._connections:
             return  # it was refused
         self._budget.connections.release()
-        self._connections.discard(connection)
+        del self._connections[connection]
         if not self._connections:
             self._empty.set()
 

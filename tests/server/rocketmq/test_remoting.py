@@ -219,7 +219,7 @@ async def test_calls_end_with_the_connection(harness: Harness, caller: Caller) -
     channel.notify(40)
     assert channel.closed
     assert waiting.cancelled()
-    assert harness.remoting.channels == set()
+    assert not harness.remoting.channels
 
 
 async def test_a_client_that_does_not_read_is_not_served(harness: Harness, caller: Caller) -> None:

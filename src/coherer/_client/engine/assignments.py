@@ -38,7 +38,7 @@ class PrefetchBuffer(Generic[B]):
         self._turn: deque[Fetcher[B]] = deque()
         self._direct: deque[B] = deque()
         self._counted: dict[Fetcher[B], int] = {}
-        self._blocked: set[Fetcher[B]] = set()
+        self._blocked: dict[Fetcher[B], None] = {}  # in order
         self._waiters = Waiters()
 
     def add(self, fetcher: Fetcher[B], *, first: bool = False) -> None:
@@ -79,7 +79,7 @@ class PrefetchBuffer(Generic[B]):
         """Whether a partition may fetch; if not, its fetcher resumes when there is space."""
         if self.size_bytes < self._limit_bytes:
             return True
-        self._blocked.add(fetcher)
+        self._blocked[fetcher] = None
         return False
 
     def count(self, fetcher: Fetcher[B]) -> None:
@@ -94,7 +94,7 @@ class PrefetchBuffer(Generic[B]):
         self._counted[fetcher] = size_bytes
         self.size_bytes += change
         if self._blocked and self.size_bytes < self._limit_bytes:
-            blocked, self._blocked = self._blocked, set()
+            blocked, self._blocked = self._blocked, {}
             for one in blocked:
                 one.kick()
 
@@ -102,7 +102,7 @@ class PrefetchBuffer(Generic[B]):
         """A partition was revoked."""
         self.count(fetcher)
         self._counted.pop(fetcher, None)
-        self._blocked.discard(fetcher)
+        self._blocked.pop(fetcher, None)
 
     def wake(self) -> None:
         """Wake all tasks that wait for a batch."""

@@ -176,7 +176,8 @@ class BaseClient(ABC):
 
     def __init__(self) -> None:
         # Weak: a client may make many. Objects in use are referenced by their tasks.
-        self._made: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
+        # A `WeakSet` has no order, in which a simulation would close them.
+        self._made: weakref.WeakKeyDictionary[Lifecycle, None] = weakref.WeakKeyDictionary()
 
     def __del__(self) -> None:
         if self._connected():

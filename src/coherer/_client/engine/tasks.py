@@ -59,7 +59,7 @@ class Waiters:
     """Tasks that wait for a change. Each one checks its own condition when it is woken."""
 
     def __init__(self) -> None:
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], None] = {}
 
     def wake(self) -> None:
         """Wake all waiting tasks."""
@@ -70,8 +70,8 @@ class Waiters:
     async def wait(self) -> None:
         """Wait for the next `wake`."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.add(waiter)
+        self._waiting[waiter] = None
         try:
             await waiter
         finally:
-            self._waiting.discard(waiter)
+            self._waiting.pop(waiter, None)

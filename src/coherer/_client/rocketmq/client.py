@@ -135,7 +135,7 @@ class Client(BaseClient):
         """
         self._instance.pool.check()
         producer = Producer(self._instance, topics, options_of(ProducerOptions, options))
-        self._made.add(producer)
+        self._made[producer] = None
         return producer
 
     def consumer(self, group: str, topics: Topics, **options: Unpack[ConsumerKeywords]) -> Consumer:
@@ -161,7 +161,7 @@ class Client(BaseClient):
             options_of(ConsumerOptions, options),
             partial(make_tracer, self._instance),
         )
-        self._made.add(consumer)
+        self._made[consumer] = None
         return consumer
 
     def pull_consumer(
@@ -193,7 +193,7 @@ class Client(BaseClient):
             options_of(ConsumerOptions, options),
             auto_commit=auto_commit,
         )
-        self._made.add(consumer)
+        self._made[consumer] = None
         return consumer
 
     def reader(
@@ -218,7 +218,7 @@ class Client(BaseClient):
         reader = Reader(
             self._rpc, partition, offset, end, timeout_ms=timeout_ms, masters_only=masters_only
         )
-        self._made.add(reader)
+        self._made[reader] = None
         return reader
 
     async def partitions(self, topic: str) -> list[Queue]:

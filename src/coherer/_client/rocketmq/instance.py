@@ -18,7 +18,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Final, Protocol
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from coherer._client.engine.metrics import meters_of
 from coherer._client.engine.options import parse_address
@@ -113,7 +113,7 @@ class Instance:
         self.replies = PendingReplies(self.handle)
         self._producers: Counter[str] = Counter()
         self._consumers = consumers
-        self._registered: WeakSet[Link] = WeakSet()
+        self._registered: WeakKeyDictionary[Link, None] = WeakKeyDictionary()
         self._starting: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.upkeep = Upkeep()
@@ -156,7 +156,7 @@ class Instance:
         host, port = parse_address(address)
         link = await self.pool.get(host, port)
         if link not in self._registered and (self._producers or self._consumers):
-            self._registered.add(link)
+            self._registered[link] = None
             self._send_heartbeat(link)
         if fast and self.options.vip:
             return await self.pool.get(host, port - VIP_PORT_STEP)
@@ -308,7 +308,7 @@ class Instance:
         try:
             host, port = parse_address(address)
             link = await self.pool.get(host, port)
-            self._registered.add(link)
+            self._registered[link] = None
             answer = await link.ask(
                 RequestCode.HEART_BEAT,
                 _FEATURE_QUERY,

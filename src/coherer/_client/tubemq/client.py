@@ -107,7 +107,7 @@ class Client(BaseClient):
             timeout_ms=timeout_ms,
             rules=rules,
         )
-        self._made.add(producer)
+        self._made[producer] = None
         return producer
 
     def consumer(self, group: str, topics: Topics, **options: Unpack[ConsumerKeywords]) -> Consumer:
@@ -131,7 +131,7 @@ class Client(BaseClient):
             options_of(ConsumerOptions, options),
             find=self._find,
         )
-        self._made.add(consumer)
+        self._made[consumer] = None
         return consumer
 
     def reader(
@@ -160,7 +160,7 @@ class Client(BaseClient):
         reader = Reader(
             self._topics(), partition, offset, end, self._options.timeout_ms, columns=columns
         )
-        self._made.add(reader)
+        self._made[reader] = None
         return reader
 
     async def partitions(self, topic: str) -> list[Partition]:

@@ -52,7 +52,7 @@ from coherer._server.options.node import PORTS, SCHEME, NodeOptions
 from coherer._server.options.siblings import SiblingStates
 from coherer._server.tubemq.broker.broker import Broker
 from coherer._server.tubemq.master.master import Master
-from coherer._store import OsFiles, Store
+from coherer._store import Files, OsFiles, Store
 from coherer._store.config_files import ConfigFiles
 from coherer._store.files import make_durable_directory, translate_os_errors
 from coherer._store.model import check_retention
@@ -62,6 +62,7 @@ __all__ = ["Node", "NodeOptions"]
 
 _log = Log(logging.getLogger(__name__))
 
+_OS_FILES = OsFiles()
 TICK_S = 0.1
 POSITIONS_EVERY_MS = 5_000
 CLEAN_EVERY_MS = 60_000
@@ -101,6 +102,7 @@ class Node:
         message_clock: the clock of messages (their times, delays, checks of transactions,
             retention); None for the other two. Leases and timeouts do not follow it, so a test
             can move it by days, and clients stay connected.
+        files: where its directory lies; the disk of the machine unless a test simulates one.
 
     Attributes:
         options: its options.
@@ -123,8 +125,10 @@ class Node:
         now_ms: Callable[[], int] = clock.now_ms,
         wall_ms: Callable[[], int] | None = None,
         message_clock: clock.Clock | None = None,
+        files: Files = _OS_FILES,
     ) -> None:
         self.options = options
+        self._disk = files
         self.core: Core | None = None
         if wall_ms is None:
             wall_ms = clock.wall_ms if now_ms is clock.now_ms else now_ms
@@ -428,7 +432,7 @@ class Node:
 
     def _open_core(self) -> Core:
         options = self.options
-        config = ConfigFiles(OsFiles(), options.directory / "config")
+        config = ConfigFiles(self._disk, options.directory / "config")
         owner = config.read(IDENTITY_FILE, Identity.parse)
         check_owner(owner, options)
         store = Store.open(
@@ -437,9 +441,10 @@ class Node:
             now_ms=self._message_wall_ms,
             monotonic_ms=self._message_now_ms,
             open_files=self.budget.connections.spare_files,
+            files=self._disk,
         )
         self._store = store
-        upgrade(options.directory, say=_log.plain.info)
+        upgrade(options.directory, self._disk, _log.plain.info)
         check_retention(options.retention_bytes, store.segment_bytes)  # of an existing log
         report = store.recovery
         problems = report.problems()
@@ -509,13 +514,13 @@ class Node:
         return _checked(self._config_files.read), self._saver
 
     def _open_config_files(self) -> ConfigFiles:
-        files, directory = OsFiles(), self.options.directory
+        files, directory = self._disk, self.options.directory
         lock = directory / "lock"
         with translate_os_errors(f"open {directory}"):
             make_durable_directory(files, directory.absolute() / "config")
             handle = files.lock(lock)
         self._unlock = lambda: files.unlock(lock, handle)
-        upgrade(directory, say=_log.plain.info)
+        upgrade(directory, files, _log.plain.info)
         return ConfigFiles(files, directory / "config")
 
     def _master(self) -> Master:

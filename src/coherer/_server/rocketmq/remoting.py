@@ -330,7 +330,7 @@ class RemotingServer:
         now_ms: Callable[[], int] = lambda: machine.wall_ns() // 1_000_000,
     ) -> None:
         self.now_ms = now_ms
-        self.channels: set[Channel] = set()
+        self.channels: dict[Channel, None] = {}
         self.catching_up = 0
         self._handlers = handlers
         self._closed = closed
@@ -345,7 +345,7 @@ class RemotingServer:
     def make(self, connection: Connection) -> ChannelReceiver:
         """Create the receiver of a new connection."""
         channel = Channel(connection, self)
-        self.channels.add(channel)
+        self.channels[channel] = None
         return ChannelReceiver(self, channel)
 
     def tick(self) -> None:
@@ -396,7 +396,7 @@ class RemotingServer:
 
     def ended(self, channel: Channel) -> None:
         """Forget a connection that has ended."""
-        self.channels.discard(channel)
+        self.channels.pop(channel, None)
         channel.end()
         self._closed(channel)
 

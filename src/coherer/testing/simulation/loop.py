@@ -8,20 +8,19 @@ and take no time. `coherer._common.machine` gives the same time, and random numb
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 import threading
-from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextvars import Context
 from random import Random
 from typing import Any, Final, TypeVar
 
 from coherer._common import clock, machine
+from coherer.testing.simulation.network import Network
+from coherer.testing.simulation.process import process_of
 
 T = TypeVar("T")
 
 EPOCH_NS: Final = 1_800_000_000 * 10**9
-LATENCY_S: Final = 0.0002
 
 
 class _NoSelector:
@@ -40,104 +39,64 @@ class _NoSelector:
         """Nothing to close."""
 
 
-class _Transport(asyncio.Transport):
-    """One end of a connection in memory."""
-
-    def __init__(
-        self, loop: SimulatedLoop, protocol: asyncio.Protocol, here: object, there: object
-    ) -> None:
-        super().__init__({"sockname": here, "peername": there})
-        self._loop, self._protocol = loop, protocol
-        self.peer: _Transport
-        # asyncio does not keep the order of timers that are due at one moment. So a timer says
-        # that a piece arrives, and not which one.
-        self._under_way: deque[bytes | None] = deque()  # None is the end
-        self._arrived: deque[bytes | None] = deque()
-        self._paused = self._closing = self._lost = False
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        if not self._closing:
-            self.peer.expect(bytes(data))
-
-    def expect(self, data: bytes | None) -> None:
-        self._under_way.append(data)
-        self._loop.call_later(self._loop.latency_s, self._arrive)
-
-    def _arrive(self) -> None:
-        self._arrived.append(self._under_way.popleft())
-        self._hand_over()
-
-    def _hand_over(self) -> None:
-        while self._arrived and not self._paused and not self._lost:
-            data = self._arrived.popleft()
-            if data is None:
-                self.lose(None)
-            elif not self._closing:
-                self._protocol.data_received(data)
-
-    def lose(self, error: Exception | None) -> None:
-        if not self._lost:
-            self._closing = self._lost = True
-            self._protocol.connection_lost(error)
-
-    def is_closing(self) -> bool:
-        return self._closing
-
-    def close(self) -> None:
-        if not self._closing:
-            self._closing = True
-            self.peer.expect(None)
-            self._loop.call_soon(self.lose, None)
-
-    def abort(self) -> None:
-        self.close()
-
-    def pause_reading(self) -> None:
-        self._paused = True
-
-    def resume_reading(self) -> None:
-        self._paused = False
-        self._loop.call_soon(self._hand_over)
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Everything that is written is sent at once."""
-
-
-class _Bound:
-    def __init__(self, address: tuple[str, int]) -> None:
-        self._address = address
-
-    def getsockname(self) -> tuple[str, int]:
-        return self._address
-
-
-class _Server:
-    def __init__(self, loop: SimulatedLoop, address: tuple[str, int]) -> None:
-        self._loop, self._address = loop, address
-        self.sockets = (_Bound(address),)
-
-    def close(self) -> None:
-        self._loop.servers.pop(self._address, None)
-
-
 class SimulatedLoop(asyncio.BaseEventLoop):
-    """See the module."""
+    """See the module.
+
+    Attributes:
+        now_s: seconds of virtual time since the loop was made.
+        network: its network.
+        threads_s: the most that a function for an executor takes, such as a sync of the disk.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.now_s = 0.0
-        self.latency_s = LATENCY_S
-        self.servers: dict[tuple[str, int], Callable[[], asyncio.Protocol]] = {}
+        self.network = Network(self)
+        self.threads_s = 0.0
         self._selector = _NoSelector(self)
         self._clock_resolution = 1e-7
-        self._ports = iter(range(20_000, 65_000))
 
     def time(self) -> float:
         """Seconds of virtual time since the loop was made."""
         return self.now_s
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        """Call something at the next turn, unless its program is killed before."""
+        process = process_of(context)
+        if process is None:
+            return super().call_soon(callback, *args, context=context)
+        return super().call_soon(process.call, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Call something at a time, unless its program is killed before."""
+        process = process_of(context)
+        if process is None:
+            return super().call_at(when, callback, *args, context=context)
+        return super().call_at(when, process.call, callback, *args, context=context)
+
+    def create_task(  # type: ignore[override]
+        self, coro: Any, *, name: str | None = None, context: Context | None = None
+    ) -> asyncio.Task[Any]:
+        """Start a task of the program that runs, or of the context's."""
+        task = super().create_task(coro, name=name, context=context)
+        if (process := process_of(context)) is not None:
+            process.own(task)
+        return task
+
+    def _asyncgen_firstiter_hook(self, agen: AsyncGenerator[Any]) -> None:
+        # The end of the loop closes the generators that it knows: not those of a killed program.
+        if (process := process_of()) is not None:
+            process.own(agen)
+        else:
+            super()._asyncgen_firstiter_hook(agen)  # type: ignore[misc]
 
     def _process_events(self, event_list: list[object]) -> None:
         """There are no events of the system."""
@@ -151,7 +110,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         func: Callable[..., T],
         *args: Any,
     ) -> asyncio.Future[T]:
-        """Call a function at the next turn; a simulation has one thread."""
+        """Call a function at the next turn, or after `threads_s`; a simulation has one thread."""
         future: asyncio.Future[T] = self.create_future()
 
         def run() -> None:
@@ -162,7 +121,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             except Exception as error:  # noqa: BLE001 - it is the future's
                 future.set_exception(error)
 
-        self.call_soon(run)
+        if self.threads_s:
+            self.call_later(machine.random.random() * self.threads_s, run)
+        else:
+            self.call_soon(run)
         return future
 
     async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
@@ -174,28 +136,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any
     ) -> Any:
         """Listen in memory."""
-        address = (host, port or next(self._ports))
-        if address in self.servers:
-            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-        self.servers[address] = protocol_factory
-        return _Server(self, address)
+        return self.network.listen(protocol_factory, (host, port or self.network.port()))
 
     async def create_connection(
         self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any
     ) -> Any:
         """Connect to a server of this loop."""
-        await asyncio.sleep(self.latency_s)
         there = ("127.0.0.1" if host == "localhost" else host, port)
-        accept = self.servers.get(there)
-        if accept is None:
-            raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-        here = ("127.0.0.1", next(self._ports))
-        mine, its = protocol_factory(), accept()
-        one, two = _Transport(self, mine, here, there), _Transport(self, its, there, here)
-        one.peer, two.peer = two, one
-        its.connection_made(two)
-        mine.connection_made(one)
-        return one, mine
+        return await self.network.connect(protocol_factory, there)
 
 
 class _OwnRandom(Random):

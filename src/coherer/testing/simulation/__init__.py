@@ -1,0 +1,7 @@
+"""A cluster in one thread: an event loop of virtual time, a network in memory, and their faults."""
+
+from coherer.testing.simulation.loop import SimulatedLoop, simulate
+from coherer.testing.simulation.network import Network
+from coherer.testing.simulation.process import Process
+
+__all__ = ["Network", "Process", "SimulatedLoop", "simulate"]

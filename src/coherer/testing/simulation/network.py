@@ -1,0 +1,254 @@
+"""Connections in memory, and what goes wrong with them.
+
+Pieces of data of one connection arrive in their order, and those of two connections in any: each
+piece takes the latency and a random part of the jitter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from typing import Final
+
+from coherer._common import machine
+from coherer.testing.simulation.process import process_of
+
+LATENCY_S: Final = 0.0002
+
+Protocols = Callable[[], asyncio.Protocol]
+
+
+class Network:
+    """The network of a simulation: `SimulatedLoop.network`.
+
+    Attributes:
+        latency_s: how long a piece of data takes.
+        jitter_s: at most so much longer.
+        pieces: the probability that data arrives in two pieces.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.latency_s = LATENCY_S
+        self.jitter_s = 0.0
+        self.pieces = 0.0
+        self.servers: dict[tuple[str, int], tuple[Protocols, Context]] = {}
+        self._loop = loop
+        self._ports = iter(range(20_000, 65_000))
+        self._ends: dict[Transport, None] = {}  # a set in the order of its making
+        self._stopped = False
+        self._moved = asyncio.Event()
+
+    def cut(self, port: int | None = None) -> None:
+        """Reset all connections, or those to one port."""
+        for one in list(self._ends):
+            if port in (None, one.port):
+                one.lose(ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)))
+
+    def stop(self) -> None:
+        """Let nothing arrive until `heal`, as when a cable is out: connections stay open."""
+        self._stopped = True
+
+    def heal(self) -> None:
+        """End `stop`: what was sent meanwhile arrives, as TCP sends it again."""
+        self._stopped = False
+        self._moved.set()
+        self._moved = asyncio.Event()
+        for one in list(self._ends):
+            one.resume_reading()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing arrives."""
+        return self._stopped
+
+    def port(self) -> int:
+        """The next free port."""
+        return next(self._ports)
+
+    def delay_s(self) -> float:
+        """How long the next piece takes."""
+        if not self.jitter_s:
+            return self.latency_s
+        return self.latency_s + machine.random.random() * self.jitter_s
+
+    def listen(self, factory: Protocols, address: tuple[str, int]) -> Server:
+        """Open a port.
+
+        Raises:
+            OSError: it is open.
+        """
+        if address in self.servers:
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        self.servers[address] = (factory, copy_context())
+        server = Server(self, address)
+        if (process := process_of()) is not None:
+            process.at_kill(server.close)
+        return server
+
+    async def connect(
+        self, factory: Protocols, there: tuple[str, int]
+    ) -> tuple[Transport, asyncio.Protocol]:
+        """Connect to an open port.
+
+        Raises:
+            ConnectionRefusedError: nobody listens.
+        """
+        await asyncio.sleep(self.delay_s())
+        while self._stopped:
+            await self._moved.wait()
+        if there not in self.servers:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+        accept, its_context = self.servers[there]
+        here = ("127.0.0.1", self.port())
+        mine = Transport(self, self._loop, copy_context(), here, there, there[1])
+        its = Transport(self, self._loop, its_context, there, here, there[1])
+        mine.peer, its.peer = its, mine
+        for end, make in ((its, accept), (mine, factory)):
+            self._ends[end] = None
+            end.run(end.begin, make)
+        return mine, mine.protocol
+
+    def forget(self, end: Transport) -> None:
+        """An end of a connection is gone."""
+        self._ends.pop(end, None)
+
+
+class Transport(asyncio.Transport):
+    """One end of a connection.
+
+    Args:
+        network: what it is part of.
+        loop: its loop.
+        context: of the program that it belongs to.
+        here: its address.
+        there: the other end's.
+        port: the one that the connection was made to.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        loop: asyncio.AbstractEventLoop,
+        context: Context,
+        here: tuple[str, int],
+        there: tuple[str, int],
+        port: int,
+    ) -> None:
+        super().__init__({"sockname": here, "peername": there})
+        self.protocol: asyncio.Protocol
+        self.peer: Transport
+        self.port = port
+        self._network, self._loop, self._context = network, loop, context
+        # asyncio does not keep the order of timers that are due at one moment. So a timer says
+        # that a piece arrives, and not which one.
+        self._under_way: deque[bytes | None] = deque()  # None is the end
+        self._arrived: deque[bytes | None] = deque()
+        self._last_s = 0.0
+        self._paused = self._closing = self._lost = False
+        if (process := process_of(context)) is not None:
+            process.at_kill(self._killed)
+
+    def run(self, callback: Callable[..., object], *args: object) -> None:
+        """Call something as the program that it belongs to."""
+        self._context.copy().run(callback, *args)
+
+    def begin(self, make: Protocols) -> None:
+        """Make the protocol, and tell it."""
+        self.protocol = make()
+        self.protocol.connection_made(self)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send data."""
+        if self._closing or not data:
+            return
+        chance, whole = self._network.pieces, bytes(data)
+        if chance and len(whole) > 1 and machine.random.random() < chance:
+            middle = machine.random.randrange(1, len(whole))
+            self.peer.expect(whole[:middle])
+            whole = whole[middle:]
+        self.peer.expect(whole)
+
+    def expect(self, data: bytes | None) -> None:
+        """Something is under way to this end."""
+        self._under_way.append(data)
+        self._last_s = max(self._last_s, self._loop.time() + self._network.delay_s())
+        self._loop.call_at(self._last_s, self._arrive, context=self._context)
+
+    def _arrive(self) -> None:
+        self._arrived.append(self._under_way.popleft())
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        while self._arrived and not (self._paused or self._lost or self._network.stopped):
+            data = self._arrived.popleft()
+            if data is None:
+                self._end(None)
+            elif not self._closing:
+                self.protocol.data_received(data)
+
+    def lose(self, error: Exception | None) -> None:
+        """The connection breaks."""
+        self._loop.call_soon(self._end, error, context=self._context)
+
+    def _end(self, error: Exception | None) -> None:
+        self._network.forget(self)
+        if not self._lost:
+            self._closing = self._lost = True
+            self.protocol.connection_lost(error)
+
+    def _killed(self) -> None:
+        self._network.forget(self)
+        if not self._lost:
+            self._closing = self._lost = True
+            self.peer.lose(ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)))
+
+    def is_closing(self) -> bool:
+        """Whether it is closed, or will be."""
+        return self._closing
+
+    def close(self) -> None:
+        """Close it; what was written arrives."""
+        if not self._closing:
+            self._closing = True
+            self.peer.expect(None)
+            self.lose(None)
+
+    def abort(self) -> None:
+        """Close it."""
+        self.close()
+
+    def pause_reading(self) -> None:
+        """Hand over nothing until `resume_reading`."""
+        self._paused = True
+
+    def resume_reading(self) -> None:
+        """Hand over what has arrived."""
+        self._paused = False
+        self._loop.call_soon(self._hand_over, context=self._context)
+
+    def get_write_buffer_size(self) -> int:
+        """0: what is written is under way at once."""
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """There is no buffer."""
+
+
+class Server:
+    """An open port."""
+
+    def __init__(self, network: Network, address: tuple[str, int]) -> None:
+        self._network, self._address = network, address
+        self.sockets = (self,)
+
+    def getsockname(self) -> tuple[str, int]:
+        """Its address."""
+        return self._address
+
+    def close(self) -> None:
+        """Close the port."""
+        self._network.servers.pop(self._address, None)
