@@ -57,6 +57,8 @@ LOOPS = {
     "cli/top.py::_run": SHOWS,
     "console/serving.py::served": RETRIES,
     "testing/proxy.py::pump": ONCE,
+    "testing/simulation/loop.py::call_at": "it is the event loop",
+    "testing/simulation/loop.py::run_in_executor": ONCE,
     "testing/simulation/network.py::expect": ONCE,
 }
 """Loops and timers that are no steps, and why."""

@@ -35,14 +35,14 @@ class Process:
     >>> async def forever(said: list[str]) -> None:
     ...     try:
     ...         while said.append("tick") is None:
-    ...             await asyncio.sleep(1)
+    ...             await asyncio.sleep(2)
     ...     finally:
     ...         said.append("closed")
     >>> async def main() -> list[str]:
     ...     said: list[str] = []
     ...     process = Process("clock")
     ...     process.start(forever(said))
-    ...     await asyncio.sleep(2.5)
+    ...     await asyncio.sleep(5)
     ...     process.kill()
     ...     await asyncio.sleep(100)
     ...     return said
