@@ -39,7 +39,7 @@ def positions_run_ahead(patch: pytest.MonkeyPatch) -> None:
 
 def timed_too_early(patch: pytest.MonkeyPatch) -> None:
     """A timed message is delivered 50 ms before it is due."""
-    real = vars(TimerService)["_deliver"]
+    real = TimerService._deliver
     patch.setattr(TimerService, "_deliver", lambda timers, now_ms: real(timers, now_ms + 50))
 
 
@@ -50,7 +50,7 @@ def timed_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def rollbacks_commit(patch: pytest.MonkeyPatch) -> None:
     """A transaction that is rolled back becomes visible."""
-    real = vars(TransactionService)["_store_end"]
+    real = TransactionService._store_end
 
     def store_end(
         service: TransactionService, channel: Any, request: Any, record: Any, end: Any
