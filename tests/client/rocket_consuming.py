@@ -15,7 +15,7 @@ from coherer._wire.rocketmq.names import Queue
 from coherer._wire.rocketmq.subscription import Sql92
 from coherer.errors import RefusedError, UsageError
 from coherer.message import Message
-from tests.client.rocket_scenario import WAIT_S, Scenario, take, texts, until
+from tests.client.rocket_scenario import WAIT_S, Scenario, stored_is, take, texts, until
 from tests.client.rocket_sharing import SHARING
 
 
@@ -57,7 +57,7 @@ async def a_batch_is_committed(scenario: Scenario) -> None:
         assert await consumer.commit(first) == {queue: 3}
         with pytest.raises(UsageError, match="before"):
             await consumer.commit(first)
-        assert await consumer._membership.manager.rpc.stored_offset(scenario.group, queue) == 3
+        assert await stored_is(consumer, queue, 3)
         await scenario.send(client, "d")
         async with asyncio.timeout(WAIT_S):
             async for _ in consumer.batches():

@@ -103,7 +103,8 @@ async def start_positions(scenario: Scenario) -> None:
     moment = datetime.fromtimestamp(message.stored_ms / 1000 - 0.001, UTC)  # just before "new"
     # A 4.x broker says of a group that it has never heard of that it stands at 0 (section 2.7).
     await begins(moment, "new")
-    assert await client._rpc.stored_offset(f"{scenario.group}n", queue) is None
+    async with client.pull_consumer(f"{scenario.group}n") as puller:
+        assert await puller.committed(queue) is None
     async with client.pull_consumer(f"{scenario.group}p", start=moment) as puller:
         await puller.assign([queue])
         assert await puller.offset_of(queue, moment) == await puller.seek(queue, moment) == 1
@@ -210,9 +211,11 @@ async def requests_from_brokers(scenario: Scenario) -> None:
     await scenario.make(admin, 1)
     [receipt, _, _] = await scenario.send(admin, *"abc")
     queue = Queue(scenario.topic, "broker-a", 0)
-    async with client.consumer(scenario.group, scenario.topic, start="earliest") as consumer:
+    options = {"start": "earliest", "persist_ms": 100}
+    async with client.consumer(scenario.group, scenario.topic, **options) as consumer:
         assert texts(await take(consumer, 3)) == list("abc")
-        own_id = client._instance.client_id
+        group = await admin.admin().groups.consumers(scenario.group)
+        [own_id] = [member.id for member in group.members]
         info = await scenario.ask(
             admin, 307, consumerGroup=scenario.group, clientId=own_id, jstackEnable="true"
         )
@@ -251,7 +254,6 @@ async def requests_from_brokers(scenario: Scenario) -> None:
                 0,
                 outcome,
             )
-        await consumer._membership.manager.persist()
         await until(lambda: stored_is(consumer, queue, 3))
         reset = await scenario.ask(
             admin, 222, topic=scenario.topic, group=scenario.group, timestamp="0", isForce="true"

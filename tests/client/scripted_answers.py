@@ -68,7 +68,7 @@ def send(asked: Asked) -> None:
     log = cluster.logs[message.topicName, message.partitionId]
     log.append((message.data, message.flag, message.msgType))
     asked.answer(errMsg="77", messageId=77, appendTime=1_700_000_000_000, appendOffset=len(log) - 1)
-    cluster._release()
+    cluster.release()
 
 
 def consumer_register(asked: Asked) -> None:

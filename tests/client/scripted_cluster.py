@@ -138,6 +138,10 @@ class FakeCluster:
         else:
             self._always[method] = step
 
+    def scripted(self, method: int) -> int:
+        """How many scripted answers of a method are left."""
+        return len(self._scripts[method])
+
     def asked(self, method: int) -> list[Any]:
         """The requests of a method that have come."""
         return [asked.message for asked in self.seen if asked.method == method]
@@ -156,7 +160,7 @@ class FakeCluster:
         for body in bodies:
             data, flag = payload.encode_payload(body, attributes)
             self.logs[topic, partition].append((data, flag, tag))
-        self._release()
+        self.release()
 
     def partitions(self, topic: str) -> list[Partition]:
         return [
@@ -192,7 +196,7 @@ class FakeCluster:
     def hold(self, asked: Asked) -> None:
         self._held.append(asked)
 
-    def _release(self) -> None:
+    def release(self) -> None:
         held, self._held = self._held, []
         for asked in held:
             get(asked)

@@ -47,8 +47,9 @@ async def commit(consumer: Consumer, batch: ReceivedBatch) -> int:
     return offset
 
 
-async def give_up(fake: FakeCluster, consumer: Consumer, *partitions: Any) -> None:
-    fake.instruct(GROUP, consumer._membership.member, 20, *partitions)
+async def give_up(fake: FakeCluster, *partitions: Any) -> None:
+    """The only member of the group gives up partitions."""
+    [member] = fake.groups[GROUP].values()
+    fake.instruct(GROUP, member.name, 20, *partitions)
     fake.balances = False
-    consumer._membership.hurry()
-    await fake.until(lambda: not fake.groups[GROUP][consumer._membership.member].events)
+    await fake.until(lambda: not member.events)

@@ -108,7 +108,7 @@ class FakeCluster:
         self.brokers[name] = FakeBroker(name, await self._listen(name))
 
     async def _listen(self, name: str) -> Listener:
-        handlers = {code: lambda c, r: self._asked(name, c, r) for code in RequestCode}
+        handlers = {code: lambda c, r: self.receive(name, c, r) for code in RequestCode}
         remoting = RemotingServer(handlers)
         return await listen("127.0.0.1", 0, remoting.make)
 
@@ -171,15 +171,15 @@ class FakeCluster:
             ],
         )
 
-    def _asked(self, broker: str, channel: Channel, request: Command) -> None:
+    def receive(self, broker: str, channel: Channel, request: Command) -> None:
         asked = Asked(broker, channel, request)
         self.log.append(asked)
         scripts = self.scripts[request.code]
-        action = scripts.popleft() if scripts else self.constants.get(request.code, self._default)
+        action = scripts.popleft() if scripts else self.constants.get(request.code, self.default)
         action(asked)
         self._news.set()
 
-    def _default(self, asked: Asked) -> None:
+    def default(self, asked: Asked) -> None:
         code = asked.request.code
         if code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
             queues = self.topics.get(asked.fields["topic"])

@@ -214,10 +214,9 @@ async def test_a_held_pull_delays_close_only_briefly(cluster, shelf, client, mon
 
 async def test_a_batch_of_a_revoked_queue_cannot_be_committed(cluster, shelf, client) -> None:
     shelf.put(b"a")
-    async with reading(client) as consumer:
+    async with reading(client, rebalance_ms=20) as consumer:
         batch = await one(consumer)
         shelf.others = ["0"]
-        consumer._membership.rebalance_soon()
         await until(lambda: ZERO not in consumer.assignment)
         with pytest.raises(RefusedError, match="not assigned to this consumer any more"):
             await consumer.commit(batch)

@@ -179,7 +179,7 @@ async def test_close_during_start(cluster, shelf, client) -> None:
     starting = asyncio.ensure_future(consumer.start())
     await cluster.until(lambda: held)
     await consumer.close()
-    cluster._default(held[0])
+    cluster.default(held[0])
     with pytest.raises(ClosedError):
         await starting
     async with reading(client):  # the client may have a new consumer of the group

@@ -131,14 +131,14 @@ async def test_a_refresh_stops_without_a_name_server(cluster) -> None:
 
 async def test_topics_that_were_only_looked_up_are_not_kept_fresh(cluster) -> None:
     cluster.topics.update({f"topic{number}": 1 for number in range(20)})
-    async with connect_rocketmq(cluster.url) as client:
+    async with connect_rocketmq(cluster.url, route_ms=20) as client:
         for topic in list(cluster.topics):
             assert await client.exists(topic)
         async with client.producer("topic7"):
             asked = len(cluster.asked(ROUTE))
-            await client._instance.routes.refresh()
+            await cluster.until(lambda: len(cluster.asked(ROUTE)) >= asked + 3)
             again = cluster.asked(ROUTE)[asked:]
-            assert [one.fields["topic"] for one in again] == ["topic7"]
+            assert {one.fields["topic"] for one in again} == {"topic7"}
 
 
 async def test_a_new_connection_begins_with_a_heartbeat(cluster, instance: Instance) -> None:
@@ -193,12 +193,12 @@ async def test_heartbeats_go_to_masters_or_to_all(cluster, instance: Instance, c
 async def test_one_round_of_twenty_is_logged(cluster, instance: Instance, caplog) -> None:
     caplog.set_level(logging.INFO, "coherer._client.rocketmq.instance")
     await instance.routes.route("demo")
-    start = instance._rounds
     for _ in range(41):
         await instance.heartbeat_now()
     logged = [record for record in caplog.records if record.getMessage().startswith("Heartbeat")]
-    rounds = range(start, start + 41)
-    assert [record.args[0] for record in logged] == [one for one in rounds if one % 20 == 0]
+    first, *others = [record.args[0] for record in logged]  # the first round is drawn
+    assert first % 20 == 0
+    assert others in ([first + 20], [first + 20, first + 40])
 
 
 async def test_heartbeats_that_fail_are_logged(cluster, kit, instance: Instance, caplog) -> None:

@@ -75,7 +75,7 @@ async def test_sends_use_the_vip_port_and_heartbeats_do_not(cluster) -> None:
     def port(name: str) -> RemotingServer:
         def asked(channel: Channel, request: Command) -> None:
             codes[name].add(request.code)
-            cluster._asked("broker-a", channel, request)
+            cluster.receive("broker-a", channel, request)
 
         return RemotingServer(dict.fromkeys(RequestCode, asked))
 
@@ -102,7 +102,7 @@ async def test_unsent_messages_go_to_another_broker(cluster2, client2) -> None:
         sends = [producer.submit(Message("demo", b"x")) for _ in range(8)]
         stays = producer.submit(Message("demo", b"x"), order_by="a")
         assert producer.in_flight == 9
-        handlers = {code: lambda c, r: cluster2._asked(back.name, c, r) for code in RequestCode}
+        handlers = {code: lambda c, r: cluster2.receive(back.name, c, r) for code in RequestCode}
         listener = await net.listen("127.0.0.1", back.listener.port, RemotingServer(handlers).make)
         receipts = await asyncio.gather(*sends)
         assert {receipt.broker for receipt in receipts} == {back.name}

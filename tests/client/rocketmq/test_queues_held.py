@@ -60,7 +60,7 @@ async def test_queues_stay_while_the_members_are_unknown(cluster, shelf, client)
         await until(lambda: ZERO not in consumer.assignment)
 
 
-async def test_changed_queues_renew_the_subscription(cluster, shelf, client) -> None:
+async def test_changed_queues_renew_the_subscription(cluster, shelf) -> None:
     def beats() -> int:
         return len(cluster.asked(RequestCode.HEART_BEAT))
 
@@ -68,14 +68,16 @@ async def test_changed_queues_renew_the_subscription(cluster, shelf, client) -> 
         [group] = cluster.heartbeat().consumer_data_set
         return {one.topic: one.sub_version for one in group.subscription_data_set}["demo"]
 
-    async with reading(client, rebalance_ms=30) as consumer:
+    async with (
+        connect_rocketmq(cluster.url, timeout_ms=2_000, route_ms=20) as client,
+        reading(client, rebalance_ms=30) as consumer,
+    ):
         await consumer.wait_assigned(5_000)
         await cluster.until(lambda: beats() == 3)  # the start, the topic, its retries
         asked, before = len(cluster.asked(MEMBERS)), version()
         await cluster.until(lambda: len(cluster.asked(MEMBERS)) > asked + 4)
         assert beats() == 3  # nothing has changed
         cluster.topics["demo"] = 2
-        await client._instance.routes.refresh()
         await cluster.until(lambda: beats() == 4)
         assert version() > before
         pull = await shelf_pull(cluster, queue=1)
@@ -207,7 +209,8 @@ async def test_paused_queues_do_not_count_as_buffered(cluster, kit) -> None:
         connect_rocketmq(cluster.url) as client,
         reading(client, prefetch_bytes=1_000) as consumer,
     ):
-        await until(lambda: consumer._membership.manager.buffer.size_bytes > 5_000)
+        await consumer.wait_assigned(5_000)
+        await until(lambda: consumer.progress[ZERO].max_offset == 1)
         consumer.pause(ZERO)
         shelf.put(b"1", b"2", queue=1)
         assert (await one(consumer)).bodies() == [b"1", b"2"]

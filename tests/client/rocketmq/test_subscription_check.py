@@ -36,7 +36,9 @@ async def test_members_with_different_topics_name_each_other(scenario: Scenario,
     async with client.consumer(scenario.group, scenario.topic, **options) as one:
         async with other.consumer(scenario.group, second, **options) as two:
             await until(lambda: one.errors and two.errors)
-            ids = {client._instance.client_id, other._instance.client_id}
+            group = await client.admin().groups.consumers(scenario.group)
+            ids = {member.id for member in group.members}
+            assert len(ids) == 2
             for text in (str(one.errors[0]), str(two.errors[0])):
                 assert all(part in text for part in {*ids, scenario.topic, second, scenario.group})
                 assert "same topics" in text

@@ -182,7 +182,7 @@ def spans():
 async def test_spans(cluster, kit, client: Client, spans) -> None:
     provider, exporter = spans
     telemetry = Telemetry(provider)
-    cluster.script(SEND, cluster._default, kit.refuse(13, "illegal"))
+    cluster.script(SEND, cluster.default, kit.refuse(13, "illegal"))
     async with client.producer("demo", group="planes", observers=[telemetry]) as producer:
         receipt = await producer.send(Message("demo", b"hello", properties={"a": "b"}))
         with pytest.raises(RefusedError):

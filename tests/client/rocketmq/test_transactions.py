@@ -206,7 +206,7 @@ async def test_a_request_and_its_reply(cluster, client: Client) -> None:
     async with client.producer("demo", group="askers") as producer:
 
         def reply(asked) -> None:
-            cluster._default(asked)
+            cluster.default(asked)
             stored = text.decode(asked.send.properties.encode())
             assert stored["TTL"] == "1000"
             assert stored["REPLY_TO_CLIENT"] == cluster.heartbeat().client_id
@@ -298,7 +298,7 @@ def replied(cluster: Any, answers: list[Any], body: bytes, **changed: str | None
             "storeHost": "/127.0.0.1:2",
             **changed,
         }
-        cluster._default(asked)
+        cluster.default(asked)
         told = {name: value for name, value in fields.items() if value is not None}
         answers.append(asyncio.ensure_future(asked.channel.call(326, told, body)))
 

@@ -15,6 +15,8 @@ from tests.client.tube_clients import consumer_of
 
 @pytest.fixture
 async def consumer(fake: FakeCluster, way: Cluster) -> AsyncIterator[Consumer]:
+    """A consumer with partitions, from which the master wants a heartbeat every 10 ms."""
+    fake.extra = {"heartbeatMs": 10}
     async with consumer_of(way) as consumer:
         await consumer.wait_assigned(2_000)
         yield consumer

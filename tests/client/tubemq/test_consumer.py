@@ -157,7 +157,7 @@ async def test_a_seek_that_a_rebalance_overtakes(fake, way: Cluster) -> None:
 
     async def find(partition: Partition, at: object) -> int:
         assert at == "latest"
-        await give_up(fake, consumer, partition)
+        await give_up(fake, partition)
         return 3
 
     options = ConsumerOptions(start="earliest", empty_ms=5)
@@ -443,7 +443,6 @@ async def test_a_handler_hears_of_a_refusal_too(fake, kit, consumer: Consumer) -
     running = asyncio.ensure_future(consumer.run(lambda batch: None, workers=3))
     fake.groups.clear()
     fake.script(methods.CONSUMER_REGISTER, kit.refuse(425))
-    consumer._membership.hurry()
     with pytest.raises(codes.TopicSetError):
         await running
 

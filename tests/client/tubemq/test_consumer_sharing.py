@@ -24,6 +24,7 @@ async def test_nothing_assigned(fake, way: Cluster) -> None:
 
 async def test_two_members_share(fake, way: Cluster) -> None:
     came, went = [], []
+    fake.extra = {"heartbeatMs": 10}
     async with consumer_of(way, on_revoked=went.append) as first:
         await first.wait_assigned(2_000)
         await fake.until(lambda: fake.asked(methods.CONSUMER_HEARTBEAT)[-1].reportSubscribeInfo)
@@ -36,12 +37,11 @@ async def test_two_members_share(fake, way: Cluster) -> None:
             name = next(iter(fake.groups[GROUP]))
             moved = fake.partitions("demo")[1:]
             fake.instruct(GROUP, name, 20, *moved)
-            first._membership.hurry()
             await fake.until(lambda: not fake.groups[GROUP][name].events)
             assert went == [frozenset(moved)]
             assert {one.id for one in first.assignment} == {0}
-            fake.instruct(GROUP, second._membership.member, 10, *moved)
-            second._membership.hurry()
+            [_, newcomer] = fake.groups[GROUP]
+            fake.instruct(GROUP, newcomer, 10, *moved)
             await second.wait_assigned(2_000)
             assert came == [frozenset(moved)]
             fake.put("demo", 2, b"x")
@@ -53,7 +53,7 @@ async def test_a_package_in_hand_may_be_finished_before_its_partition_goes(
 ) -> None:
     fake.put("demo", 0, b"a")
     batch = await one(consumer)
-    going = asyncio.ensure_future(give_up(fake, consumer, *fake.partitions("demo")))
+    going = asyncio.ensure_future(give_up(fake, *fake.partitions("demo")))
     await fake.until(lambda: any(m.events for m in fake.groups[GROUP].values()))
     assert await commit(consumer, batch) == 1
     await going
@@ -64,7 +64,7 @@ async def test_a_package_in_hand_may_be_finished_before_its_partition_goes(
 async def test_a_package_that_is_done_while_its_partition_goes(fake, consumer: Consumer) -> None:
     fake.put("demo", 0, b"a")
     batch = await one(consumer)
-    going = asyncio.ensure_future(give_up(fake, consumer, *fake.partitions("demo")))
+    going = asyncio.ensure_future(give_up(fake, *fake.partitions("demo")))
     await fake.until(lambda: any(m.events for m in fake.groups[GROUP].values()))
     batch.ack()
     await going
@@ -78,7 +78,7 @@ async def test_a_package_that_is_not_finished_in_time_goes_to_somebody_else(
         await consumer.wait_assigned(2_000)
         fake.put("demo", 0, b"a")
         batch = await one(consumer)
-        await give_up(fake, consumer, *fake.partitions("demo"))
+        await give_up(fake, *fake.partitions("demo"))
         with pytest.raises(RefusedError, match="not assigned to this consumer") as caught:
             await consumer.commit(batch)
         assert caught.value.code == ResultCode.NOT_FOUND
@@ -88,7 +88,7 @@ async def test_a_package_that_is_not_finished_in_time_goes_to_somebody_else(
 async def test_a_package_nobody_has_seen_goes_at_once(fake, consumer: Consumer) -> None:
     fake.put("demo", 0, b"a")
     await fake.until(lambda: fake.deltas[GROUP, "demo", 0])
-    await give_up(fake, consumer, *fake.partitions("demo"))
+    await give_up(fake, *fake.partitions("demo"))
     assert await consumer.receive(0) is None
     assert fake.stored[GROUP, "demo", 0] == 0
 
@@ -143,11 +143,11 @@ async def test_a_partition_that_cannot_be_taken_is_left_to_the_next_balance(
     fake, kit, way: Cluster
 ) -> None:
     fake.balances = False
+    fake.extra = {"heartbeatMs": 10}
     async with consumer_of(way) as consumer:
-        name = consumer._membership.member
+        [name] = fake.groups[GROUP]
         fake.always(methods.PARTITION_REGISTER, kit.refuse(415))
         fake.instruct(GROUP, name, 10, *fake.partitions("demo"))
-        consumer._membership.hurry()
         await fake.until(lambda: not fake.groups[GROUP][name].events)
         assert not consumer.assignment
 
@@ -155,14 +155,14 @@ async def test_a_partition_that_cannot_be_taken_is_left_to_the_next_balance(
 @pytest.mark.parametrize("kind", [3, 4, 99])
 async def test_reports_and_unknown_instructions_are_answered(fake, way: Cluster, kind: int) -> None:
     """The master sends the next instruction only after the answer to this one."""
+    fake.extra = {"heartbeatMs": 10}
     async with consumer_of(way) as consumer:
         held = await consumer.wait_assigned(2_000)
         await fake.until(lambda: len(consumer.assignment) == 3)
-        name = consumer._membership.member
+        [name] = fake.groups[GROUP]
         await fake.until(lambda: not fake.groups[GROUP][name].events)
         fake.instruct(GROUP, name, kind)
         fake.instruct(GROUP, name, 20, *sorted(held)[:1])
-        consumer._membership.hurry()
         await fake.until(lambda: not fake.groups[GROUP][name].events)
         answers = [
             one for one in fake.asked(methods.CONSUMER_HEARTBEAT) if one.event.opType == kind

@@ -11,6 +11,7 @@ import pytest
 
 from coherer._client.tubemq.cluster import ClientOptions, Cluster
 from coherer._client.tubemq.consumer import Consumer
+from coherer._client.tubemq.membership import QUICK_HEARTBEATS, Membership, Subscription
 from coherer._wire.tubemq import codes, methods
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.payload import checksum
@@ -84,7 +85,6 @@ async def test_a_broker_that_is_silent_for_too_long(
 async def test_the_master_has_forgotten_us(fake, consumer: Consumer) -> None:
     await fake.until(lambda: fake.asked(methods.CONSUMER_HEARTBEAT)[-1].reportSubscribeInfo)
     fake.groups.clear()
-    consumer._membership.hurry()
     await fake.until(lambda: len(fake.asked(methods.CONSUMER_REGISTER)) == 2)
     again = fake.asked(methods.CONSUMER_REGISTER)[-1]
     assert len(again.subscribeInfo) == 3
@@ -116,21 +116,19 @@ async def test_a_refusal_later_reaches_who_waits(fake, kit, consumer: Consumer) 
     waiting = asyncio.ensure_future(consumer.receive())
     fake.groups.clear()
     fake.script(methods.CONSUMER_REGISTER, kit.refuse(425, "other topics"))
-    consumer._membership.hurry()
     with pytest.raises(codes.TopicSetError, match="other topics"):
         await waiting
 
 
 async def test_credentials_may_be_refused_for_a_while(fake, kit, way: Cluster) -> None:
+    fake.extra = {"heartbeatMs": 10}
     async with consumer_of(way) as consumer:
         await consumer.wait_assigned(2_000)
         fake.script(methods.CONSUMER_HEARTBEAT, *[kit.refuse(415)] * 5)
-        consumer._membership.hurry()
-        await fake.until(lambda: not fake._scripts[methods.CONSUMER_HEARTBEAT])
+        await fake.until(lambda: not fake.scripted(methods.CONSUMER_HEARTBEAT))
         fake.put("demo", 0, b"a")
         assert await one(consumer)
         fake.always(methods.CONSUMER_HEARTBEAT, kit.refuse(415))
-        consumer._membership.hurry()
         with pytest.raises(codes.CertificateError):
             await consumer.receive()
 
@@ -229,20 +227,24 @@ async def test_flow_rules_of_the_master(fake, way: Cluster) -> None:
         "defFlowCheckId": -2,
         "defFlowControlInfo": " ",
     }
-    async with consumer_of(way) as consumer:
-        await consumer.wait_assigned(2_000)
-        low = consumer._membership.group_rules.low_fetch
-        assert (low.pause_ms, low.filter_pause_ms, low.end_pause_ms) == (7, 8, 9)
-        assert fake.asked(methods.CONSUMER_HEARTBEAT)[-1].groupFlowCheckId == 5
+    subscription = Subscription(group=GROUP, topics={"demo": frozenset()})
+    membership = Membership(way, subscription, lambda instruction: None, lambda: None)
+    await membership.start()
+    low = membership.group_rules.low_fetch
+    assert (low.pause_ms, low.filter_pause_ms, low.end_pause_ms) == (7, 8, 9)
+    membership.begin()
+    await fake.until(lambda: fake.asked(methods.CONSUMER_HEARTBEAT))
+    assert fake.asked(methods.CONSUMER_HEARTBEAT)[0].groupFlowCheckId == 5
+    await membership.stop()
 
 
 async def test_how_often_the_master_wants_to_hear_from_us(fake, way: Cluster) -> None:
     fake.extra = {"heartbeatMs": 5}
     async with consumer_of(way) as consumer:
         await consumer.wait_assigned(2_000)
-        consumer._membership._quick = 0
         count = len(fake.asked(methods.CONSUMER_HEARTBEAT))
-        await fake.until(lambda: len(fake.asked(methods.CONSUMER_HEARTBEAT)) >= count + 8)
+        enough = count + QUICK_HEARTBEATS + 8  # the quick ones do not depend on the master
+        await fake.until(lambda: len(fake.asked(methods.CONSUMER_HEARTBEAT)) >= enough)
         reports = [beat.reportSubscribeInfo for beat in fake.asked(methods.CONSUMER_HEARTBEAT)]
         assert any(reports[count:])
         assert not all(reports[count:])

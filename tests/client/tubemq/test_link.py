@@ -20,6 +20,7 @@ from coherer.errors import (
     RequestTimeoutError,
     UsageError,
 )
+from tests.waiting import until
 
 CLOSE = pb.CloseRequestP2M(clientId="p")
 
@@ -157,11 +158,9 @@ async def test_idle_connections_are_closed(
 
 async def test_the_time_until_an_idle_connection_is_closed_is_an_option(fake) -> None:
     async with coherer.connect(f"tubemq://127.0.0.1:{fake.master.port}", idle_ms=1) as client:
-        link = await client._cluster.pool.get("127.0.0.1", fake.master.port)
-        closed = asyncio.Event()
-        link.when_closed(closed.set)
-        await closed.wait()
-        assert link.retired
+        await client.partitions("demo")
+        [connection, *_] = [asked.connection for asked in fake.seen]
+        await until(lambda: connection.closed)
     with pytest.raises(UsageError, match="idle_ms"):
         coherer.connect("tubemq://127.0.0.1:1", idle_ms=0)
 

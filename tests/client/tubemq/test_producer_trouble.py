@@ -269,7 +269,7 @@ async def test_heartbeats_keep_the_registration_alive(fake, kit) -> None:
     way = quick(fake, heartbeat_ms=10)
     async with Producer(way, ["demo"]) as producer:
         fake.script(methods.PRODUCER_HEARTBEAT, kit.hang_up, kit.refuse(500), kit.standby)
-        await fake.until(lambda: not fake._scripts[methods.PRODUCER_HEARTBEAT])
+        await fake.until(lambda: not fake.scripted(methods.PRODUCER_HEARTBEAT))
         fake.producers.clear()
         await fake.until(lambda: fake.producers)
         fake.topics["demo"] = 1
@@ -300,7 +300,7 @@ async def test_what_the_master_says_about_sizes_and_readiness(fake, kit, way: Cl
     def limited(asked) -> None:
         asked.answer(
             brokerCheckSum=7,
-            topicInfos=["demo#1:3:1#2000"],
+            topicInfos=["demo#1:3:1#2000", "large#1:3:1#"],
             appdConfig=pb.ApprovedClientConfig(configId=4, maxMsgSize=5),
         )
 
@@ -308,9 +308,10 @@ async def test_what_the_master_says_about_sizes_and_readiness(fake, kit, way: Cl
         asked.answer(errCode=201, brokerCheckSum=9, topicInfos=[], brokerInfos=["3:h:1"])
 
     fake.script(methods.PRODUCER_HEARTBEAT, not_ready, limited, handler)
-    async with Producer(way, ["demo"]) as producer:
-        assert producer._publisher.brokers.keys() == {1}
-        assert producer._publisher.max_bytes == 1024 * 1024  # never below
+    async with Producer(way, ["demo", "large"]) as producer:
+        assert (await producer.send(message(b"x" * 1024 * 1024, "large"))).broker == "1"
+        with pytest.raises(UsageError, match="limit is 1048576"):  # never below
+            await producer.send(message(b"x" * (1024 * 1024 + 1), "large"))
         assert await producer.send(message(b"x" * 2000))
         with pytest.raises(UsageError, match="2001 bytes"):
             await producer.send(message(b"x" * 2001))
