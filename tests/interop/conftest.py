@@ -85,6 +85,13 @@ def rocket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketSite]:
         site.stop()
 
 
+@pytest.fixture(scope="module")
+def releases(rocket: RocketSite) -> Iterator[RocketSite]:
+    """The same, for a module that starts servers of other releases: they end with it."""
+    yield rocket
+    rocket.stop_releases()
+
+
 @pytest.fixture(scope="session", params=KINDS)
 def cluster(rocket: RocketSite, request: pytest.FixtureRequest) -> Cluster:
     """Every mix of our and Java's name server and broker."""

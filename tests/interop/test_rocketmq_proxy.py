@@ -59,15 +59,15 @@ class ProxyScenario(Scenario):
 
 
 @pytest.fixture
-async def scenario(rocket: RocketSite) -> AsyncIterator[ProxyScenario]:
+async def scenario(releases: RocketSite) -> AsyncIterator[ProxyScenario]:
     try:
         await asyncio.to_thread(prepare_release, "rocketmq-proxy", RELEASE)
     except UnavailableError as reason:
         if os.environ.get("CI"):
             raise
         pytest.skip(f"no Proxy: {reason}")
-    cluster = await asyncio.to_thread(rocket.cluster, f"proxy-{RELEASE}")
-    names = (await asyncio.to_thread(rocket.cluster, f"java-{RELEASE}")).namesrv
+    cluster = await asyncio.to_thread(releases.cluster, f"proxy-{RELEASE}")
+    names = (await asyncio.to_thread(releases.cluster, f"java-{RELEASE}")).namesrv
     scenario = ProxyScenario(cluster.namesrv, names)
     yield scenario
     await scenario.close()

@@ -214,10 +214,10 @@ def tools(clients: Clients, release: str) -> None:
 
 
 @cases("rocketmq-server")
-async def test_our_client_on_javas_servers(rocket: RocketSite, release: str) -> None:
+async def test_our_client_on_javas_servers(releases: RocketSite, release: str) -> None:
     await asyncio.to_thread(system, "rocketmq-server", release)
-    cluster = await asyncio.to_thread(rocket.cluster, f"java-{release}")
-    async with Clients(rocket, cluster, f"g{uuid.uuid4().hex[:10]}") as clients:
+    cluster = await asyncio.to_thread(releases.cluster, f"java-{release}")
+    async with Clients(releases, cluster, f"g{uuid.uuid4().hex[:10]}") as clients:
         pair = Pair(clients, "ours")
         await plays_everything(pair)
         await our_times(pair, timers=release.startswith("5."))

@@ -198,6 +198,7 @@ class RocketSite:
         self._clusters: dict[str, Cluster] = {}
         self._drivers: dict[str, Driver] = {}
         self._stops: list[Callable[[], None]] = []
+        self._stops_of_releases: list[Callable[[], None]] = []
         self._numbers = itertools.count(1)
 
     @property
@@ -264,9 +265,17 @@ class RocketSite:
 
     def stop(self) -> None:
         """Ends every process."""
+        self.stop_releases()
         stops, self._stops = self._stops, []
         for stop in reversed(stops):
             stop()
+
+    def stop_releases(self) -> None:
+        """Ends servers of other releases. An idle broker of 5.5 keeps a processor busy."""
+        stops, self._stops_of_releases = self._stops_of_releases, []
+        for stop in reversed(stops):
+            stop()
+        self._clusters = {kind: one for kind, one in self._clusters.items() if kind in KINDS}
 
     def _start(self, kind: str) -> Cluster:
         start = time.monotonic()
@@ -275,17 +284,17 @@ class RocketSite:
             behind = self.cluster(f"java-{release}")
             system = prepare_release("rocketmq-proxy", release, self._say)
             proxy = JavaProxy(system, self._folder(kind), behind.namesrv, behind.broker.name)
-            self._stops.append(proxy.stop)
+            self._stops_of_releases.append(proxy.stop)
             proxy.wait()
             cluster = Cluster(kind, proxy.address, behind.broker)
         elif kind.startswith("java-") and kind not in KINDS:
             system = prepare_release("rocketmq-server", kind.removeprefix("java-"), self._say)
             names = JavaNameServer(system, self._folder(f"{kind}-names"))
-            self._stops.append(names.stop)
+            self._stops_of_releases.append(names.stop)
             names.wait()
             folder = self._folder(f"{kind}-broker")
             broker = JavaRocketBroker(system, folder, names.address, settings=QUICK)
-            self._stops.append(broker.kill)
+            self._stops_of_releases.append(broker.kill)
             broker.start()
             broker.wait()
             cluster = Cluster(kind, names.address, broker)
