@@ -9,9 +9,10 @@ import pytest
 
 import coherer
 from coherer._common import clock
-from coherer.errors import ConnectError, UnavailableError
+from coherer.errors import ConnectError, DisconnectedError, UnavailableError
 from coherer.message import Message
 from coherer.testing import async_embedded_node, simulate
+from coherer.testing.simulation import SimulatedLoop
 
 HOUR_S = 3600
 
@@ -84,6 +85,68 @@ def test_nobody_listens() -> None:
 
     with pytest.raises((ConnectError, UnavailableError)):
         simulate(main())
+
+
+def test_the_network_stands_still_and_breaks() -> None:
+    async def main() -> tuple[bool, list[str]]:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulatedLoop)
+        trouble: list[str] = []
+        async with async_embedded_node(admin_port=None) as node:
+            node.create_topic("orders")
+            async with (
+                coherer.rocketmq.connect(node.rocketmq_url) as client,
+                client.producer("orders") as producer,
+            ):
+                loop.network.stop()
+                sending = asyncio.create_task(producer.send(Message("orders", b"1")))
+                await asyncio.sleep(2)
+                waited = not sending.done()
+                loop.network.heal()
+                await sending
+                sending = asyncio.create_task(producer.send(Message("orders", b"2")))
+                await asyncio.sleep(0)
+                loop.network.cut()
+                try:
+                    await sending
+                except DisconnectedError as error:
+                    trouble.append(str(error))
+                await producer.send(Message("orders", b"3"))
+        return waited, trouble
+
+    waited, [trouble] = simulate(main())
+    assert waited
+    assert "may or may not be stored" in trouble
+
+
+def test_heal_does_not_wake_who_has_paused() -> None:
+    class Paused(asyncio.Protocol):
+        received = b""
+
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
+            self.transport = transport
+            transport.pause_reading()
+
+        def data_received(self, data: bytes) -> None:
+            self.received += data
+
+    async def main() -> tuple[bytes, bytes]:
+        loop, receiver = asyncio.get_running_loop(), Paused()
+        assert isinstance(loop, SimulatedLoop)
+        await loop.create_server(lambda: receiver, "127.0.0.1", 7)
+        transport, _ = await loop.create_connection(asyncio.Protocol, "127.0.0.1", 7)
+        loop.network.stop()
+        transport.write(b"x")
+        await asyncio.sleep(1)
+        loop.network.heal()
+        await asyncio.sleep(1)
+        before = receiver.received
+        receiver.transport.resume_reading()
+        await asyncio.sleep(1)
+        return before, receiver.received
+
+    assert simulate(main()) == (b"", b"x")
 
 
 def test_what_is_written_arrives_in_order() -> None:

@@ -58,7 +58,7 @@ class Network:
         self._moved.set()
         self._moved = asyncio.Event()
         for one in list(self._ends):
-            one.resume_reading()
+            one.wake()
 
     @property
     def stopped(self) -> bool:
@@ -228,6 +228,10 @@ class Transport(asyncio.Transport):
     def resume_reading(self) -> None:
         """Hand over what has arrived."""
         self._paused = False
+        self.wake()
+
+    def wake(self) -> None:
+        """Hand over what has arrived, unless the program has paused."""
         self._loop.call_soon(self._hand_over, context=self._context)
 
     def get_write_buffer_size(self) -> int:
