@@ -67,7 +67,7 @@ async def asker(harness: Harness) -> Client:
 async def test_a_reply_reaches_the_requester(harness: Harness, code: int) -> None:
     asking, answering = await asker(harness), await harness.dial()
     found = harness.state.producers.find("asker")
-    [channel] = harness.remoting.channels - {found}
+    [channel] = harness.remoting.channels.keys() - {found}
     pending = answering.begin(code, reply_fields(code == REPLY, REPLY_TO_CLIENT="asker"), b"answer")
     pushed = await asking.next_asked()
     assert (pushed.code, pushed.is_oneway, bytes(pushed.body)) == (PUSH, False, b"answer")
