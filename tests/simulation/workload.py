@@ -161,8 +161,17 @@ class Run:
     def _join(self, group: str, number: int) -> None:
         process = Process(f"{group}{number}")
         self.note(process.name, "joined", group=group)
-        process.start(self._receive(process.name, group))
+        process.start(self._stay(process.name, group))
         self._consumers.append(process)
+
+    async def _stay(self, who: str, group: str) -> None:
+        """Receive, and begin again after an error, as a supervisor has a service do."""
+        while True:
+            try:
+                await self._receive(who, group)
+            except CohererError as error:  # a consumer cannot start while its servers are away
+                self.note(who, "failed", note=str(error))
+                await asyncio.sleep(1)
 
     async def _receive(self, who: str, group: str) -> None:
         async with (
