@@ -1,6 +1,7 @@
 """Judges a history by the sentences of the guarantees page.
 
-Each check is a function that yields what is wrong. Its docstring names the sentence.
+Each check is a function that yields the messages that break its sentence, which is its docstring.
+The names are those of Jepsen's checkers of queues where it has one.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def lost(history: History) -> Iterator[tuple[str, str]]:
             yield event.message, "acknowledged, and in no queue"
 
 
-def invented(history: History) -> Iterator[tuple[str, str]]:
+def unexpected(history: History) -> Iterator[tuple[str, str]]:
     """Whoever receives a message receives what somebody has sent."""
     sent = {event.message for event in history.of("send", "begun")}
     for event in history.of("received", "final"):
@@ -59,7 +60,7 @@ def invented(history: History) -> Iterator[tuple[str, str]]:
             yield event.message, f"{event.what} by {event.who}, and sent by nobody"
 
 
-def stored_twice(history: History) -> Iterator[tuple[str, str]]:
+def duplicate(history: History) -> Iterator[tuple[str, str]]:
     """A send stores a message once, unless `retry_lost` is set; and a timed message is delivered
     once, unless a power cut has torn the write."""
     timed = {event.message for event in history.of("send") if event.due_s}
@@ -69,7 +70,7 @@ def stored_twice(history: History) -> Iterator[tuple[str, str]]:
             yield message, f"sent once, and stored at {sorted(places)}"
 
 
-def offsets(history: History) -> Iterator[tuple[str, str]]:
+def inconsistent_offsets(history: History) -> Iterator[tuple[str, str]]:
     """An offset never means two messages, not even after a power cut."""
     found: dict[Place, Event] = {}
     for event in history.of("stored", "received", "final"):
@@ -80,7 +81,7 @@ def offsets(history: History) -> Iterator[tuple[str, str]]:
             yield event.message, f"{event.place} was {first.message} ({first.what} at {first.at_s})"
 
 
-def undelivered(history: History) -> Iterator[tuple[str, str]]:
+def unseen(history: History) -> Iterator[tuple[str, str]]:
     """Every group receives every message that is stored at the end."""
     groups = {event.group for event in history.of("joined")}
     received = {(event.group, event.message) for event in history.of("received")}
@@ -90,7 +91,7 @@ def undelivered(history: History) -> Iterator[tuple[str, str]]:
                 yield message, f"group {group} has never received it"
 
 
-def order(history: History) -> Iterator[tuple[str, str]]:
+def nonmonotonic_poll(history: History) -> Iterator[tuple[str, str]]:
     """A group receives the messages of a queue for the first time in their order."""
     newest: dict[tuple[str, str], Place] = {}
     seen: set[tuple[str, Place]] = set()
@@ -106,7 +107,7 @@ def order(history: History) -> Iterator[tuple[str, str]]:
             newest[event.group, place.queue] = place
 
 
-def sequence(history: History) -> Iterator[tuple[str, str]]:
+def reordered(history: History) -> Iterator[tuple[str, str]]:
     """What one producer sends to one queue, each after the receipt of the one before, lies in the
     order of sending."""
     newest: dict[tuple[str, str], Event] = {}
@@ -143,7 +144,7 @@ def early(history: History) -> Iterator[tuple[str, str]]:
             yield event.message, f"due at {due_s[event.message]:.4f}, received at {event.at_s:.4f}"
 
 
-def unread(history: History) -> Iterator[tuple[str, str]]:
+def errors(history: History) -> Iterator[tuple[str, str]]:
     """No error is left for nobody to read."""
     for event in history.of("error"):
         yield "", event.note
@@ -151,15 +152,15 @@ def unread(history: History) -> Iterator[tuple[str, str]]:
 
 CHECKS: Final[tuple[Callable[[History], Iterator[tuple[str, str]]], ...]] = (
     lost,
-    invented,
-    stored_twice,
-    offsets,
-    undelivered,
-    order,
-    sequence,
+    unexpected,
+    duplicate,
+    inconsistent_offsets,
+    unseen,
+    nonmonotonic_poll,
+    reordered,
     transactions,
     early,
-    unread,
+    errors,
 )
 
 

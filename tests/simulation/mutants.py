@@ -1,6 +1,6 @@
-"""Bugs that are planted to see whether the checks find them.
+"""Bugs that tests plant, to see whether the checks find them.
 
-Each is a function that patches the product. `found_by` names the check that has to notice it.
+Each is a function that patches the product. `found_by` names the check that must find it.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def never_asks_back(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS: Final = {
-    "does not sync": Mutant(does_not_sync, "rocketmq", "unread"),
-    "positions run ahead": Mutant(positions_run_ahead, "rocketmq", "undelivered"),
+    "does not sync": Mutant(does_not_sync, "rocketmq", "errors"),
+    "positions run ahead": Mutant(positions_run_ahead, "rocketmq", "unseen"),
     "timed too early": Mutant(timed_too_early, "rocketmq", "early"),
     "timed forgotten": Mutant(timed_forgotten, "rocketmq", "lost"),
     "rollbacks commit": Mutant(rollbacks_commit, "rocketmq", "transactions"),

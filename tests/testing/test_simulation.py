@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -76,6 +77,22 @@ def test_tasks_that_wait_for_each_other_are_an_error() -> None:
 
     with pytest.raises(RuntimeError, match="Nothing will ever happen"):
         simulate(main())
+
+
+def test_one_simulation_at_a_time() -> None:
+    async def other() -> None:
+        raise AssertionError("it does not run")
+
+    async def main() -> str:
+        with ThreadPoolExecutor(1) as pool:
+            try:
+                pool.submit(simulate, other()).result()
+            except RuntimeError as error:
+                return str(error)
+        return ""
+
+    assert "Another simulation" in simulate(main())
+    assert simulate(asyncio.sleep(1, "again")) == "again"
 
 
 def test_nobody_listens() -> None:

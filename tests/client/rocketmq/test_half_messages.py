@@ -16,7 +16,7 @@ from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.delivery import MessageBatch
 from coherer._wire.rocketmq.headers import EndTransactionHeader, parse
 from coherer._wire.rocketmq.names import FEATURE_ENDS_ONCE, FEATURES, Queue
-from coherer.errors import RefusedError, UnavailableError, UsageError
+from coherer.errors import ClosedError, RefusedError, UnavailableError, UsageError
 from coherer.message import Message
 from coherer.rocketmq import HalfMessages, connect
 
@@ -74,6 +74,31 @@ async def test_failed_messages_and_requests_to_end_them(cluster, kit, client: Cl
             await producer.two_phase.end(halves, Verdict.UNKNOWN)
         with pytest.raises(UsageError, match="check function"):
             await producer.two_phase.prepare([])
+
+
+async def test_a_closed_producer_ends_nothing(cluster, client: Client) -> None:
+    async with client.producer("demo", check=unknown) as producer:
+        halves, _ = await producer.two_phase.prepare([Message("demo", b"x")])
+        two_phase = producer.two_phase
+    for call in (
+        two_phase.end(halves, Verdict.COMMIT),
+        two_phase.ends_once(halves),
+        two_phase.prepare([]),
+    ):
+        with pytest.raises(ClosedError):
+            await call
+    assert cluster.asked(END) == []
+
+
+@pytest.mark.parametrize(
+    "columns", [([0], [1], []), ([0, 0], [1], [2]), ([1], [1], [2]), ([-1], [1], [2])]
+)
+async def test_columns_that_do_not_fit_together(cluster, client: Client, columns) -> None:
+    halves = HalfMessages("g", (Queue("demo", "broker-a", 0),), *columns)
+    async with client.producer("demo") as producer:
+        with pytest.raises(UsageError, match="half message"):
+            await producer.two_phase.end(halves, Verdict.COMMIT)
+    assert cluster.asked(END) == []
 
 
 async def test_a_half_message_that_is_not_safely_stored(cluster, client: Client) -> None:

@@ -95,7 +95,7 @@ class Part(msgspec.Struct, Generic[T], frozen=True):
 
 
 def part_of(rows: Sequence[T], page: str | None, size: int = ROWS) -> Part[T]:
-    """Return a page of a list; a `page` of the URL that is no number selects the first one.
+    """Return one page of a list: the first if `page`, from the URL, is not a number.
 
     >>> part_of([1, 2, 3], "2", size=2)
     Part(rows=[3], page=2, pages=2, total=3)

@@ -1,8 +1,8 @@
 """An event loop whose time is virtual and whose network is memory.
 
 The product runs in it unchanged: a node and clients of both protocols in one thread. When nothing
-is ready, time moves to the next timer at once. Functions for executors run in the loop's thread,
-and take no time. `coherer._common.machine` gives the same time, and random numbers of one seed.
+is ready, time moves to the next timer at once. Functions for executors run in the loop's thread.
+`coherer._common.machine` returns the same time, and random numbers of one seed.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from coherer.testing.simulation.process import process_of
 T = TypeVar("T")
 
 EPOCH_NS: Final = 1_800_000_000 * 10**9
+
+_simulating: Final = threading.Lock()
+"""Held by the one simulation of the process: the time is replaced for all of it."""
 
 
 class _NoSelector:
@@ -43,9 +46,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     """See the module.
 
     Attributes:
-        now_s: seconds of virtual time since the loop was made.
-        network: its network.
-        threads_s: the most that a function for an executor takes, such as a sync of the disk.
+        now_s: seconds of virtual time since the loop was created.
+        network: the connections of its programs.
+        threads_s: functions for executors, such as a sync of the disk, finish up to so much later.
     """
 
     def __init__(self) -> None:
@@ -57,13 +60,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._clock_resolution = 1e-7
 
     def time(self) -> float:
-        """Seconds of virtual time since the loop was made."""
+        """Seconds of virtual time since the loop was created."""
         return self.now_s
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        """Call something at the next turn, unless its program is killed before."""
+        """Schedule a callback for the next turn. It is left out if its program is killed before."""
         process = process_of(context)
         if process is None:
             return super().call_soon(callback, *args, context=context)
@@ -76,7 +79,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         *args: Any,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Call something at a time, unless its program is killed before."""
+        """Schedule a callback for a time. It is left out if its program is killed before."""
         process = process_of(context)
         if process is None:
             return super().call_at(when, callback, *args, context=context)
@@ -85,14 +88,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def create_task(  # type: ignore[override]
         self, coro: Any, *, name: str | None = None, context: Context | None = None
     ) -> asyncio.Task[Any]:
-        """Start a task of the program that runs, or of the context's."""
+        """Start a task, of the program that the context belongs to."""
         task = super().create_task(coro, name=name, context=context)
         if (process := process_of(context)) is not None:
             process.own(task)
         return task
 
     def _asyncgen_firstiter_hook(self, agen: AsyncGenerator[Any]) -> None:
-        # The end of the loop closes the generators that it knows: not those of a killed program.
+        # The loop closes the generators that it knows when it ends. A killed program's stay open.
         if (process := process_of()) is not None:
             process.own(agen)
         else:
@@ -110,7 +113,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         func: Callable[..., T],
         *args: Any,
     ) -> asyncio.Future[T]:
-        """Call a function at the next turn, or after `threads_s`; a simulation has one thread."""
+        """Run a function in the loop's thread, at the next turn or within `threads_s`."""
         future: asyncio.Future[T] = self.create_future()
 
         def run() -> None:
@@ -172,8 +175,19 @@ def simulate(main: Coroutine[Any, Any, T], *, seed: int = 0) -> T:
         seed: of the random numbers.
 
     Raises:
-        RuntimeError: every task waits for another one, and no timer is set.
+        RuntimeError: every task waits for another one, and no timer is set; or another thread of
+            this process is simulating.
     """
+    if not _simulating.acquire(blocking=False):
+        main.close()
+        raise RuntimeError("Another simulation is running in this process.")
+    try:
+        return _simulate(main, seed)
+    finally:
+        _simulating.release()
+
+
+def _simulate(main: Coroutine[Any, Any, T], seed: int) -> T:
     loop, thread = SimulatedLoop(), threading.get_ident()
     real_wall, real_ticks = machine.wall_ns, machine.ticks_ns
 

@@ -1,7 +1,7 @@
-"""Connections in memory, and what goes wrong with them.
+"""Connections in memory, and their faults.
 
-Pieces of data of one connection arrive in their order, and those of two connections in any: each
-piece takes the latency and a random part of the jitter.
+Data takes the latency and a random part of the jitter. Within a connection it arrives in order;
+between connections the order varies.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Network:
     """The network of a simulation: `SimulatedLoop.network`.
 
     Attributes:
-        latency_s: how long a piece of data takes.
-        jitter_s: at most so much longer.
-        pieces: the probability that data arrives in two pieces.
+        latency_s: the least time that data is under way.
+        jitter_s: the maximum of the random time in addition.
+        pieces: the probability that a write arrives in two pieces.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -49,11 +49,11 @@ class Network:
                 one.lose(ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)))
 
     def stop(self) -> None:
-        """Let nothing arrive until `heal`, as when a cable is out: connections stay open."""
+        """Let nothing arrive until `heal`, as if a cable were unplugged: connections stay open."""
         self._stopped = True
 
     def heal(self) -> None:
-        """End `stop`: what was sent meanwhile arrives, as TCP sends it again."""
+        """End `stop`. Data that was sent meanwhile arrives now, because TCP would send it again."""
         self._stopped = False
         self._moved.set()
         self._moved = asyncio.Event()
@@ -70,7 +70,7 @@ class Network:
         return next(self._ports)
 
     def delay_s(self) -> float:
-        """How long the next piece takes."""
+        """The time that the next piece of data is under way."""
         if not self.jitter_s:
             return self.latency_s
         return self.latency_s + machine.random.random() * self.jitter_s
@@ -113,7 +113,7 @@ class Network:
         return mine, mine.protocol
 
     def forget(self, end: Transport) -> None:
-        """An end of a connection is gone."""
+        """Remove one end of a connection."""
         self._ends.pop(end, None)
 
 
@@ -121,12 +121,12 @@ class Transport(asyncio.Transport):
     """One end of a connection.
 
     Args:
-        network: what it is part of.
-        loop: its loop.
-        context: of the program that it belongs to.
+        network: the network that it belongs to.
+        loop: the loop of the simulation.
+        context: a context of the program that it belongs to.
         here: its address.
-        there: the other end's.
-        port: the one that the connection was made to.
+        there: the address of the other end.
+        port: the server's port.
     """
 
     def __init__(
@@ -149,15 +149,16 @@ class Transport(asyncio.Transport):
         self._arrived: deque[bytes | None] = deque()
         self._last_s = 0.0
         self._paused = self._closing = self._lost = False
-        if (process := process_of(context)) is not None:
-            process.at_kill(self._killed)
+        self._process = process_of(context)
+        if self._process is not None:
+            self._process.at_kill(self._killed)
 
     def run(self, callback: Callable[..., object], *args: object) -> None:
-        """Call something as the program that it belongs to."""
+        """Run a callback in the context of its program."""
         self._context.copy().run(callback, *args)
 
     def begin(self, make: Protocols) -> None:
-        """Make the protocol, and tell it."""
+        """Create the protocol and report the connection to it."""
         self.protocol = make()
         self.protocol.connection_made(self)
 
@@ -167,22 +168,22 @@ class Transport(asyncio.Transport):
             return
         chance, whole = self._network.pieces, bytes(data)
         if chance and len(whole) > 1 and machine.random.random() < chance:
-            middle = machine.random.randrange(1, len(whole))
+            middle = 1 + int(machine.random.random() * (len(whole) - 1))
             self.peer.expect(whole[:middle])
             whole = whole[middle:]
         self.peer.expect(whole)
 
     def expect(self, data: bytes | None) -> None:
-        """Something is under way to this end."""
+        """Schedule the arrival of data, or of the end of the connection (None)."""
         self._under_way.append(data)
         self._last_s = max(self._last_s, self._loop.time() + self._network.delay_s())
         self._loop.call_at(self._last_s, self._arrive, context=self._context)
 
     def _arrive(self) -> None:
         self._arrived.append(self._under_way.popleft())
-        self._hand_over()
+        self._deliver()
 
-    def _hand_over(self) -> None:
+    def _deliver(self) -> None:
         while self._arrived and not (self._paused or self._lost or self._network.stopped):
             data = self._arrived.popleft()
             if data is None:
@@ -191,11 +192,13 @@ class Transport(asyncio.Transport):
                 self.protocol.data_received(data)
 
     def lose(self, error: Exception | None) -> None:
-        """The connection breaks."""
+        """Break the connection."""
         self._loop.call_soon(self._end, error, context=self._context)
 
     def _end(self, error: Exception | None) -> None:
         self._network.forget(self)
+        if self._process is not None:
+            self._process.not_at_kill(self._killed)
         if not self._lost:
             self._closing = self._lost = True
             self.protocol.connection_lost(error)
@@ -211,31 +214,31 @@ class Transport(asyncio.Transport):
         return self._closing
 
     def close(self) -> None:
-        """Close it; what was written arrives."""
+        """Close the connection after all written data has arrived."""
         if not self._closing:
             self._closing = True
             self.peer.expect(None)
             self.lose(None)
 
     def abort(self) -> None:
-        """Close it."""
+        """See `close`: there is no buffer to discard."""
         self.close()
 
     def pause_reading(self) -> None:
-        """Hand over nothing until `resume_reading`."""
+        """Deliver nothing until `resume_reading`."""
         self._paused = True
 
     def resume_reading(self) -> None:
-        """Hand over what has arrived."""
+        """Deliver data again."""
         self._paused = False
         self.wake()
 
     def wake(self) -> None:
-        """Hand over what has arrived, unless the program has paused."""
-        self._loop.call_soon(self._hand_over, context=self._context)
+        """Deliver data that has arrived, unless reading is paused."""
+        self._loop.call_soon(self._deliver, context=self._context)
 
     def get_write_buffer_size(self) -> int:
-        """0: what is written is under way at once."""
+        """Always 0: written data is under way at once."""
         return 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:

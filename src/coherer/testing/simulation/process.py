@@ -1,8 +1,8 @@
 """Programs of a simulation, which can be killed.
 
-What a program does, it does in callbacks of the loop, and each callback has a context. The context
-names the program; so do the contexts of all tasks and callbacks that come from it. The loop leaves
-out the callbacks of a program that was killed: as after SIGKILL, no `finally` and no `close` runs.
+All code of a program runs in callbacks of the loop, and each callback has a context, which refers
+to the program. Tasks and callbacks that the program creates inherit it. The loop leaves out the
+callbacks of a killed program. So no `finally` and no `close` runs, as after SIGKILL.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ T = TypeVar("T")
 
 _running: Final[ContextVar[Process | None]] = ContextVar("process", default=None)
 
-_graves: Final[list[object]] = []
-"""Whatever belonged to killed programs. If it were collected, its `finally` blocks would run."""
+_kept: Final[list[object]] = []
+"""The tasks and generators of killed programs. Collecting them would run their `finally` blocks."""
 
-ctypes.pythonapi.Py_IncRef(ctypes.py_object(_graves))  # not at the end of the interpreter, either
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # so the interpreter's end does not, either
 
 
 class Process:
-    """A program of the simulation. What it starts, in any depth, ends with `kill`.
+    """A program of the simulation. `kill` ends it with all tasks that it has started.
 
     Args:
-        name: for people.
+        name: shown in its `repr`.
 
     >>> from coherer.testing import simulate
     >>> async def forever(said: list[str]) -> None:
@@ -57,43 +57,47 @@ class Process:
         self._context.run(_running.set, self)
         self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self._generators: WeakSet[AsyncGenerator[Any]] = WeakSet()
-        self._at_kill: list[Callable[[], object]] = []
+        self._at_kill: dict[Callable[[], object], None] = {}
 
     def __repr__(self) -> str:
         return f"<Process {self.name}: {'alive' if self.alive else 'killed'}>"
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start a task of this program."""
+        """Start a task of this program. Waiting for a task of a killed program never ends."""
         return asyncio.get_running_loop().create_task(work, context=self._context.copy())
 
     def kill(self) -> None:
-        """End it at once: nothing of it runs any more, and its connections are reset."""
+        """End the program at once: none of its code runs any more; its connections are reset."""
         if not self.alive:
             return
         self.alive = False
         for task in self._tasks:
-            _unregister_task(task)  # the end of the loop cancels those that it knows
-        _graves.extend((list(self._tasks), list(self._generators)))
-        for ended in self._at_kill:
+            _unregister_task(task)  # so that the loop does not cancel it when it ends
+        _kept.extend((list(self._tasks), list(self._generators)))
+        for ended in list(self._at_kill):
             ended()
 
     def own(self, thing: asyncio.Task[Any] | AsyncGenerator[Any]) -> None:
-        """Keep it for ever if the process is killed before it ends."""
+        """Count a task or generator among those of the program."""
         if isinstance(thing, asyncio.Task):
             self._tasks.add(thing)
         else:
             self._generators.add(thing)
 
     def at_kill(self, ended: Callable[[], object]) -> None:
-        """Have a function called when it is killed."""
-        self._at_kill.append(ended)
+        """Call a function when the program is killed."""
+        self._at_kill[ended] = None
+
+    def not_at_kill(self, ended: Callable[[], object]) -> None:
+        """Undo `at_kill`."""
+        self._at_kill.pop(ended, None)
 
     def call(self, callback: Callable[..., object], *args: object) -> None:
-        """Run a callback, unless the program was killed."""
+        """Run a callback of the program unless it was killed."""
         if self.alive:
             callback(*args)
 
 
 def process_of(context: Context | None = None) -> Process | None:
-    """The program that a context belongs to, or the one that runs now; None for the simulation."""
+    """The program that a context, or the current one, belongs to; None outside of programs."""
     return _running.get() if context is None else context.get(_running)

@@ -89,6 +89,17 @@ class HalfMessages(msgspec.Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.log_offsets)
 
+    def check(self) -> None:
+        """Check columns that come from elsewhere.
+
+        Raises:
+            UsageError: their lengths differ, or a message has no queue.
+        """
+        if not len(self.queue) == len(self.half_offsets) == len(self.log_offsets):
+            raise UsageError("The columns of the half messages differ in length.")
+        if len(self) and not 0 <= min(self.queue) <= max(self.queue) < len(self.queues):
+            raise UsageError(f"A half message names a queue beyond the {len(self.queues)} queues.")
+
     def pick(self, numbers: Iterable[int]) -> Self:
         """Return some of the messages, by index."""
         numbers = list(numbers)
@@ -230,10 +241,14 @@ class TwoPhaseCommit:
             request without an answer may have been executed: do not simply commit again, because
             that may store the message twice, unless the brokers end a half message only once
             (`ends_once`).
+
+        Raises:
+            UsageError: the columns of `halves` do not fit together.
         """
         self._check()
         if verdict is Verdict.UNKNOWN:
             raise UsageError("A transaction ends with COMMIT or ROLLBACK.")
+        halves.check()
         loop = asyncio.get_running_loop()
         until = None if within_ms is None else loop.time() + within_ms / 1000
         links: dict[str, Link | CohererError] = {}

@@ -14,8 +14,8 @@ token. Coherer's master authenticates clients, Java's included:
   ask consumers for a signature, whose content they do not check. Java's consumers do not send one
   when they take partitions, so that option is never switched on.)
 
-A token is bound to the client, the user and this run of the master. A client with a token of an
-earlier run is told to register again (411), not that its password is wrong (415).
+A token is bound to the client, the user and this run of the master. The answer to a token of an
+earlier run is 411, after which clients register again. 415 would mean a wrong password.
 """
 
 from __future__ import annotations
