@@ -831,6 +831,9 @@ class TwoPhaseCommit(Facade[aio.TwoPhaseCommit]):
             request without an answer may have been executed: do not simply commit again, because
             that may store the message twice, unless the brokers end a half message only once
             (`ends_once`).
+
+        Raises:
+            UsageError: the columns of `halves` do not fit together.
         """
         return self._portal.call(
             lambda: self._inner.end(halves, verdict, window=window, within_ms=within_ms)
