@@ -57,7 +57,6 @@ LOOPS = {
     "cli/top.py::_run": SHOWS,
     "console/serving.py::served": RETRIES,
     "testing/proxy.py::pump": ONCE,
-    "testing/simulation/loop.py::call_at": "it is the event loop",
     "testing/simulation/loop.py::run_in_executor": ONCE,
     "testing/simulation/network.py::expect": ONCE,
 }

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from random import Random
 
 import pytest
 
 import coherer
 from coherer._common import clock
-from coherer.errors import ConnectError, DisconnectedError, UnavailableError
+from coherer.errors import CohererError, ConnectError, DisconnectedError, UnavailableError
 from coherer.message import Message
 from coherer.testing import async_embedded_node, simulate
-from coherer.testing.simulation import SimulatedLoop
+from coherer.testing.simulation import Process, SimulatedLoop
 
 HOUR_S = 3600
 
@@ -191,3 +192,73 @@ def test_what_is_written_arrives_in_order() -> None:
         return bytes(receiver.received)
 
     assert simulate(main()) == bytes(range(100))
+
+
+def test_a_frozen_program_goes_on_later() -> None:
+    async def tick(said: list[float]) -> None:
+        while True:
+            await asyncio.sleep(1)
+            said.append(asyncio.get_running_loop().time())
+
+    async def main() -> list[float]:
+        said: list[float] = []
+        process = Process("clock")
+        process.start(tick(said))
+        await asyncio.sleep(1.5)
+        process.freeze()
+        await asyncio.sleep(10)
+        process.go_on()
+        await asyncio.sleep(1.2)
+        return said
+
+    first, late, last = simulate(main())
+    assert first == pytest.approx(1)
+    assert late == pytest.approx(11.5)
+    assert last == pytest.approx(12.5)
+
+
+def test_a_clock_jumps_for_one_program() -> None:
+    async def now() -> tuple[int, int]:
+        return clock.wall_ms(), clock.now_ms()
+
+    async def main() -> tuple[int, int]:
+        process = Process("late")
+        process.clock_s = -3600
+        (here_wall, here), (there_wall, there) = await now(), await process.start(now())
+        return here_wall - there_wall, here - there
+
+    assert simulate(main()) == (3_600_000, 0)
+
+
+@pytest.mark.parametrize("how", ["isolated", "severed"])
+def test_a_request_is_not_answered(how: str) -> None:
+    async def use(url: str) -> str:
+        async with coherer.rocketmq.connect(url, timeout_ms=500) as client:
+            await client.offsets("orders")
+            await asyncio.sleep(2)
+            try:
+                await client.offsets("orders")
+            except CohererError as error:
+                return type(error).__name__
+        return ""
+
+    async def main() -> str:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulatedLoop)
+        async with async_embedded_node(admin_port=None) as node:
+            node.create_topic("orders")
+            process = Process("user")
+            using = process.start(use(node.rocketmq_url))
+            await asyncio.sleep(1)
+            if how == "isolated":
+                loop.network.stop(process)
+            else:
+                for _ in range(100):
+                    loop.network.sever(Random(0))
+                    loop.network.sever(Random(1))
+                    loop.network.sever(Random(2))
+            await asyncio.sleep(10)
+            loop.network.heal(process)
+            return await using
+
+    assert simulate(main()) == "RequestTimeoutError"

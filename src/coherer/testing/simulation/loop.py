@@ -8,7 +8,9 @@ is ready, time moves to the next timer at once. Functions for executors run in t
 from __future__ import annotations
 
 import asyncio
+import heapq
 import threading
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextvars import Context
 from random import Random
@@ -16,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from coherer._common import clock, machine
 from coherer.testing.simulation.network import Network
-from coherer.testing.simulation.process import process_of
+from coherer.testing.simulation.process import Callback, Timer, process_of
 
 T = TypeVar("T")
 
@@ -56,6 +58,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.now_s = 0.0
         self.network = Network(self)
         self.threads_s = 0.0
+        self._ready: deque[asyncio.Handle]
+        self._scheduled: list[asyncio.TimerHandle]
         self._selector = _NoSelector(self)
         self._clock_resolution = 1e-7
 
@@ -67,10 +71,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         """Schedule a callback for the next turn. It is left out if its program is killed before."""
-        process = process_of(context)
-        if process is None:
-            return super().call_soon(callback, *args, context=context)
-        return super().call_soon(process.call, callback, *args, context=context)
+        if self.is_closed():
+            raise RuntimeError("Event loop is closed")
+        handle = Callback(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
 
     def call_at(  # type: ignore[override]
         self,
@@ -80,10 +85,16 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """Schedule a callback for a time. It is left out if its program is killed before."""
-        process = process_of(context)
-        if process is None:
-            return super().call_at(when, callback, *args, context=context)
-        return super().call_at(when, process.call, callback, *args, context=context)
+        if self.is_closed():
+            raise RuntimeError("Event loop is closed")
+        timer = Timer(when, callback, args, self, context)
+        heapq.heappush(self._scheduled, timer)
+        timer._scheduled = True  # pyright: ignore[reportPrivateUsage] - as BaseEventLoop does
+        return timer
+
+    def again(self, handles: list[asyncio.Handle]) -> None:
+        """Run the callbacks that a frozen program could not run."""
+        self._ready.extend(handles)
 
     def create_task(  # type: ignore[override]
         self, coro: Any, *, name: str | None = None, context: Context | None = None
@@ -194,12 +205,13 @@ def _simulate(main: Coroutine[Any, Any, T], seed: int) -> T:
     def wall_ns() -> int:
         if threading.get_ident() != thread:
             return real_wall()
-        return EPOCH_NS + round(loop.now_s * 1e9)
+        process = process_of()
+        return EPOCH_NS + round((loop.now_s + (process.clock_s if process else 0.0)) * 1e9)
 
     def ticks_ns() -> int:
         if threading.get_ident() != thread:
             return real_ticks()
-        return wall_ns() - clock.BEGAN_NS
+        return EPOCH_NS + round(loop.now_s * 1e9) - clock.BEGAN_NS
 
     own = _OwnRandom(seed, machine.secret)
     with (

@@ -12,10 +12,11 @@ import os
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context, copy_context
+from random import Random
 from typing import Final
 
 from coherer._common import machine
-from coherer.testing.simulation.process import process_of
+from coherer.testing.simulation.process import Process, process_of
 
 LATENCY_S: Final = 0.0002
 
@@ -40,6 +41,7 @@ class Network:
         self._ports = iter(range(20_000, 65_000))
         self._ends: dict[Transport, None] = {}  # a set in the order of its making
         self._stopped = False
+        self._isolated: dict[Process, None] = {}
         self._moved = asyncio.Event()
 
     def cut(self, port: int | None = None) -> None:
@@ -48,22 +50,45 @@ class Network:
             if port in (None, one.port):
                 one.lose(ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)))
 
-    def stop(self) -> None:
-        """Let nothing arrive until `heal`, as if a cable were unplugged: connections stay open."""
-        self._stopped = True
+    def stop(self, program: Process | None = None) -> None:
+        """Let nothing arrive until `heal`, as if a cable were unplugged: connections stay open.
 
-    def heal(self) -> None:
+        Args:
+            program: unplug only this one.
+        """
+        if program is None:
+            self._stopped = True
+        else:
+            self._isolated[program] = None
+
+    def heal(self, program: Process | None = None) -> None:
         """End `stop`. Data that was sent meanwhile arrives now, because TCP would send it again."""
-        self._stopped = False
+        if program is None:
+            self._stopped = False
+        self._isolated.pop(program, None)  # type: ignore[arg-type]
         self._moved.set()
         self._moved = asyncio.Event()
         for one in list(self._ends):
             one.wake()
 
+    def sever(self, choose: Random) -> None:
+        """Let one connection transport nothing any more; neither end is told.
+
+        A machine in between has forgotten it, for example a firewall.
+        """
+        if ends := list(self._ends):
+            chosen = choose.choice(ends)
+            chosen.severed = chosen.peer.severed = True
+
     @property
     def stopped(self) -> bool:
         """Whether nothing arrives."""
         return self._stopped
+
+    def reaches(self, one: Process | None, other: Process | None) -> bool:
+        """Whether data between two programs arrives."""
+        apart = self._isolated
+        return not (self._stopped or (apart and (one in apart or other in apart)))
 
     def port(self) -> int:
         """The next free port."""
@@ -98,7 +123,7 @@ class Network:
             ConnectionRefusedError: nobody listens.
         """
         await asyncio.sleep(self.delay_s())
-        while self._stopped:
+        while not self._answers(there):
             await self._moved.wait()
         if there not in self.servers:
             raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
@@ -107,10 +132,14 @@ class Network:
         mine = Transport(self, self._loop, copy_context(), here, there, there[1])
         its = Transport(self, self._loop, its_context, there, here, there[1])
         mine.peer, its.peer = its, mine
-        for end, make in ((its, accept), (mine, factory)):
-            self._ends[end] = None
-            end.run(end.begin, make)
+        self._ends[its] = self._ends[mine] = None
+        self._loop.call_soon(its.begin, accept, context=its_context.copy())
+        mine.begin(factory)
         return mine, mine.protocol
+
+    def _answers(self, there: tuple[str, int]) -> bool:
+        server = self.servers.get(there)
+        return self.reaches(process_of(), process_of(server[1]) if server else None)
 
     def forget(self, end: Transport) -> None:
         """Remove one end of a connection."""
@@ -119,6 +148,9 @@ class Network:
 
 class Transport(asyncio.Transport):
     """One end of a connection.
+
+    Attributes:
+        severed: whether nothing arrives any more, unnoticed by both ends.
 
     Args:
         network: the network that it belongs to.
@@ -149,13 +181,10 @@ class Transport(asyncio.Transport):
         self._arrived: deque[bytes | None] = deque()
         self._last_s = 0.0
         self._paused = self._closing = self._lost = False
+        self.severed = False
         self._process = process_of(context)
         if self._process is not None:
             self._process.at_kill(self._killed)
-
-    def run(self, callback: Callable[..., object], *args: object) -> None:
-        """Run a callback in the context of its program."""
-        self._context.copy().run(callback, *args)
 
     def begin(self, make: Protocols) -> None:
         """Create the protocol and report the connection to it."""
@@ -175,6 +204,8 @@ class Transport(asyncio.Transport):
 
     def expect(self, data: bytes | None) -> None:
         """Schedule the arrival of data, or of the end of the connection (None)."""
+        if self.severed:
+            return
         self._under_way.append(data)
         self._last_s = max(self._last_s, self._loop.time() + self._network.delay_s())
         self._loop.call_at(self._last_s, self._arrive, context=self._context)
@@ -184,7 +215,10 @@ class Transport(asyncio.Transport):
         self._deliver()
 
     def _deliver(self) -> None:
-        while self._arrived and not (self._paused or self._lost or self._network.stopped):
+        reaches = self._network.reaches
+        while self._arrived and not (self._paused or self._lost or self.severed):
+            if not reaches(self._process, self.peer._process):
+                return
             data = self._arrived.popleft()
             if data is None:
                 self._end(None)
@@ -207,6 +241,8 @@ class Transport(asyncio.Transport):
         self._network.forget(self)
         if not self._lost:
             self._closing = self._lost = True
+            if self.severed:
+                return
             self.peer.lose(ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)))
 
     def is_closing(self) -> bool:

@@ -2,7 +2,8 @@
 
 All code of a program runs in callbacks of the loop, and each callback has a context, which refers
 to the program. Tasks and callbacks that the program creates inherit it. The loop leaves out the
-callbacks of a killed program. So no `finally` and no `close` runs, as after SIGKILL.
+callbacks of a killed program. So no `finally` and no `close` runs, as after SIGKILL. Those of a
+frozen program wait until it goes on, as after SIGSTOP; its connections stay open meanwhile.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ class Process:
     Args:
         name: shown in its `repr`.
 
+    Attributes:
+        alive: whether it was not killed.
+        clock_s: how far its time of day is ahead of the simulation's. Its monotonic clock is right.
+
     >>> from coherer.testing import simulate
     >>> async def forever(said: list[str]) -> None:
     ...     try:
@@ -53,6 +58,8 @@ class Process:
     def __init__(self, name: str = "") -> None:
         self.name = name
         self.alive = True
+        self.clock_s = 0.0
+        self._held: list[asyncio.Handle] | None = None
         self._context = copy_context()
         self._context.run(_running.set, self)
         self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
@@ -92,10 +99,51 @@ class Process:
         """Undo `at_kill`."""
         self._at_kill.pop(ended, None)
 
-    def call(self, callback: Callable[..., object], *args: object) -> None:
-        """Run a callback of the program unless it was killed."""
-        if self.alive:
-            callback(*args)
+    def freeze(self) -> None:
+        """Run none of its code until `go_on`; time passes, and data that arrives for it waits."""
+        if self._held is None:
+            self._held = []
+
+    def go_on(self) -> None:
+        """End `freeze`."""
+        held, self._held = self._held or [], None
+        if held and self.alive:
+            loop = asyncio.get_running_loop()
+            loop.again(held)  # type: ignore[attr-defined]
+
+    def may_run(self, handle: asyncio.Handle) -> bool:
+        """Whether a callback of the program runs now."""
+        if self._held is not None:
+            self._held.append(handle)
+            return False
+        return self.alive
+
+
+class Callback(asyncio.Handle):
+    """A callback that runs if its program does."""
+
+    __slots__ = ()
+
+    _context: Context
+
+    def _run(self) -> None:
+        process = self._context.get(_running)
+        if process is None or process.may_run(self):
+            super()._run()
+
+
+class Timer(asyncio.TimerHandle):
+    """A callback at a time, that runs if its program does."""
+
+    __slots__ = ()
+
+    _context: Context
+    _scheduled: bool
+
+    def _run(self) -> None:
+        process = self._context.get(_running)
+        if process is None or process.may_run(self):
+            super()._run()
 
 
 def process_of(context: Context | None = None) -> Process | None:
