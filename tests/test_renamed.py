@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -132,3 +133,70 @@ def test_administration_has_no_other_members() -> None:
     wrong = pytest.raises(AttributeError, match="'Admin' object has no attribute 'create_topics'")
     with coherer.blocking.rocketmq.connect("rocketmq://127.0.0.1:1") as client, wrong:
         _ = client.admin().create_topics  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
+async def test_offsets_by_broker_and_number(
+    coherer_url: str, coherer_rocketmq_url: str, protocol: str
+) -> None:
+    """Offsets are by partition; keys and loops of programs before 0.3 go on working."""
+    topic = f"places-{protocol}"
+    async with coherer.connect(
+        coherer_url if protocol == "tubemq" else coherer_rocketmq_url
+    ) as cluster:
+        client: Any = cluster
+        async with client.producer(topic) as producer:
+            await producer.send(coherer.Message(topic, b"x"))
+        partitions = await client.partitions(topic)
+        offsets = await client.offsets(topic)
+        assert list(offsets) == partitions
+        assert sum(end - first for first, end in offsets.values()) == 1
+        [last, *_] = partitions
+        with pytest.warns(DeprecationWarning, match="by partition"):
+            place = tuple(last)
+        for look_up in (
+            lambda: offsets[place],
+            lambda: offsets.get(place),
+            lambda: place in offsets and offsets[last],
+        ):
+            with pytest.warns(DeprecationWarning, match="by partition") as caught:
+                assert look_up() == offsets[last]
+            assert {one.filename for one in caught} == {__file__}
+        with pytest.warns(DeprecationWarning, match="by partition"):
+            assert ("nowhere", 0) not in offsets
+        with pytest.warns(DeprecationWarning, match="by partition"), pytest.raises(KeyError):
+            _ = offsets["nowhere", 0]
+        assert offsets.get(None, 3) == 3
+        everything = datetime(2020, 1, 1, tzinfo=UTC)
+        since = await client.offsets_since(topic, everything, partitions=[last])
+        assert since == {last: offsets[last][0]}
+        with pytest.warns(DeprecationWarning, match="by partition"):
+            assert await client.offsets_since(topic, everything, partitions=[place]) == since
+
+
+async def test_seek_with_queue_and_to(coherer_rocketmq_url: str, coherer_topic: str) -> None:
+    async with coherer.rocketmq.connect(coherer_rocketmq_url) as client:
+        async with client.producer(coherer_topic) as producer:
+            await producer.send(coherer.Message(coherer_topic, b"x"))
+        async with client.pull_consumer("old-seek") as consumer:
+            [queue, *_] = await client.partitions(coherer_topic)
+            await consumer.assign([queue])
+            old: Any = consumer.seek
+            with pytest.warns(DeprecationWarning, match="`queue=` of `PullConsumer.seek`.*`partit"):
+                assert await old(queue=queue, offset=0) == 0
+            with pytest.warns(DeprecationWarning, match="`to=` of `PullConsumer.seek`.*`offset=`"):
+                assert await old(queue, to="earliest") == 0
+
+
+def test_blocking_seek_with_queue_and_to(coherer_rocketmq_url: str, coherer_topic: str) -> None:
+    with coherer.blocking.rocketmq.connect(coherer_rocketmq_url) as client:
+        with client.producer(coherer_topic) as producer:
+            producer.send(coherer.Message(coherer_topic, b"x"))
+        with client.pull_consumer("old-seek") as consumer:
+            [queue, *_] = client.partitions(coherer_topic)
+            consumer.assign([queue])
+            old: Any = consumer.seek
+            with pytest.warns(DeprecationWarning, match="PullConsumer.seek") as caught:
+                assert old(queue=queue, to=0) == 0
+            assert {one.filename for one in caught} == {__file__}
+            assert len(caught) == 2

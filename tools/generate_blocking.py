@@ -407,7 +407,13 @@ class Generator:
             returns = self.annotation(tree.returns, module)
         body = bodies.get(name) or self.call(tree, name, returns)
         doc = self.doc(name, inspect.getdoc(value) or "", tree)
-        head = f"\n    def {name}({self.signature(tree, module)}) -> {returns}:\n"
+        old = ", ".join(
+            f"{one}={new!r}" for one, new in vars(value).get("old_keywords", {}).items()
+        )
+        decorator = f"    @old_keywords({old})\n" if old else ""
+        if old:
+            self.imports.setdefault("coherer._common.renamed", set()).add("old_keywords")
+        head = f"\n{decorator}    def {name}({self.signature(tree, module)}) -> {returns}:\n"
         return f"{text}{head}{docstring(doc, 8)}        {body}\n"
 
     def doc(self, name: str, text: str, tree: Function) -> str:

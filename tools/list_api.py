@@ -104,7 +104,7 @@ def of_members(value: type, hidden: set[str]) -> Iterator[str]:
             yield f"{name}: {returned(member.fget)}"
         elif isinstance(member, staticmethod | classmethod):
             yield f"{type(member).__name__} {name}{signature(member.__func__)}"
-        elif inspect.isfunction(member):
+        elif inspect.isfunction(member) and member.__module__ != "coherer._common.renamed":
             for one in typing.get_overloads(member) or [member]:
                 yield f"{kind_of(one)} {name}{signature(one)}"
 

@@ -512,11 +512,13 @@ class Client(Protocol):
         """
         ...
 
-    async def offsets(self, topic: str) -> Mapping[tuple[str, int], tuple[int, int]]:
+    async def offsets(
+        self, topic: str
+    ) -> Mapping[rocketmq.Queue, tuple[int, int]] | Mapping[tubemq.Partition, tuple[int, int]]:
         """The offsets that the brokers hold of a topic.
 
         Returns:
-            Broker and partition number, to the oldest offset and the next one to be written.
+            By partition, the oldest offset and the next one to be written.
 
         Raises:
             RefusedError: the topic does not exist.

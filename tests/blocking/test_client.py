@@ -22,6 +22,7 @@ from coherer.errors import (
     UsageError,
 )
 from coherer.message import Message, Receipt
+from tests.client.tube_clients import by_key
 
 
 @pytest.fixture
@@ -139,7 +140,11 @@ def test_a_handler(fake, client: Client) -> None:
 def test_a_reader_and_what_there_is(fake, client: Client) -> None:
     fake.put("demo", 1, *[b"%d" % n for n in range(12)])
     assert [one.id for one in client.partitions("demo")] == [0, 1, 2]
-    assert client.offsets("demo") == {("1", 0): (0, 0), ("1", 1): (0, 12), ("1", 2): (0, 0)}
+    assert by_key(client.offsets("demo")) == {
+        "1:demo:0": (0, 0),
+        "1:demo:1": (0, 12),
+        "1:demo:2": (0, 0),
+    }
     partition = client.partitions("demo")[1]
     with client.reader(partition, 3, end=10) as reader:
         assert (reader.exact, reader.position, reader.end) == (True, 3, 10)

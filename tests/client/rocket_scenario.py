@@ -83,7 +83,8 @@ class Scenario:
     async def _shown(self, client: RocketClient, receipts: list[SendReceipt]) -> bool:
         """Java's brokers show a message a moment after they have taken it."""
         ends = await client.offsets(self.topic)
-        return all(ends[one.broker, one.partition][1] > one.offset for one in receipts)
+        held = {(queue.broker, queue.id): end for queue, (_, end) in ends.items()}
+        return all(held[one.broker, one.partition] > one.offset for one in receipts)
 
     async def dead(self, client: RocketClient, count: int) -> list[str]:
         """The dead letters of the group, when there are so many."""
@@ -147,7 +148,7 @@ async def stored_is(consumer: Consumer, queue: Queue, offset: int) -> bool:
 
 
 async def ends_at(client: RocketClient, queue: Queue, offset: int) -> bool:
-    return (await client.offsets(queue.topic))[queue.broker, queue.id][1] == offset
+    return (await client.offsets(queue.topic))[queue][1] == offset
 
 
 async def more(reader: Any) -> bool:

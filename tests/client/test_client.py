@@ -25,6 +25,7 @@ from coherer.errors import (
 )
 from coherer.message import Message
 from tests.client.scripted_answers import partition_register
+from tests.client.tube_clients import by_key
 
 
 @pytest.fixture
@@ -74,11 +75,11 @@ async def test_what_there_is(fake, client) -> None:
         "1:demo:2",
     ]
     offsets, others = await asyncio.gather(client.offsets("demo"), client.offsets("other"))
-    assert offsets == {("1", 0): (0, 0), ("1", 1): (0, 0), ("1", 2): (0, 2)}
-    assert others == {("1", 0): (0, 0)}
+    assert by_key(offsets) == {"1:demo:0": (0, 0), "1:demo:1": (0, 0), "1:demo:2": (0, 2)}
+    assert by_key(others) == {"1:other:0": (0, 0)}
     fake.put("demo", 2, b"c")
     fake.producers.clear()  # the master forgets who was silent
-    assert (await client.offsets("demo"))["1", 2] == (0, 3)
+    assert by_key(await client.offsets("demo"))["1:demo:2"] == (0, 3)
     groups = {request.groupName for request in fake.asked(methods.PARTITION_REGISTER)}
     assert len(groups) == 2  # at a time; used again after
     assert all(group.startswith("coherer_reader_") for group in groups)
@@ -137,7 +138,7 @@ async def test_a_topic_that_takes_no_messages_is_read_all_the_same(fake, client)
     fake.put("demo", 2, b"a")
     fake.always(methods.PRODUCER_HEARTBEAT, lambda asked: asked.answer(brokerCheckSum=7))
     assert len(await client.partitions("demo")) == 3
-    assert (await client.offsets("demo"))["1", 2] == (0, 1)
+    assert by_key(await client.offsets("demo"))["1:demo:2"] == (0, 1)
 
 
 async def test_what_brokers_want_to_be_shown_comes_with_each_look(fake, client) -> None:
@@ -166,7 +167,7 @@ async def test_a_broker_that_cannot_be_read_is_named(fake, client) -> None:
     assert [(one.id, one.host) for one in await client.unreadable_brokers("demo")] == [
         (2, "10.9.9.9")
     ]
-    assert set(await client.offsets("demo")) == {("1", number) for number in range(3)}
+    assert sorted(by_key(await client.offsets("demo"))) == ["1:demo:0", "1:demo:1", "1:demo:2"]
 
 
 @pytest.mark.parametrize("code", [450, 455])
@@ -186,12 +187,12 @@ async def test_a_master_without_surveys_is_asked_as_a_producer(fake, client) -> 
 
 async def test_partitions_are_looked_up_anew_when_their_broker_is_gone(fake, client) -> None:
     fake.topics["demo"] = 1
-    assert set(await client.offsets("demo")) == {("1", 0)}
+    assert [one.key for one in await client.offsets("demo")] == ["1:demo:0"]
     broker = await fake.listen()
     fake.brokers[0] = BrokerInfo(3, "127.0.0.1", broker.port)
     fake.check_sum += 1
     await fake.broker.close(timeout_ms=0)
-    assert set(await client.offsets("demo")) == {("3", 0)}
+    assert [one.key for one in await client.offsets("demo")] == ["3:demo:0"]
 
 
 async def read(reader) -> list[bytes]:
@@ -300,7 +301,7 @@ async def test_a_reader_with_a_broker_of_java(fake, client) -> None:
     fake.topics["demo"] = 1
     fake.put("demo", 0, *[b"%d" % n for n in range(12)])
     [partition] = await client.partitions("demo")
-    assert await client.offsets("demo") == {("1", 0): (0, 12 * 28)}
+    assert by_key(await client.offsets("demo")) == {"1:demo:0": (0, 12 * 28)}
     async with client.reader(partition, 2 * 28, end=8 * 28) as reader:
         assert (await reader.read()).bodies() == [b"%d" % n for n in range(2, 7)]
         assert (reader.exact, reader.position) == (False, 7 * 28)

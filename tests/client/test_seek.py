@@ -24,9 +24,8 @@ async def test_every_position(coherer_node: EmbeddedNode, coherer_topic: str, ki
         make = client.pull_consumer if kind == "pull" else client.consumer
         async with make(f"seeking-{kind}", coherer_topic) as consumer:
             [partition, *_] = sorted(await consumer.wait_assigned(10_000), key=str)
-            number = partition.id
             ends = await client.offsets(coherer_topic)
-            [end] = [high for (_, at), (_, high) in ends.items() if at == number]
+            [end] = [high for one, (_, high) in ends.items() if one == partition]
             assert await consumer.seek(partition, 1) == 1
             assert await consumer.seek(partition, "earliest") == 0
             assert await consumer.seek(partition, "latest") == end > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from coherer._client.tubemq.cluster import ClientOptions, Cluster
@@ -32,6 +33,10 @@ async def unknown(partition: Partition, at: object) -> int:
 def consumer_of(way: Cluster, topics: Any = "demo", **options: Any) -> Consumer:
     options = {"start": "earliest", "empty_ms": 5} | options
     return Consumer(way, GROUP, topics, ConsumerOptions(**options), find=unknown)
+
+
+def by_key(offsets: Mapping[Partition, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    return {partition.key: ends for partition, ends in offsets.items()}
 
 
 async def one(consumer: Consumer) -> ReceivedBatch:

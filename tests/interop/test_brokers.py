@@ -48,7 +48,7 @@ async def used(url: str, topic: str) -> set[str]:
     """The brokers that have messages of a topic."""
     async with coherer.connect(url) as client:
         ends = await client.offsets(topic)
-    return {str(key[0]) for key, (_, end) in ends.items() if end}
+    return {one.key.partition(":")[0] for one, (_, end) in ends.items() if end}
 
 
 async def create(url: str, topic: str) -> None:

@@ -22,7 +22,6 @@ import coherer
 from coherer import Message
 from coherer._record.packing import Origin
 from coherer._wire.rocketmq.codes import TopicNotExistError
-from coherer._wire.rocketmq.names import Queue
 from coherer.blocking.rocketmq import connect as connect_blocking
 from coherer.rocketmq import StoredMessage, Verdict
 from coherer.spark.columns import DEFAULT
@@ -151,11 +150,11 @@ async def test_what_was_stored_since(cluster: Cluster, queue: RocketMQQueue, top
     bounds = await held(queue, topic, 500)
     async with coherer.rocketmq.connect(cluster.url) as client:
         stored: dict[tuple[str, int], list[int]] = {}
-        for place in await client.offsets(topic):
-            stored[place] = []
-            async with client.reader(Queue(topic, *place), 0) as reader:
+        for partition in await client.offsets(topic):
+            times = stored.setdefault((partition.broker, partition.id), [])
+            async with client.reader(partition, 0) as reader:
                 while batch := await reader.read():
-                    stored[place] += [message.stored_ms for message in batch]
+                    times += [message.stored_ms for message in batch]
     moments = sorted({time_ms for times in stored.values() for time_ms in times})
     assert sum(map(len, stored.values())) == 500
     for time_ms in (0, moments[0], moments[len(moments) // 2], moments[-1], moments[-1] + 1):

@@ -237,10 +237,7 @@ class Run:
 
     async def _look(self) -> None:
         async with self._connect() as client:
-            bounds = await client.offsets(TOPIC)
-            for queue in await client.partitions(TOPIC):
-                broker = str(getattr(queue.broker, "id", queue.broker))
-                first, end = bounds[broker, queue.id]
+            for queue, (first, end) in (await client.offsets(TOPIC)).items():
                 async with client.reader(queue, first, end=end) as reader:
                     while (batch := await reader.read()) is not None:
                         for message in batch:

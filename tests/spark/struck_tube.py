@@ -208,9 +208,7 @@ def plain_read(url: str, topic: str) -> Counter[int]:
     """All numbers, read from the first offset to the last, without cuts."""
     found: Counter[int] = Counter()
     with connect(url) as client:
-        bounds = client.offsets(topic)
-        for partition in client.partitions(topic):
-            start, end = bounds[str(partition.broker.id), partition.id]
+        for partition, (start, end) in client.offsets(topic).items():
             with client.reader(partition, start, end=end, columns=True) as reader:
                 for batch in reader:
                     found.update(numbers(batch.to_arrow(["value"]).column("value")))

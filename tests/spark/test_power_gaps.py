@@ -12,7 +12,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import coherer
 from coherer._store import Draft, OsFiles, Store, StoreOptions
 from coherer.blocking import connect
-from coherer.rocketmq import Queue
 from coherer.spark.commits import RocketHalfQueue
 from coherer.spark.offsets import Offsets
 from coherer.spark.planning import DataLossError
@@ -128,8 +127,8 @@ def test_what_no_gap_explains_is_still_a_loss(node: EmbeddedNode, protocol: str)
 
 def test_a_queue_continues_where_a_decision_saw_its_end(node: EmbeddedNode, durable: int) -> None:
     with connect(node.rocketmq_url) as client:
-        [(broker, number)] = client.offsets("demo")
-        queue, place = RocketHalfQueue(client), Queue("demo", broker, number)
+        [place] = client.offsets("demo")
+        queue = RocketHalfQueue(client)
         assert queue.ends([place]) == [durable]
         queue.reach(place, 5_000_000)
         assert queue.ends([place]) == [durable]
@@ -142,6 +141,6 @@ def test_a_queue_continues_where_a_decision_saw_its_end(node: EmbeddedNode, dura
 def test_the_look_for_committed_messages_passes_over_the_gap(node: EmbeddedNode) -> None:
     begin = send(node)
     with connect(node.rocketmq_url) as client:
-        [(broker, number)] = client.offsets("demo")
+        [place] = client.offsets("demo")
         queue = RocketHalfQueue(client)
-        assert queue.committed(Queue("demo", broker, number), 0, begin + 1) == {0}
+        assert queue.committed(place, 0, begin + 1) == {0}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from coherer.blocking.rocketmq import Queue, connect
+from coherer.blocking.rocketmq import connect
 
 ROOT = Path(__file__).parents[2]
 JOB = ["-m", "tests.spark.transactions_job"]
@@ -103,8 +103,8 @@ def seen(url: str, topic: str) -> Counter[int]:
     """The numbers in the topic."""
     found: Counter[int] = Counter()
     with connect(url) as client:
-        for place, (first, _) in client.offsets(topic).items():
-            with client.reader(Queue(topic, *place), first) as reader:
+        for queue, (first, _) in client.offsets(topic).items():
+            with client.reader(queue, first) as reader:
                 while (batch := reader.read()) is not None:
                     found.update(map(int, batch.bodies()))
     return found

@@ -12,9 +12,11 @@ from coherer._common.urls import is_rocketmq
 from coherer.errors import UsageError
 from coherer.rocketmq import Admin as RocketAdmin
 from coherer.rocketmq import Client as RocketClient
+from coherer.rocketmq import Queue
 from coherer.rocketmq import connect as connect_rocketmq
 from coherer.tubemq import Admin as TubeAdmin
 from coherer.tubemq import Client as TubeClient
+from coherer.tubemq import Partition
 from coherer.tubemq import connect as connect_tubemq
 
 
@@ -40,6 +42,9 @@ class TubeCluster(msgspec.Struct, frozen=True, eq=False):
 
 
 Cluster: TypeAlias = RocketCluster | TubeCluster
+
+AnyPartition: TypeAlias = Queue | Partition
+"""A partition or queue, as the client of its protocol names it."""
 
 
 @asynccontextmanager

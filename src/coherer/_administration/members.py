@@ -102,7 +102,7 @@ async def _asked(cluster: RocketCluster, one: Member) -> MemberHealth:
         return silent if is_silent else MemberHealth(one, None)
     except CohererError:
         return MemberHealth(one, None)
-    reads = frozenset(f"{queue.broker}:{queue.topic}:{queue.id}" for queue in info.queues)
+    reads = frozenset(queue.key for queue in info.queues)
     topics = described(info.subscriptions)
     return MemberHealth(one, answers=True, topics=topics, reads=reads)
 

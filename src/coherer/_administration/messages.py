@@ -12,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from coherer._administration.access import Cluster, RocketCluster, TubeCluster
+from coherer._administration.access import AnyPartition, Cluster, RocketCluster, TubeCluster
+from coherer._common.places import place_of
 from coherer._record.ids import decode_offset_id
 from coherer._wire.rocketmq import names
 from coherer._wire.rocketmq.codes import ResponseCode
@@ -20,6 +21,7 @@ from coherer.admin import Message
 from coherer.errors import RefusedError, UsageError
 from coherer.message import ReceivedMessage
 from coherer.rocketmq import Queue, StoredMessage
+from coherer.tubemq import Partition
 
 CHUNK: Final = 256
 """The number of messages of a partition that are read at once."""
@@ -162,18 +164,21 @@ async def at(
         RefusedError: the topic does not exist.
         UnavailableError: a server does not answer.
     """
-    ends = await cluster.client.offsets(topic)
-    places = [place for place in ends if place[1] == partition and broker in {None, place[0]}]
-    if len(places) != 1:
-        known = ", ".join(sorted({place[0] for place in ends}))
-        fault = "Several brokers have" if places else "There is no"
+    ends = await _offsets(cluster, topic)
+    places = {place_of(one): one for one in ends}
+    chosen = [
+        one for (on, number), one in places.items() if number == partition and broker in {None, on}
+    ]
+    if len(chosen) != 1:
+        known = ", ".join(sorted({on for on, _ in places}))
+        fault = "Several brokers have" if chosen else "There is no"
         raise UsageError(
             f"{fault} partition {partition}.", topic=topic, hint=f"The brokers are: {known}."
         )
-    low, high = ends[places[0]]
+    low, high = ends[chosen[0]]
     if not low <= offset < high:
         return None
-    async for message in _range(cluster, topic, places[0], offset, high):
+    async for message in _range(cluster, chosen[0], offset, high):
         exact = message.offset is None or message.offset == offset
         return found_of(message, _namespace(cluster)) if exact else None
     return None
@@ -183,10 +188,10 @@ async def _by_tube_id(
     cluster: TubeCluster, topic: str, message_id: str, limit: int, show: Callable[[int], object]
 ) -> Message | None:
     read = 0
-    for place, (low, high) in (await cluster.client.offsets(topic)).items():
+    for partition, (low, high) in (await cluster.client.offsets(topic)).items():
         while low < high and read < limit:
             begin = max(high - TUBE_CHUNK, low)
-            async for message in _range(cluster, topic, place, begin, high):
+            async for message in _range(cluster, partition, begin, high):
                 read += 1
                 if message.id == message_id:
                     return found_of(message)
@@ -268,18 +273,17 @@ async def search(
         UnavailableError: a server does not answer.
         UsageError: a Java TubeMQ broker cannot search by time, because the messages have none.
     """
-    ends = await cluster.client.offsets(topic)
-    since = {} if begin is None else await cluster.client.offsets_since(topic, begin)
-    before = {} if end is None else await cluster.client.offsets_since(topic, end)
+    ends = await _offsets(cluster, topic)
+    since = {} if begin is None else await _offsets_since(cluster, topic, begin)
+    before = {} if end is None else await _offsets_since(cluster, topic, end)
     found: list[Message] = []
     read = 0
-    for place, (low, high) in sorted(ends.items()):
-        if broker not in {None, place[0]} or partition not in {None, place[1]}:
+    for place, (low, high) in ends.items():
+        on, number = place_of(place)
+        if broker not in {None, on} or partition not in {None, number}:
             continue
         first = max(low, since.get(place, low), begin_offset or 0)
-        async for message in _range(
-            cluster, topic, place, first, min(high, before.get(place, high))
-        ):
+        async for message in _range(cluster, place, first, min(high, before.get(place, high))):
             if len(found) == limit or read == scan_max:
                 return Search(tuple(found), complete=False, scanned=read)
             read += 1
@@ -295,24 +299,29 @@ def _namespace(cluster: Cluster) -> str:
     return cluster.namespace if isinstance(cluster, RocketCluster) else ""
 
 
+async def _offsets(cluster: Cluster, topic: str) -> dict[AnyPartition, tuple[int, int]]:
+    found = await cluster.client.offsets(topic)
+    return dict(found.items())
+
+
+async def _offsets_since(cluster: Cluster, topic: str, time: datetime) -> dict[AnyPartition, int]:
+    found = await cluster.client.offsets_since(topic, time)
+    return dict(found.items())
+
+
 async def _range(
-    cluster: Cluster, topic: str, place: tuple[str, int], begin: int, end: int
+    cluster: Cluster, partition: AnyPartition, begin: int, end: int
 ) -> AsyncGenerator[ReceivedMessage]:
     """The messages of a partition with offsets from `begin` to before `end`."""
     if begin >= end:
         return
-    broker, number = place
-    if isinstance(cluster, RocketCluster):
-        full = names.with_namespace(cluster.namespace, topic)
-        queue = Queue(full, broker, number)
-        async with cluster.client.reader(queue, begin, end=end) as reader:
+    if isinstance(cluster, RocketCluster) and isinstance(partition, Queue):
+        async with cluster.client.reader(partition, begin, end=end) as reader:
             while (batch := await reader.read()) is not None:
                 for message in batch:
                     yield message
-        return
-    partitions = await cluster.client.partitions(topic)
-    partition = next(one for one in partitions if (str(one.broker.id), one.id) == place)
-    async with cluster.client.reader(partition, begin, end=end) as tube_reader:
-        while (tube_batch := await tube_reader.read()) is not None:
-            for one in tube_batch:
-                yield one
+    elif isinstance(cluster, TubeCluster) and isinstance(partition, Partition):
+        async with cluster.client.reader(partition, begin, end=end) as tube_reader:
+            while (tube_batch := await tube_reader.read()) is not None:
+                for one in tube_batch:
+                    yield one

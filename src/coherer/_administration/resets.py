@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from coherer._administration.access import Cluster
+from coherer._common.places import Place, place_of
 from coherer.admin import Partition
 
 Target: TypeAlias = Literal["earliest", "latest"] | datetime | int
@@ -45,9 +46,10 @@ async def planned(
 ) -> list[Move]:
     """The moves of a reset; `positions` are those of the group, `partitions` those of the topic."""
     committed = {one.key: one.committed for one in positions}
-    since: Mapping[tuple[str, int], int] = {}
+    since: Mapping[Place, int] = {}
     if isinstance(target, datetime):
-        since = await cluster.client.offsets_since(topic, target)
+        found = await cluster.client.offsets_since(topic, target)
+        since = {place_of(partition): offset for partition, offset in found.items()}
     moves: list[Move] = []
     for one in partitions:
         low, high = one.min_offset, one.max_offset

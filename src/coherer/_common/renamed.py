@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from importlib import import_module
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+from coherer._common.places import AnyPartition, Place, place_of
 
 SINCE: Final = "0.3"
+
+F = TypeVar("F", bound=Callable[..., object])
+P = TypeVar("P", bound=AnyPartition)
+V = TypeVar("V")
 
 RECORDS: Final = {
     "BrokerState": "coherer.admin.Broker",
@@ -82,3 +88,84 @@ def moved(owner: object, name: str, places: Mapping[str, str]) -> Any:
         stacklevel=3,
     )
     return attrgetter(place)(owner)
+
+
+def old_keywords(**names: str) -> Callable[[F], F]:
+    """Let a method of a client accept old names of its parameters; `names` has the new ones.
+
+    `coherer._client.engine.arguments.checked` translates them: it sees each call first.
+    """
+
+    def mark(function: F) -> F:
+        vars(function)["old_keywords"] = names
+        return function
+
+    return mark
+
+
+def in_new_words(function: Callable[..., object], given: Mapping[str, object]) -> dict[str, object]:
+    """Return the keyword arguments of a call by their names of today, and warn of others."""
+    names: Mapping[str, str] = vars(function)["old_keywords"]
+    for old in names.keys() & given.keys():
+        warnings.warn(
+            f"`{old}=` of `{function.__qualname__}` is deprecated since {SINCE}; use "
+            f"`{names[old]}=`.",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+    return {names.get(name, name): value for name, value in given.items()}
+
+
+class ByPartition(dict[P, V]):
+    """Values by partition. `(broker, number)`, the keys before 0.3, finds them too."""
+
+    def __missing__(self, key: object) -> V:
+        found = self._by_place(key, 4)
+        if found is None:
+            raise KeyError(key)
+        return self[found]
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__(key) or self._by_place(key, 4) is not None
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return the value, or `default`."""
+        if super().__contains__(key):
+            return self[key]
+        found = self._by_place(key, 4)
+        return default if found is None else self[found]
+
+    def _by_place(self, key: object, level: int) -> P | None:
+        if not isinstance(key, tuple):
+            return None
+        _warn_of_places(level)
+        return next((one for one in self if place_of(one) == key), None)
+
+
+def selected(known: Iterable[P], wanted: Collection[P | Place] | None) -> list[P]:
+    """Select the partitions that are wanted, in the order of `known`; None for all.
+
+    `wanted` may have `(broker, number)`, as before 0.3.
+    """
+    if wanted is None:
+        return list(known)
+    places = {one for one in wanted if isinstance(one, tuple)}
+    if places:
+        _warn_of_places(4)
+    keys = {one.key for one in wanted if not isinstance(one, tuple)}
+    return [one for one in known if one.key in keys or place_of(one) in places]
+
+
+def unpacked(partition: AnyPartition) -> Iterator[object]:
+    """Iterate over broker and number, as loops over the keys of offsets did before 0.3."""
+    _warn_of_places(3)
+    return iter(place_of(partition))
+
+
+def _warn_of_places(level: int) -> None:
+    warnings.warn(
+        "A client's offsets are by partition, no longer by `(broker, number)`: use the "
+        f"partition's `broker` and `id`. The old keys are deprecated since {SINCE}.",
+        DeprecationWarning,
+        stacklevel=level,
+    )

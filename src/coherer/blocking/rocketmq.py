@@ -29,7 +29,7 @@ from coherer._client.rocketmq.consuming.consumer import POLL_MS
 from coherer._client.rocketmq.producing.sender import delivery_time
 from coherer._client.rocketmq.received import DEAD
 from coherer._client.rocketmq.routing import READ, WRITE
-from coherer._common.renamed import renamed
+from coherer._common.renamed import old_keywords, renamed
 from coherer.admin import Account
 from coherer.blocking._portal import (
     ClientFacade,
@@ -454,13 +454,13 @@ class Client(ClientFacade[aio.Client]):
         """
         return self._portal.call(lambda: self._inner.partitions(topic))
 
-    def offsets(self, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
+    def offsets(self, topic: str) -> dict[Queue, tuple[int, int]]:
         """The offsets of a topic's queues at the masters of its brokers.
 
         Slaves are not asked while a master is down, because their copies may be behind.
 
         Returns:
-            Broker name and queue number, to the oldest offset and one after the newest.
+            By queue, the oldest offset and one after the newest.
 
         Raises:
             RefusedError: the topic does not exist.
@@ -469,18 +469,21 @@ class Client(ClientFacade[aio.Client]):
         return self._portal.call(lambda: self._inner.offsets(topic))
 
     def offsets_since(
-        self, topic: str, time: datetime, *, partitions: Collection[tuple[str, int]] | None = None
-    ) -> dict[tuple[str, int], int]:
+        self,
+        topic: str,
+        time: datetime,
+        *,
+        partitions: Collection[Queue | tuple[str, int]] | None = None,
+    ) -> dict[Queue, int]:
         """The offsets of the first messages that were stored at a time or later.
 
         Args:
             topic: the topic.
             time: a naive time is local.
-            partitions: the broker names and queue numbers to look up; None for all.
+            partitions: the queues to look up; None for all. Tuples are deprecated.
 
         Returns:
-            Broker name and queue number, to the offset; one after the newest if all messages are
-            older.
+            The offset by queue; one after the newest if all messages are older.
 
         Raises:
             RefusedError: the topic does not exist.
@@ -1225,6 +1228,7 @@ class PullConsumer(ManagedFacade[aio.PullConsumer]):
         """
         self._portal.call(lambda: self._inner.assign(queues, selection))
 
+    @old_keywords(queue="partition", to="offset")
     def seek(
         self, partition: Queue, offset: int | datetime | Edge | Literal["earliest", "latest"]
     ) -> int:

@@ -304,14 +304,14 @@ class Client(ClientFacade[aio.Client]):
         """
         return self._portal.call(lambda: self._inner.partitions(topic))
 
-    def offsets(self, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
+    def offsets(self, topic: str) -> dict[Partition, tuple[int, int]]:
         """The offsets of a topic's partitions at the brokers.
 
         Brokers that cannot be read now are left out; `unreadable_brokers` returns them.
 
         Returns:
-            Broker id and partition number, to the oldest offset and one after the newest. Offsets
-            are bytes of an index with Java's brokers, and message numbers with Coherer's.
+            By partition, the oldest offset and one after the newest. Offsets are bytes of an index
+            with Java's brokers, and message numbers with Coherer's.
 
         Raises:
             RefusedError: the topic does not exist.
@@ -320,8 +320,12 @@ class Client(ClientFacade[aio.Client]):
         return self._portal.call(lambda: self._inner.offsets(topic))
 
     def offsets_since(
-        self, topic: str, time: datetime, *, partitions: Collection[tuple[str, int]] | None = None
-    ) -> dict[tuple[str, int], int]:
+        self,
+        topic: str,
+        time: datetime,
+        *,
+        partitions: Collection[Partition | tuple[str, int]] | None = None,
+    ) -> dict[Partition, int]:
         """Find the offsets of the first messages at a time or later.
 
         Coherer's brokers search by the time when they stored a message. With Java's brokers the
@@ -331,11 +335,10 @@ class Client(ClientFacade[aio.Client]):
         Args:
             topic: the topic.
             time: a naive time is local.
-            partitions: the broker ids and partition numbers to look up; None for all.
+            partitions: the partitions to look up; None for all. Tuples are deprecated.
 
         Returns:
-            The offset by broker id and partition number; the offset after the newest message if all
-            messages are older.
+            The offset by partition; the offset after the newest message if all messages are older.
 
         Raises:
             RefusedError: the topic does not exist.

@@ -451,12 +451,7 @@ def rocketmq_queues(
     with client.pull_consumer(TOOLS_GROUP, auto_commit=False) as consumer:
         begins: dict[Queue, int] = {}
         for topic in wanted:
-            offsets = begins_of(client, topic, start, places)
-            begins |= {
-                queue: offsets[queue.broker, queue.id]
-                for queue in client.partitions(topic)
-                if (queue.broker, queue.id) in offsets
-            }
+            begins |= begins_of(client, topic, start, places)
         consumer.assign(list(begins), next(iter(wanted.values())))
         for queue, offset in begins.items():
             consumer.seek(queue, offset)
@@ -518,12 +513,9 @@ def tubemq_readers(
     with ExitStack() as stack:
         readers: list[tuple[Reader, Sequence[str]]] = []
         for topic, tags in topics.items():
-            begins = begins_of(client, topic, start, places)
-            for partition in client.partitions(topic):
-                begin = begins.get((str(partition.broker.id), partition.id))
-                if begin is not None:
-                    reader = client.reader(partition, begin, end=_NO_END)
-                    readers.append((stack.enter_context(reader), tags))
+            for partition, begin in begins_of(client, topic, start, places).items():
+                reader = client.reader(partition, begin, end=_NO_END)
+                readers.append((stack.enter_context(reader), tags))
         yield TubeMQReaders(readers)
 
 

@@ -314,9 +314,7 @@ def _owner(partition: Partition, readers: Mapping[str, str]) -> str:
 
 
 def _key(partition: str | Queue) -> str:
-    if isinstance(partition, str):
-        return partition
-    return f"{partition.broker}:{partition.topic}:{partition.id}"
+    return partition if isinstance(partition, str) else partition.key
 
 
 def _summary(group: Group) -> dict[str, object]:

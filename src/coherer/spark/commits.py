@@ -173,7 +173,7 @@ class RocketHalfQueue:
                 if error.code != ResponseCode.TOPIC_NOT_EXIST:
                     raise
                 continue
-            found |= {Queue(topic, *place): end for place, (_, end) in bounds.items()}
+            found |= {Queue(topic, one.broker, one.id): end for one, (_, end) in bounds.items()}
         return [found.get(queue, 0) for queue in queues]
 
     def ends_once(self, halves: HalfMessages) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 
+from coherer._common.places import place_of
 from coherer._record.batches import PackedMessages
 from coherer._record.system_topics import DLQ_PREFIX, RETRY_PREFIX
 from coherer._wire.rocketmq.names import Queue
@@ -54,13 +55,18 @@ class RocketMQQueue:
 
     def bounds(self, topic: str) -> Mapping[tuple[str, int], tuple[int, int]]:
         """The first offset and the end offset, by (broker, queue)."""
-        return self._client.offsets(topic)
+        bounds = self._client.offsets(topic)
+        return {place_of(queue): ends for queue, ends in bounds.items()}
 
     def offsets_since(
         self, topic: str, time: datetime, partitions: Collection[tuple[str, int]] | None = None
     ) -> Mapping[tuple[str, int], int]:
         """The offset of the first message stored at a time or later, by (broker, queue)."""
-        return self._client.offsets_since(topic, time, partitions=partitions)
+        wanted = None
+        if partitions is not None:
+            wanted = [one for one in self._client.partitions(topic) if place_of(one) in partitions]
+        found = self._client.offsets_since(topic, time, partitions=wanted)
+        return {place_of(one): offset for one, offset in found.items()}
 
     def missing_brokers(self, topic: str) -> Sequence[str]:
         """None: name servers forget brokers that are down."""
@@ -89,7 +95,7 @@ class RocketMQQueue:
 
     def places(self, topic: str) -> Sequence[tuple[str, int]]:
         """Broker and number of all queues."""
-        return [(queue.broker, queue.id) for queue in self._client.partitions(topic)]
+        return [place_of(queue) for queue in self._client.partitions(topic)]
 
     def send_packed(
         self, batches: Sequence[PackedMessages], window: int

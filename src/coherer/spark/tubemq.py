@@ -18,6 +18,7 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from coherer._common.places import place_of
 from coherer._record.bad_record import BadRecord
 from coherer._record.batches import PackedMessages
 from coherer._wire.tubemq.delivery import MessageBatch
@@ -52,13 +53,18 @@ class TubeMQQueue:
 
     def bounds(self, topic: str) -> Mapping[tuple[str, int], tuple[int, int]]:
         """The first offset and the end offset, by (broker, partition)."""
-        return self._client.offsets(topic)
+        bounds = self._client.offsets(topic)
+        return {place_of(one): ends for one, ends in bounds.items()}
 
     def offsets_since(
         self, topic: str, time: datetime, partitions: Collection[tuple[str, int]] | None = None
     ) -> Mapping[tuple[str, int], int]:
         """The offset of the first message at a time or later, by (broker, partition)."""
-        return self._client.offsets_since(topic, time, partitions=partitions)
+        wanted = None
+        if partitions is not None:
+            wanted = [one for one in self._client.partitions(topic) if place_of(one) in partitions]
+        found = self._client.offsets_since(topic, time, partitions=wanted)
+        return {place_of(one): offset for one, offset in found.items()}
 
     def missing_brokers(self, topic: str) -> Sequence[str]:
         """The brokers that the master lists for the topic and that cannot be read now."""
@@ -92,7 +98,7 @@ class TubeMQQueue:
 
     def places(self, topic: str) -> Sequence[tuple[str, int]]:
         """Broker and number of all partitions."""
-        return [(str(one.broker.id), one.id) for one in self._client.partitions(topic)]
+        return [place_of(one) for one in self._client.partitions(topic)]
 
     def send_packed(
         self, batches: Sequence[PackedMessages], window: int
@@ -133,8 +139,7 @@ class TubeMQQueue:
         key = (one.broker, one.partition)
         if key not in self._partitions.get(one.topic, {}):
             self._partitions[one.topic] = {
-                (str(found.broker.id), found.id): found
-                for found in self._client.partitions(one.topic)
+                place_of(found): found for found in self._client.partitions(one.topic)
             }
         if key not in self._partitions[one.topic]:
             raise UnavailableError(

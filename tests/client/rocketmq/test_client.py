@@ -60,11 +60,9 @@ async def test_queues_and_offsets(cluster, client: Client) -> None:
     cluster.topics["demo"] = 2
     cluster.always(MIN, lambda asked: asked.answer(fields={"offset": "3"}))
     cluster.always(MAX, lambda asked: asked.answer(fields={"offset": "7"}))
-    assert await client.partitions("demo") == [
-        Queue("demo", "broker-a", 0),
-        Queue("demo", "broker-a", 1),
-    ]
-    assert await client.offsets("demo") == {("broker-a", 0): (3, 7), ("broker-a", 1): (3, 7)}
+    queues = [Queue("demo", "broker-a", 0), Queue("demo", "broker-a", 1)]
+    assert await client.partitions("demo") == queues
+    assert await client.offsets("demo") == dict.fromkeys(queues, (3, 7))
     assert await client.exists("demo")
 
 

@@ -7,7 +7,7 @@ import pytest
 from coherer._wire.rocketmq.bodies import BrokerData, QueueData, TopicRoute
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer.errors import UnavailableError
-from coherer.rocketmq import Reader
+from coherer.rocketmq import Queue, Reader
 from coherer.rocketmq import connect as connect_rocketmq
 from tests.client.rocket_broker import STORE, ZERO, FakeQueues, one, reading
 
@@ -149,7 +149,7 @@ async def test_a_slave_does_not_say_where_queues_end(cluster2, pair) -> None:
     pair.put(b"a", b"b", b"c")
     pair.copied["broker-b"] = 1
     async with connect_rocketmq(cluster2.url, timeout_ms=500) as client:
-        assert await client.offsets("demo") == {("broker-a", 0): (0, 3)}
+        assert await client.offsets("demo") == {Queue("demo", "broker-a", 0): (0, 3)}
         await cluster2.brokers["broker-a"].listener.close()
         with pytest.raises(UnavailableError):
             await client.offsets("demo")

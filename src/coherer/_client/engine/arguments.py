@@ -25,6 +25,7 @@ from typing import Any, Final, Literal, TypeVar, cast, get_args, get_origin, get
 
 import msgspec
 
+from coherer._common.renamed import in_new_words
 from coherer.errors import UsageError
 
 UNCHECKED: Final = frozenset({"check", "ack", "ready", "flush"})
@@ -296,6 +297,7 @@ def _resolved(annotation: object, scope: dict[str, Any]) -> object:
 
 def _wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
     checks: _Checks | None = None
+    is_renamed = "old_keywords" in vars(function)
 
     def check(args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         nonlocal checks
@@ -305,12 +307,14 @@ def _wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(self: object, *args: object, **kwargs: object) -> object:
+        kwargs = in_new_words(function, kwargs) if is_renamed else kwargs
         if args or kwargs:
             check(args, kwargs)
         return function(self, *args, **kwargs)
 
     @functools.wraps(function)
     async def call_async(self: object, *args: object, **kwargs: object) -> object:
+        kwargs = in_new_words(function, kwargs) if is_renamed else kwargs
         if args or kwargs:
             check(args, kwargs)
         return await function(self, *args, **kwargs)

@@ -33,6 +33,7 @@ from coherer._client.rocketmq.producing.producer import Producer, make_tracer
 from coherer._client.rocketmq.start_position import Edge, Start
 from coherer._client.rocketmq.transactions import Check
 from coherer._common.moments import floor_ms
+from coherer._common.renamed import ByPartition, selected
 from coherer._wire.rocketmq import names
 from coherer._wire.rocketmq.allocate import Strategy
 from coherer._wire.rocketmq.codes import ResponseCode, refused
@@ -236,13 +237,13 @@ class Client(BaseClient):
             raise refused(ResponseCode.TOPIC_NOT_EXIST, "The topic has no queues.", topic=topic)
         return queues
 
-    async def offsets(self, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
+    async def offsets(self, topic: str) -> dict[Queue, tuple[int, int]]:
         """The offsets of a topic's queues at the masters of its brokers.
 
         Slaves are not asked while a master is down, because their copies may be behind.
 
         Returns:
-            Broker name and queue number, to the oldest offset and one after the newest.
+            By queue, the oldest offset and one after the newest.
 
         Raises:
             RefusedError: the topic does not exist.
@@ -258,21 +259,24 @@ class Client(BaseClient):
             return max(oldest, 0), max(end, oldest, 0)
 
         found = await asyncio.gather(*(ends(queue) for queue in queues))
-        return {(queue.broker, queue.id): pair for queue, pair in zip(queues, found, strict=True)}
+        return ByPartition(zip(queues, found, strict=True))
 
     async def offsets_since(
-        self, topic: str, time: datetime, *, partitions: Collection[tuple[str, int]] | None = None
-    ) -> dict[tuple[str, int], int]:
+        self,
+        topic: str,
+        time: datetime,
+        *,
+        partitions: Collection[Queue | tuple[str, int]] | None = None,
+    ) -> dict[Queue, int]:
         """The offsets of the first messages that were stored at a time or later.
 
         Args:
             topic: the topic.
             time: a naive time is local.
-            partitions: the broker names and queue numbers to look up; None for all.
+            partitions: the queues to look up; None for all. Tuples are deprecated.
 
         Returns:
-            Broker name and queue number, to the offset; one after the newest if all messages are
-            older.
+            The offset by queue; one after the newest if all messages are older.
 
         Raises:
             RefusedError: the topic does not exist.
@@ -280,16 +284,11 @@ class Client(BaseClient):
         """
         time_ms = floor_ms(time)
         bounds = await self.offsets(topic)
-        if partitions is not None:
-            bounds = {key: bounds[key] for key in bounds if key in partitions}
-        full = names.with_namespace(self._options.namespace, topic)
+        queues = selected(bounds, partitions)
         found = await asyncio.gather(
-            *(
-                first_since(self._rpc, Queue(full, *key), low, high, time_ms)
-                for key, (low, high) in bounds.items()
-            )
+            *(first_since(self._rpc, queue, *bounds[queue], time_ms) for queue in queues)
         )
-        return dict(zip(bounds, found, strict=True))
+        return ByPartition(zip(queues, found, strict=True))
 
     async def exists(self, topic: str) -> bool:
         """Whether a topic exists.

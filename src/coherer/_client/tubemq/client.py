@@ -19,6 +19,7 @@ from coherer._client.tubemq.quality import QualityRules
 from coherer._client.tubemq.reader import Reader
 from coherer._client.tubemq.time_search import first_since
 from coherer._client.tubemq.topics import TopicCatalog
+from coherer._common.renamed import ByPartition, selected
 from coherer._wire.tubemq.names import BrokerInfo, Partition
 
 # Few programs administrate.
@@ -172,14 +173,14 @@ class Client(BaseClient):
         """
         return await self._topics().partitions(topic)
 
-    async def offsets(self, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
+    async def offsets(self, topic: str) -> dict[Partition, tuple[int, int]]:
         """The offsets of a topic's partitions at the brokers.
 
         Brokers that cannot be read now are left out; `unreadable_brokers` returns them.
 
         Returns:
-            Broker id and partition number, to the oldest offset and one after the newest. Offsets
-            are bytes of an index with Java's brokers, and message numbers with Coherer's.
+            By partition, the oldest offset and one after the newest. Offsets are bytes of an index
+            with Java's brokers, and message numbers with Coherer's.
 
         Raises:
             RefusedError: the topic does not exist.
@@ -188,8 +189,12 @@ class Client(BaseClient):
         return await self._topics().offsets(topic)
 
     async def offsets_since(
-        self, topic: str, time: datetime, *, partitions: Collection[tuple[str, int]] | None = None
-    ) -> dict[tuple[str, int], int]:
+        self,
+        topic: str,
+        time: datetime,
+        *,
+        partitions: Collection[Partition | tuple[str, int]] | None = None,
+    ) -> dict[Partition, int]:
         """Find the offsets of the first messages at a time or later.
 
         Coherer's brokers search by the time when they stored a message. With Java's brokers the
@@ -199,11 +204,10 @@ class Client(BaseClient):
         Args:
             topic: the topic.
             time: a naive time is local.
-            partitions: the broker ids and partition numbers to look up; None for all.
+            partitions: the partitions to look up; None for all. Tuples are deprecated.
 
         Returns:
-            The offset by broker id and partition number; the offset after the newest message if all
-            messages are older.
+            The offset by partition; the offset after the newest message if all messages are older.
 
         Raises:
             RefusedError: the topic does not exist.
@@ -211,16 +215,11 @@ class Client(BaseClient):
             UsageError: the messages of a Java broker have no time.
         """
         catalog, timeout_ms = self._topics(), self._options.timeout_ms
-        wanted = {
-            (str(partition.broker.id), partition.id): partition
-            for partition in await catalog.partitions(topic)
-        }
-        if partitions is not None:
-            wanted = {key: wanted[key] for key in wanted if key in partitions}
+        wanted = selected(await catalog.partitions(topic), partitions)
         found = await asyncio.gather(
-            *(first_since(catalog, one, time, timeout_ms) for one in wanted.values())
+            *(first_since(catalog, one, time, timeout_ms) for one in wanted)
         )
-        return dict(zip(wanted, found, strict=True))
+        return ByPartition(zip(wanted, found, strict=True))
 
     async def unreadable_brokers(self, topic: str) -> list[BrokerInfo]:
         """The brokers of a topic that cannot be read now.
@@ -265,10 +264,10 @@ class Client(BaseClient):
         self, partition: Partition, at: datetime | Literal["earliest", "latest"]
     ) -> int:
         """The offset of a time or an end of a partition."""
-        topic, key = partition.topic, (str(partition.broker.id), partition.id)
+        topic = partition.topic
         if isinstance(at, datetime):
-            return (await self.offsets_since(topic, at, partitions=[key]))[key]
-        low, high = (await self.offsets(topic))[key]
+            return (await self.offsets_since(topic, at, partitions=[partition]))[partition]
+        low, high = (await self.offsets(topic))[partition]
         return low if at == "earliest" else high
 
     def _connected(self) -> bool:

@@ -32,6 +32,7 @@ from coherer._client.tubemq.publisher import FINAL_CODES, Publisher
 from coherer._client.tubemq.routing import partition_ids
 from coherer._common import machine
 from coherer._common.logs import Log
+from coherer._common.renamed import ByPartition
 from coherer._record.system_topics import READER_GROUP_PREFIX
 from coherer._wire.tubemq import codes, methods
 from coherer._wire.tubemq import messages as pb
@@ -219,25 +220,22 @@ class TopicCatalog:
         """
         return (await self._look_up(topic)).unreadable
 
-    async def offsets(self, topic: str) -> dict[tuple[str, int], tuple[int, int]]:
-        """The oldest offset and one after the newest, by broker id and partition.
+    async def offsets(self, topic: str) -> dict[Partition, tuple[int, int]]:
+        """The oldest offset and one after the newest, by partition.
 
         Raises:
             RefusedError: the topic does not exist, or a broker refused.
             UnavailableError: a server could not be reached.
         """
 
-        async def attempt() -> dict[tuple[str, int], tuple[int, int]]:
+        async def attempt() -> dict[Partition, tuple[int, int]]:
             partitions = await self._recent_partitions(topic)
             try:
                 ends = await self._offset_ranges(partitions)
             except CohererError:
                 self._cached.pop(topic, None)
                 raise
-            return {
-                (str(partition.broker.id), partition.id): end
-                for partition, end in zip(partitions, ends, strict=True)
-            }
+            return ByPartition(zip(partitions, ends, strict=True))
 
         return await self._retry(attempt)
 

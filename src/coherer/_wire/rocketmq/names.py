@@ -9,10 +9,11 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from coherer._common.renamed import unpacked
 from coherer._record import system_topics
 from coherer.errors import UsageError
 from coherer.limits import TOPIC_BYTES_MAX
@@ -67,6 +68,14 @@ class Queue(msgspec.Struct, frozen=True, order=True, gc=False):
     topic: str
     broker: str = msgspec.field(name="brokerName")
     id: int = msgspec.field(name="queueId")
+
+    @property
+    def key(self) -> str:
+        """`broker:topic:queue`, as administration names it."""
+        return f"{self.broker}:{self.topic}:{self.id}"
+
+    if not TYPE_CHECKING:
+        __iter__ = unpacked
 
 
 def retry_topic(group: str) -> str:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
 from coherer._common.decoding import convert
+from coherer._common.renamed import unpacked
 from coherer._wire.tubemq.codes import ResultCode
 from coherer.errors import ProtocolError, UsageError
 from coherer.limits import TOPIC_CHARS_MAX
@@ -316,6 +317,9 @@ class Partition(msgspec.Struct, frozen=True, order=True):
     def store(self) -> int:
         """Number of its store."""
         return self.id // STORE_STRIDE
+
+    if not TYPE_CHECKING:
+        __iter__ = unpacked
 
     def text(self) -> str:
         """Return the text."""

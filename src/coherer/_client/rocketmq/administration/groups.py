@@ -221,11 +221,7 @@ class GroupAdmin(Part):
                 return []
 
         spans = itertools.chain.from_iterable(await asyncio.gather(*map(ask, topics)))
-        return {
-            f"{one.queue.broker}:{one.queue.topic}:{one.queue.id}": one.behind_ms
-            for one in spans
-            if one.behind_ms is not None
-        }
+        return {one.queue.key: one.behind_ms for one in spans if one.behind_ms is not None}
 
     async def consumers(self, group: str) -> admin.Group | None:
         """The connected members of a group and their subscriptions; None if none is connected.

@@ -42,6 +42,7 @@ from coherer._client.rocketmq.tracing import Tracer
 from coherer._common.clock import now_ms
 from coherer._common.logs import Log
 from coherer._common.moments import floor_ms
+from coherer._common.renamed import old_keywords
 from coherer._wire.rocketmq.bodies import CONSUME_ACTIVELY, CONSUME_PASSIVELY
 from coherer._wire.rocketmq.names import Queue, with_namespace
 from coherer._wire.rocketmq.pulling import LITE, SUBSCRIPTION, SUSPEND
@@ -487,6 +488,7 @@ class PullConsumer(Lifecycle):
         for topic in membership.subscriptions.keys() - by_topic.keys():
             del membership.subscriptions[topic]
 
+    @old_keywords(queue="partition", to="offset")
     async def seek(
         self, partition: Queue, offset: int | datetime | Edge | Literal["earliest", "latest"]
     ) -> int:

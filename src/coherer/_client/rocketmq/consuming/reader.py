@@ -219,9 +219,8 @@ class Reader(Lifecycle):
         self._fetching: FetchLoop
 
     def __repr__(self) -> str:
-        queue, end = self.partition, "the end" if self.end is None else self.end
-        where = f"{queue.broker}:{queue.topic}:{queue.id}"
-        return f"<Reader of {where} at {self.position}, to {end}: {self._state}>"
+        end = "the end" if self.end is None else self.end
+        return f"<Reader of {self.partition.key} at {self.position}, to {end}: {self._state}>"
 
     @property
     def left_out(self) -> int:
