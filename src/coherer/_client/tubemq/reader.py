@@ -102,7 +102,7 @@ class Reader(Lifecycle):
         self.partition = partition
         self.exact = False
         self.position = offset
-        self.end = end
+        self.end: int | None = end
         self.left_out = 0
         self.gaps: list[range] = []
         self._catalog = catalog
