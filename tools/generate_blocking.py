@@ -93,14 +93,6 @@ FACADES: Final[Mapping[str, Mapping[str, Facade]]] = {
     },
 }
 
-HIDDEN: Final = {
-    "ReceivedBatch": {
-        "ack_message", "count", "delivery", "filtered", "message", "namespace", "on_done", "pick",
-        "retries", "retry_message", "retry_reason", "split",
-    },
-}  # fmt: skip
-"""Members that other parts of a client call: users do not, so blocking classes lack them."""
-
 HIDDEN_PARAMETERS: Final = {"run": {"stop"}}
 
 MANAGED: Final = {
@@ -359,7 +351,7 @@ class Generator:
     def members(self, kind: type, name: str) -> Iterator[str]:
         """The public members of a class in the order of the source, base classes last."""
         bodies = self.bodies(name)
-        seen = set(HIDDEN.get(name, ())) | self.facades[name].fields.keys()
+        seen = set(self.facades[name].fields)
         for base in kind.__mro__:
             if not base.__module__.startswith("coherer"):
                 continue

@@ -17,11 +17,10 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
-from generate_blocking import HIDDEN
 
 TARGET = Path(__file__).parent.parent / "tests" / "api"
 MODULES = (
@@ -82,14 +81,14 @@ def of_class(name: str, value: type) -> Iterator[str]:
         members = (f"{one.name} = {one.value!r}" for one in value)
     elif issubclass(value, msgspec.Struct):
         yield f"class {name}{signature(value, fields_of(value))}"
-        members = of_members(value, set(value.__struct_fields__))
+        members = of_members(value, value.__struct_fields__)
     else:
         yield f"class {name}({', '.join(bases)})" if bases else f"class {name}"
-        members = of_members(value, HIDDEN.get(name, set()))
+        members = of_members(value)
     yield from (f"    {line}" for line in sorted(members))
 
 
-def of_members(value: type, hidden: set[str]) -> Iterator[str]:
+def of_members(value: type, hidden: Collection[str] = ()) -> Iterator[str]:
     """The public members of a class."""
     about = re.search(r"\nAttributes:\n((?: {4}.*\n?)+)", inspect.getdoc(value) or "")
     yield from re.findall(r"(?m)^ {4}(\w+):", about.group(1) if about else "")

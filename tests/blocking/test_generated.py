@@ -34,17 +34,13 @@ def test_both_modules_have_the_same_names(protocol: str) -> None:
         assert getattr(blocking, name)
 
 
-INTERNAL = {"retry_message"}
-"""Asynchronous methods that only the client calls, in its event loop."""
-
-
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_no_method_of_a_blocking_class_is_asynchronous(protocol: str) -> None:
     _, blocking = modules(protocol)
     for name in blocking.__all__:
         kind = getattr(blocking, name)
         if inspect.isclass(kind) and kind.__module__ == blocking.__name__:
-            for member in set(dir(kind)) - INTERNAL:
+            for member in dir(kind):
                 method = inspect.getattr_static(kind, member)
                 assert not inspect.iscoroutinefunction(method), f"{name}.{member}"
                 if not member.startswith("_"):

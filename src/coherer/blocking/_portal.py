@@ -42,7 +42,7 @@ from typing import Any, Final, Generic, Protocol, Self, TypeVar, cast
 
 from coherer import _net as net
 from coherer._client.engine.arguments import checked
-from coherer._client.engine.assigned import Delivery, DeliveryState
+from coherer._client.engine.assigned import DeliveryState, Fetched, delivery_of
 from coherer._client.engine.consumer import on_sigterm
 from coherer._client.engine.lifecycle import warn_unclosed
 from coherer._client.engine.producer import BaseProducer, message_topic
@@ -523,13 +523,8 @@ def _outcome(future: Future[Receipt]) -> Outcome:
     return error
 
 
-class _Batch(Protocol):
-    @property
-    def delivery(self) -> Delivery[Any] | None: ...
-
-
-B = TypeVar("B", bound=_Batch)
-A_co = TypeVar("A_co", bound=_Batch, covariant=True)
+B = TypeVar("B", bound=Fetched)
+A_co = TypeVar("A_co", bound=Fetched, covariant=True)
 
 
 class _AsyncConsumer(_Managed, Protocol[A_co]):
@@ -553,7 +548,7 @@ class ConsumerFacade(ManagedFacade[K], Generic[K, B, M]):
     def __iter__(self) -> Iterator[M]:
         """Iterate over messages; each is acknowledged when the loop asks for the next."""
         for batch in self._batches():
-            delivery = batch.delivery
+            delivery = delivery_of(batch)
             for message in cast("Iterable[M]", batch):
                 yield message
                 if delivery is not None:

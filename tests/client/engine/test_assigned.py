@@ -18,6 +18,7 @@ from coherer._client.engine.assigned import (
     FetchLimits,
     PartitionState,
     Phase,
+    delivery_of,
 )
 
 
@@ -27,7 +28,7 @@ class Batch:
     def __init__(self, offsets: Sequence[int], offset: int, next_offset: int) -> None:
         self.offset = offset
         self.next_offset = next_offset
-        self.delivery: Delivery[Any] | None = None
+        self._delivery: Delivery[Any] | None = None
         self._offsets = list(offsets)
 
     @property
@@ -35,7 +36,7 @@ class Batch:
         return len(self._offsets)
 
     @property
-    def count(self) -> int:
+    def _count(self) -> int:
         return len(self._offsets)
 
     def __len__(self) -> int:
@@ -44,7 +45,7 @@ class Batch:
     def offsets(self) -> Sequence[int]:
         return self._offsets
 
-    def pick(self, numbers: Sequence[int]) -> Batch:
+    def _part(self, numbers: Sequence[int]) -> Batch:
         chosen = [self._offsets[number] for number in numbers]
         return Batch(chosen, chosen[0], self.next_offset)
 
@@ -147,11 +148,11 @@ def test_a_batch_knows_its_delivery_while_it_is_in_hand() -> None:
     fetcher = RecordingFetcher()
     one = batch(0, 2)
     fetcher.state.fetched(one)
-    assert one.delivery is None
+    assert delivery_of(one) is None
     delivery = fetcher.taken()
-    assert one.delivery is delivery
+    assert delivery_of(one) is delivery
     delivery.acknowledge()
-    assert one.delivery is None
+    assert delivery_of(one) is None
     delivery.acknowledge()
     assert fetcher.calls == ["finished", "settled"]
 
@@ -311,8 +312,9 @@ class Machine(RuleBasedStateMachine):
         delivery = data.draw(st.sampled_from(self.handed_out))
         number = data.draw(st.none() | st.integers(0, len(delivery.batch) - 1))
         offsets = delivery.batch.offsets()
-        if delivery.in_hand:
-            self.acknowledged.update(offsets if number is None else [offsets[number]])
+        if delivery.in_hand:  # a message that was set aside is not in its delivery any more
+            open_ = delivery.open_numbers
+            self.acknowledged.update(offsets[each] for each in open_ if number in {None, each})
         delivery.acknowledge(number)
 
     @precondition(lambda self: self.handed_out)
@@ -349,7 +351,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def sums_add_up(self) -> None:
         deliveries = list(self.state)
-        assert self.state.messages == sum(one.batch.count for one in deliveries)
+        assert self.state.messages == sum(one.count for one in deliveries)
         waiting = [one for one in deliveries if one.state is DeliveryState.WAITING]
         assert self.state.waiting_bytes == sum(one.batch.size_bytes for one in waiting)
         assert self.state.can_take == bool(waiting)

@@ -37,13 +37,16 @@ Invariants:
    come after one that does; `waiting_bytes` is the sum over those that wait.
 """
 
+# Applications hold batches; these members of a batch are for this module alone.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
-from typing import Any, Final, Generic, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar
 
 import msgspec
 
@@ -113,7 +116,7 @@ class DeliveryState(Enum):
 class Fetched(Protocol):
     """The messages of one fetch, or a part of them."""
 
-    delivery: Delivery[Any] | None
+    _delivery: Delivery[Any] | None
     """Its delivery, from when it is taken until all of it is acknowledged or requeued."""
 
     @property
@@ -132,7 +135,7 @@ class Fetched(Protocol):
         ...
 
     @property
-    def count(self) -> int:
+    def _count(self) -> int:
         """The number of messages, as far as it is known without decoding them."""
         ...
 
@@ -142,12 +145,20 @@ class Fetched(Protocol):
         """The offset of each message, ascending."""
         ...
 
-    def pick(self, numbers: Sequence[int]) -> Self:
+    def _part(self, numbers: Sequence[int]) -> Self:
         """A new batch of the messages at these positions."""
         ...
 
 
 B = TypeVar("B", bound=Fetched)
+
+DoneCallback: TypeAlias = Callable[[Collection[int]], None]
+"""Called when the application has finished a batch, with the offsets of retried messages."""
+
+
+def delivery_of(batch: Fetched) -> Delivery[Any] | None:
+    """The delivery of a batch that was taken; None when the application has finished it."""
+    return batch._delivery
 
 
 class FetchLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,11 +228,12 @@ class Delivery(Generic[B]):
             (`count_seen`), so that a loop costs one addition per message.
         failed: the offsets of messages that were retried.
         on_end: called when the application has finished it, with whether all was acknowledged.
+        on_done: called then, too, with the offsets of the messages that were retried.
     """
 
     __slots__ = (
-        "_beyond", "_fetcher", "_first", "_offsets", "batch", "failed", "on_end", "seen",
-        "state", "taken_ms",
+        "_beyond", "_fetcher", "_first", "_offsets", "batch", "failed", "on_done", "on_end",
+        "seen", "state", "taken_ms",
     )  # fmt: skip
 
     def __init__(self, batch: B, fetcher: Fetcher[B]) -> None:
@@ -231,6 +243,7 @@ class Delivery(Generic[B]):
         self.seen = 0
         self.failed: set[int] = set()
         self.on_end: Callable[[bool], None] | None = None
+        self.on_done: DoneCallback | None = None
         self._fetcher = fetcher
         self._first = 0  # how many messages from the start are acknowledged
         self._beyond: set[int] = set()  # the positions of acknowledged messages after a gap
@@ -243,6 +256,11 @@ class Delivery(Generic[B]):
     def fetcher(self) -> Fetcher[B]:
         """The IO of the partition."""
         return self._fetcher
+
+    @property
+    def count(self) -> int:
+        """The number of messages, as far as it is known without decoding them."""
+        return self.batch._count
 
     @property
     def in_hand(self) -> bool:
@@ -292,6 +310,10 @@ class Delivery(Generic[B]):
         if self.in_hand:
             await self._fetcher.retry(self, number, after)
 
+    def detach(self) -> None:
+        """Let the batch forget its delivery: it cannot be acknowledged or retried any more."""
+        self.batch._delivery = None  # without this cycle, the bytes are freed at once
+
     def requeue(self) -> None:
         """Deliver the unacknowledged messages again, before later batches."""
         self.count_seen()
@@ -315,7 +337,7 @@ class Delivery(Generic[B]):
         """Move one unacknowledged message to a delivery of its own, which rests until `wake`."""
         if not self.in_hand or not self._mark(number):
             return None
-        aside = self._fetcher.state.put_aside(self.batch.pick((number,)))
+        aside = self._fetcher.state.put_aside(self.batch._part((number,)))
         if self._first >= len(self.batch):
             self._done()
             self._fetcher.settled()
@@ -342,13 +364,13 @@ class Delivery(Generic[B]):
     def _done(self) -> None:
         self._end(ok=not self.failed)
         self.state = DeliveryState.DONE
-        self.batch.delivery = None  # breaks the cycle, so that the bytes are freed at once
+        self.detach()
         self._fetcher.state.settle()
 
     def _replace(self) -> Delivery[B]:
-        rest = self._fetcher.state.replace(self, self.batch.pick(self.open_numbers))
+        rest = self._fetcher.state.replace(self, self.batch._part(self.open_numbers))
         self.state = DeliveryState.VOID
-        self.batch.delivery = None
+        self.detach()
         return rest
 
 
@@ -505,7 +527,7 @@ class PartitionState(Generic[B]):
         delivery = self._waiting.popleft()
         self.waiting_bytes -= delivery.batch.size_bytes
         delivery.state = DeliveryState.IN_HAND
-        delivery.batch.delivery = delivery
+        delivery.batch._delivery = delivery
         delivery.taken_ms = self.taken_ms = now_ms
         return delivery
 
@@ -551,7 +573,7 @@ class PartitionState(Generic[B]):
     # -- inside
 
     def _count(self, delivery: Delivery[B], sign: int) -> None:
-        self.messages += sign * delivery.batch.count
+        self.messages += sign * delivery.count
         self.size_bytes += sign * delivery.batch.size_bytes
 
     def _void(self) -> None:

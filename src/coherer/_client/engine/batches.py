@@ -49,7 +49,7 @@ class Acknowledgeable:
 
     __slots__ = ()
 
-    delivery: Delivery[Any] | None
+    _delivery: Delivery[Any] | None
 
     def ack(self) -> Awaitable[None]:
         """Acknowledge the batch: its messages are not delivered again.
@@ -59,8 +59,8 @@ class Acknowledgeable:
         The acknowledgement goes to the server with the next fetch, or by `Consumer.commit`.
         Acknowledging a batch again, or after its partition moved to another member, has no effect.
         """
-        if self.delivery is not None:
-            self.delivery.acknowledge()
+        if self._delivery is not None:
+            self._delivery.acknowledge()
         return DONE
 
     async def retry(self, *, later: RetryAfter = None) -> None:
@@ -71,5 +71,5 @@ class Acknowledgeable:
         Args:
             later: the delay; None for the protocol's default.
         """
-        if self.delivery is not None:
-            await self.delivery.retry(None, later)
+        if self._delivery is not None:
+            await self._delivery.retry(None, later)

@@ -50,6 +50,7 @@ from coherer._client.engine.assigned import (
     DeliveryState,
     Fetcher,
     Phase,
+    delivery_of,
 )
 from coherer._client.engine.assignments import Assignments, PrefetchBuffer
 from coherer._client.engine.batches import ReceivedBatch
@@ -111,7 +112,7 @@ class BatchIterator(AsyncIterator[B]):
         except ClosedError:
             raise StopAsyncIteration from None
         assert batch is not None  # noqa: S101 - without a timeout there is a batch
-        self._delivery = batch.delivery
+        self._delivery = delivery_of(batch)
         return batch
 
     def leave(self) -> None:
@@ -149,7 +150,7 @@ class MessageIterator(AsyncIterator[M]):
             except ClosedError:
                 raise StopAsyncIteration from None
             assert batch is not None  # noqa: S101 - without a timeout there is a batch
-            self._delivery = batch.delivery
+            self._delivery = delivery_of(batch)
             self._messages = iter(batch)
             for message in self._messages:
                 return message
@@ -402,7 +403,7 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
             UsageError: it was acknowledged or retried before, or fetched before a `seek`.
             RefusedError: its partition is not assigned to this consumer any more.
         """
-        delivery = batch.delivery
+        delivery = delivery_of(batch)
         if delivery is None:
             raise UsageError(
                 "The batch was acknowledged or retried before.",
@@ -446,7 +447,7 @@ class BaseConsumer(Lifecycle, Generic[P, K, F, B, M]):
                 raise
             assert batch is not None  # noqa: S101 - without a timeout there is a batch
             # Not `batch.ack()`: batches of the blocking API pass it to the loop from other threads.
-            delivery = batch.delivery
+            delivery = delivery_of(batch)
             assert delivery is not None  # noqa: S101 - it has just been received
             try:
                 returned = await _handle(handler, batch)

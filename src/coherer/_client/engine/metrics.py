@@ -31,6 +31,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
+from coherer._client.engine.assigned import delivery_of
 from coherer._client.engine.assignments import Assignments
 from coherer._client.engine.batches import ReceivedBatch
 from coherer._client.engine.sender import Bulk, SendReport, Sink, Stored, UnseenFailures
@@ -324,10 +325,10 @@ class ConsumerMeter:
         """Record a batch that the application receives."""
         metrics, topic = self._metrics, batch.topic
         consumed, receive, _ = self._labels_of(topic)
-        metrics.consumed.add(batch.count, consumed)
         metrics.duration.record(waited_s, receive)
-        delivery = batch.delivery
+        delivery = delivery_of(batch)
         if delivery is not None:
+            metrics.consumed.add(delivery.count, consumed)
             began_s = perf_counter()
             delivery.on_end = lambda ok: self._processed(topic, perf_counter() - began_s, ok=ok)
 

@@ -6,9 +6,12 @@ See docs/protocol/rocketmq.md, sections 5.3, 8.13 and 8.14.
 after a `seek`, they have no effect: the messages are delivered again, to the owner of the queue.
 """
 
+# A message uses the private members of its batch, and the functions at the end do.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import count, pairwise, repeat
 from typing import Any, Final, Self
@@ -25,9 +28,6 @@ from coherer._wire.rocketmq.names import Queue, without_namespace
 
 DEAD: Final = -1
 """The delay level of a dead letter (section 8.13)."""
-
-DoneCallback = Callable[[Collection[int]], None]
-"""Called when a batch is done, with the offsets of the messages that were retried."""
 
 
 @checked
@@ -52,7 +52,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, eq=False, gc=False):
 
         It only makes a mark: `await` is optional.
         """
-        self._batch.ack_message(self._number)
+        self._batch._ack_message(self._number)
         return DONE
 
     async def retry(self, *, later: RetryAfter = None, reason: str | None = None) -> None:
@@ -75,7 +75,9 @@ class ReceivedMessage(msgspec.Struct, frozen=True, eq=False, gc=False):
         Raises:
             UsageError: there is no such level.
         """
-        await self._batch.retry_message(self._number, later, reason)
+        work = self._batch._retry_message(self._number, later, reason)
+        if work is not None:
+            await work
 
     async def dead_letter(self, *, reason: str | None = None) -> None:
         """Make the message a dead letter: it is not delivered to the group again.
@@ -87,7 +89,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     def detach(self) -> StoredMessage:
         """The decoded message, without its batch."""
-        return self._batch.message(self._number)
+        return self._batch._message(self._number)
 
     def __repr__(self) -> str:
         return repr(self.detach())
@@ -190,19 +192,10 @@ class ReceivedMessage(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 @checked
 class ReceivedBatch(MessageBatch, Acknowledgeable):
-    """Messages of one queue that a consumer has received. See `MessageBatch`.
-
-    Attributes:
-        delivery: the state of the batch; None when it is done.
-        count: the number of messages, as far as it is known without decoding them.
-        filtered: whether the broker has filtered the messages.
-        namespace: removed from topics.
-        retries: redeliveries by this consumer, which the messages do not count.
-        on_done: called when the batch is done.
-    """
+    """Messages of one queue that a consumer has received. See `MessageBatch`."""
 
     __slots__ = (
-        "_decoded", "_reasons", "count", "delivery", "filtered", "namespace", "on_done", "retries",
+        "_count", "_decoded", "_delivery", "_filtered", "_namespace", "_reasons", "_retries",
     )  # fmt: skip
 
     def __init__(
@@ -228,12 +221,11 @@ class ReceivedBatch(MessageBatch, Acknowledgeable):
             max_offset=max_offset,
         )
         # Counting without decoding: that would be most of the work of receiving.
-        self.count = len(self) if filtered else next_offset - self.offset
-        self.filtered = filtered
-        self.namespace = namespace
-        self.delivery: Delivery[ReceivedBatch] | None = None
-        self.on_done: DoneCallback | None = None
-        self.retries = 0
+        self._count = len(self) if filtered else next_offset - self.offset
+        self._filtered = filtered
+        self._namespace = namespace
+        self._delivery: Delivery[ReceivedBatch] | None = None
+        self._retries = 0  # redeliveries by this consumer, which the messages do not count
         self._decoded: dict[int, StoredMessage] = {}
         self._reasons: dict[int | None, str | None] = {}
 
@@ -243,7 +235,7 @@ class ReceivedBatch(MessageBatch, Acknowledgeable):
     @property
     def left_out(self) -> list[range]:
         """See `MessageBatch.left_out`; empty if the broker has filtered."""
-        return [] if self.filtered else super().left_out
+        return [] if self._filtered else super().left_out
 
     async def retry(self, *, later: RetryAfter = None, reason: str | None = None) -> None:
         """Have the messages that are not acknowledged delivered again.
@@ -263,52 +255,73 @@ class ReceivedBatch(MessageBatch, Acknowledgeable):
         """
         await self.retry(later=DEAD, reason=reason)
 
-    def retry_reason(self, number: int) -> str | None:
-        """The reason of the last retry of a message, or None."""
-        return self._reasons.get(number) or self._reasons.get(None)
-
-    def message(self, number: int) -> StoredMessage:
-        """The decoded message at a position in the batch."""
+    def _message(self, number: int) -> StoredMessage:
         message = self._decoded.get(number)
         if message is None:
             [message] = super().pick((number,)).messages(StoredMessage)
-            if self.retries or self.namespace:
-                topic = without_namespace(self.namespace, message.topic)
-                message = replace(message, topic=topic, attempt=message.attempt + self.retries)
+            if self._retries or self._namespace:
+                topic = without_namespace(self._namespace, message.topic)
+                message = replace(message, topic=topic, attempt=message.attempt + self._retries)
             self._decoded[number] = message
         return message
 
-    def ack_message(self, number: int) -> None:
-        """See `ReceivedMessage.ack`."""
-        delivery = self.delivery
+    def _ack_message(self, number: int) -> None:
+        delivery = self._delivery
         if delivery is not None:
             delivery.acknowledge(number)
             delivery.count_seen()  # the messages before it that a loop has passed
 
-    async def retry_message(
-        self, number: int, later: RetryAfter, reason: str | None = None
-    ) -> None:
-        """See `ReceivedMessage.retry`."""
-        if self.delivery is not None:
-            self._reasons[number] = reason
-            await self.delivery.retry(number, later)
+    def _retry_message(
+        self, number: int, later: RetryAfter, reason: str | None
+    ) -> Awaitable[None] | None:
+        if self._delivery is None:
+            return None
+        self._reasons[number] = reason
+        return self._delivery.retry(number, later)
 
     def pick(self, numbers: Sequence[int]) -> Self:
         """A new batch of the messages at these positions; there must be at least one."""
         part = super().pick(numbers)
-        part.count = len(numbers)
-        part.delivery = None
+        part._count = len(numbers)
+        part._delivery = None
         part._decoded = {}
         part._reasons = {}
         return part
 
-    def split(self, size: int) -> list[Self]:
-        """The batch in parts of at most this many messages, without gaps between them."""
-        total = len(self)
-        if size < 1 or total <= size:
-            return [self]
-        parts = [self.pick(range(at, min(at + size, total))) for at in range(0, total, size)]
-        parts[0].offset = self.offset
-        for part, following in pairwise(parts):
-            part.next_offset = following.offset
-        return parts
+    def _part(self, numbers: Sequence[int]) -> Self:
+        return self.pick(numbers)
+
+
+# -- what a consumer does with a batch
+
+
+def count_of(batch: ReceivedBatch) -> int:
+    """The number of messages, as far as it is known without decoding them."""
+    return batch._count
+
+
+def message_at(batch: ReceivedBatch, number: int) -> StoredMessage:
+    """The decoded message at a position in the batch."""
+    return batch._message(number)
+
+
+def retry_reason(batch: ReceivedBatch, number: int) -> str | None:
+    """The reason of the last retry of a message, or None."""
+    return batch._reasons.get(number) or batch._reasons.get(None)
+
+
+def count_retry(batch: ReceivedBatch) -> None:
+    """Count a redelivery by this consumer, which the stored messages do not count."""
+    batch._retries += 1
+
+
+def split(batch: ReceivedBatch, size: int) -> list[ReceivedBatch]:
+    """A batch in parts of at most this many messages, without gaps between them."""
+    total = len(batch)
+    if size < 1 or total <= size:
+        return [batch]
+    parts = [batch.pick(range(at, min(at + size, total))) for at in range(0, total, size)]
+    parts[0].offset = batch.offset
+    for part, following in pairwise(parts):
+        part.next_offset = following.offset
+    return parts

@@ -23,7 +23,7 @@ import logging
 from collections.abc import Callable
 from copy import copy
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from coherer._client.engine.arguments import checked
 from coherer._client.engine.assigned import Delivery, FetchLimits, PartitionState, RetryAfter
@@ -80,22 +80,20 @@ class ReceivedBatch(MessageBatch, Acknowledgeable):
     it and delivers it again after that time.
     """
 
-    __slots__ = ("delivery",)
+    __slots__ = ("_delivery",)
 
     def __init__(self, body: bytes, **fields: Any) -> None:
         super().__init__(body, **fields)
-        self.delivery: Delivery[ReceivedBatch] | None = None
+        self._delivery: Delivery[ReceivedBatch] | None = None
 
     @property
-    def count(self) -> int:
-        """The number of messages in the answer, including those that are left out."""
+    def _count(self) -> int:
         return self.delivered
 
-    def pick(self, numbers: object) -> ReceivedBatch:
-        """A copy with the same messages: they are acknowledged together."""
-        del numbers
+    def _part(self, numbers: object) -> Self:
+        del numbers  # the messages are acknowledged together
         again = copy(self)
-        again.delivery = None
+        again._delivery = None
         return again
 
 
@@ -285,7 +283,7 @@ class PartitionFetcher:
                 partition=self.partition.id,
                 hint="Give a timedelta.",
             )
-        delivery.batch.delivery = None
+        delivery.detach()
         self._committing = True
         self._forget(delivery.batch.offset)
         await self._send_commit(consumed=False)

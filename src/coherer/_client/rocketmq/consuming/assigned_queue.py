@@ -32,7 +32,14 @@ from coherer._client.rocketmq.consuming.fetch_loop import SLACK_MS, FetchLoop, F
 from coherer._client.rocketmq.consuming.offsets import OffsetStore
 from coherer._client.rocketmq.consuming.redelivery import Redelivery
 from coherer._client.rocketmq.options import ConsumerOptions, fetch_limits
-from coherer._client.rocketmq.received import ReceivedBatch
+from coherer._client.rocketmq.received import (
+    ReceivedBatch,
+    count_of,
+    count_retry,
+    message_at,
+    retry_reason,
+    split,
+)
 from coherer._client.rocketmq.routing import MASTER
 from coherer._common.clock import now_ms
 from coherer._common.logs import Log
@@ -328,15 +335,14 @@ class AssignedQueue:
 
     def finished(self, delivery: Delivery[ReceivedBatch]) -> None:
         """See `Fetcher`."""
-        batch, failed = delivery.batch, len(delivery.failed)
-        if not len(batch):
+        failed = len(delivery.failed)
+        if not len(delivery.batch):
             return
         now = now_ms()
-        ok = max(batch.count - failed, 0)
+        ok = max(delivery.count - failed, 0)
         self._statistics.consumed(now, ok=ok, failed=failed, took_ms=now - delivery.taken_ms)
-        on_done, batch.on_done = batch.on_done, None
-        if on_done is not None:
-            on_done(delivery.failed)
+        if delivery.on_done is not None:
+            delivery.on_done(delivery.failed)
 
     async def retry(
         self, delivery: Delivery[ReceivedBatch], number: int | None, after: RetryAfter
@@ -350,9 +356,9 @@ class AssignedQueue:
     ) -> None:
         if not delivery.in_hand or number not in delivery.open_numbers:
             return
-        message = delivery.batch.message(number)
+        message = message_at(delivery.batch, number)
         delivery.failed.add(message.offset or 0)
-        reason = delivery.batch.retry_reason(number)
+        reason = retry_reason(delivery.batch, number)
         if await self._context.redelivery.send_back(message, after, reason):
             delivery.acknowledge(number)
         elif self.state.ordered:
@@ -369,7 +375,7 @@ class AssignedQueue:
 
         def wake() -> None:
             self._timers.discard(timer)
-            resting.batch.retries += 1
+            count_retry(resting.batch)
             self.state.wake(resting)
             self._buffer.add(self)
 
@@ -409,13 +415,14 @@ class AssignedQueue:
             max_offset=answer.max_offset,
             filtered=self._filtered,
         )
-        if not batch.count or (self._filtered and not len(batch)):
+        count = count_of(batch)
+        if not count or (self._filtered and not len(batch)):
             self._report(batch)
             self._pass_over(answer.next_offset)
             return
-        self._statistics.pulled(self.heard_ms, batch.count, self.heard_ms - self._asked_ms)
+        self._statistics.pulled(self.heard_ms, count, self.heard_ms - self._asked_ms)
         size = self._options.batch_messages
-        self.state.fetched(*(batch.split(size) if size else (batch,)))
+        self.state.fetched(*(split(batch, size) if size else (batch,)))
         self.state.fetched_ms = self.heard_ms
         self._buffer.count(self)
         self._buffer.add(self)

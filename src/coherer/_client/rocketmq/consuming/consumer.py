@@ -26,6 +26,7 @@ from functools import partial
 from typing import ClassVar, Final, Literal
 
 from coherer._client.engine.arguments import checked
+from coherer._client.engine.assigned import delivery_of
 from coherer._client.engine.assignments import Assignments, PrefetchBuffer
 from coherer._client.engine.consumer import BaseConsumer, Progress
 from coherer._client.engine.lifecycle import Lifecycle
@@ -36,7 +37,7 @@ from coherer._client.rocketmq.consuming.membership import GroupMembership, Membe
 from coherer._client.rocketmq.consuming.trace import ConsumerTrace
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.options import ConsumerOptions, Selection, Topics, selector_of
-from coherer._client.rocketmq.received import ReceivedBatch, ReceivedMessage
+from coherer._client.rocketmq.received import ReceivedBatch, ReceivedMessage, message_at
 from coherer._client.rocketmq.start_position import Edge
 from coherer._client.rocketmq.tracing import Tracer
 from coherer._common.clock import now_ms
@@ -184,8 +185,9 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Received
             ClosedError: the consumer was closed.
         """
         batch = await super().receive(timeout_ms)
-        if self._trace is not None and batch is not None:
-            batch.on_done = self._trace.begin(batch)
+        delivery = None if batch is None else delivery_of(batch)
+        if self._trace is not None and delivery is not None:
+            delivery.on_done = self._trace.begin(delivery.batch)
         return batch
 
     async def commit(self, *batches: ReceivedBatch) -> dict[Queue, int]:
@@ -251,11 +253,11 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Received
         return partition
 
     def _after_failure(self, batch: ReceivedBatch) -> str:
-        delivery, limit = batch.delivery, self._options.max_retries
+        delivery, limit = delivery_of(batch), self._options.max_retries
         numbers = delivery.open_numbers if delivery is not None else []
         if not numbers:
             return f"all messages of the batch of {batch.topic} were acknowledged or retried before"
-        first = batch.message(numbers[0])
+        first = message_at(batch, numbers[0])
         keys = f", key {' '.join(first.keys)}" if first.keys else ""
         rest = f" and {len(numbers) - 1} more" if len(numbers) > 1 else ""
         if self._options.model == "broadcast":
@@ -417,7 +419,7 @@ class PullConsumer(Lifecycle):
             except TimeoutError:
                 return None
             self.check()
-        if batch.delivery is not None:
+        if delivery_of(batch) is not None:
             batch.ack()
             self._polled[batch.queue] = batch.next_offset
         return batch

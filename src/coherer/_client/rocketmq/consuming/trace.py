@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from coherer._client.rocketmq.received import DoneCallback, ReceivedBatch
+from coherer._client.engine.assigned import DoneCallback
+from coherer._client.rocketmq.received import ReceivedBatch
 from coherer._client.rocketmq.tracing import Tracer, record
 from coherer._common import machine
 from coherer._common.clock import wall_ms
