@@ -23,7 +23,7 @@ import coherer.blocking
 from coherer.cli import main
 from coherer.cli.serve.running import Ready
 from coherer.rocketmq import StoredMessage, Verdict
-from coherer.testing import EmbeddedNode, embedded_node
+from coherer.testing import EmbeddedNode, SimulatedNode, embedded_node
 from tests.waiting import until
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -127,7 +127,11 @@ def test_the_page_about_logs() -> None:
 
 
 def test_testing(coherer_rocketmq_url: str, coherer_topic: str, node: EmbeddedNode) -> None:
-    order, fault, moved, simulated = blocks("how-to/testing.md")
+    simulated, order, moved, fault = blocks("how-to/testing.md")
+    days = run("how-to/testing.md", simulated, node)["test_an_order_is_delivered_after_three_days"]
+    virtual = SimulatedNode()
+    in_days = cast("Callable[[SimulatedNode], Coroutine[None, None, None]]", days)
+    virtual.run(in_days(virtual))
     test = run("how-to/testing.md", order, node)["test_an_order_arrives"]
     cast("Callable[[str, str], None]", test)(coherer_rocketmq_url, coherer_topic)
     name = "test_a_send_fails_while_the_cluster_is_away"
@@ -136,8 +140,6 @@ def test_testing(coherer_rocketmq_url: str, coherer_topic: str, node: EmbeddedNo
     asyncio.run(urls(coherer_rocketmq_url, coherer_topic))
     later = run("how-to/testing.md", moved, node)["test_an_order_is_delivered_after_three_days"]
     cast("Callable[[], None]", later)()
-    slow = run("how-to/testing.md", simulated, node)["test_a_slow_handler"]
-    cast("Callable[[], None]", slow)()
 
 
 def test_the_web_application(node: EmbeddedNode) -> None:

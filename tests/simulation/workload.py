@@ -61,6 +61,7 @@ class Run:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimulatedLoop)
         self._loop = loop
+        loop.leaps = False  # everything happens that happens in reality
         network = loop.network
         network.latency_s, network.jitter_s = 0.0005, self._chance.choice([0, 0.001, 0.05])
         network.pieces = self._chance.choice([0, 0.2])

@@ -41,9 +41,46 @@ def test_the_fixtures_come_with_the_package(pytester: pytest.Pytester) -> None:
 
 def test_it_is_listed_with_its_fixtures(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess("--fixtures", "-q")
-    result.stdout.fnmatch_lines(
-        ["*coherer_node*session scope*", "*coherer_url*session scope*", "*coherer_topic*"]
-    )
+    for fixture in ("coherer_node*session scope", "coherer_url*session scope", "coherer_topic"):
+        result.stdout.fnmatch_lines([f"{fixture}*"])
+
+
+ASYNC_TEST = """
+import asyncio
+import pytest
+
+class TestOrders:
+    @pytest.mark.parametrize("hours", [1, 1000])
+    {marker}
+    async def test_time_passes(self, coherer_simulated, hours, tmp_path):
+        await asyncio.sleep(3600 * hours)
+        assert asyncio.get_running_loop().time() == 3600 * hours
+        assert coherer_simulated.url.startswith("tubemq://")
+
+    {marker}
+    async def test_an_error_is_reported(self, coherer_simulated):
+        assert coherer_simulated is None
+"""
+
+
+FUNCTION_SCOPE = ["-o", "asyncio_default_fixture_loop_scope=function"]  # without it, it warns
+
+
+@pytest.mark.parametrize(
+    ("marker", "options"),
+    [
+        ("", ["-p", "no:asyncio", "-p", "no:anyio"]),
+        ("", ["-o", "asyncio_mode=auto", *FUNCTION_SCOPE]),
+        ("@pytest.mark.asyncio", ["-o", "asyncio_mode=strict", *FUNCTION_SCOPE]),
+    ],
+)
+def test_async_tests_need_no_other_plugin(
+    pytester: pytest.Pytester, marker: str, options: list[str]
+) -> None:
+    pytester.makepyfile(ASYNC_TEST.format(marker=marker))
+    result = pytester.runpytest_subprocess("-W", "error", *options)
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["*assert <SimulatedNode tubemq://* is None"])
 
 
 def test_nothing_heavy_is_imported_at_load() -> None:

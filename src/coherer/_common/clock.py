@@ -66,6 +66,11 @@ class IntervalTimer:
         self._interval_ms = interval_ms
         self._begin_ms = now_ms
 
+    @property
+    def next_ms(self) -> int:
+        """When the task is due again."""
+        return self._begin_ms + self._interval_ms
+
     def is_due(self, now_ms: int) -> bool:
         """Whether the interval is over; if so, the next one begins now."""
         if 0 <= now_ms - self._begin_ms < self._interval_ms:

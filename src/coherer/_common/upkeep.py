@@ -124,15 +124,16 @@ class Upkeep:
         """
         try:
             yield
-        except CohererError as error:
-            self._count(name)
-            _log.warning("%s failed: %s", _sentence(name), error, about=(name, type(error)))
         except Exception as error:  # noqa: BLE001 - no exception may end the periodic work
-            self._count(name)
-            _log.exception("Unhandled error while %s", name, about=(name, type(error)))
+            self._failed(name, error)
 
-    def _count(self, name: str) -> None:
+    def _failed(self, name: str, error: Exception) -> None:
         self._failures[name] = self._failures.get(name, 0) + 1
+        if isinstance(error, CohererError):
+            _log.warning("%s failed: %s", _sentence(name), error, about=(name, type(error)))
+        else:
+            about = (name, type(error))
+            _log.error("Unhandled error while %s", name, exc_info=error, about=about)
 
     def tick(self) -> None:
         """Run the steps that are due. None of them may wait."""
@@ -150,7 +151,11 @@ class Upkeep:
             if isinstance(part, Upkeep):
                 await part.round()
             elif part[1].is_due(self._now_ms()):
-                await self._work(part[0])
+                # Most steps do not wait. They are not worth a coroutine, ten times a second each.
+                waiting = self._begin(part[0])
+                if waiting is not None:
+                    with self.guard(part[0].name):
+                        await waiting
 
     async def run(self, pause_s: float) -> None:
         """Run the steps in rounds until this is cancelled."""
@@ -172,14 +177,18 @@ class Upkeep:
         if step.pause is None:
             await asyncio.sleep(step.every_ms / 1000)
         while True:
-            await self._work(step)
+            waiting = self._begin(step)
+            if waiting is not None:
+                with self.guard(step.name):
+                    await waiting
             await (asyncio.sleep(step.every_ms / 1000) if step.pause is None else step.pause())
 
-    async def _work(self, step: Step) -> None:
-        with self.guard(step.name):
-            waiting = step.work()
-            if waiting is not None:
-                await waiting
+    def _begin(self, step: Step) -> Awaitable[None] | None:
+        try:
+            return step.work()
+        except Exception as error:  # noqa: BLE001 - as in `guard`
+            self._failed(step.name, error)
+            return None
 
 
 def _sentence(name: str) -> str:

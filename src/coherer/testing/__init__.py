@@ -1,7 +1,7 @@
-"""Tools for tests: a node in the process, a manual clock, a proxy that injects network faults.
+"""Tools for tests: a node in the process, virtual time, and network faults.
 
 With pytest no import is needed: the package provides the fixtures `coherer_node`, `coherer_url`,
-`coherer_rocketmq_url` and `coherer_topic` (`coherer.testing.plugin`).
+`coherer_rocketmq_url`, `coherer_topic` and `coherer_simulated` (`coherer.testing.plugin`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from coherer.testing.clock import ManualClock
     from coherer.testing.embedded import EmbeddedNode, async_embedded_node, embedded_node
     from coherer.testing.proxy import FaultProxy, Faults
+    from coherer.testing.simulated import SimulatedNode
     from coherer.testing.simulation import simulate
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "FaultProxy",
     "Faults",
     "ManualClock",
+    "SimulatedNode",
     "async_embedded_node",
     "embedded_node",
     "simulate",
@@ -31,6 +33,7 @@ _MODULES = {
     "FaultProxy": "coherer.testing.proxy",
     "Faults": "coherer.testing.proxy",
     "ManualClock": "coherer.testing.clock",
+    "SimulatedNode": "coherer.testing.simulated",
     "async_embedded_node": "coherer.testing.embedded",
     "embedded_node": "coherer.testing.embedded",
     "simulate": "coherer.testing.simulation",

@@ -7,7 +7,15 @@ import heapq
 import itertools
 from collections.abc import Callable
 
+from coherer._common import clock as machine_clock
 from coherer.errors import UsageError
+
+
+class WallClock:
+    """The time of day as both clocks: in a simulation it leaps, and leases do not notice."""
+
+    now_ms = staticmethod(machine_clock.wall_ms)
+    wall_ms = staticmethod(machine_clock.wall_ms)
 
 
 class ManualClock:

@@ -6,6 +6,7 @@ or stop the node while its own code runs.
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -21,7 +22,8 @@ from coherer._server.node.node import Node, NodeOptions
 from coherer._server.options.node import PORTS
 from coherer.blocking._portal import Portal
 from coherer.errors import UsageError
-from coherer.testing.clock import ManualClock
+from coherer.testing.clock import ManualClock, WallClock
+from coherer.testing.simulation.loop import SimulatedLoop
 
 T = TypeVar("T")
 
@@ -218,8 +220,15 @@ async def async_embedded_node(
         options: node options, such as `host` or `admin_port`.
     """
     _catch_up(clock)
+    loop = asyncio.get_running_loop()
+    simulated = loop if isinstance(loop, SimulatedLoop) and clock is None else None
+    message_clock = clock if simulated is None else WallClock()
     with _workspace(directory) as path:
-        async with Node(_options(path, options), message_clock=clock) as node:
+        async with Node(_options(path, options), message_clock=message_clock) as node:
+            if simulated is not None:
+                with simulated.alarm(partial(_next_s, simulated, node)):
+                    yield node
+                return
             if clock is None:
                 yield node
                 return
@@ -228,6 +237,13 @@ async def async_embedded_node(
                 yield node
             finally:
                 end_watch()
+
+
+def _next_s(loop: SimulatedLoop, node: Node) -> float | None:
+    """When a message of a node is due, in the loop's time."""
+    broker = node.rocketmq.broker
+    due_ms = None if broker is None else broker.next_ms()
+    return None if due_ms is None else loop.now_s + (due_ms - machine_clock.wall_ms()) / 1000
 
 
 def _catch_up(clock: ManualClock | None) -> None:

@@ -10,20 +10,24 @@ before pytest's, which loads Coherer's modules as Python does.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
 from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 # pytest loads the plugin in every session that has Coherer installed.
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
+    from typing import Any
 
     from coherer.testing.embedded import EmbeddedNode
+    from coherer.testing.simulated import SimulatedNode
 
 
 class _UnchangedModules(MetaPathFinder):
@@ -62,6 +66,41 @@ def coherer_url(coherer_node: EmbeddedNode) -> str:
 def coherer_rocketmq_url(coherer_node: EmbeddedNode) -> str:
     """The RocketMQ URL of the session's node: `rocketmq://127.0.0.1:<port>`."""
     return coherer_node.rocketmq_url
+
+
+@pytest.fixture
+def coherer_simulated(tmp_path_factory: pytest.TempPathFactory) -> SimulatedNode:
+    """A node in virtual time, for one async test: it, its clients and the test share one loop.
+
+    Days pass in milliseconds. No other plugin for async tests is needed.
+    """
+    from coherer.testing.simulated import SimulatedNode
+
+    return SimulatedNode(tmp_path_factory.mktemp("coherer"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(
+    collector: pytest.Module | pytest.Class, name: str, obj: object
+) -> None:
+    """Make an async test that uses `coherer_simulated` a plain one, before other plugins see it."""
+    if inspect.iscoroutinefunction(obj) and _SIMULATED in inspect.signature(obj).parameters:
+        run = _in_virtual_time(obj)
+        # For pytest-asyncio, whose marker is often given to a whole module.
+        run = pytest.mark.filterwarnings("ignore:.*is not an async function")(run)
+        setattr(collector.obj, name, run)
+
+
+_SIMULATED = "coherer_simulated"
+
+
+def _in_virtual_time(test: Callable[..., Coroutine[Any, Any, object]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(*args: object, **fixtures: object) -> None:
+        node = cast("SimulatedNode", fixtures[_SIMULATED])
+        node.run(test(*args, **fixtures))
+
+    return run
 
 
 @pytest.fixture

@@ -568,7 +568,7 @@ class Node:
             Step("keeping the size limit", core.limit_size),
             Step("forgetting idle groups", core.forget_idle, CLEAN_EVERY_MS),
             Step("deleting expired messages", core.delete_expired, CLEAN_EVERY_MS),
-            now_ms=self._now_ms,
+            now_ms=self._message_now_ms,
         )
 
 

@@ -3,21 +3,33 @@
 The product runs in it unchanged: a node and clients of both protocols in one thread. When nothing
 is ready, time moves to the next timer at once. Functions for executors run in the loop's thread.
 `coherer._common.machine` returns the same time, and random numbers of one seed.
+
+A *leap* passes over time in which only heartbeats, polls and other periodic work would happen. It
+moves the loop's clock and the time of day to just before the next moment that matters: a timer of
+anybody else, or a message that becomes due (`alarms`). The timers of the periodic work move with
+it, and the monotonic clocks of Coherer, by which it measures leases and waits for answers, stand
+still. So for node and clients a leap is as if their machines had slept together. After a change of
+connections the loop runs for `SETTLE_S` before the next leap, so that leases expire and members
+share their queues first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
+import itertools
+import sys
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import contextmanager
 from contextvars import Context
 from random import Random
+from types import FrameType
 from typing import Any, Final, TypeVar
 
 from coherer._common import clock, machine
-from coherer.testing.simulation.network import Network
+from coherer.testing.simulation import network
 from coherer.testing.simulation.process import Callback, Timer, process_of
 
 T = TypeVar("T")
@@ -28,6 +40,49 @@ _simulating: Final = threading.Lock()
 """Held by the one simulation of the process: the time is replaced for all of it."""
 
 
+_STUCK: Final = "Nothing will ever happen: every task waits for another one."
+
+SETTLE_S: Final = 130.0
+"""Longer than every lease: RocketMQ's brokers forget a client after 120 s."""
+CALM_S: Final = 1.0
+"""How long nothing but periodic work happens before a leap."""
+LANDING_S: Final = 0.5
+"""The end of a leap before its moment, so that periodic work of that moment is done in time."""
+STUCK_S: Final = 600.0
+
+_PERIODIC: Final = frozenset(
+    {
+        "coherer._client.engine.connections",
+        "coherer._client.engine.tasks",
+        "coherer._client.rocketmq.consuming.membership",
+        "coherer._client.tubemq.consumer",
+        "coherer._client.tubemq.membership",
+        "coherer._client.tubemq.producer",
+        "coherer._client.tubemq.publisher",
+        "coherer._common.upkeep",
+        "coherer._server.node.node",
+        "coherer._server.rocketmq.broker.registration",
+        "coherer._server.tubemq.broker.master_link",
+    }
+)
+"""The modules whose timers are for periodic work. A leap does not pass over those of others."""
+
+
+def _asker(frame: FrameType | None) -> str:
+    """The module that asked asyncio for a timer."""
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", ""))
+        if name != __name__ and not name.startswith("asyncio."):
+            return name
+        frame = frame.f_back
+    return ""
+
+
+def _stands_still(module: str) -> bool:
+    """Whether a leap does not move the loop's clock for a module, which has deadlines by it."""
+    return module.startswith("coherer.") and not module.startswith("coherer.testing.")
+
+
 class _NoSelector:
     """Takes the place of a selector: waiting moves the time."""
 
@@ -36,8 +91,9 @@ class _NoSelector:
 
     def select(self, timeout: float | None) -> list[object]:
         if timeout is None:
-            raise RuntimeError("Nothing will ever happen: every task waits for another one.")
-        self._loop.now_s += max(timeout, 0)
+            raise RuntimeError(_STUCK)
+        if timeout > 0 and not self._loop.leap():
+            self._loop.now_s = round(self._loop.now_s + timeout, 7)
         return []
 
     def close(self) -> None:
@@ -51,20 +107,31 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         now_s: seconds of virtual time since the loop was created.
         network: the connections of its programs.
         threads_s: functions for executors, such as a sync of the disk, finish up to so much later.
+        alarms: each returns when a node has something to do (in the loop's time); None for never.
+        leaped_s: how much of the time was passed over.
+        leaps: whether it leaps at all.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.now_s = 0.0
-        self.network = Network(self)
+        self.now_s = self._leap_from_s = self._stuck_at_s = 0.0
+        self.network = network.Network(self, lambda: self.settle(SETTLE_S))
         self.threads_s = 0.0
+        self.alarms: list[Callable[[], float | None]] = []
+        self.leaped_s = 0.0
+        self.leaps = True
         self._ready: deque[asyncio.Handle]
-        self._scheduled: list[asyncio.TimerHandle]
+        self._scheduled: list[Timer]
         self._selector = _NoSelector(self)
         self._clock_resolution = 1e-7
 
     def time(self) -> float:
-        """Seconds of virtual time since the loop was created."""
+        """Seconds of virtual time since the loop was created.
+
+        Coherer itself sees the time without leaps, for example when it waits for an answer.
+        """
+        if self.leaped_s and _stands_still(_asker(sys._getframe(1))):  # pyright: ignore[reportPrivateUsage] - documented
+            return self.now_s - self.leaped_s
         return self.now_s
 
     def call_soon(  # type: ignore[override]
@@ -87,7 +154,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Schedule a callback for a time. It is left out if its program is killed before."""
         if self.is_closed():
             raise RuntimeError("Event loop is closed")
-        timer = Timer(when, callback, args, self, context)
+        asker = _asker(sys._getframe(1)) if self.leaps else ""  # pyright: ignore[reportPrivateUsage]
+        if _stands_still(asker):
+            when += self.leaped_s
+        # Rounded, so that periods which add up to the same moment end at the same moment.
+        timer = Timer(round(when, 7), callback, args, self, context)
+        timer.periodic = asker in _PERIODIC
+        if self.leaps and not timer.periodic and asker != network.__name__:
+            self.settle(CALM_S)
         heapq.heappush(self._scheduled, timer)
         timer._scheduled = True  # pyright: ignore[reportPrivateUsage] - as BaseEventLoop does
         return timer
@@ -95,6 +169,43 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def again(self, handles: list[asyncio.Handle]) -> None:
         """Run the callbacks that a frozen program could not run."""
         self._ready.extend(handles)
+
+    @contextmanager
+    def alarm(self, moment: Callable[[], float | None]) -> Generator[None]:
+        """Do not leap past the moments that a function returns."""
+        self.alarms.append(moment)
+        try:
+            yield
+        finally:
+            self.alarms.remove(moment)
+
+    def settle(self, for_s: float) -> None:
+        """Something has happened: do not leap for so long."""
+        self._leap_from_s = max(self._leap_from_s, self.now_s + for_s)
+        self._stuck_at_s = self._leap_from_s + STUCK_S
+
+    def leap(self) -> bool:
+        """Pass over a time in which only periodic work would happen; returns whether it did."""
+        if not self.leaps or not self.network.whole or self.now_s < self._leap_from_s:
+            return False
+        moments = [
+            timer.when() for timer in self._scheduled if not (timer.periodic or timer.cancelled())
+        ]
+        moments += [moment for alarm in self.alarms if (moment := alarm()) is not None]
+        if not moments and self.now_s > self._stuck_at_s:
+            raise RuntimeError(_STUCK)
+        by_s = min(moments, default=0.0) - LANDING_S - self.now_s
+        if by_s < CALM_S:
+            self._leap_from_s = self.now_s + LANDING_S
+            return False
+        for timer in self._scheduled:
+            if timer.periodic:
+                timer._when += by_s  # pyright: ignore[reportPrivateUsage] - no other way to move it
+        heapq.heapify(self._scheduled)
+        self.now_s = round(self.now_s + by_s, 7)
+        self.leaped_s += by_s
+        self.settle(LANDING_S + CALM_S)
+        return True
 
     def create_task(  # type: ignore[override]
         self, coro: Any, *, name: str | None = None, context: Context | None = None
@@ -200,6 +311,7 @@ def simulate(main: Coroutine[Any, Any, T], *, seed: int = 0) -> T:
 
 def _simulate(main: Coroutine[Any, Any, T], seed: int) -> T:
     loop, thread = SimulatedLoop(), threading.get_ident()
+    calls = itertools.count()
     real_wall, real_ticks = machine.wall_ns, machine.ticks_ns
 
     def wall_ns() -> int:
@@ -211,7 +323,9 @@ def _simulate(main: Coroutine[Any, Any, T], seed: int) -> T:
     def ticks_ns() -> int:
         if threading.get_ident() != thread:
             return real_ticks()
-        return EPOCH_NS + round(loop.now_s * 1e9) - clock.BEGAN_NS
+        # No two are equal: clients make unique names of them.
+        unleaped_s = loop.now_s - loop.leaped_s
+        return EPOCH_NS + round(unleaped_s * 1e9) + next(calls) - clock.BEGAN_NS
 
     own = _OwnRandom(seed, machine.secret)
     with (

@@ -26,13 +26,20 @@ Protocols = Callable[[], asyncio.Protocol]
 class Network:
     """The network of a simulation: `SimulatedLoop.network`.
 
+    Args:
+        loop: the loop of the simulation.
+        changed: called when a connection begins or ends, and when nobody accepts one.
+
     Attributes:
         latency_s: the least time that data is under way.
         jitter_s: the maximum of the random time in addition.
         pieces: the probability that a write arrives in two pieces.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, changed: Callable[[], object] = lambda: None
+    ) -> None:
+        self._changed = changed
         self.latency_s = LATENCY_S
         self.jitter_s = 0.0
         self.pieces = 0.0
@@ -66,6 +73,7 @@ class Network:
         if program is None:
             self._stopped = False
         self._isolated.pop(program, None)  # type: ignore[arg-type]
+        self._changed()
         self._moved.set()
         self._moved = asyncio.Event()
         for one in list(self._ends):
@@ -78,7 +86,13 @@ class Network:
         """
         if ends := list(self._ends):
             chosen = choose.choice(ends)
+            self._changed()
             chosen.severed = chosen.peer.severed = True
+
+    @property
+    def whole(self) -> bool:
+        """Whether data arrives between all programs."""
+        return not self._stopped and not self._isolated
 
     @property
     def stopped(self) -> bool:
@@ -125,6 +139,7 @@ class Network:
         await asyncio.sleep(self.delay_s())
         while not self._answers(there):
             await self._moved.wait()
+        self._changed()
         if there not in self.servers:
             raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         accept, its_context = self.servers[there]
@@ -143,6 +158,7 @@ class Network:
 
     def forget(self, end: Transport) -> None:
         """Remove one end of a connection."""
+        self._changed()
         self._ends.pop(end, None)
 
 

@@ -133,12 +133,18 @@ class Callback(asyncio.Handle):
 
 
 class Timer(asyncio.TimerHandle):
-    """A callback at a time, that runs if its program does."""
+    """A callback at a time, that runs if its program does.
 
-    __slots__ = ()
+    Attributes:
+        periodic: whether it is for heartbeats, polls and the like; see `SimulatedLoop.leap`.
+    """
+
+    __slots__ = ("periodic",)
 
     _context: Context
     _scheduled: bool
+    _when: float
+    periodic: bool
 
     def _run(self) -> None:
         process = self._context.get(_running)

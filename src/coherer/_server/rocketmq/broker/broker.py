@@ -130,6 +130,11 @@ class RocketBroker:
         """The request codes that the main port answers."""
         return self._codes
 
+    def next_ms(self) -> int | None:
+        """When the next message or transaction is due by the clock of messages; None for never."""
+        services = (self.delays, self.timers, self.transactions)
+        return min((ms for one in services if (ms := one.next_ms()) is not None), default=None)
+
     def tick(self) -> None:
         """Run periodic work; call it every 100 ms or so."""
         self.upkeep.tick()

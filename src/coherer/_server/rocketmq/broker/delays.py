@@ -107,6 +107,7 @@ class DelayService:
         self._turn = 0  # the level that is looked at first
         self._carried_to = 0  # nothing waits before this log offset
         self._next_ms: dict[int, int] = {}  # by level: when the entry at its position is due
+        self._seen_to = -1  # no message has been stored since: the levels are as they were
         self.positions = DelayPositions()
         self.load()
         core.store.holds.add("delayed messages", self._needed)
@@ -131,6 +132,7 @@ class DelayService:
         self.positions = DelayPositions.load(data)
         self._read_mark()
         self._next_ms.clear()
+        self._seen_to = -1
 
     def all_offsets(self, _: Channel, request: Command) -> Command:  # noqa: ARG002
         """GET_ALL_DELAY_OFFSET (45): the offsets of the delivered messages of each level."""
@@ -144,7 +146,11 @@ class DelayService:
         if self._mark_again:
             self._submit(delivery)
             return
-        now_ms = self._core.now_ms()
+        now_ms, end = self._core.now_ms(), self._core.store.end_offset
+        next_ms = self.next_ms()
+        if end == self._seen_to and (next_ms is None or now_ms < next_ms):
+            self._carry(now_ms)
+            return
         levels = range(1, len(self._levels_ms) + 1)
         for level in (*levels[self._turn :], *levels[: self._turn]):
             next_ms = self._next_ms.get(level)
@@ -157,7 +163,12 @@ class DelayService:
             self._submit(delivery)
         else:
             self.positions = delivery.positions
+            self._seen_to = end
             self._carry(now_ms)
+
+    def next_ms(self) -> int | None:
+        """When the next message is due, ms since 1970; None if none waits."""
+        return min(self._next_ms.values(), default=None)
 
     def save(self) -> None:
         """Write the offsets if they have changed; call it every few seconds, and at the end."""

@@ -223,6 +223,20 @@ class TimerService:
         elif not self._deliver(self._core.wall_ms()):
             self._carry()
 
+    def next_ms(self) -> int | None:
+        """When the next message is due; None if none waits.
+
+        Messages of a later slot have not been read. For them it is the begin of the slot.
+        """
+        for number in range(self._first, self._first + SLOTS):
+            slot = self._slots.get(number)
+            if slot is not None and slot.first is not None:
+                return slot.first.due_ms
+            begin, end = self._store.queue_range(TIMER_TOPIC, number % SLOTS)
+            if number > self._first and begin < end and self._count(number):
+                return number * SLOT_MS
+        return None
+
     def stop(self) -> None:
         """Stop delivering; a delivery in progress is completed."""
         self._stopped = True

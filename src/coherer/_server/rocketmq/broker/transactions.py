@@ -329,6 +329,11 @@ class TransactionService:
         times = self._core.store.clock_history
         self._store_plan(ledger, ledger.plan(self._round_ms, now_ms, self._read_halves, times))
 
+    def next_ms(self) -> int | None:
+        """When open transactions are checked again; None if there are none."""
+        is_open = self._ledger.half_offset < self._core.store.queue_range(HALF_TOPIC, 0)[1]
+        return self._rounds.next_ms if is_open else None
+
     def _knows_end_of(self, record: Record) -> bool:
         """Whether the mark of a half message's transaction must have been read if it exists."""
         store, ledger = self._core.store, self._ledger
