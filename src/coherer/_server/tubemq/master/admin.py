@@ -28,25 +28,29 @@ from coherer._server.tubemq.admin_stats import (
     metrics_form,
     time_text,
 )
-from coherer._server.tubemq.master.admin_forms import (
-    AdminContext,
-    Step,
-    broker_ids,
-    create_change,
+from coherer._server.tubemq.master.admin_answers import (
     deployment_form,
-    execute,
-    execute_batch,
-    flow_changes,
-    megabytes,
-    props_changes,
     props_form,
     rules_form,
     stamp_form,
+)
+from coherer._server.tubemq.master.admin_changes import (
+    AdminContext,
+    Step,
+    create_change,
+    execute,
+    execute_batch,
     unchanged_error,
     update_change,
 )
 from coherer._server.tubemq.master.admin_groups import GroupAdmin
 from coherer._server.tubemq.master.admin_groups_legacy import LegacyGroupAdmin
+from coherer._server.tubemq.master.admin_parameters import (
+    broker_ids,
+    flow_changes,
+    megabytes,
+    props_changes,
+)
 from coherer._server.tubemq.master.admin_topics import TopicAdmin
 from coherer._server.tubemq.master.master import Master
 from coherer._server.tubemq.master.state import MasterState
@@ -369,7 +373,7 @@ class BrokerAdmin:
         }
         if with_topics:
             form["topicSet"] = [
-                deployment_form(self._context, deployment)
+                deployment_form(self._context.catalog, deployment)
                 for deployment in self._context.catalog.topics_of(record.id)
             ]
         return form

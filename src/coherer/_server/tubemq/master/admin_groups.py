@@ -9,21 +9,21 @@ from coherer._rules.tubemq.groups import ConsumerGroup, GroupKind, Member
 from coherer._rules.tubemq.records import UNDEFINED, CatalogError, GroupControl, OpCode
 from coherer._server.http.params import Answer, Json, ParamError, Params, done, found
 from coherer._server.http.service import Method
-from coherer._server.tubemq.master.admin_forms import (
+from coherer._server.tubemq.master.admin_answers import consume_control_form, rules_form, stamp_form
+from coherer._server.tubemq.master.admin_changes import (
     AdminContext,
     Step,
-    consume_control_form,
-    consume_controls,
     create_change,
-    deployed_topics,
     execute,
     execute_batch,
-    flow_changes,
     outcomes,
-    required_lists,
-    rules_form,
-    stamp_form,
     update_change,
+)
+from coherer._server.tubemq.master.admin_parameters import (
+    consume_controls,
+    deployed_topics,
+    flow_changes,
+    required_lists,
 )
 
 _KINDS = {
@@ -280,12 +280,13 @@ class GroupAdmin:
 
     def query_rights(self, params: Params) -> Answer:
         return found(
-            consume_control_form(control) for control in consume_controls(self._context, params)
+            consume_control_form(control)
+            for control in consume_controls(self._context.catalog, params)
         )
 
     def booked(self, params: Params) -> Answer:
         """admin_query_booked_csmctrl_groups: the names of the groups."""
-        return _named(control.group for control in consume_controls(self._context, params))
+        return _named(control.group for control in consume_controls(self._context.catalog, params))
 
     def grant(self, params: Params) -> Answer:
         return execute(self._context, self._grant_steps(params))
@@ -312,7 +313,7 @@ class GroupAdmin:
                 {"groupName": group, "topicName": topic},
                 partial(catalog.control_consumption, topic, group, changes, change),
             )
-            for topic in deployed_topics(self._context, params)
+            for topic in deployed_topics(self._context.catalog, params)
             for group in groups
         ]
 
@@ -328,7 +329,7 @@ class GroupAdmin:
                 {"groupName": group, "topicName": topic},
                 partial(catalog.release_consumption, group, [topic]),
             )
-            for topic in deployed_topics(self._context, params)
+            for topic in deployed_topics(self._context.catalog, params)
             for group in groups
         ]
 

@@ -15,18 +15,19 @@ from typing import Final
 from coherer._rules.tubemq.records import CatalogError, Change, ConsumeControl, OpCode
 from coherer._server.http.params import Answer, ParamError, Params, found
 from coherer._server.http.service import Method
-from coherer._server.tubemq.master.admin_forms import (
+from coherer._server.tubemq.master.admin_answers import filters_text, old_stamp_form
+from coherer._server.tubemq.master.admin_changes import (
     AdminContext,
     Step,
-    consume_controls,
     create_change,
-    deployed_topics,
     execute,
     execute_batch,
-    filters_text,
-    old_stamp_form,
-    required_lists,
     update_change,
+)
+from coherer._server.tubemq.master.admin_parameters import (
+    consume_controls,
+    deployed_topics,
+    required_lists,
 )
 
 GROUPS: Final = "groupNameJsonSet"
@@ -89,7 +90,7 @@ class LegacyGroupAdmin:
                 "groupName": record.group,
                 **old_stamp_form(record.stamp),
             }
-            for record in consume_controls(self._context, params)
+            for record in consume_controls(self._context.catalog, params)
             if record.enabled
         )
 
@@ -101,7 +102,7 @@ class LegacyGroupAdmin:
                 "reason": record.reason,
                 **old_stamp_form(record.stamp),
             }
-            for record in consume_controls(self._context, params)
+            for record in consume_controls(self._context.catalog, params)
             if not record.enabled
         )
 
@@ -115,7 +116,7 @@ class LegacyGroupAdmin:
                 "filterConds": filters_text(record.filters),
                 **old_stamp_form(record.stamp),
             }
-            for record in consume_controls(self._context, params)
+            for record in consume_controls(self._context.catalog, params)
             if (wanted is None or record.filtered == wanted) and words <= record.filters
         )
 
@@ -150,7 +151,7 @@ class LegacyGroupAdmin:
         return [
             _step(group, topic, partial(self._switch, topic, group, changes, change))
             for group in groups
-            for topic in deployed_topics(self._context, params)
+            for topic in deployed_topics(self._context.catalog, params)
         ]
 
     def _switch(self, topic: str, group: str, changes: dict[str, object], change: Change) -> None:
@@ -168,7 +169,7 @@ class LegacyGroupAdmin:
         self, has: Callable[[ConsumeControl], bool], changes: dict[str, object]
     ) -> Callable[[Params], Answer]:
         def plan(params: Params) -> list[Step]:
-            deployed_topics(self._context, params)
+            deployed_topics(self._context.catalog, params)
             params.required("groupName")
             return self._remove_steps(params, has, changes)
 
@@ -250,7 +251,7 @@ class LegacyGroupAdmin:
         return [
             _step(group, topic, partial(apply, topic, group))
             for group in groups
-            for topic in deployed_topics(self._context, params)
+            for topic in deployed_topics(self._context.catalog, params)
         ]
 
     # -- settings

@@ -20,24 +20,28 @@ from coherer._rules.tubemq.records import (
 from coherer._rules.tubemq.registry import Hosted
 from coherer._server.http.params import Answer, Json, ParamError, Params, found
 from coherer._server.http.service import Method
-from coherer._server.tubemq.master.admin_forms import (
-    MIB,
+from coherer._server.tubemq.master.admin_answers import (
+    consume_control_form,
+    deployment_form,
+    filters_text,
+    stamp_form,
+)
+from coherer._server.tubemq.master.admin_changes import (
     AdminContext,
     Plan,
     Step,
-    broker_ids,
-    consume_control_form,
     create_change,
-    deployment_form,
     execute,
     execute_batch,
-    filters_text,
+    unchanged_error,
+    update_change,
+)
+from coherer._server.tubemq.master.admin_parameters import (
+    MIB,
+    broker_ids,
     megabytes,
     props_changes,
     required_lists,
-    stamp_form,
-    unchanged_error,
-    update_change,
 )
 
 
@@ -126,7 +130,7 @@ class TopicAdmin:
 
     def query_records(self, params: Params) -> Answer:
         return found(
-            deployment_form(self._context, deployment)
+            deployment_form(self._context.catalog, deployment)
             for deployments in self._chosen(params).values()
             for deployment in deployments
         )
@@ -300,7 +304,7 @@ class TopicAdmin:
                 "numTopicStores": hosted.stores,
                 "brokerManageStatus": record.status.text,
             }
-        return {**deployment_form(self._context, deployment), "runInfo": run}
+        return {**deployment_form(self._context.catalog, deployment), "runInfo": run}
 
     # -- deployments
 
