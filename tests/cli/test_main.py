@@ -45,7 +45,7 @@ def loaded_by(program: str) -> set[str]:
 
 def test_the_list_of_commands_imports_none_of_them() -> None:
     lists = "from coherer.cli.main import app\ntry: app(['--help'])\nexcept SystemExit: pass"
-    assert not {"coherer.cli.common", "msgspec", "asyncio"} & loaded_by(lists)
+    assert not {"coherer.cli.output", "msgspec", "asyncio"} & loaded_by(lists)
 
 
 def test_modules_of_commands_need_no_extras() -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from coherer.cli.common import fail, print_json, print_table
+from coherer.cli.output import fail, print_json, print_table
 from coherer.errors import ConnectError, UsageError
 
 

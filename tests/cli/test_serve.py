@@ -20,11 +20,11 @@ from coherer._net import TlsOptions
 from coherer._server.options.node import SETTINGS, NodeOptions
 from coherer.blocking import connect
 from coherer.cli import main
-from coherer.cli.common import on_signal
 from coherer.cli.early import remembered
 from coherer.cli.serve.command import app
 from coherer.cli.serve.node_config import from_command_line, node_options
 from coherer.cli.serve.running import announce
+from coherer.cli.signals import on_signal
 from coherer.errors import RefusedError, UsageError
 from coherer.message import Message
 from coherer.testing import embedded_node

@@ -11,7 +11,7 @@ from test_matrix import until
 from coherer._administration.access import opened
 from coherer._administration.overview import overview
 from coherer._client.tubemq.administration.admin import Admin
-from coherer.cli.common import AnyAdmin
+from coherer.cli.target import AnyAdmin
 from coherer.cli.top import Sort, TopicRate, rates, take_snapshot
 from coherer.message import Message
 from coherer.rocketmq import connect

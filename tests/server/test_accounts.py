@@ -344,7 +344,7 @@ def test_no_options_show_their_secrets(tmp_path: Path) -> None:
     from coherer._client.tubemq.cluster import ClientOptions as TubemqOptions
     from coherer._rules.rocketmq.acl import Account
     from coherer._server.options.tubemq import MasterOptions
-    from coherer.cli.common import AdminTarget
+    from coherer.cli.target import AdminTarget
     from coherer.spark.options import Access
 
     address = (("127.0.0.1", 1),)

@@ -26,7 +26,9 @@ from coherer._server.http.operators import Operators
 from coherer._server.node.version import check_version
 from coherer._server.rocketmq.acl import Access
 from coherer.cli.backup import Directory
-from coherer.cli.common import Json, Yes, ask_password, confirm, print_done, print_json, print_table
+from coherer.cli.options import Json, Yes
+from coherer.cli.output import print_done, print_json, print_table
+from coherer.cli.questions import ask_password, confirm
 from coherer.cli.serve.node_config import DIRECTORY
 from coherer.errors import UsageError
 

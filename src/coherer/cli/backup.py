@@ -10,7 +10,8 @@ import typer
 from coherer._server.node.version import check_version
 from coherer._server.options.siblings import directories_in
 from coherer._store.backup import back_up
-from coherer.cli.common import Json, amount, print_json, warn
+from coherer.cli.options import Json
+from coherer.cli.output import amount, print_json, warn
 from coherer.cli.progress import bytes_copied
 from coherer.cli.serve.node_config import DIRECTORY
 

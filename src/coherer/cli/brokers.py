@@ -8,15 +8,9 @@ import typer
 
 from coherer._administration.brokers import brokers as all_brokers
 from coherer.admin import Broker
-from coherer.cli.common import (
-    FAILED,
-    AdminTarget,
-    Json,
-    on_cluster,
-    print_json,
-    print_table,
-    time_text,
-)
+from coherer.cli.options import Json
+from coherer.cli.output import FAILED, print_json, print_table, time_text
+from coherer.cli.target import AdminTarget, on_cluster
 
 app = typer.Typer(help="Show the brokers of a cluster.", add_completion=False)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from coherer.cli.common import AdminTarget, command_url, rocketmq_command_url
+from coherer.cli.target import AdminTarget, command_url, rocketmq_command_url
 
 # Commands import this module, and only a completion asks a cluster.
 if TYPE_CHECKING:

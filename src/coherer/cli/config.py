@@ -9,7 +9,8 @@ import msgspec
 import typer
 
 from coherer._server.options.exposure import warnings
-from coherer.cli.common import Json, amount, print_json, print_table, warn
+from coherer.cli.options import Json
+from coherer.cli.output import amount, print_json, print_table, warn
 from coherer.cli.serve.node_config import (
     changed_over_rocketmq,
     check_node,

@@ -10,15 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coherer import _net as net
-from coherer.cli.common import (
-    AdminTarget,
-    Json,
-    ask_password,
-    on_cluster_with_token,
-    on_signal,
-    print_json,
-    stop_event,
-)
+from coherer.cli.options import Json
+from coherer.cli.output import print_json
+from coherer.cli.questions import ask_password
+from coherer.cli.signals import on_signal, stop_event
+from coherer.cli.target import AdminTarget, on_cluster_with_token
 from coherer.errors import UsageError
 
 # `serve` imports this module; a node without a console loads nothing of it.

@@ -31,16 +31,6 @@ import typer
 from coherer import blocking
 from coherer._common.urls import is_rocketmq
 from coherer._record.system_topics import TOOLS_GROUP
-from coherer.cli.common import (
-    AdminTarget,
-    AnyAdmin,
-    Json,
-    amount,
-    connect,
-    on_cluster_with_token,
-    seconds_option,
-    signals_interrupt,
-)
 from coherer.cli.completion import complete_group, complete_topic
 from coherer.cli.consume_start import (
     Places,
@@ -50,7 +40,11 @@ from coherer.cli.consume_start import (
     parse_partitions,
     parse_position,
 )
+from coherer.cli.options import Json, seconds_option
+from coherer.cli.output import amount
 from coherer.cli.reading import Envelope
+from coherer.cli.signals import signals_interrupt
+from coherer.cli.target import AdminTarget, AnyAdmin, connect, on_cluster_with_token
 from coherer.errors import CohererError, RefusedError, UsageError
 from coherer.message import ReceivedMessage
 

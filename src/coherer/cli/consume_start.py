@@ -8,7 +8,7 @@ from typing import Final, Literal, Protocol, TypeAlias, TypeVar, cast
 
 from coherer._common.places import AnyPartition, place_of
 from coherer._common.urls import is_rocketmq
-from coherer.cli.common import parse_moment
+from coherer.cli.options import parse_moment
 from coherer.errors import UsageError
 
 P = TypeVar("P", bound=AnyPartition)

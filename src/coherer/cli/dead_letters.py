@@ -33,27 +33,22 @@ from coherer._administration.export import export as write
 from coherer._administration.replay import ReplayProgress, replayed
 from coherer._administration.replay import replay as send
 from coherer._common.moments import floor_ms
-from coherer.cli.common import (
+from coherer.cli.completion import complete_dead_group, complete_topic
+from coherer.cli.options import Json, Limit, Yes, parse_moment, with_options
+from coherer.cli.output import (
     FAILED,
     INTERRUPTED,
-    AdminTarget,
-    Json,
-    Limit,
-    Yes,
     amount,
     body_text,
-    confirm,
     iso_time,
-    on_rocketmq,
-    parse_moment,
     print_json,
     print_table,
     progress_bar,
-    signals_interrupt,
     time_text,
-    with_options,
 )
-from coherer.cli.completion import complete_dead_group, complete_topic
+from coherer.cli.questions import confirm
+from coherer.cli.signals import signals_interrupt
+from coherer.cli.target import AdminTarget, on_rocketmq
 from coherer.errors import UsageError
 
 P = ParamSpec("P")

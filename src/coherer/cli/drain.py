@@ -19,15 +19,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from coherer._common.drain_status import PATH, DrainStatus
 from coherer._server.options.node import JAVA_TOKEN
-from coherer.cli.common import (
-    Json,
-    Password,
-    User,
-    amount,
-    print_json,
-    seconds_option,
-    signals_interrupt,
-)
+from coherer.cli.options import Json, seconds_option
+from coherer.cli.output import amount, print_json
+from coherer.cli.signals import signals_interrupt
+from coherer.cli.target import Password, User
 from coherer.errors import CohererError, ConnectError, RefusedError, UsageError
 
 UNREAD: Final = 3

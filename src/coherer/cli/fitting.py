@@ -13,7 +13,7 @@ import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from coherer.cli.common import table
+from coherer.cli.output import table
 
 
 class Part(msgspec.Struct, frozen=True):

@@ -10,22 +10,11 @@ import typer
 
 from coherer._wire.rocketmq.names import Queue
 from coherer.admin import Group, Partition
-from coherer.cli.common import (
-    FAILED,
-    AdminTarget,
-    AnyAdmin,
-    Json,
-    Yes,
-    age,
-    amount,
-    confirm_and_delete,
-    on_cluster,
-    on_cluster_with_token,
-    parse_moment,
-    print_json,
-    print_table,
-)
 from coherer.cli.completion import complete_group, complete_topic
+from coherer.cli.options import Json, Yes, parse_moment
+from coherer.cli.output import FAILED, age, amount, print_json, print_table
+from coherer.cli.questions import confirm_and_delete
+from coherer.cli.target import AdminTarget, AnyAdmin, on_cluster, on_cluster_with_token
 from coherer.errors import UsageError
 
 # `list` loads the client of one protocol, which takes 0.1 s less than both.

@@ -10,7 +10,8 @@ import msgspec
 from coherer._common.masking import masked
 from coherer._common.urls import is_rocketmq
 from coherer.cli import jobs
-from coherer.cli.common import Json, Password, Url, User, with_options
+from coherer.cli.options import Json, with_options
+from coherer.cli.target import Password, Url, User
 
 P = ParamSpec("P")
 

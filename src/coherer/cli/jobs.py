@@ -32,7 +32,7 @@ from rich.table import Column
 from coherer._common.masking import masked
 from coherer._common.urls import is_rocketmq
 from coherer._record.system_topics import DLQ_PREFIX
-from coherer.cli.common import INTERRUPTED, amount, print_json, print_table
+from coherer.cli.output import INTERRUPTED, amount, print_json, print_table
 from coherer.errors import CohererError, UnavailableError, UsageError
 
 # Spark is an extra; help and errors of options work without it.

@@ -161,7 +161,7 @@ class Commands(TyperGroup):
 
 def _failed(error: CohererError) -> typer.Exit:
     # `coherer --help` and `--version` load neither msgspec nor asyncio: 60 ms of 140.
-    from coherer.cli.common import fail
+    from coherer.cli.output import fail
 
     return typer.Exit(fail(error))
 

@@ -18,24 +18,21 @@ from coherer._administration.access import Cluster
 from coherer._administration.messages import Search
 from coherer._administration.trace import Trace, trace
 from coherer.admin import Message
-from coherer.cli.common import (
+from coherer.cli.completion import complete_topic
+from coherer.cli.options import Json, Limit, parse_moment
+from coherer.cli.output import (
     FAILED,
     INTERRUPTED,
-    AdminTarget,
-    Json,
-    Limit,
     amount,
     body_text,
     iso_time,
-    on_cluster,
-    parse_moment,
     print_json,
     print_table,
     progress_bar,
-    signals_interrupt,
     time_text,
 )
-from coherer.cli.completion import complete_topic
+from coherer.cli.signals import signals_interrupt
+from coherer.cli.target import AdminTarget, on_cluster
 from coherer.errors import UsageError
 
 app = typer.Typer(

@@ -18,21 +18,12 @@ import typer
 
 from coherer import SendReport, blocking
 from coherer._common.urls import is_rocketmq
-from coherer.cli.common import (
-    FAILED,
-    INTERRUPTED,
-    Json,
-    Password,
-    Url,
-    User,
-    amount,
-    connect,
-    print_json,
-    progress_bar,
-    signals_interrupt,
-)
 from coherer.cli.completion import complete_topic
+from coherer.cli.options import Json
+from coherer.cli.output import FAILED, INTERRUPTED, amount, print_json, progress_bar
 from coherer.cli.reading import Stamp, chunks, messages
+from coherer.cli.signals import signals_interrupt
+from coherer.cli.target import Password, Url, User, connect
 from coherer.errors import CohererError, UsageError
 from coherer.message import Message
 

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from coherer._store.restore import restore as run
-from coherer.cli.common import Json, amount, print_json
+from coherer.cli.options import Json
+from coherer.cli.output import amount, print_json
 from coherer.cli.progress import bytes_copied
 
 app = typer.Typer(add_completion=False)

@@ -17,19 +17,10 @@ from rich.text import Text
 from coherer._administration.access import Cluster
 from coherer._administration.overview import Overview, overview
 from coherer._common.node_status import DiskStatus, LimitStatus, NodeStatus
-from coherer.cli.common import (
-    UNKNOWN,
-    AdminTarget,
-    Json,
-    age,
-    cell_text,
-    duration,
-    on_cluster_with_token,
-    print_json,
-    seconds_option,
-    size,
-)
 from coherer.cli.fitting import Part, fitted
+from coherer.cli.options import Json, seconds_option
+from coherer.cli.output import UNKNOWN, age, cell_text, duration, print_json, size
+from coherer.cli.target import AdminTarget, on_cluster_with_token
 
 app = typer.Typer(add_completion=False)
 

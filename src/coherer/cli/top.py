@@ -25,15 +25,10 @@ from rich.text import Text
 
 from coherer._wire.tubemq.names import STORE_STRIDE
 from coherer.admin import Partition
-from coherer.cli.common import (
-    AdminTarget,
-    AnyAdmin,
-    Json,
-    on_cluster_with_token,
-    print_json,
-    seconds_option,
-)
 from coherer.cli.fitting import Part, lines_of
+from coherer.cli.options import Json, seconds_option
+from coherer.cli.output import print_json
+from coherer.cli.target import AdminTarget, AnyAdmin, on_cluster_with_token
 from coherer.errors import CohererError
 
 app = typer.Typer(add_completion=False)

@@ -7,26 +7,20 @@ from typing import Annotated
 import typer
 
 from coherer.admin import Partition, Topic
-from coherer.cli.common import (
-    FAILED,
+from coherer.cli.completion import complete_topic
+from coherer.cli.options import Json, Yes, seconds_option
+from coherer.cli.output import FAILED, amount, print_done, print_json, print_table
+from coherer.cli.questions import confirm_and_delete
+from coherer.cli.target import (
     AdminTarget,
     AdminUrl,
     AnyAdmin,
-    Json,
     Password,
     Url,
     User,
-    Yes,
-    amount,
-    confirm_and_delete,
     on_cluster,
     on_cluster_with_token,
-    print_done,
-    print_json,
-    print_table,
-    seconds_option,
 )
-from coherer.cli.completion import complete_topic
 from coherer.errors import UsageError
 
 app = typer.Typer(

@@ -10,7 +10,8 @@ import typer
 from coherer._server.node import verifying
 from coherer._store.backup_files import is_backup
 from coherer._store.verify import Problem, VerifyReport
-from coherer.cli.common import Json, amount, print_json, print_table
+from coherer.cli.options import Json
+from coherer.cli.output import amount, print_json, print_table
 
 REPAIRABLE: Final = 3
 """Exit code: files are damaged that the next start, or `--repair`, rebuilds."""

@@ -11,16 +11,10 @@ import msgspec
 import typer
 
 from coherer.cli import jobs
-from coherer.cli.common import (
-    FAILED,
-    AdminTarget,
-    AdminUrl,
-    amount,
-    print_json,
-    print_table,
-)
 from coherer.cli.groups import committed_offsets, group_states
 from coherer.cli.job_arguments import JobArguments, with_arguments
+from coherer.cli.output import FAILED, amount, print_json, print_table
+from coherer.cli.target import AdminTarget, AdminUrl
 from coherer.errors import UsageError
 
 # Spark is an extra; help and errors of options work without it.

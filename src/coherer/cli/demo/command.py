@@ -41,9 +41,10 @@ from rich.table import Table
 from rich.text import Text
 
 from coherer import blocking
-from coherer.cli.common import INTERRUPTED, signals_interrupt
 from coherer.cli.demo import dataset
 from coherer.cli.demo.processes import DemoNode
+from coherer.cli.output import INTERRUPTED
+from coherer.cli.signals import signals_interrupt
 from coherer.errors import UnavailableError, UsageError
 
 # The demo first checks that its extra is installed: matplotlib, Spark, pyarrow.

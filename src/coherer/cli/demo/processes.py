@@ -22,8 +22,8 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Self
 import msgspec
 
 from coherer._net import run
-from coherer.cli.common import on_stop_signals
 from coherer.cli.demo.dataset import TOPIC
+from coherer.cli.signals import on_stop_signals
 from coherer.errors import UnavailableError
 
 # The demo first checks that its extra is installed: matplotlib, Spark, pyarrow.

@@ -15,16 +15,12 @@ import typer
 
 from coherer._common.urls import is_rocketmq
 from coherer.cli import jobs
-from coherer.cli.common import (
-    AdminTarget,
-    AdminUrl,
-    Token,
-    Yes,
-    amount,
-    confirm,
-)
 from coherer.cli.job_arguments import JobArguments, with_arguments
+from coherer.cli.options import Yes
+from coherer.cli.output import amount
+from coherer.cli.questions import confirm
 from coherer.cli.replay.group import moves_of, print_moves, set_offsets
+from coherer.cli.target import AdminTarget, AdminUrl, Token
 from coherer.errors import UsageError
 
 # Spark is an extra; help and errors of options work without it.

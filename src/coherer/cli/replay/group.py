@@ -9,8 +9,9 @@ import msgspec
 
 from coherer._common.urls import is_rocketmq
 from coherer.cli import jobs
-from coherer.cli.common import AdminTarget, print_json, print_table
 from coherer.cli.groups import check_no_members, committed_offsets, group_states
+from coherer.cli.output import print_json, print_table
+from coherer.cli.target import AdminTarget
 
 
 class Move(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ import msgspec
 from coherer import _net as net
 from coherer._common.logs import Log
 from coherer._server.options.node import NodeOptions
-from coherer.cli.common import FAILED, MISUSED
+from coherer.cli.output import FAILED, MISUSED
 from coherer.cli.serve.broker_messages import (
     Alive,
     Announce,

@@ -18,7 +18,7 @@ import typer
 
 from coherer._server.options.node import NETWORK
 from coherer._server.options.settings import Field
-from coherer.cli.common import Json
+from coherer.cli.options import Json
 from coherer.cli.serve.node_config import (
     FIELDS,
     Values,

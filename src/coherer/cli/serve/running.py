@@ -17,8 +17,8 @@ from coherer import _net as net
 from coherer._common.logs import Log
 from coherer._common.version import __version__
 from coherer._server.options.node import NodeOptions
-from coherer.cli.common import on_signal, print_json, stop_event
 from coherer.cli.console import check_installed
+from coherer.cli.output import print_json
 from coherer.cli.serve.log_output import LogOutput
 from coherer.cli.serve.node_config import (
     ConsoleSettings,
@@ -27,6 +27,7 @@ from coherer.cli.serve.node_config import (
     node_options,
 )
 from coherer.cli.serve.options import values_of
+from coherer.cli.signals import on_signal, stop_event
 from coherer.errors import UsageError
 
 # The supervisor of `--brokers` runs no node, and its process stays small without one.

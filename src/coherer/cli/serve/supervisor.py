@@ -41,7 +41,7 @@ from coherer._common.upkeep import Upkeep
 from coherer._common.version import __version__
 from coherer._server.options.node import NodeOptions
 from coherer._server.options.siblings import SiblingState, directory_of, names, servers_of
-from coherer.cli.common import on_signal, on_stop_signals, print_json
+from coherer.cli.output import print_json
 from coherer.cli.serve.broker_messages import (
     Alive,
     Announce,
@@ -67,6 +67,7 @@ from coherer.cli.serve.running import (
     open_console,
     reload,
 )
+from coherer.cli.signals import on_signal, on_stop_signals
 from coherer.errors import CohererError, UsageError
 
 _log = Log(logging.getLogger(__name__))
