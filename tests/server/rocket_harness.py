@@ -76,6 +76,10 @@ class BrokerHarness:
         assert isinstance(client, Client)
         return client
 
+    async def stored(self) -> None:
+        """Wait until all that was sent is stored; the first messages of a new topic wait for it."""
+        await self.core.appender.close()
+
     async def stop(self) -> None:
         for listener in self._listeners:
             await listener.close()

@@ -61,6 +61,7 @@ async def test_the_status_names_groups_with_old_unread_messages(tmp_path: Path) 
         core = node.core
         assert core is not None
         core.topics.ensure_topic("orders", 1, core.now_ms())
+        await core.files.flush()
         core.store.append([Draft("orders", 0, b"x", b"") for _ in range(3)])
         clock.advance(7_000)
         core.offsets.open("late", "orders", 0).move_to(1)

@@ -220,6 +220,7 @@ async def test_an_hour_with_a_full_disk_keeps_retention_and_offsets(
         core = node.core
         assert core is not None
         core.topics.ensure_topic("orders", 1, core.now_ms())
+        await core.files.flush()
         for _ in range(3):
             core.store.append([Draft("orders", 0, bytes(400_000), b"") for _ in range(2)])
         core.store.flush_queues()

@@ -21,14 +21,15 @@ async def core(tmp_path: Path) -> AsyncIterator[Core]:
         yield node.core
 
 
-def fill(core: Core, topic: str, queues: int) -> None:
+async def fill(core: Core, topic: str, queues: int) -> None:
     core.topics.ensure_topic(topic, queues, core.now_ms())
+    await core.files.flush()
     core.store.append([Draft(topic, queue, b"x", b"") for queue in range(queues) for _ in range(3)])
 
 
 async def test_every_group_gets_its_age_in_turn(core: Core) -> None:
     groups, queues = LOOKUPS_MAX // 100 + 5, 100
-    fill(core, "t", queues)
+    await fill(core, "t", queues)
     for number in range(groups):
         for queue in range(queues):
             # Different offsets, so that the groups do not share what was looked up.
@@ -51,7 +52,7 @@ async def test_groups_that_do_not_move_are_not_looked_up_again(
     """Also if there are more of them than one collection may look up."""
     monkeypatch.setattr("coherer._server.node.group_lag.LOOKUPS_MAX", 4)
     for number in range(5):
-        fill(core, f"t{number}", 2)
+        await fill(core, f"t{number}", 2)
         core.offsets.open(f"g{number}", f"t{number}", 0).move_to(1)
     lags = GroupLags(core)
     for _ in range(3):
@@ -73,13 +74,13 @@ async def test_groups_that_do_not_move_are_not_looked_up_again(
 
 
 async def test_a_new_topic_of_the_same_name_has_other_messages(core: Core) -> None:
-    fill(core, "t", 1)
+    await fill(core, "t", 1)
     core.offsets.open("g", "t", 0).move_to(1)
     lags = GroupLags(core)
     assert [lag.messages for lag in lags.collect()] == [2]
     core.remove_topic("t")
     assert list(lags.collect()) == []
-    fill(core, "t", 1)
+    await fill(core, "t", 1)
     core.offsets.open("g", "t", 0).move_to(0)
     (lag,) = lags.collect()
     assert (lag.messages, lag.ready) == (3, 3)
@@ -87,7 +88,7 @@ async def test_a_new_topic_of_the_same_name_has_other_messages(core: Core) -> No
 
 
 async def test_a_group_that_has_read_everything_has_no_age(core: Core) -> None:
-    fill(core, "t", 2)
+    await fill(core, "t", 2)
     for queue in (0, 1):
         core.offsets.open("g", "t", queue).move_to(3)
     (lag,) = GroupLags(core).collect()

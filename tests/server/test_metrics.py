@@ -254,6 +254,7 @@ async def fill(node: Node) -> None:
     names = [f"topic-{number}" for number in range(LARGE)]
     for name in names:
         core.topics.ensure_topic(name, 2, core.now_ms())
+    await core.files.flush()
     drafts = [Draft(name, queue, b"x", b"") for name in names for queue in (0, 1) for _ in range(3)]
     core.counters.received(drafts, core.store.append(drafts))
     for name in names:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import functools
 import itertools
 import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 import pytest
 
@@ -91,15 +94,30 @@ class _Inode:
 
 BOOTS = itertools.count(1)
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _at_once(
+    method: Callable[Concatenate[PowerFiles, P], T],
+) -> Callable[Concatenate[PowerFiles, P], T]:
+    def alone(self: PowerFiles, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self.turn:
+            return method(self, *args, **kwargs)
+
+    return functools.update_wrapper(alone, method)
+
 
 class PowerFiles(OsFiles):
     """Files whose unsynced changes a power cut may lose, in any order, sector by sector.
 
     What a file system with a journal promises is kept: names change in order within a directory,
-    and a file's size is set before what is written later.
+    and a file's size is set before what is written later. The power fails between two calls: a
+    store calls from several threads, and a copy made during a call shows a disk that never was.
     """
 
     def __init__(self) -> None:
+        self.turn = threading.RLock()
         self.boot = next(BOOTS).to_bytes(16, "big")
         self._inodes: dict[int, _Inode] = {}
         self._handles: dict[int, _Inode] = {}
@@ -108,6 +126,7 @@ class PowerFiles(OsFiles):
         self._pending_names: list[tuple[Path, _Inode | None, bool]] = []
         self.before: Callable[[], None] = lambda: None  # called before anything changes
 
+    @_at_once
     def adopt(self, root: Path) -> None:
         """Treat existing files as durable."""
         for path in [root, *root.rglob("*")]:
@@ -116,6 +135,7 @@ class PowerFiles(OsFiles):
                 inode.content[:] = inode.durable[:] = path.read_bytes()
             self._names[path] = self._durable_names[path] = inode
 
+    @_at_once
     def open(self, path: Path, *, create: bool = False) -> int:
         if create and path not in self._names:
             inode = _Inode()
@@ -127,6 +147,7 @@ class PowerFiles(OsFiles):
         self._handles[handle] = found
         return handle
 
+    @_at_once
     def resize(self, handle: int, size: int) -> None:
         self.before()
         super().resize(handle, size)
@@ -134,6 +155,7 @@ class PowerFiles(OsFiles):
         _resize(inode.content, size)
         inode.pending.append((size, b""))
 
+    @_at_once
     def write(self, handle: int, data: bytes, offset: int) -> None:
         self.before()
         super().write(handle, data, offset)
@@ -141,12 +163,14 @@ class PowerFiles(OsFiles):
         _write(inode.content, data, offset)
         inode.pending.append((offset, bytes(data)))
 
+    @_at_once
     def sync(self, handle: int) -> None:
         self.before()
         inode = self._handles[handle]
         inode.durable[:] = inode.content
         inode.pending.clear()
 
+    @_at_once
     def make_directory(self, path: Path) -> None:
         super().make_directory(path)
         for directory in [*reversed(path.parents), path]:
@@ -154,6 +178,7 @@ class PowerFiles(OsFiles):
                 self._names[directory] = None
                 self._pending_names.append((directory, None, True))
 
+    @_at_once
     def sync_directory(self, path: Path) -> None:
         self.before()
         rest: list[tuple[Path, _Inode | None, bool]] = []
@@ -164,6 +189,7 @@ class PowerFiles(OsFiles):
                 rest.append((name, inode, there))
         self._pending_names = rest
 
+    @_at_once
     def sync_all(self, path: Path) -> bool:
         self.before()
         for found in {id(one): one for one in self._names.values() if one}.values():
@@ -174,6 +200,7 @@ class PowerFiles(OsFiles):
         self._pending_names = []
         return True
 
+    @_at_once
     def replace(self, source: Path, target: Path) -> None:
         self.before()
         super().replace(source, target)
@@ -184,18 +211,21 @@ class PowerFiles(OsFiles):
         self._pending_names.append((target, inode, True))
         self._pending_names.append((source, inode, False))
 
+    @_at_once
     def link(self, source: Path, target: Path) -> None:
         self.before()
         super().link(source, target)
         self._names[target] = self._names[source]
         self._pending_names.append((target, self._names[source], True))
 
+    @_at_once
     def remove(self, path: Path) -> None:
         self.before()
         super().remove(path)
         if path in self._names:
             self._pending_names.append((path, self._names.pop(path), False))
 
+    @_at_once
     def remove_tree(self, path: Path) -> None:
         super().remove_tree(path)
         for name in [name for name in self._names if path in (name, *name.parents)]:
@@ -204,6 +234,7 @@ class PowerFiles(OsFiles):
     def boot_id(self) -> bytes:
         return self.boot
 
+    @_at_once
     def cut(self, root: Path, image: Path, chance: random.Random) -> None:
         """Write the state of `root` after a power cut now to `image`."""
         names = dict(self._durable_names)

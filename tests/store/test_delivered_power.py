@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from coherer._rules.common.topics import Topic
 from coherer._server.core.core import Core
 from coherer._server.tubemq.broker.broker import Broker
+from coherer._store import Draft
 from coherer.testing import ManualClock
 from tests.server.broker_harness import OPTIONS, BrokerClient, bodies, close, serve
 from tests.server.rocket_harness import BrokerHarness, records_of
@@ -112,8 +114,6 @@ def check(image: Path, clock: ManualClock, delivered: list[Delivered], *, sync_f
 
 
 def _draft(body: bytes) -> Any:
-    from coherer._store import Draft
-
     return Draft("demo", 0, body, b"")
 
 
@@ -127,3 +127,28 @@ def everything(core: Core) -> list[Any]:
         records += [decode(bytes(record)) for record in found.records]
         at = found.next_offset
     return records
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_the_first_messages_of_a_new_topic(
+    power_files: Callable[[], Any], tmp_path: Path, seed: int
+) -> None:
+    """With async flush nobody reads them before the topic is saved."""
+    chance, clock = random.Random(seed), ManualClock()
+    files = power_files()
+    files.adopt(tmp_path / "disk")
+    node = BrokerHarness(tmp_path / "disk", clock, sync_flush=False, files=files)
+    await node.start()
+    reader = await node.dial()
+    for number in range(10):
+        node.core.topics.put(Topic(name=f"new{number}", read_queues=1, write_queues=1), 0)
+        assert (await reader.send(b"first", b=f"new{number}", e="0")).code == 0
+        assert node.core.store.queue_range(f"new{number}", 0) == (0, 1)
+        files.cut(tmp_path / "disk", tmp_path / f"image{number}", chance)
+    await node.stop()
+    for number in range(10):
+        after = BrokerHarness(tmp_path / f"image{number}", clock, sync_flush=False)
+        if not after.core.store.queue_range(f"new{number}", 0)[1]:
+            [result] = after.core.store.append([Draft(f"new{number}", 0, b"other", b"")])
+            assert result.queue_offset > 0
+        after.core.store.close()

@@ -14,7 +14,7 @@ from coherer._store.model import (
     RecoveryReport,
     StoreOptions,
 )
-from coherer._store.store import Store
+from coherer._store.store import Store, UnsavedTopicError
 
 __all__ = [
     "AppendResult",
@@ -29,4 +29,5 @@ __all__ = [
     "RecoveryReport",
     "Store",
     "StoreOptions",
+    "UnsavedTopicError",
 ]

@@ -28,7 +28,7 @@ time of day has caught up. `clock_history` converts store times to a monotonic c
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -72,6 +72,14 @@ _NO_LIMIT_MS: Final = 1 << 62
 _UNMAP_INTERVAL_MS: Final = 10_000
 _PAUSE_FACTOR: Final = 20
 """After a flush of the queues that took a second there is no other one for this many seconds."""
+
+
+def _always(_: str) -> bool:
+    return True
+
+
+class UnsavedTopicError(StoreError):
+    """The topic is new, and no file says so yet; append the messages once it is saved."""
 
 
 class Store:
@@ -144,7 +152,8 @@ class Store:
         )
         self._replica: Replica | None = None
         self._inventory: Inventory | None = None
-        self._known_topics: Container[str] | None = None
+        self._topic_existed: Callable[[str], bool] = _always
+        self._is_unsaved: Callable[[str], bool] | None = None
         self._reached: list[ConsumeQueue] = []
         self._lock_handle, self._closed, self._last_ms = -1, False, 0
         self._check_size_at = 0  # the end of the log at which its size limit is checked next
@@ -245,9 +254,11 @@ class Store:
 
     def _queue_to_write(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return a queue for its first append in this process, after the gaps of power cuts."""
-        queue, known = self._queue_files.get(topic, queue_id), self._known_topics
+        queue = self._queue_files.get(topic, queue_id)
+        if not queue.next and self._is_unsaved is not None and self._is_unsaved(topic):
+            raise UnsavedTopicError("The topic is not saved yet.", topic=topic)
         gaps = self._checkpointer.gaps
-        if gaps and (queue.next or known is None or topic in known):
+        if gaps and (queue.next or self._topic_existed(topic)):
             with translate_os_errors("read the consume queues"):
                 index = next_offset(queue, gaps)
                 if index > queue.next:
@@ -259,22 +270,33 @@ class Store:
 
         The reader has read messages that a power cut has taken back. Only the writer calls it.
         """
-        gaps, known = self._checkpointer.gaps, self._known_topics
+        gaps = self._checkpointer.gaps
         queue = self._queues.get((topic, queue_id))
         if not gaps or self.options.replica or (queue is not None and offset <= queue.next):
             return
-        if queue is None and (known is None or topic not in known or offset <= 0):
+        if queue is None and (offset <= 0 or not self._topic_existed(topic)):
             return
         begin = 0 if queue is None else queue.next
         if offset - begin <= sum([gap.entries for gap in gaps]):
             self._reached.append(self._queue_to_write(topic, queue_id))
 
-    def know_topics(self, topics: Container[str]) -> None:
-        """Name the topics that exist at open; the queues of new topics begin at offset 0.
+    def know_topics(self, existed: Callable[[str], bool]) -> None:
+        """Tell the topics that existed at open; the queues of new topics begin at offset 0.
 
         Without a call every topic can have had messages that a power cut took back.
         """
-        self._known_topics = topics
+        self._topic_existed = existed
+
+    def save_topics_first(self, is_unsaved: Callable[[str], bool]) -> None:
+        """Refuse the first message of a topic that `know_topics` would not name after a power cut.
+
+        Otherwise the queues of this topic would begin at offset 0 again, and readers have seen
+        messages there. `append` then raises an `UnsavedTopicError`, and stores nothing.
+
+        Args:
+            is_unsaved: whether a topic's name is not durable yet.
+        """
+        self._is_unsaved = is_unsaved
 
     @property
     def min_offset(self) -> int:
@@ -327,6 +349,7 @@ class Store:
 
         Raises:
             UsageError: a message cannot be stored.
+            UnsavedTopicError: see `save_topics_first`.
             StoreFullError: the disk is full; try again when space is free.
             StoreError: the disk failed.
             ClosedError: the store is closed.

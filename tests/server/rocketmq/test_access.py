@@ -142,6 +142,7 @@ async def test_one_way_requests_are_dropped_in_silence(
     client.send_oneway(Code.SEND_MESSAGE_V2, send("topicB"), b"x")
     client.send_oneway(Code.SEND_MESSAGE_V2, signer(*USER)(send("topicB"), b"y"), b"y")
     await ask(client, Code.GET_MAX_OFFSET, {"topic": "topicB", "queueId": "0"})
+    await harness.stored()
     assert [bytes(record.body) for record in harness.records("topicB")] == [b"y"]
 
 

@@ -68,6 +68,7 @@ async def harness(tmp_path: Path, clock: ManualClock) -> AsyncIterator[BrokerHar
     async with running(tmp_path / "store", clock, access=access) as harness:
         for topic in ("mine", "read", "secret"):
             harness.state.topics.create_for_send(topic, "TBW102", 4, 0, 0, auto_create=True)
+        await harness.core.files.flush()
         yield harness
 
 

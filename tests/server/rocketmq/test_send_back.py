@@ -39,6 +39,7 @@ async def test_redelivery_is_delayed_more_each_time(
         clock.advance(delay_ms)
         broker_harness.broker.tick()
         await peer.settle()
+        await broker_harness.stored()
         record = last(broker_harness, "%RETRY%g")
         offset = record.physical_offset
         properties = decode(record.properties)
@@ -103,6 +104,7 @@ async def test_a_broker_with_other_levels(tmp_path: Path, clock: ManualClock) ->
         clock.advance(5_000)
         harness.broker.tick()
         await peer.settle()
+        await harness.stored()
         assert [record.body for record in harness.records("demo")] == [b"bad", b"sent"]
         assert last(harness, "%RETRY%g").body == b"bad"
 

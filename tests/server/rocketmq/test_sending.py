@@ -114,6 +114,7 @@ async def test_one_way_sends_are_stored_and_not_answered(
     peer.send_oneway(SEND_V2, send_fields(b=""), b"two")
     peer.send_oneway(SEND_V2, send_fields(), b"three")
     await peer.settle()
+    await broker_harness.stored()
     assert [record.body for record in broker_harness.records("demo")] == [b"one", b"three"]
 
 
@@ -287,6 +288,7 @@ async def test_a_delayed_message_waits(
     clock.advance(5_000)
     broker_harness.broker.tick()
     await peer.settle()
+    await broker_harness.stored()
     [record] = broker_harness.records("demo", 1)
     assert record.body == b"later"
     assert (await peer.ask(45)).body == b'{"offsetTable":{2:1}}'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -260,6 +261,36 @@ async def test_a_power_cut_loses_no_waiting_message(
     again.store.options = msgspec.structs.replace(OPTIONS, retention_bytes=None)
     await again.until(60_000, 20_000)
     assert set(again.delivered()) == {f"{kind}{number}" for kind in "dt" for number in range(20)}
+    await again.close()
+    await node.close()
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_a_power_cut_repeats_only_deliveries_that_were_not_synced(
+    tmp_path: Path, clock: ManualClock, seed: int
+) -> None:
+    chance, files = random.Random(seed), PowerFiles()
+    node = Node(tmp_path / "store", clock, OPTIONS, files)
+    for number in range(10):
+        await node.delay(f"d{number}", 5)
+        await node.time(f"t{number}", 1_000 * number + 1_000)
+    node.store.flush()
+    synced: list[str] = []
+    for _ in range(chance.randint(4, 12)):
+        clock.advance(1_000)
+        for _ in range(20):  # without a flush
+            node.delays.tick()
+            node.timers.tick()
+            await node.core.appender.close()
+        if chance.random() < 0.4:
+            node.store.flush()
+            synced = node.delivered()
+    files.cut(node.directory, tmp_path / "cut", chance)
+    again = Node(tmp_path / "cut", ManualClock(clock.wall_ms()), OPTIONS)
+    await again.until(70_000, 10_000)
+    counts = Counter(again.delivered())
+    assert set(counts) == {f"{kind}{number}" for kind in "dt" for number in range(10)}
+    assert {counts[message] for message in synced} <= {1}
     await again.close()
     await node.close()
 

@@ -183,6 +183,10 @@ class TopicTable:
     def __len__(self) -> int:
         return len(self._topics)
 
+    def names(self) -> list[str]:
+        """The names of all topics."""
+        return list(self._topics)
+
     def watch(self, changed: Callable[[], None]) -> None:
         """Call `changed` after every change."""
         self._watchers.append(changed)
@@ -205,12 +209,14 @@ class TopicTable:
         """The names that this broker keeps for itself, those of `add_internal` among them."""
         return frozenset(system_topics.SYSTEM_TOPICS) | self._internal
 
+    def is_system(self, name: str) -> bool:
+        """Whether every RocketMQ broker has the topic, or this one keeps the name for itself."""
+        return name in self._internal or system_topics.is_system_topic(name)
+
     def is_internal(self, name: str) -> bool:
         """Whether the topic belongs to RocketMQ's broker and is hidden from TubeMQ's clients."""
-        return (
-            name in self._internal
-            or system_topics.is_system_topic(name)
-            or name.startswith((system_topics.RETRY_PREFIX, system_topics.DLQ_PREFIX))
+        return self.is_system(name) or name.startswith(
+            (system_topics.RETRY_PREFIX, system_topics.DLQ_PREFIX)
         )
 
     # -- changes by RocketMQ

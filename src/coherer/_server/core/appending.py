@@ -14,6 +14,9 @@ whether others send, too.
 Every submission names its origin, and `coherer._rules.common.origins` says which topics that origin
 may write to. All records of clients and of the node enter the log this way.
 
+The first messages of a new topic are held until the topic is saved, and so are all that come after
+them for the same topics (`Store.save_topics_first`).
+
 With sync flush, callbacks run and consumers are woken after `fsync`: the store shows them nothing
 before it. `Flusher` runs one `fsync` at a time in a thread, for all submissions that wait when it
 starts.
@@ -34,7 +37,7 @@ from coherer import limits
 from coherer._common.logs import Log
 from coherer._rules.common.origins import CLIENTS, Origin, fault
 from coherer._server.core.disk import Disk
-from coherer._store import AppendResult, Draft, DraftBatch, Store
+from coherer._store import AppendResult, Draft, DraftBatch, Store, UnsavedTopicError
 from coherer.errors import CohererError, StoreError, StoreFullError, UsageError
 
 _log = Log(logging.getLogger(__name__))
@@ -62,6 +65,7 @@ class Appender:
     Args:
         arrived: called with every stored batch, once readers can see it.
         disk: says whether sends are refused, and learns which batches could not be stored.
+        save_topics: saves the topics, and calls `topics_saved` afterwards.
     """
 
     def __init__(
@@ -71,8 +75,10 @@ class Appender:
         arrived: Arrived,
         disk: Disk,
         took: Callable[[int], None],
+        save_topics: Callable[[], None],
     ) -> None:
         self._took = took
+        self._save_topics = save_topics
         self._disk = disk
         self._store = store
         self._flusher = flusher
@@ -81,6 +87,10 @@ class Appender:
         self._drafts: list[Draft | DraftBatch] = []
         self._batches: list[_Batch] = []
         self._alone = 0  # submissions still to be stored immediately
+        # Batches that wait for the topics to be saved, and all their topics.
+        self._held: list[tuple[Sequence[Draft | DraftBatch], _Batch]] = []
+        self._held_topics: set[str] = set()
+        self._released: asyncio.Event | None = None  # while any are held
         self._unsynced: deque[tuple[int, Durable]] = deque()
         self._syncing: asyncio.Task[None] | None = None
         # Batches whose sync failed: they are shown with the next one that succeeds.
@@ -130,7 +140,19 @@ class Appender:
     @property
     def waiting(self) -> int:
         """The number of submissions that are not stored or not durable yet."""
-        return len(self._batches) + len(self._unsynced)
+        return len(self._batches) + len(self._held) + len(self._unsynced)
+
+    def topics_saved(self, error: StoreError | None) -> None:
+        """Store the batches that waited for it, or refuse them with the disk's error."""
+        held, self._held, self._held_topics = self._held, [], set()
+        for drafts, batch in held:
+            if error is None:
+                self._append_all(drafts, [batch])
+            else:
+                self._not_stored(drafts, [batch], error)
+        if self._released is not None and not self._held:
+            self._released.set()
+            self._released = None
 
     def when_durable(self, end_offset: int, callback: Durable) -> None:
         """Call `callback` once the log is durable up to `end_offset`.
@@ -149,8 +171,11 @@ class Appender:
     async def close(self) -> None:
         """Store pending messages and wait until all callbacks have run."""
         self._append()
-        while self._syncing is not None:
-            await self._syncing
+        while self._released is not None or self._syncing is not None:
+            if self._released is not None:
+                await self._released.wait()
+            elif self._syncing is not None:
+                await self._syncing
             self._append()  # submitted by callbacks
 
     def _turn(self) -> None:
@@ -166,24 +191,60 @@ class Appender:
         self._append_all(drafts, batches)
 
     def _append_all(self, drafts: Sequence[Draft | DraftBatch], batches: Sequence[_Batch]) -> None:
+        if self._must_wait(drafts, batches):
+            self._hold(drafts, batches)
+            return
         try:
             begun_ns = time.perf_counter_ns()
             appended = self._store.append(drafts)
             self._took(time.perf_counter_ns() - begun_ns)
+        except UnsavedTopicError:
+            self._hold(drafts, batches)
         except UsageError as error:
             if len(batches) == 1:
                 _refuse(batches, error)
             else:
                 self._append_each(drafts, batches)
-            return
         except CohererError as error:
-            self._disk.refused(error, _size(drafts))
-            _refuse(batches, error)
-            return
+            self._not_stored(drafts, batches, error)
         except Exception as error:  # noqa: BLE001 - every submitter must get an answer
             _log.exception("Unhandled error while storing a batch")
             _refuse(batches, StoreError(f"{type(error).__name__} in the store."))
+        else:
+            self._appended(drafts, batches, appended)
+
+    def _must_wait(self, drafts: Sequence[Draft | DraftBatch], batches: Sequence[_Batch]) -> bool:
+        """Whether a message would overtake one of its topic; of several batches, perhaps."""
+        if not self._held:
+            return False
+        return len(batches) > 1 or any(one.topic in self._held_topics for one in drafts)
+
+    def _hold(self, drafts: Sequence[Draft | DraftBatch], batches: Sequence[_Batch]) -> None:
+        """Keep a batch until the topics are saved; of several, those that have to wait."""
+        if len(batches) > 1:
+            self._append_each(drafts, batches)
             return
+        self._held.append((drafts, batches[0]))
+        self._held_topics.update([one.topic for one in drafts])
+        if self._released is None:
+            self._released = asyncio.Event()
+            self._save_topics()
+
+    def _not_stored(
+        self,
+        drafts: Sequence[Draft | DraftBatch],
+        batches: Sequence[_Batch],
+        error: CohererError,
+    ) -> None:
+        self._disk.refused(error, _size(drafts))
+        _refuse(batches, error)
+
+    def _appended(
+        self,
+        drafts: Sequence[Draft | DraftBatch],
+        batches: Sequence[_Batch],
+        appended: Sequence[AppendResult],
+    ) -> None:
         if self._disk.has_refused:
             self._disk.stored(_size(drafts))
         begin, end_offset = 0, self._store.written_offset
@@ -242,7 +303,7 @@ class Appender:
             _log.exception("Unhandled error while consumers of a stored batch were woken")
 
     def _append_each(self, drafts: Sequence[Draft | DraftBatch], batches: Sequence[_Batch]) -> None:
-        """Store each batch separately, after one of them was refused."""
+        """Store each batch separately: not all of them are stored now."""
         begin = 0
         for batch in batches:
             self._append_all(drafts[begin : begin + batch[1]], [batch])

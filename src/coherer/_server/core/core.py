@@ -26,7 +26,7 @@ from coherer._store import AppendResult, Draft, DraftBatch, Store
 from coherer._store.files import translate_os_errors
 from coherer._store.topic_retention import TopicLimit
 from coherer._wire.rocketmq import fastjson
-from coherer.errors import StoreFullError
+from coherer.errors import StoreError, StoreFullError
 
 T = TypeVar("T")
 
@@ -84,12 +84,17 @@ class Core:
         self.topics = self._load(TOPICS_FILE, _read_topics, TopicTable)
         self.groups = self._load(GROUPS_FILE, _read_groups, GroupTable)
         self.offsets = self._load(OFFSETS_FILE, OffsetTable.load, OffsetTable)
-        store.know_topics(frozenset(topic.name for topic in self.topics))
+        loaded = self._saved_topics = self._taken_topics = frozenset(self.topics.names())
+        store.know_topics(lambda name: name in loaded or self.topics.is_system(name))
+        if not (self.sync_flush or store.options.replica):
+            store.save_topics_first(self._is_unsaved)
         self.topics.watch(self._topics_changed)
         self.groups.watch(self._groups_changed)
         self.counters = Counters(self.lease_ms(), self.wall_ms)
         self.flusher = Flusher(store, self._disk_failed)
-        self.appender = Appender(store, self.flusher, self._arrived, self.disk, self.counters.put)
+        self.appender = Appender(
+            store, self.flusher, self._arrived, self.disk, self.counters.put, self._save_topics
+        )
         self._group_idle_ms = group_idle_ms
         self._correct_offsets()
         self._arrivals: list[Arrived] = [self.counters.stored]
@@ -332,8 +337,27 @@ class Core:
         self.changed()
 
     def _topics_changed(self) -> None:
-        self.files.save(TOPICS_FILE, self.topics.dump)
+        self._save_topics()
         self.changed()
+
+    def _save_topics(self) -> None:
+        self.files.save(TOPICS_FILE, self._take_topics, self._topics_saved)
+
+    def _take_topics(self) -> bytes:
+        self._taken_topics = frozenset(self.topics.names())
+        return self.topics.dump()
+
+    def _topics_saved(self, error: StoreError | None) -> None:
+        if error is None:
+            self._saved_topics = self._taken_topics
+        self.appender.topics_saved(error)
+
+    def _is_unsaved(self, topic: str) -> bool:
+        return (
+            topic in self.topics
+            and topic not in self._saved_topics
+            and not self.topics.is_system(topic)  # these exist without a file
+        )
 
     def _groups_changed(self) -> None:
         self.files.save(GROUPS_FILE, self.groups.dump)

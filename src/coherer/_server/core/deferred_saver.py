@@ -30,14 +30,22 @@ REST_S_MAX = 1.0
 
 Take = Callable[[], bytes]
 
+Saved = Callable[[StoreError | None], None]
+"""Called after each attempt to write a file: with None if it holds the content that was taken."""
+
+
+def _ignore(_: StoreError | None) -> None:
+    pass
+
 
 class _File:
     """State of one file."""
 
-    __slots__ = ("error", "take", "written")
+    __slots__ = ("error", "saved", "take", "written")
 
     def __init__(self) -> None:
         self.take: Take = bytes
+        self.saved: Saved = _ignore
         self.written: bytes | None = None
         self.error: StoreError | None = None
 
@@ -62,13 +70,15 @@ class DeferredSaver:
         self._closed = False
         self.changes = 0
 
-    def save(self, name: str, take: Take) -> None:
+    def save(self, name: str, take: Take, saved: Saved = _ignore) -> None:
         """Schedule a file to be written.
 
         Args:
             take: returns the content; called right before the write.
+            saved: called after each attempt.
         """
-        self._files.setdefault(name, _File()).take = take
+        file = self._files.setdefault(name, _File())
+        file.take, file.saved = take, saved
         self._mark(name)
 
     def mark_saved(self, name: str, content: bytes) -> None:
@@ -148,9 +158,11 @@ class DeferredSaver:
             except Exception as error:  # noqa: BLE001 - the other files are written nevertheless
                 _log.exception("%s could not be serialized", name, about=name)
                 file.error = StoreError(f"{name} could not be serialized: {error!r}.")
+                file.saved(file.error)
                 continue
             if content == file.written:
                 file.error = None
+                file.saved(None)
             else:
                 work.append((name, file, content))
         return work
@@ -171,11 +183,13 @@ class DeferredSaver:
         for name, file, content, error in results:
             if error is None:
                 file.written, file.error = content, None
+                file.saved(None)
                 continue
             _log.error("%s could not be written and will be retried: %s", name, error, about=name)
             if not isinstance(error, StoreError):
                 error = StoreError(f"{name} could not be written: {error!r}.")
             file.error = error
+            file.saved(error)
 
     def _resolve(self, count: int) -> None:
         waiting, self._waiting = self._waiting, []

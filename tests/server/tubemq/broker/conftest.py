@@ -36,6 +36,7 @@ def store(tmp_path: Path, clock: ManualClock, flush: Literal["async", "sync"]) -
 async def broker(store: Store, clock: ManualClock) -> AsyncIterator[Broker]:
     broker = Broker(OPTIONS, Core(store, clock.now_ms, wall_ms=clock.wall_ms))
     serve(broker)
+    await broker.state.core.files.flush()  # the first messages of a new topic wait for it
     yield broker
     await close(broker)
 

@@ -178,6 +178,7 @@ async def test_a_removed_topic_is_reported_until_acknowledged(
 ) -> None:
     script.topics = [TopicSettings(topic="a"), TopicSettings(topic="b")]
     link.sync()
+    await broker.state.core.files.flush()
     store.append([Draft("a", 0, b"x", b""), Draft("b", 0, b"x", b"")])
     script.removing = [TopicSettings(topic="a", status=2), TopicSettings(topic="b", status=1)]
     script.id, script.topics = 2, [TopicSettings(topic="b")]
