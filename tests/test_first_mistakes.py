@@ -258,12 +258,12 @@ def test_showing_a_report_is_not_looking_at_its_failures() -> None:
 async def test_the_value_that_a_handler_returns_is_ignored_and_said_once(
     node: EmbeddedNode, protocol: str, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    topic, group = f"returns-{protocol}-{kind}", f"returns-{protocol}-{kind}"
+    topic = group = answer = f"returns-{protocol}-{kind}"
     seen: list[bytes] = []
 
     def function(batch: Any) -> Any:
         seen.extend(batch.bodies())
-        return len(batch)
+        return answer
 
     async def coroutine(batch: Any) -> Any:
         return function(batch)
@@ -282,8 +282,8 @@ async def test_the_value_that_a_handler_returns_is_ignored_and_said_once(
         async with client.consumer(group, topic, start="earliest") as consumer:
             await consumer.wait_assigned(10_000)
             assert await consumer.receive(300) is None, "both were acknowledged"
-    said = [one for one in caplog.records if "The handler returned 1" in one.getMessage()]
-    assert len(said) <= 1, "the log folds the same line of other consumers"
+    said = [one for one in caplog.records if f"returned {answer!r}" in one.getMessage()]
+    assert len(said) == 1
 
 
 async def test_a_consumer_whose_topic_is_created_for_it_is_warned(
@@ -327,3 +327,39 @@ async def test_a_failed_handler_is_logged_with_its_message(
     for part in (topic, "key order-7", "attempt 1", group, "moves to the dead-letter queue"):
         assert part in line
     assert "delivered again" not in line
+
+
+@pytest.mark.parametrize(
+    ("protocol", "options", "then"),
+    [
+        ("tubemq", {}, "will be delivered again"),
+        ("rocketmq", {}, "will be delivered again, until the group's limit of redeliveries"),
+        ("rocketmq", {"max_attempts": 3}, "will be delivered again"),
+        ("rocketmq", {"orderly": True}, "will be delivered again"),
+        ("rocketmq", {"model": "broadcast"}, "is not delivered again, as in each broadcast group"),
+    ],
+    ids=["tubemq", "default", "limited", "orderly", "broadcast"],
+)
+async def test_the_log_says_what_happens_to_a_failed_message(
+    node: EmbeddedNode,
+    protocol: str,
+    options: Any,
+    then: str,
+    request: pytest.FixtureRequest,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic = group = f"failed-{request.node.callspec.id}"
+
+    async def fail(batch: Any) -> None:
+        raise ValueError(batch.topic)
+
+    async with coherer.connect(url_of(node, protocol)) as client:
+        async with client.producer(topic) as producer:
+            await producer.send(Message(topic, b"a"))
+        async with client.consumer(group, topic, start="earliest", **options) as consumer:
+            running = asyncio.create_task(consumer.run(fail))
+            await until(lambda: "The handler failed" in caplog.text)
+            await consumer.close()
+            await running
+    line = next(one.getMessage() for one in caplog.records if "handler failed" in one.getMessage())
+    assert line.endswith(f"in group {group} {then}")

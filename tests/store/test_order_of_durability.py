@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 import coherer
+import coherer.blocking
 from coherer._record.system_topics import HALF_TOPIC, SCHEDULE_TOPIC
 from coherer._rules.rocketmq.transactions import GROUP
 from coherer._server.core.core import OFFSETS_FILE, Core
 from coherer._server.rocketmq.broker.delays import DELAY_FILE, DelayService
 from coherer.errors import StoreError
+from coherer.testing import embedded_node
 
 SAVED_BY_THE_STORE = {
     "consumerOffset.json": "offsets of groups, of transactions too",
@@ -39,6 +41,9 @@ WRITTEN_OTHERWISE = {
     "tools.yml": "accounts of tools",
     "history.json": "where backups ended; written by a restore, after the log is synced",
     "removals": "a random token",
+    "checkpoint": "what it covers is synced before it is written",
+    "abort": "empty; there while the store is open",
+    "lock": "the process that uses the directory",
     "inventory": "written at the end, after everything was flushed; compared with the checkpoint",
     "reserve": "zeros that keep space for the other files",
     "backup.json": "a backup's manifest: not in the directory of the node",
@@ -47,6 +52,19 @@ WRITTEN_OTHERWISE = {
 }
 
 SEEDS = 12
+
+
+def test_every_file_that_a_node_writes_is_in_the_table(tmp_path: Path) -> None:
+    """Those that the sources name in another way, too."""
+    with embedded_node(tmp_path) as node:
+        node.create_topic("orders")
+        with coherer.blocking.connect(node.url) as client, client.producer("orders") as producer:
+            producer.send(coherer.Message("orders", b"1"))
+    files = [path.name for path in tmp_path.rglob("*") if path.is_file()]
+    # Of logs, queues and indexes the name is a number. A backup was the file itself before.
+    names = {name.removesuffix(".bak") for name in files if not name.isdecimal()}
+    assert "checkpoint" in names
+    assert names - SAVED_BY_THE_STORE.keys() - WRITTEN_OTHERWISE.keys() == set()
 
 
 def test_every_file_is_in_the_table() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -111,9 +112,17 @@ def test_the_node_of_the_session(
     assert coherer_node.rocketmq_url == coherer_rocketmq_url
 
 
-def test_one_door_is_enough() -> None:
-    with embedded_node(protocols=frozenset({"rocketmq"})) as node:
+@pytest.mark.parametrize("collection", [list, tuple, set, frozenset])
+def test_one_door_is_enough(collection: Callable[[list[str]], object]) -> None:
+    with embedded_node(protocols=collection(["rocketmq"])) as node:
         assert node.url == node.rocketmq_url
         assert node.url.startswith("rocketmq://127.0.0.1:")
     with embedded_node(namesrv_port=None) as node, pytest.raises(UsageError, match="RocketMQ"):
         _ = node.rocketmq_url
+
+
+@pytest.mark.parametrize("name", ["roles", "protocols"])
+@pytest.mark.parametrize("value", ["broker", 5, [5], ["nosuch"]])
+def test_roles_and_protocols_are_collections_of_names(name: str, value: object) -> None:
+    with pytest.raises(UsageError, match=rf"`{name}`"), embedded_node(**{name: value}):  # type: ignore[arg-type]
+        pass

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
@@ -29,6 +29,9 @@ T = TypeVar("T")
 
 _PORTS: Final = tuple(name for name in PORTS if name != "ha_port")
 """The ports of a node, except the one for slaves, which is closed by default."""
+
+_COLLECTIONS: Final = ("roles", "protocols")
+"""Options whose names may come in a list, too."""
 
 
 class EmbeddedNode:
@@ -178,7 +181,13 @@ async def _started(options: NodeOptions, clock: ManualClock | None) -> Node:
 
 
 def _options(directory: Path, given: Mapping[str, object]) -> NodeOptions:
-    return options_of(NodeOptions, {**dict.fromkeys(_PORTS, 0), "directory": directory, **given})
+    named = {
+        name: frozenset(cast("Iterable[object]", value))
+        for name, value in given.items()
+        if name in _COLLECTIONS and isinstance(value, list | tuple | set)
+    }
+    ports = dict.fromkeys(_PORTS, 0)
+    return options_of(NodeOptions, {**ports, "directory": directory, **given, **named})
 
 
 @contextmanager

@@ -143,19 +143,19 @@ def _described(kind: object) -> Iterator[str]:
     elif issubclass(origin, Mapping) if isinstance(origin, type) else False:
         yield "a mapping"
     elif origin is not None:
-        yield "a list" if origin in _COLLECTIONS else f"a {getattr(origin, '__name__', origin)}"
+        yield _COLLECTIONS.get(origin) or f"a {getattr(origin, '__name__', origin)}"
     else:
         yield _WORDS.get(kind, f"a {getattr(kind, '__name__', kind)}")
 
 
-_COLLECTIONS: Final = {
-    collections.abc.Collection,
-    collections.abc.Iterable,
-    collections.abc.Sequence,
-    frozenset,
-    list,
-    set,
-    tuple,
+_COLLECTIONS: Final[Mapping[object, str]] = {
+    collections.abc.Collection: "a list",
+    collections.abc.Iterable: "a list",
+    collections.abc.Sequence: "a list",
+    frozenset: "a set",
+    list: "a list",
+    set: "a set",
+    tuple: "a list",
 }
 
 
