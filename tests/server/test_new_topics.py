@@ -34,10 +34,10 @@ class Slow:
         self.stored: list[str] = []
         self.refused: list[CohererError] = []
 
-    async def hold(self) -> None:
+    async def hold(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """From now on the disk is busy, and the topic `new` waits for it."""
         await self.core.files.flush()
-        self.core.files._write = self.disk.write
+        monkeypatch.setattr(self.store, "save_config", self.disk.write)
         self.disk.hold()
         self.core.topics.put(Topic(name="new", read_queues=1, write_queues=1), 0)
         await self.disk.reached()
@@ -61,9 +61,9 @@ class Slow:
 
 
 @pytest.fixture
-async def slow(tmp_path: Path) -> AsyncIterator[Slow]:
+async def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Slow]:
     made = Slow(tmp_path)
-    await made.hold()
+    await made.hold(monkeypatch)
     yield made
     made.disk.free.set()
     await made.core.close()
@@ -108,10 +108,12 @@ async def test_they_are_refused_if_the_topic_cannot_be_saved(slow: Slow) -> None
     assert slow.stored == ["new"]
 
 
-async def test_with_sync_flush_nothing_waits(tmp_path: Path) -> None:
+async def test_with_sync_flush_nothing_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Readers see durable messages only, and the log names their topics."""
     made = Slow(tmp_path, StoreOptions(segment_bytes=1 << 16, flush="sync"))
-    await made.hold()
+    await made.hold(monkeypatch)
     made.send("new")
     await made.core.appender.close()
     assert made.stored == ["new"]
