@@ -4,6 +4,11 @@ The classes are protocols (PEP 544): the clients of `coherer.tubemq` and `cohere
 them without inheriting from them. Each of those has more: ordering keys, transactions and pull
 consumers with RocketMQ, bound consumption with TubeMQ, and with both the reader of a range.
 `coherer.blocking` has the same types without asyncio, generated from these.
+
+These are not unions of both protocols' classes, although a union would say nothing twice: programs
+test with fakes that match a protocol by structure, a program would load both clients to check
+`isinstance(client, coherer.Client)`, and editors show the texts of these members to everybody who
+uses `connect`. They promise less than the classes do, so most texts differ.
 """
 
 from __future__ import annotations
@@ -202,7 +207,18 @@ class Admin(Protocol):
         ...
 
 
-class Producer(Protocol):
+class _Block(Protocol):
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class Producer(_Block, Protocol):
     """Sends messages. Made by `Client.producer`; use it with `async with`."""
 
     @property
@@ -219,15 +235,6 @@ class Producer(Protocol):
     def window(self) -> int:
         """How many messages may be in flight."""
         ...
-
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
 
     async def start(self) -> None:
         """Connect and publish the first topics.
@@ -360,7 +367,7 @@ class Batch(Protocol):
         ...
 
 
-class Consumer(Protocol):
+class Consumer(_Block, Protocol):
     """Receives messages as a member of a group. Made by `Client.consumer`; use `async with`."""
 
     @property
@@ -372,15 +379,6 @@ class Consumer(Protocol):
     def assignment(self) -> Collection[object]:
         """The assigned partitions (TubeMQ) or queues (RocketMQ)."""
         ...
-
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
 
     async def start(self) -> None:
         """Join the group.
@@ -453,21 +451,12 @@ class Consumer(Protocol):
 
 
 @runtime_checkable
-class Client(Protocol):
+class Client(_Block, Protocol):
     """A client of a cluster. Made by `connect`; use it with `async with`.
 
     The clients of `coherer.tubemq` and `coherer.rocketmq` have everything that the protocol offers,
     typed exactly.
     """
-
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
 
     def producer(
         self,

@@ -175,7 +175,18 @@ class Admin(Protocol):
         ...
 
 
-class Producer(Protocol):
+class _Block(Protocol):
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class Producer(_Block, Protocol):
     """Sends messages. Made by `Client.producer`; use it with `with`."""
 
     @property
@@ -192,15 +203,6 @@ class Producer(Protocol):
     def window(self) -> int:
         """How many messages may be in flight."""
         ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
 
     def start(self) -> None:
         """Connect and publish the first topics.
@@ -329,7 +331,7 @@ class Batch(Protocol):
         ...
 
 
-class Consumer(Protocol):
+class Consumer(_Block, Protocol):
     """Receives messages as a member of a group. Made by `Client.consumer`; use `with`."""
 
     @property
@@ -341,15 +343,6 @@ class Consumer(Protocol):
     def assignment(self) -> Collection[object]:
         """The assigned partitions (TubeMQ) or queues (RocketMQ)."""
         ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
 
     def start(self) -> None:
         """Join the group.
@@ -420,21 +413,12 @@ class Consumer(Protocol):
 
 
 @runtime_checkable
-class Client(Protocol):
+class Client(_Block, Protocol):
     """A client of a cluster. Made by `connect`; use it with `with`.
 
     The clients of `coherer.tubemq` and `coherer.rocketmq` have everything that the protocol offers,
     typed exactly.
     """
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
 
     def producer(
         self,
