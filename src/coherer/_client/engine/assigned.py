@@ -232,9 +232,18 @@ class Delivery(Generic[B]):
     """
 
     __slots__ = (
-        "_beyond", "_fetcher", "_first", "_offsets", "batch", "failed", "on_done", "on_end",
-        "seen", "state", "taken_ms",
-    )  # fmt: skip
+        "_beyond",
+        "_fetcher",
+        "_first",
+        "_offsets",
+        "batch",
+        "failed",
+        "on_done",
+        "on_end",
+        "seen",
+        "state",
+        "taken_ms",
+    )
 
     def __init__(self, batch: B, fetcher: Fetcher[B]) -> None:
         self.batch = batch
@@ -396,10 +405,22 @@ class PartitionState(Generic[B]):
     """
 
     __slots__ = (
-        "_aside", "_deliveries", "_fetcher", "_waiting", "by_message", "fetched_ms", "generation",
-        "limits", "messages", "next_offset", "ordered", "phase", "size_bytes", "taken_ms",
+        "_aside",
+        "_deliveries",
+        "_fetcher",
+        "_waiting",
+        "by_message",
+        "fetched_ms",
+        "generation",
+        "limits",
+        "messages",
+        "next_offset",
+        "ordered",
+        "phase",
+        "size_bytes",
+        "taken_ms",
         "waiting_bytes",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,

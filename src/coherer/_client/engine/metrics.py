@@ -74,21 +74,29 @@ class Meters:
             "messaging.client.consumed.messages", "{message}", "Messages received."
         )
         self.duration = meter.create_histogram(
-            "messaging.client.operation.duration", "s", "Duration of sending or receiving.",
+            "messaging.client.operation.duration",
+            "s",
+            "Duration of sending or receiving.",
             explicit_bucket_boundaries_advisory=SECONDS,
-        )  # fmt: skip
+        )
         self.process = meter.create_histogram(
-            "messaging.process.duration", "s", "Duration of processing a batch.",
+            "messaging.process.duration",
+            "s",
+            "Duration of processing a batch.",
             explicit_bucket_boundaries_advisory=SECONDS,
-        )  # fmt: skip
+        )
         self.send_ms = meter.create_histogram(
-            "rocketmq_send_cost_time", "ms", "Duration of sending.",
+            "rocketmq_send_cost_time",
+            "ms",
+            "Duration of sending.",
             explicit_bucket_boundaries_advisory=SEND_MS,
-        )  # fmt: skip
+        )
         self.process_ms = meter.create_histogram(
-            "rocketmq_process_time", "ms", "Duration of processing a batch.",
+            "rocketmq_process_time",
+            "ms",
+            "Duration of processing a batch.",
             explicit_bucket_boundaries_advisory=PROCESS_MS,
-        )  # fmt: skip
+        )
         for name, unit, attribute in (
             ("rocketmq_consumer_cached_messages", "{message}", "messages"),
             ("rocketmq_consumer_cached_bytes", "By", "size_bytes"),
@@ -98,9 +106,11 @@ class Meters:
             )
 
         meter.create_observable_counter(
-            "coherer.client.upkeep.failures", [self._failures], "{failure}",
+            "coherer.client.upkeep.failures",
+            [self._failures],
+            "{failure}",
             "Failures of the periodic work of clients, by step.",
-        )  # fmt: skip
+        )
 
     def watch(self, upkeep: Upkeep) -> None:
         """Report the failures of a client's periodic work."""

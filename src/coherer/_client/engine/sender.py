@@ -456,9 +456,11 @@ class BrokerSender(ABC, Generic[L, I]):
         self._refused.append(item)
         if len(self._refused) == 1:
             _log.warning(
-                "Broker at %s is busy; refused messages are sent again: %s", self.server, error,
+                "Broker at %s is busy; refused messages are sent again: %s",
+                self.server,
+                error,
                 about=self.server,
-            )  # fmt: skip
+            )
             pause_s = machine.random.uniform(*BUSY_PAUSES_S)
             self._loop.call_later(pause_s, self._resend)
 

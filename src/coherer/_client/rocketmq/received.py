@@ -195,8 +195,14 @@ class ReceivedBatch(MessageBatch, Acknowledgeable):
     """Messages of one queue that a consumer has received. See `MessageBatch`."""
 
     __slots__ = (
-        "_count", "_decoded", "_delivery", "_filtered", "_namespace", "_reasons", "_retries",
-    )  # fmt: skip
+        "_count",
+        "_decoded",
+        "_delivery",
+        "_filtered",
+        "_namespace",
+        "_reasons",
+        "_retries",
+    )
 
     def __init__(
         self,

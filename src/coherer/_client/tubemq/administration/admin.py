@@ -96,9 +96,16 @@ class Admin(Parts):
         check: Callable[[], None] | None = None,
     ) -> None:
         self._calls = AdminCalls(
-            url, token, tls, user=user, password=password, timeout_ms=timeout_ms, cluster=cluster,
-            identify=identify, check=check,
-        )  # fmt: skip
+            url,
+            token,
+            tls,
+            user=user,
+            password=password,
+            timeout_ms=timeout_ms,
+            cluster=cluster,
+            identify=identify,
+            check=check,
+        )
         self.topics: Final = TopicAdmin(self._calls)
         self.groups: Final = GroupAdmin(self._calls, self.topics)
         self.brokers: Final = BrokerAdmin(self._calls)
@@ -115,9 +122,11 @@ class Admin(Parts):
         status, body = await self._calls.page("/status")
         if status in (UNAUTHORIZED, FORBIDDEN):
             raise RefusedError(
-                f"/status: HTTP {status}.", server=self._calls.server, code=status,
+                f"/status: HTTP {status}.",
+                server=self._calls.server,
+                code=status,
                 hint="Give the name and password of an account.",
-            )  # fmt: skip
+            )
         try:
             return decoder(NodeStatus).decode(body) if status == OK else None
         except msgspec.DecodeError:
