@@ -16,7 +16,7 @@ async def test_who_waits_is_woken_when_an_eighth_is_free(limit: int, low: int) -
     await asyncio.sleep(0)
     while window.used > low:
         assert not any(one.done() for one in waiting)
-        window.settle(0)
+        window.release(0)
     await asyncio.gather(*waiting)
 
 
@@ -34,11 +34,11 @@ async def test_waiting_for_the_last() -> None:
     waiting = [asyncio.ensure_future(window.wait_until_empty()) for _ in range(2)]
     await asyncio.sleep(0)
     waiting[0].cancel()
-    window.settle(0)
-    window.settle(0)
+    window.release(0)
+    window.release(0)
     await asyncio.sleep(0)
     assert not waiting[1].done()
-    window.settle(0)
+    window.release(0)
     await waiting[1]
 
 
@@ -50,6 +50,6 @@ async def test_bytes_count_too() -> None:
     waiting = asyncio.ensure_future(window.wait_for_space())
     await asyncio.sleep(0)
     assert window.full
-    window.settle(100)
+    window.release(100)
     await waiting
     assert (window.used, window.used_bytes) == (7, 700)

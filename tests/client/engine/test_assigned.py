@@ -76,14 +76,14 @@ class RecordingFetcher:
         assert delivery is not None
         return delivery
 
-    def kick(self) -> None:
-        self.calls.append("kick")
+    def fetch_more(self) -> None:
+        self.calls.append("fetch more")
 
     def ready(self) -> None:
         self.calls.append("ready")
 
-    def settled(self) -> None:
-        self.calls.append("settled")
+    def acknowledged(self) -> None:
+        self.calls.append("acknowledged")
 
     def finished(self, delivery: Delivery[Batch]) -> None:
         self.calls.append("finished")
@@ -141,7 +141,14 @@ def test_the_commit_position_stays_at_the_first_unacknowledged_message() -> None
     assert state.commit_offset == 2
     first.acknowledge(2)
     assert (state.commit_offset, state.messages, state.empty) == (6, 0, True)
-    assert fetcher.calls == ["finished", "settled", "settled", "settled", "finished", "settled"]
+    assert fetcher.calls == [
+        "finished",
+        "acknowledged",
+        "acknowledged",
+        "acknowledged",
+        "finished",
+        "acknowledged",
+    ]
 
 
 def test_a_batch_knows_its_delivery_while_it_is_in_hand() -> None:
@@ -154,7 +161,7 @@ def test_a_batch_knows_its_delivery_while_it_is_in_hand() -> None:
     delivery.acknowledge()
     assert delivery_of(one) is None
     delivery.acknowledge()
-    assert fetcher.calls == ["finished", "settled"]
+    assert fetcher.calls == ["finished", "acknowledged"]
 
 
 def test_requeued_messages_are_handed_out_before_later_ones() -> None:
@@ -268,7 +275,7 @@ async def test_retry_is_for_the_fetcher_while_the_delivery_is_in_hand() -> None:
     await delivery.retry(1, 3)
     delivery.acknowledge()
     await delivery.retry()
-    assert fetcher.calls == ["retry 1 3", "finished", "settled"]
+    assert fetcher.calls == ["retry 1 3", "finished", "acknowledged"]
 
 
 def test_overdue() -> None:

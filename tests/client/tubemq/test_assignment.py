@@ -61,7 +61,7 @@ def test_an_acknowledgement_is_repeated_until_it_gets_through() -> None:
     assert assignment.next_report() == assignment.next_report() == Report((A,), instruction)
     assert report(assignment) == Report((A,), instruction)
     assert report(assignment) == Report(None, None)
-    assert assignment.settled
+    assert assignment.is_reported
 
 
 def test_what_happens_during_a_heartbeat_is_told_by_the_next() -> None:
@@ -72,7 +72,7 @@ def test_what_happens_during_a_heartbeat_is_told_by_the_next() -> None:
     instruction = Instruction(3, ONLY_CONNECT, (B,))
     assignment.finished(instruction)
     assignment.accepted(content)
-    assert not assignment.settled
+    assert not assignment.is_reported
     assert report(assignment) == Report((A, B), instruction)
 
 
@@ -81,5 +81,5 @@ def test_a_registration_tells_everything() -> None:
     assignment.add(A)
     assignment.finished(Instruction(3, ONLY_CONNECT, (A,)))
     assignment.registered()
-    assert assignment.settled
+    assert assignment.is_reported
     assert report(assignment) == Report(None, None)

@@ -71,7 +71,7 @@ def test_a_broker_with_too_many_sends_outstanding_is_left_out() -> None:
     quality = Quality()
     quality.tally(1).sent = RULES.outstanding_max + 1
     assert quality.usable([1, 2], now_ms=0) == [2]
-    quality.tally(1).settled = 1
+    quality.tally(1).finished = 1
     assert quality.usable([1, 2], now_ms=0) == [1, 2]
 
 
@@ -85,7 +85,7 @@ def test_what_is_gone_is_forgotten() -> None:
 def sends(quality: Quality, broker: int, sent: int, succeeded: int) -> None:
     tally = quality.tally(broker)
     tally.sent += sent
-    tally.settled += sent
+    tally.finished += sent
     tally.succeeded += succeeded
 
 

@@ -193,7 +193,7 @@ class Fetcher(Protocol[B]):
         """The next batch for the application, linked with its delivery."""
         ...
 
-    def kick(self) -> None:
+    def fetch_more(self) -> None:
         """Fetch, if the state allows it."""
         ...
 
@@ -201,7 +201,7 @@ class Fetcher(Protocol[B]):
         """A batch waits again."""
         ...
 
-    def settled(self) -> None:
+    def acknowledged(self) -> None:
         """Messages were acknowledged: commit, and fetch if there is space."""
         ...
 
@@ -303,7 +303,7 @@ class Delivery(Generic[B]):
             return
         if number is None or self._first >= len(self.batch):
             self._done()
-        self._fetcher.settled()
+        self._fetcher.acknowledged()
 
     def count_seen(self) -> None:
         """Acknowledge the messages that a loop has passed, unless only batches can be."""
@@ -312,7 +312,7 @@ class Delivery(Generic[B]):
             self._close_gap()
             if self._first >= len(self.batch):
                 self._done()
-                self._fetcher.settled()
+                self._fetcher.acknowledged()
 
     async def retry(self, number: int | None = None, after: RetryAfter = None) -> None:
         """Have the message at a position delivered again, or all that are not acknowledged."""
@@ -349,7 +349,7 @@ class Delivery(Generic[B]):
         aside = self._fetcher.state.put_aside(self.batch._part((number,)))
         if self._first >= len(self.batch):
             self._done()
-            self._fetcher.settled()
+            self._fetcher.acknowledged()
         return aside
 
     def _mark(self, number: int) -> bool:
@@ -374,7 +374,7 @@ class Delivery(Generic[B]):
         self._end(ok=not self.failed)
         self.state = DeliveryState.DONE
         self.detach()
-        self._fetcher.state.settle()
+        self._fetcher.state.drop_finished()
 
     def _replace(self) -> Delivery[B]:
         rest = self._fetcher.state.replace(self, self.batch._part(self.open_numbers))
@@ -564,7 +564,7 @@ class PartitionState(Generic[B]):
 
     # -- called by deliveries
 
-    def settle(self) -> None:
+    def drop_finished(self) -> None:
         """Remove the finished deliveries from the start."""
         deliveries = self._deliveries
         while deliveries and deliveries[0].state is DeliveryState.DONE:

@@ -96,7 +96,7 @@ class PrefetchBuffer(Generic[B]):
         if self._blocked and self.size_bytes < self._limit_bytes:
             blocked, self._blocked = self._blocked, {}
             for one in blocked:
-                one.kick()
+                one.fetch_more()
 
     def forget(self, fetcher: Fetcher[B]) -> None:
         """A partition was revoked."""
@@ -138,7 +138,7 @@ class Assignments(Generic[K, F]):
         return iter(list(self.fetchers.values()))
 
     def add(self, key: K, fetcher: F) -> None:
-        """Add an assigned partition. The caller then starts its fetcher with `kick`."""
+        """Add an assigned partition. The caller then starts its fetcher with `fetch_more`."""
         self.fetchers[key] = fetcher
         if key in self.paused:
             fetcher.state.on(Event.PAUSE)
@@ -182,4 +182,4 @@ class Assignments(Generic[K, F]):
         self.buffer.count(fetcher)
         self.buffer.add(fetcher)
         if fetcher.state.phase is Phase.FETCHING:
-            fetcher.kick()
+            fetcher.fetch_more()

@@ -102,7 +102,7 @@ class Window:
         self.used += 1
         self.used_bytes += size_bytes
 
-    def settle(self, size_bytes: int) -> None:
+    def release(self, size_bytes: int) -> None:
         """The outcome of a message is known."""
         self.used -= 1
         self.used_bytes -= size_bytes
@@ -388,7 +388,7 @@ class BrokerSender(ABC, Generic[L, I]):
         self.error: CohererError | None = None
         self._loop = asyncio.get_running_loop()
         self._link: L | None = None
-        self._parked: list[I] = []
+        self._waiting: list[I] = []
         self._refused: list[I] = []
         self._connecting: asyncio.Task[None] | None = None
 
@@ -477,14 +477,14 @@ class BrokerSender(ABC, Generic[L, I]):
         """Send an item now, or as soon as the broker is connected."""
         link = self._link
         if link is None or link.connection.closed:
-            self._parked.append(item)
+            self._waiting.append(item)
             self.connect()
             return
         self._send(link, item)
 
     async def _connect(self) -> None:
         wait = backoff()
-        while self.wanted or self._parked:
+        while self.wanted or self._waiting:
             try:
                 self._opened(await self._dial())
                 break
@@ -503,8 +503,8 @@ class BrokerSender(ABC, Generic[L, I]):
         self._link = link
         self.error = None
         link.when_closed(lambda: self._lost(link))
-        parked, self._parked = self._parked, []
-        for item in parked:
+        waiting, self._waiting = self._waiting, []
+        for item in waiting:
             self._send(link, item)
         self._changed(reached=True)
 
@@ -516,9 +516,9 @@ class BrokerSender(ABC, Generic[L, I]):
 
     def _clear_out(self, late: float) -> None:
         """Fail items with a deadline up to `late`; reroute or keep the others."""
-        parked, self._parked = self._parked, []
-        for item in parked:
+        waiting, self._waiting = self._waiting, []
+        for item in waiting:
             if self._deadline(item) <= late:
                 self._unsent(item)
             elif not self._reroute_item(item):
-                self._parked.append(item)
+                self._waiting.append(item)

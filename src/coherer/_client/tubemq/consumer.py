@@ -131,7 +131,7 @@ class AssignmentManager:
             await asyncio.gather(*(fetcher.end() for fetcher in going))
             if wait:
                 await _call(self._options.on_revoked, [fetcher.partition for fetcher in going])
-                await self._settle(going)
+                await self._wait_acknowledged(going)
             for fetcher in going:
                 self._remove(fetcher)
             await asyncio.gather(*(self._unregister(fetcher) for fetcher in going))
@@ -199,9 +199,9 @@ class AssignmentManager:
         self._assignments.remove(fetcher.key)
         self._reported.remove(fetcher.key)
 
-    async def _settle(self, going: list[PartitionFetcher]) -> None:
+    async def _wait_acknowledged(self, going: list[PartitionFetcher]) -> None:
         """Wait at most `release_ms` until the application has acknowledged its current batches."""
-        in_hand = [fetcher.settle() for fetcher in going if fetcher.state.in_hand]
+        in_hand = [fetcher.wait_acknowledged() for fetcher in going if fetcher.state.in_hand]
         if not in_hand:
             return
         try:

@@ -186,7 +186,7 @@ class PartitionFetcher:
         task, self._task = self._task, None
         await cancel(task)
 
-    async def settle(self) -> None:
+    async def wait_acknowledged(self) -> None:
         """Wait until the application has acknowledged the current batch."""
         while self.state.in_hand:
             self._changed.clear()
@@ -242,7 +242,7 @@ class PartitionFetcher:
             delivery.acknowledge()
         return None
 
-    def kick(self) -> None:
+    def fetch_more(self) -> None:
         """See `Fetcher`."""
         self._changed.set()
 
@@ -252,7 +252,7 @@ class PartitionFetcher:
         self._buffer.add(self, first=True)
         self._changed.set()
 
-    def settled(self) -> None:
+    def acknowledged(self) -> None:
         """See `Fetcher`."""
         self.ack_pending = True
         self._changed.set()

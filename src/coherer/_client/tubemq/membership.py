@@ -182,7 +182,7 @@ class ReportedAssignment:
         return tuple(self._partitions.values())
 
     @property
-    def settled(self) -> bool:
+    def is_reported(self) -> bool:
         """Whether the master knows all changes."""
         return self._done is None and self._reported == self._partitions.keys()
 
@@ -208,7 +208,7 @@ class ReportedAssignment:
     def next_report(self) -> Report:
         """The content of the next heartbeat; call `accepted` when the master has answered it."""
         due = self._heartbeats + 1 >= REPORT_EVERY
-        if self.settled and not due:
+        if self.is_reported and not due:
             return Report(None, None)
         return Report(self.partitions, self._done)
 

@@ -346,7 +346,7 @@ class Producer(BaseProducer):
                 self._quality,
                 changed=self._changed,
                 reroute=self._reroute,
-                settled=self._window.settle,
+                release=self._window.release,
                 timeout_ms=self._timeout_ms,
             )
         return sender

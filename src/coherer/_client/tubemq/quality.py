@@ -85,11 +85,11 @@ class QualityRules(msgspec.Struct, frozen=True, kw_only=True):
 class Tally:
     """Counts the sends to one broker since the start."""
 
-    __slots__ = ("sent", "sent_before", "settled", "succeeded", "succeeded_before")
+    __slots__ = ("finished", "sent", "sent_before", "succeeded", "succeeded_before")
 
     def __init__(self) -> None:
         self.sent = 0
-        self.settled = 0  # answered or failed
+        self.finished = 0  # answered or failed
         self.succeeded = 0
         self.sent_before = 0  # at the last comparison
         self.succeeded_before = 0
@@ -97,7 +97,7 @@ class Tally:
     @property
     def outstanding(self) -> int:
         """Sends without an answer."""
-        return self.sent - self.settled
+        return self.sent - self.finished
 
 
 class Quality:

@@ -139,7 +139,7 @@ class TubeSender(BrokerSender[TubeConnection, PendingSend]):
         changed: called when a connection was opened, could not be opened, or broke, and when the
             broker refused service.
         reroute: posts a waiting message to another broker, if one is connected.
-        settled: called with the size of each message when its outcome is known.
+        release: called with the size of each message when its outcome is known.
         timeout_ms: of a send; also sent to the broker.
 
     Attributes:
@@ -155,7 +155,7 @@ class TubeSender(BrokerSender[TubeConnection, PendingSend]):
         *,
         changed: Callable[[], None],
         reroute: Callable[[PendingSend], bool],
-        settled: Callable[[int], None],
+        release: Callable[[int], None],
         timeout_ms: int,
     ) -> None:
         super().__init__(f"{broker.host}:{broker.port}")
@@ -167,7 +167,7 @@ class TubeSender(BrokerSender[TubeConnection, PendingSend]):
         self._tally = quality.tally(broker.id)
         self._on_change = changed
         self._reroute = reroute
-        self._settled = settled
+        self._release = release
         self._timeout_ms = timeout_ms
 
     def __repr__(self) -> str:
@@ -197,8 +197,8 @@ class TubeSender(BrokerSender[TubeConnection, PendingSend]):
         except ProtocolError as error:
             self.unanswered(send, error)
             return
-        self._tally.settled += 1
-        self._settled(send.size_bytes)
+        self._tally.finished += 1
+        self._release(send.size_bytes)
 
     def unanswered(self, send: PendingSend, error: CohererError) -> None:
         """A send failed, or its outcome is unknown."""
@@ -261,9 +261,9 @@ class TubeSender(BrokerSender[TubeConnection, PendingSend]):
         return rerouted
 
     def _fail(self, item: PendingSend, error: CohererError) -> None:
-        self._tally.settled += 1
+        self._tally.finished += 1
         item.sink.lost(item.message, error)
-        self._settled(item.size_bytes)
+        self._release(item.size_bytes)
 
     def _unsent(self, item: PendingSend) -> None:
         where = item.target.partition

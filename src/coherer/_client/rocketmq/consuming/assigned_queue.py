@@ -284,7 +284,7 @@ class AssignedQueue:
             self._store.table.move(self.queue, offset)
         self._reported = offset
         self._fetching = self._new_fetch_loop()
-        self._fetching.kick()
+        self._fetching.fetch_more()
 
     def close(self) -> None:
         """Stop pulling and redelivering."""
@@ -316,22 +316,22 @@ class AssignedQueue:
             delivery.acknowledge()
         return None
 
-    def kick(self) -> None:
+    def fetch_more(self) -> None:
         """See `Fetcher`."""
-        self._fetching.kick()
+        self._fetching.fetch_more()
 
     def ready(self) -> None:
         """See `Fetcher`."""
         self._buffer.count(self)
         self._buffer.add(self, first=True)
 
-    def settled(self) -> None:
+    def acknowledged(self) -> None:
         """See `Fetcher`."""
         self._move(self.state.commit_offset)
         self._buffer.count(self)
         if self.state.ordered:
             self._buffer.add(self)
-        self._fetching.kick()
+        self._fetching.fetch_more()
 
     def finished(self, delivery: Delivery[ReceivedBatch]) -> None:
         """See `Fetcher`."""

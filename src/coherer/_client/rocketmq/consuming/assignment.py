@@ -434,7 +434,7 @@ class AssignmentManager:
         for assigned in new:
             if self.queues.get(assigned.queue) is assigned:
                 self._starts.begun(assigned.queue)
-                assigned.kick()
+                assigned.fetch_more()
         return len(new) == len(queues)
 
     async def _start_offset(self, queue: Queue) -> int | None:
@@ -478,7 +478,7 @@ class AssignmentManager:
     # -- callbacks
 
     def _locked(self, assigned: AssignedQueue) -> None:
-        assigned.kick()
+        assigned.fetch_more()
         self.buffer.add(assigned)
 
     def _subscription_unknown(self) -> None:

@@ -171,14 +171,14 @@ class DirectDelivery:
         """See `Fetcher`."""
         return None
 
-    def kick(self) -> None:
+    def fetch_more(self) -> None:
         """See `Fetcher`."""
 
     def ready(self) -> None:
         """See `Fetcher`."""
         self._fail("The loop over the messages ended.")
 
-    def settled(self) -> None:
+    def acknowledged(self) -> None:
         """See `Fetcher`."""
         if self.state.empty:
             self.done.set()

@@ -14,7 +14,7 @@ processed and the next pull is sent without a task in between.
 With `exact`, only the master may say that there are no messages or that the offset is out of range:
 if a slave says so, the same pull and all following ones go to the master.
 
-Before each pull the handler returns the offset, or None to stop until `kick`.
+Before each pull the handler returns the offset, or None to stop until `fetch_more`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class FetchHandler(Protocol):
     """Decides about pulls and processes their answers."""
 
     def next_fetch(self) -> FetchRequest | None:
-        """The next pull; None to stop until `kick`."""
+        """The next pull; None to stop until `fetch_more`."""
         ...
 
     def arrived(self, answer: PullResponse) -> None:
@@ -146,7 +146,7 @@ class FetchLoop:
         """Whether a pull is in flight, or will be tried again."""
         return self._busy
 
-    def kick(self) -> None:
+    def fetch_more(self) -> None:
         """Pull, if the handler wants to and no pull is in flight."""
         if self._busy or self._stopped:
             return
@@ -247,7 +247,7 @@ class FetchLoop:
     def _continue(self) -> None:
         self._pause = None
         self._busy = False
-        self.kick()
+        self.fetch_more()
 
     async def _connect(self) -> None:
         try:
@@ -266,4 +266,4 @@ class FetchLoop:
             self.failed(error)
             return
         self._busy = False
-        self.kick()
+        self.fetch_more()

@@ -268,7 +268,7 @@ class Reader(Lifecycle):
             masters_only=self._masters_only,
         )
         self._state = "open"
-        self._fetching.kick()
+        self._fetching.fetch_more()
 
     async def read(self) -> MessageBatch | None:
         """The next messages; None at the end of the range or of the queue.
@@ -282,7 +282,7 @@ class Reader(Lifecycle):
         fetched = self._fetched
         if fetched.exhausted and not fetched.has_batch:
             fetched.exhausted = False  # messages may have been stored since
-            self._fetching.kick()
+            self._fetching.fetch_more()
         while True:
             self.check()
             if fetched.has_batch:
@@ -295,7 +295,7 @@ class Reader(Lifecycle):
                 self._report_gaps(self.position, end, ())
                 self.position = max(self.position, fetched.next_offset)
                 return None
-            self._fetching.kick()
+            self._fetching.fetch_more()
             await fetched.changed()
 
     async def close(self) -> None:
@@ -331,7 +331,7 @@ class Reader(Lifecycle):
         self._unchecked = self.position, batch
         self.position = batch.next_offset
         if not self._fetched.full:
-            self._fetching.kick()
+            self._fetching.fetch_more()
         return batch
 
 

@@ -196,7 +196,7 @@ class Dispatcher(Protocol):
         """Send a message to a broker that is connected; False if there is no other."""
         ...
 
-    def settled(self, size_bytes: int) -> None:
+    def release(self, size_bytes: int) -> None:
         """The outcome of a message is known."""
         ...
 
@@ -282,7 +282,7 @@ class MasterSender(BrokerSender[Link, PendingSend]):
         else:
             self._refuse(pending, answer)
             return
-        self._sender.settled(pending.size_bytes)
+        self._sender.release(pending.size_bytes)
 
     def unanswered(self, pending: PendingSend, error: CohererError) -> None:
         """The connection broke, or the deadline has passed."""
@@ -359,7 +359,7 @@ class MasterSender(BrokerSender[Link, PendingSend]):
 
     def _fail(self, item: PendingSend, error: CohererError) -> None:
         item.sink.lost(item.message, error)
-        self._sender.settled(item.size_bytes)
+        self._sender.release(item.size_bytes)
 
     def _unsent(self, item: PendingSend) -> None:
         queue = item.target.queue

@@ -347,17 +347,17 @@ class Ending:
 
     def answered(self, number: int, server: str, answer: Command) -> None:
         """Record the broker's answer."""
-        self._settled()
+        self._count_answer()
         if answer.code != ResponseCode.SUCCESS:
             self.failed.append((number, codes.refused(answer.code, answer.remark, server=server)))
 
     def unanswered(self, number: int, link: Link, error: CohererError) -> None:
         """Record that there will be no answer."""
-        self._settled()
+        self._count_answer()
         self._unanswered.add(link)
         self.failed.append((number, error))
 
-    def _settled(self) -> None:
+    def _count_answer(self) -> None:
         self._in_flight -= 1
         self._changed.set()
 

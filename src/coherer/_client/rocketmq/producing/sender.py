@@ -347,7 +347,7 @@ class Sender:
         except CohererError as error:
             sink.lost(message, error)
         finally:
-            self.window.settle(0)
+            self.window.release(0)
 
     def _send_to(
         self,
@@ -472,9 +472,9 @@ class Sender:
         target.broker.offer(pending)
         return True
 
-    def settled(self, size_bytes: int) -> None:
+    def release(self, size_bytes: int) -> None:
         """The outcome of a message is known."""
-        self.window.settle(size_bytes)
+        self.window.release(size_bytes)
 
     # -- encoding, routes
 
