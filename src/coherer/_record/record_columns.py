@@ -75,7 +75,6 @@ def columns(
         scan: the records; all of them are intact.
         names: the wanted columns; None for all of `SCHEMA`.
         topic: the topic of all records; None to read it from each record.
-        broker: the broker's name.
 
     >>> from coherer._record.scan import scan
     >>> record = layout.encode("demo", b"hello", b"TAGS\x01UA", queue_id=0, queue_offset=7,

@@ -187,12 +187,7 @@ class RecordScan:
         return gather(self._data, kind, self.starts + at).astype(np.int64)
 
     def raw(self, at: Ints | int, size: int) -> npt.NDArray[np.uint8]:
-        """Return some bytes of each record as a matrix with a row per record.
-
-        Args:
-            at: their position in the record.
-            size: their number.
-        """
+        """Return some bytes of each record as a matrix with a row per record."""
         found = gather(self._data, f"V{size}", self.starts + at)
         return found.view(np.uint8).reshape(len(self), size)
 

@@ -166,7 +166,6 @@ class FetchLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         messages: the number of unacknowledged messages.
-        size_bytes: the number of their bytes.
         span: the distance from the first unacknowledged offset to the last; 0 for no limit. A
             single message can hold the commit offset back, and this limits how many messages are
             delivered again after a crash.
@@ -219,7 +218,6 @@ class Delivery(Generic[B]):
 
     Args:
         batch: the messages.
-        fetcher: the IO of the partition.
 
     Attributes:
         state: see the module.
@@ -387,7 +385,6 @@ class PartitionState(Generic[B]):
     """One assigned partition; see the module.
 
     Args:
-        fetcher: does the IO.
         offset: where fetching begins.
         ordered: whether deliveries are taken one at a time.
         by_message: whether single messages can be acknowledged, not only whole batches.

@@ -116,9 +116,6 @@ class PrefetchBuffer(Generic[B]):
 class Assignments(Generic[K, F]):
     """The assigned partitions of a consumer.
 
-    Args:
-        buffer: the consumer's prefetch buffer.
-
     Attributes:
         fetchers: by the partition's key.
         paused: keys of paused partitions, including partitions that are not assigned now.

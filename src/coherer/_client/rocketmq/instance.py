@@ -78,7 +78,6 @@ class Instance:
     """The connections, routes and registrations of one client.
 
     Args:
-        options: the client's options.
         consumers: the consumers of the client by group; they change while it is open.
 
     Attributes:

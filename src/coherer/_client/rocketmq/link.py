@@ -266,7 +266,6 @@ class Pool(ConnectionPool[Link]):
     """The connections of one client, one per address.
 
     Args:
-        handlers: shared by the links.
         tls: the TLS settings; None for plain TCP.
         connect_timeout_ms: of each new connection.
     """

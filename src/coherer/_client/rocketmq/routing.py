@@ -50,7 +50,6 @@ class Route(msgspec.Struct, frozen=True, gc=False):
     """The queues and brokers of a topic.
 
     Args:
-        topic: the topic.
         writable: the queues that accept messages, sorted; without those of brokers that have no
             master.
         readable: the queues that can be read, sorted.
@@ -96,7 +95,6 @@ def template_route(topic: str, data: TopicRoute) -> Route:
     """The route that a topic gets when the first send creates it.
 
     Args:
-        topic: the topic.
         data: the route of the template topic. It has no queues if no broker creates topics.
     """
     few = [
@@ -130,7 +128,6 @@ class NameServers:
 
     Args:
         addresses: host and port of each.
-        pool: provides the connections.
         timeout_ms: of each attempt.
     """
 

@@ -116,7 +116,6 @@ class Sending:
     """The span of a send.
 
     Args:
-        span: the span.
         carrier: the context.
 
     Attributes:

@@ -44,10 +44,7 @@ class BrokerRpc:
     """The calls of one member of a group to brokers.
 
     Args:
-        cluster: the connections to the cluster.
         member: the consumer id.
-        group: the group.
-        credentials: of the member.
         filters: topic to the accepted tags.
 
     Attributes:
@@ -88,7 +85,6 @@ class BrokerRpc:
         """Register a partition with its broker.
 
         Args:
-            partition: the partition.
             read_status: where to begin, see `options`.
             offset: the exact offset to begin at.
             since_ms: a time to search for; only Coherer's broker supports it.
@@ -116,7 +112,6 @@ class BrokerRpc:
         """Unregister a partition.
 
         Args:
-            partition: the partition.
             consumed: whether the last batch is acknowledged; otherwise it is delivered again.
 
         Raises:
@@ -174,7 +169,6 @@ class BrokerRpc:
 
         Args:
             link: the connection to its broker.
-            partition: the partition.
             acknowledged: whether the previous batch is acknowledged.
             escapes: whether this consumer applies the group's flow rules itself.
             timeout_ms: how long the broker may hold the request, approximately.

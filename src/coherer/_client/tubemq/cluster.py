@@ -173,7 +173,6 @@ class Masters:
 
     Args:
         addresses: host and port of each.
-        pool: provides the connections.
         timeout_ms: of each attempt.
 
     Attributes:

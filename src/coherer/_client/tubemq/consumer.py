@@ -64,14 +64,11 @@ class AssignmentManager:
 
     Args:
         assignments: the assigned partitions, shared with the consumer.
-        rpc: the calls to brokers.
         pool: the connections, to abort dead ones.
         positions: decides where to begin.
         membership: reports to the master, and has the group's flow rules.
         topics: topic to the accepted tags; no tags for all messages.
-        options: the consumer's options.
         heartbeat_ms: interval of heartbeats to brokers.
-        make_batch: makes batches.
     """
 
     def __init__(

@@ -101,14 +101,9 @@ class PartitionFetcher:
     """Fetches from one assigned partition; a `Fetcher` of the engine.
 
     Args:
-        partition: the partition.
         start: the broker's answer to the registration.
         accepted: the accepted tags; None for all.
         flow: limits how fast it is read.
-        rpc: the calls to brokers.
-        buffer: the consumer's prefetch buffer.
-        options: the consumer's options.
-        make_batch: makes batches.
         lost: called when the broker does not assign the partition to this member any more.
 
     Attributes:

@@ -128,7 +128,6 @@ class FlowControl:
 
         Args:
             pause_ms: the pause without rules.
-            now_ms: the time.
         """
         self._count(0, now_ms)
         self._empty_reads += 1

@@ -95,7 +95,6 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     """The group and topics of a consumer.
 
     Args:
-        group: the group.
         topics: topic to the accepted tags; no tags for all messages.
         bound: exact start offsets, if any.
     """
@@ -232,8 +231,6 @@ class Membership:
     """One member of a group.
 
     Args:
-        cluster: the connections to the cluster.
-        subscription: its group and topics.
         instructed: called with each instruction of the master; after carrying it out, the caller
             calls `assignment.finished` and `hurry`.
         ended: called when the master has permanently refused this member; see `failure`.

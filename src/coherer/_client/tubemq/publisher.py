@@ -43,7 +43,6 @@ class Publisher:
     """The registration of a producer.
 
     Args:
-        cluster: the connections to the cluster.
         changed: called after the lists below were updated.
 
     Attributes:

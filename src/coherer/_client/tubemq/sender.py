@@ -68,7 +68,6 @@ class EncodedPayload(msgspec.Struct, frozen=True, gc=False):
     """An encoded payload.
 
     Args:
-        data: the payload.
         flag: its layout.
         tag: the message type, for the broker's filters.
         time: the message time in the broker's format.
@@ -87,11 +86,8 @@ class PendingSend(msgspec.Struct, gc=False):
 
     Args:
         target: the partition that it is sent to.
-        message: the application's message.
-        sink: gets the outcome.
         deadline: by the loop's clock in seconds.
         size_bytes: of the payload.
-        payload: the encoded message.
         body: the broker's answer, when there is one.
     """
 
@@ -133,9 +129,6 @@ class TubeSender(BrokerSender[TubeConnection, PendingSend]):
     """Sends to one broker.
 
     Args:
-        broker: the broker.
-        pool: provides the connection.
-        quality: records the outcomes.
         changed: called when a connection was opened, could not be opened, or broke, and when the
             broker refused service.
         reroute: posts a waiting message to another broker, if one is connected.

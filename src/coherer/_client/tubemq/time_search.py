@@ -32,7 +32,6 @@ async def first_since(
 
     Args:
         catalog: registers the partition at its broker.
-        partition: the partition.
         time: the time; without a zone it is local. With Java's broker only its minute counts.
         timeout_ms: the timeout of a read.
 

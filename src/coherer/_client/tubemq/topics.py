@@ -60,7 +60,6 @@ class TopicLookup:
     """Asks the master for the readable partitions of a topic.
 
     Args:
-        cluster: the connections to the cluster.
         group: a group without other members.
         client_id: the id of its only member.
         host: the client's address.
@@ -183,11 +182,7 @@ a code."""
 
 
 class TopicCatalog:
-    """The partitions of topics, and their offsets.
-
-    Args:
-        cluster: the connections to the cluster.
-    """
+    """The partitions of topics, and their offsets."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -243,7 +238,6 @@ class TopicCatalog:
         """Return the first offset of a partition and the offset after its last, without reading.
 
         Args:
-            partition: the partition.
             since_ms: a time to search for; only Coherer's broker supports it.
 
         Raises:

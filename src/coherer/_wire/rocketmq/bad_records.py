@@ -14,8 +14,6 @@ def bad_records(data: bytes, queue_id: int, offset: int, next_offset: int) -> li
     r"""Return the bad records of a pull.
 
     Args:
-        data: a sequence of records.
-        queue_id: their queue.
         offset: first offset of the pull.
         next_offset: first offset of the next pull. A damaged record whose own offset is not
             possible here gets the offset after the previous record's.

@@ -57,7 +57,6 @@ class Command(Struct, gc=False):
         version: the writer's release, as in `codes`.
         remark: text for people, usually an error.
         fields: the custom header; `headers.parse` makes a typed header of it.
-        body: the payload.
 
     >>> Command(105, 7, fields={"topic": "TopicTest"}).is_response
     False

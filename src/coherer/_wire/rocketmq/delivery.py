@@ -387,7 +387,6 @@ def decode_messages(body: bytes | memoryview, broker: str = "") -> list[StoredMe
     people can look at it. A message whose lengths do not fit is left out.
 
     Args:
-        body: a sequence of records.
         broker: name of the broker that answered.
 
     Raises:

@@ -47,7 +47,6 @@ class PullResponse(NamedTuple):
         min_offset: first offset on the broker.
         max_offset: offset after the last message on the broker.
         suggested: id of the broker for the next pull; 0 is the master.
-        body: a sequence of records.
         gaps: the offsets that a power cut left empty, among those that the pull has passed; only
             Coherer's brokers name them.
     """

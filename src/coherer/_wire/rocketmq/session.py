@@ -87,7 +87,6 @@ class Session:
 
         Args:
             fields: the custom header.
-            body: the payload.
             oneway: the peer does not answer.
             language: overrides the session's language.
             remark: text for people.
@@ -121,7 +120,6 @@ class Session:
             code: how it went.
             remark: text for people, usually an error.
             fields: the custom header.
-            body: the payload.
 
         Raises:
             ProtocolError: the frame would be larger than any peer accepts.

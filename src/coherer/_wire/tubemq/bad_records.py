@@ -14,7 +14,6 @@ def bad_record(
     """Make the record of a bad message.
 
     Args:
-        data: the payload.
         checksum: the checksum that was sent with it.
         message_id: the broker's id.
         offset: the offset of the message, if it is known.

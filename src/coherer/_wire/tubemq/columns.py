@@ -94,8 +94,6 @@ class Messages:
         partition: the partition's number.
         offsets: the offset of each message, or one for all.
         ids: the broker's ids of the messages.
-        attributes: their attributes.
-        bodies: their bodies.
     """
 
     def __init__(

@@ -125,7 +125,6 @@ def encode_get_response(
     """Return the frame of a successful answer to a get.
 
     Args:
-        serial: the request's serial number.
         chunks: pieces of the delivered messages; joined they are the answer's fields 4.
         offset: first offset of the read.
         backlog_bytes: unread bytes after the last message.
@@ -168,7 +167,6 @@ def encode_records(
     Only Coherer's clients ask for such answers. Their frames consist of one block of any size.
 
     Args:
-        serial: the request's serial number.
         slices: buffers that together contain the records.
         offset: first offset of the read.
         next_offset: the offset after the last record.

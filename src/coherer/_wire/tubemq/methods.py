@@ -110,10 +110,6 @@ def accepts(service: int, method: int) -> bool:
 def parse(cls: type[M], data: bytes) -> M:
     """Parse a message.
 
-    Args:
-        cls: its class.
-        data: its bytes.
-
     Raises:
         ProtocolError: the bytes are not such a message, or a required field is missing.
 

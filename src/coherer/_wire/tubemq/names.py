@@ -385,7 +385,6 @@ class TopicInfo(msgspec.Struct, frozen=True):
     """Where a topic can be written (section 2.5.2): `topic#broker:partitions:stores,…#limit`.
 
     Args:
-        topic: its name.
         brokers: broker id → (partitions in each store, stores).
         max_bytes: the topic's own limit for a message; None for the cluster's.
 
@@ -425,7 +424,6 @@ class TopicMeta(msgspec.Struct, frozen=True):
     The text is `topic#broker:stores:partitions:status,…`: the reverse order of `TopicInfo`.
 
     Args:
-        topic: its name.
         brokers: broker id → (stores, partitions in each store, whether it can be read).
 
     >>> TopicMeta.parse("demo#1:2:3:1").brokers

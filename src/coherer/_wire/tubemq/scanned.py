@@ -43,9 +43,6 @@ class Rows(NamedTuple):
     """The messages that can be delivered.
 
     Args:
-        ids: their ids.
-        attributes: their attributes.
-        bodies: their bodies.
         bad: the other messages, by their numbers in the answer. They have no offsets.
     """
 
@@ -109,7 +106,6 @@ def scan_records(records: memoryview, offsets: range, partition: int, first_id: 
     Args:
         records: records as they are in the log.
         offsets: their offsets in the partition.
-        partition: their partition.
         first_id: the id of a message at physical offset 0.
     """
     found = scan(records)

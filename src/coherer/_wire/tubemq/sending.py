@@ -152,7 +152,6 @@ def encode_send_response(serial: int, message_id: int, append_ms: int, offset: i
     """Return the frame that confirms a message.
 
     Args:
-        serial: the request's serial number.
         message_id: the broker's id for the message.
         append_ms: the broker's time, ms since 1970.
         offset: the message's offset in its partition.

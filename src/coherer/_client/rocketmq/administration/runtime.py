@@ -19,7 +19,6 @@ def with_runtime(broker: Broker, reported: Mapping[str, str], version: int) -> B
     """Add a broker's report about itself to its record.
 
     Args:
-        broker: the broker.
         reported: its values by Java's names.
         version: the number of its release, from the header of its answer.
     """

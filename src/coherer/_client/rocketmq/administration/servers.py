@@ -17,11 +17,7 @@ from coherer.errors import ProtocolError, UnavailableError
 
 
 class Servers:
-    """The servers of a cluster.
-
-    Args:
-        instance: the connections and routes.
-    """
+    """The servers of a cluster."""
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance

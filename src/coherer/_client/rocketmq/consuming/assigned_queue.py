@@ -162,14 +162,7 @@ class QueueContext(msgspec.Struct, frozen=True):
     """The parts that all assigned queues of a consumer share.
 
     Args:
-        rpc: calls to brokers.
-        group: the group.
-        options: the consumer's options.
         flags: of pulls, see `coherer._wire.rocketmq.pulling`.
-        store: where offsets are stored.
-        redelivery: has messages delivered again.
-        buffer: the prefetch buffer.
-        make_batch: makes batches.
         unknown: called when a broker does not know the subscription.
     """
 
@@ -199,10 +192,7 @@ class AssignedQueue:
 
     Args:
         context: shared by the consumer's queues.
-        queue: the queue.
-        subscription: the filter.
         offset: where to begin.
-        statistics: of the topic.
 
     Attributes:
         queue: the queue.

@@ -83,7 +83,6 @@ def allocate(
     Args:
         strategy: one of `coherer._wire.rocketmq.allocate`, or your own.
         own_id: the member's client id.
-        queues: of the topic.
         clients: client ids of the group's members.
 
     >>> from coherer._wire.rocketmq.allocate import average
@@ -121,8 +120,6 @@ class QueueLocks:
     """Locks queues at the brokers for a group.
 
     Args:
-        rpc: calls to brokers.
-        group: the group.
         queues: the assigned queues.
         locked: called with each queue that was locked again.
     """
@@ -191,13 +188,8 @@ class AssignmentManager:
     """The assigned queues of one consumer.
 
     Args:
-        rpc: calls to brokers.
-        group: the consumer's group.
         subscriptions: by topic; new versions are put there.
-        options: the consumer's options.
-        store: where offsets are stored.
         flags: of pulls.
-        make_batch: makes batches.
         assignments: the assigned queues, shared with the consumer.
         members_are: called in each rebalance with a topic and the group's members.
 

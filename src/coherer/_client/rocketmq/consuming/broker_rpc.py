@@ -42,11 +42,7 @@ GROUPS_KEPT_S: Final = 60.0
 
 
 class BrokerRpc:
-    """Calls to brokers. Errors contain the server, topic and queue.
-
-    Args:
-        instance: the connections and routes.
-    """
+    """Calls to brokers. Errors contain the server, topic and queue."""
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
@@ -104,8 +100,6 @@ class BrokerRpc:
         caller needs to know, the table of all offsets is fetched (43).
 
         Args:
-            group: the group.
-            queue: the queue.
             exact: whether 0 and None mean different things to the caller.
         """
         fields = {
@@ -167,7 +161,6 @@ class BrokerRpc:
         """The offset of a position in a queue (30, 31, 29).
 
         Args:
-            queue: the queue.
             edge: the position.
             time_ms: since 1970, for `Edge.TIME`.
             masters_only: do not ask a slave while the master is down: its copy may be behind.

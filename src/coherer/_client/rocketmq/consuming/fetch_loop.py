@@ -96,8 +96,6 @@ class FetchLoop:
     """Pulls from one queue.
 
     Args:
-        rpc: provides the connections.
-        queue: the queue.
         encoder: encodes the pulls.
         handler: decides about pulls and processes their answers.
         timeout_ms: of each pull.

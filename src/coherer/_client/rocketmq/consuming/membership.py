@@ -57,13 +57,10 @@ class GroupMembership:
     """The membership of one consumer in its group.
 
     Args:
-        instance: the connections and routes.
         memberships: all memberships of the client by group; it has at most one of a group.
         group: the group, without the namespace.
         topics: the topics and filters.
-        options: the consumer's options.
         assignments: the assigned queues, shared with the consumer.
-        consume_type: as in heartbeats.
         flags: of pulls, see `coherer._wire.rocketmq.pulling`.
 
     Attributes:

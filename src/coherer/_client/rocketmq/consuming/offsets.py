@@ -122,7 +122,6 @@ class OffsetStore(ABC):
         """The stored offset, or None if the group has not stored one.
 
         Args:
-            queue: the queue.
             exact: whether 0 and None mean different things to the caller; it may take another
                 request to distinguish them.
 
@@ -225,12 +224,7 @@ class _BrokerTable:
 
 
 class BrokerOffsets(OffsetStore):
-    """Offsets stored at the brokers.
-
-    Args:
-        group: the group.
-        rpc: calls to brokers.
-    """
+    """Offsets stored at the brokers."""
 
     def __init__(self, group: str, rpc: BrokerRpc) -> None:
         super().__init__()

@@ -81,13 +81,7 @@ def reason_text(reason: str | None) -> str | None:
 
 
 class Redelivery:
-    """Has messages of one group delivered again; see the module.
-
-    Args:
-        rpc: calls to brokers.
-        group: the group.
-        options: the consumer's options.
-    """
+    """Has messages of one group delivered again; see the module."""
 
     def __init__(self, rpc: BrokerRpc, group: str, options: ConsumerOptions) -> None:
         self._rpc = rpc
@@ -100,9 +94,7 @@ class Redelivery:
         """Have a message delivered again.
 
         Args:
-            message: the message.
             later: the delay.
-            reason: why.
 
         Returns:
             Whether the broker has it now; otherwise this consumer must deliver it again.

@@ -55,8 +55,6 @@ class SubscriptionCheck:
     """Compares a member's subscriptions with those of its neighbour.
 
     Args:
-        rpc: calls to brokers.
-        group: the group.
         subscriptions: returns the member's subscriptions.
 
     Attributes:

@@ -26,7 +26,6 @@ class ConsumerTrace:
 
     Args:
         tracer: sends the records; deliveries of its topic are not traced.
-        group: the consumer's group.
     """
 
     def __init__(self, tracer: Tracer, group: str) -> None:
@@ -106,9 +105,7 @@ def after_record(
     """The record of the end of a delivery.
 
     Args:
-        group: the consumer's group.
         request_id: the same as in the record of the delivery.
-        message_id: the message.
         cost_ms: the duration.
         success: whether it was acknowledged.
         keys: the message's keys.

@@ -110,9 +110,7 @@ class PendingSend(msgspec.Struct, gc=False):
     Args:
         target: the queue it is sent to.
         message: the application's message; of a batch the first one.
-        sink: gets the outcome.
         deadline: by the loop's clock, in seconds.
-        payload: the encoded message.
         unique_id: the generated id; of a batch all of them, joined by commas.
         born_ms: when it was submitted, ms since 1970.
         retries: how many are left.
@@ -209,9 +207,7 @@ class MasterSender(BrokerSender[Link, PendingSend]):
     """Sends to the master of one broker.
 
     Args:
-        name: the broker's name.
         address: its address, `host:port`.
-        instance: provides the connection.
         sender: the producer's sender.
         faults: records the broker's latency; None to record nothing.
         retry_codes: refusals that are retried.

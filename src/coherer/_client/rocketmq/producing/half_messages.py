@@ -291,7 +291,6 @@ class Ending:
 
     Args:
         halves: the half messages.
-        verdict: commit or roll back.
         timeout_ms: the timeout of each request.
         window: the maximum number of requests in flight.
         until: when to stop sending, by the loop's clock; None for never.

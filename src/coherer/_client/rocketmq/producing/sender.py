@@ -108,7 +108,6 @@ def delivery_time(
     Args:
         delay_level: a level; 0 for none.
         deliver_at: a time; a naive one is local.
-        delay: a delay.
 
     Raises:
         UsageError: several are given, or one is out of range.
@@ -139,10 +138,6 @@ def delivery_time(
 
 class Sender:
     """Sends the messages of one producer.
-
-    Args:
-        instance: the connections and routes.
-        options: the producer's options.
 
     Attributes:
         window: the in-flight window.
@@ -288,8 +283,6 @@ class Sender:
         """Send a message; `sink` gets the outcome. Does not wait for the window.
 
         Args:
-            message: the message.
-            sink: gets the outcome.
             order_by: messages with the same key go to the same queue.
             queue: send to this queue only.
             system: properties that RocketMQ gives a meaning to.
@@ -315,11 +308,7 @@ class Sender:
         """Send a message with a delivery time; without retries.
 
         Args:
-            message: the message.
-            sink: gets the outcome.
             when: the delivery time.
-            order_by: see `send`.
-            queue: see `send`.
 
         Raises:
             UsageError: as `send`; or the broker does not support the delay.
@@ -396,9 +385,7 @@ class Sender:
             message: the first message of the batch.
             body: all messages, encoded.
             ids: their unique ids.
-            sink: gets the outcome.
             target: the queue.
-            retries: the number of retries.
         """
         properties = "\x02".join(f"{name}\x01{value}" for name, value in self._system.items())
         payload, deadline = EncodedMessage(body, properties, 0), self._loop.time() + self._timeout_s

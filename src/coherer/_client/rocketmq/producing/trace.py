@@ -79,7 +79,6 @@ class ProducerTrace:
 
     Args:
         tracer: sends the records; sends to its topic are not traced.
-        group: the producer group.
     """
 
     def __init__(self, tracer: Tracer, group: str) -> None:

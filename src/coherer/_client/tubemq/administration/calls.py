@@ -360,10 +360,7 @@ class AdminCalls:
         """Send a change to the master.
 
         Args:
-            method: the method.
-            parameters: of the change.
             allowed_codes: result codes of single items that are not errors.
-            topic: for errors.
 
         Raises:
             UsageError: the master does not prove that it belongs to the cluster; nothing was

@@ -51,8 +51,6 @@ class Answer(msgspec.Struct, Generic[T], rename="camel", kw_only=True):
     Args:
         result: whether the call was served, which says nothing about single items.
         err_code: 0, or a number like those of HTTP.
-        err_msg: for people.
-        data: the records.
         data_set: the records, of most methods of brokers.
         offset_step: how far an offset moves with one message; not reported by Java's brokers.
     """
@@ -74,8 +72,6 @@ async def for_names(
 
     Args:
         ask: the query, which takes its parameters.
-        field: the parameter with the names.
-        names: the names.
     """
     if not names:
         return await ask({})
@@ -133,7 +129,6 @@ class WebApi:
     """Calls one administration.
 
     Args:
-        endpoint: where it is.
         tls: for https; the system's authorities are trusted when None.
         timeout_ms: for one call with its redirections.
         authorization: makes the header of that name; None, or an empty text, for no header. Java's

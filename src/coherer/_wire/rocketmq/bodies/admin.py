@@ -262,9 +262,6 @@ def offset_in(body: bytes | memoryview, group: str, topic: str, queue_id: int) -
     offset if the queue's first message is still in memory. The table of all offsets distinguishes
     the two. It can be large, so it is searched instead of parsed.
 
-    Args:
-        queue_id: the queue's number.
-
     Returns:
         The offset; None if the group has none.
 
