@@ -17,6 +17,8 @@ from coherer._rules.common.origins import Origin
 from coherer._server.core.core import Core
 from coherer._store import Store
 from coherer.errors import StoreError, StoreFullError
+from tests.simulation.machines import Disk
+from tests.store.conftest import tiny
 
 SEEDS = int(os.environ.get("COHERER_POWER_SEEDS", "60"))
 
@@ -348,3 +350,34 @@ def test_an_index_file_that_is_created_during_a_sync_survives(
     again = harness.open(tmp_path / "image")
     for number in range(46):
         assert len(again.by_key("t", f"k{number}")) == 1
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_names_that_a_killed_process_made_survive_a_power_cut(
+    harness: Any, power_files: Callable[[], Any], tmp_path: Path, seed: int
+) -> None:
+    """It was killed before it synced them. The next process finds the files, and covers them."""
+    chance = random.Random(seed)
+    directory, image = tmp_path / "disk", tmp_path / "image"
+    disk = Disk()
+    disk.adopt(tmp_path)
+    killed = Store.open(directory, tiny(), now_ms=harness.clock, files=disk)
+    killed.append([harness.draft(0)])
+    killed.flush_queues()
+    for number in range(1, 60):  # they need new files of log, queues and index
+        topic = chance.choice("tuv")
+        killed.append([harness.draft(number, topic, number % 3, size=700, key=f"k{number}")])
+    disk.close_all()
+    store = Store.open(directory, tiny(), now_ms=harness.clock, files=disk)
+    before = harness.everything(store)
+    store.append([harness.draft(60)])
+    store.flush_queues()
+    disk.cut(directory, image, chance)
+    files = power_files()
+    files.adopt(image)
+    found = harness.everything(harness.open(image, files=files))
+    disk.close_all()
+    assert {key: found.get(key, {}).get(0) for key in before} == {
+        key: messages[0] for key, messages in before.items()
+    }
+    assert sum(map(len, found.values())) == 61

@@ -151,6 +151,7 @@ class CheckpointFile:
     def __init__(self, files: Files, path: Path) -> None:
         self._files = files
         self._path = path
+        self._is_named = False  # whether this process has synced its name
 
     def load(self) -> Checkpoint:
         """Read the file; without one, return an empty checkpoint."""
@@ -168,12 +169,12 @@ class CheckpointFile:
         Raises:
             OSError: it could not be written.
         """
-        created = not self._files.exists(self._path)
         handle = self._files.open(self._path, create=True)
         try:
             self._files.write(handle, checkpoint.encode(), 0)
             self._files.sync(handle)
         finally:
             self._files.close(handle)
-        if created:
+        if not self._is_named:
             self._files.sync_directory(self._path.parent)
+            self._is_named = True

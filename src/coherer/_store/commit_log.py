@@ -89,7 +89,8 @@ class CommitLog:
         self._directory = directory
         self._segments: dict[int, Segment] = {}
         self._guard = threading.Lock()
-        self._has_new_names = False
+        # A process that was killed may have created a file without syncing its name.
+        self._has_new_names = True
         self._failed = ""
         self._has_garbage = False  # a failed write left bytes after the end
         self._unsynced = False  # the end was cut since the last sync

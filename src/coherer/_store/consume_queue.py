@@ -341,10 +341,12 @@ class ConsumeQueue:
             at += len(part)
 
     def _open(self, path: Path) -> int:
+        """Open a file for the first write of this process."""
+        topic = self._directory.parent
         if not self._files.exists(path):
             self._files.make_directory(self._directory)
-            topic = self._directory.parent
-            self._pending.unsynced.directories |= {self._directory, topic, topic.parent}
+        # If the file exists, a process that was killed may have created it without syncing its name.
+        self._pending.unsynced.directories |= {self._directory, topic, topic.parent}
         handle = self._handles.get(path, create=True)
         if self._files.size(handle) < self.file_bytes:
             self._files.resize(handle, self.file_bytes)

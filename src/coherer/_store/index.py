@@ -49,7 +49,7 @@ class KeyIndex:
         self._index_files: list[IndexFile] = []
         self._pending = IndexKeys([], [], [])
         self._guard = threading.RLock()
-        self._has_new_names = False
+        self._has_new_names = True  # perhaps, of a process that was killed
         self._end_ms = 0
 
     def load(self, checkpoint: Checkpoint, *, clean: bool) -> list[str]:
