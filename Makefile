@@ -38,9 +38,9 @@ docs: $(VENV)/check.stamp
 bench: $(VENV)/check.stamp
 	$(BIN)/python benchmarks/run.py $(BENCH)
 
-# Looks for broken promises in SEEDS runs, or shows the run of SEED.
+# Looks for broken promises in SEEDS runs, or shows the run of SEED, or the part of it that ONLY names.
 simulate: $(VENV)/check.stamp
-	$(BIN)/python tools/simulate.py $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100)) $(if $(PROTOCOL),--protocol $(PROTOCOL))
+	$(BIN)/python tools/simulate.py $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100)) $(if $(PROTOCOL),--protocol $(PROTOCOL)) $(if $(ONLY),--only "$(ONLY)") $(if $(SHRINK),--shrink $(SHRINK))
 
 $(VENV)/pip.stamp:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'

@@ -1,10 +1,12 @@
-"""Searches for broken promises: simulates a node, its clients and their troubles, seed by seed.
+"""Searches for broken promises: simulates a cluster, its clients and their troubles, seed by seed.
 
     python tools/simulate.py --seeds 1000                  # seeds 0 to 999, both protocols
     python tools/simulate.py --seed 7 --protocol rocketmq  # one run, and its timeline
+    python tools/simulate.py --mutants                     # which seed finds each planted bug
 
-It ends with 1 if a promise was broken, and prints how to repeat the run. `tests/simulation` has the
-programs, the faults and the checks; docs/explanation/simulation.md explains them.
+It ends with 1 if a promise was broken. Then it prints how to repeat the run, leaves out what the
+failure does not need, and prints the timeline of what is left. `tests/simulation` has the programs,
+the faults and the checks; docs/explanation/simulation.md explains them.
 """
 
 from __future__ import annotations
@@ -19,20 +21,86 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from tests.simulation.mutants import MUTANTS, found_by_seed
+from tests.simulation.plan import Plan, plan
+from tests.simulation.shrink import shrink
 from tests.simulation.workload import run
 
 PROTOCOLS: Final = ("tubemq", "rocketmq")
 SHOWN: Final = 5
+SHRUNK: Final = 3
+"""The number of failures that are made smaller, which takes a minute or two for each."""
 
 
-def one(chosen: tuple[str, int]) -> tuple[str, int, str, float]:
-    """Simulate a protocol and a seed; returns what was broken as text, and the virtual seconds."""
+def one(chosen: tuple[str, int]) -> tuple[str, int, str, str, float]:
+    """Simulate a protocol and a seed.
+
+    Returns:
+        Both, the check that has found something, all that was found as text, and the seconds of
+        virtual time.
+    """
     protocol, seed = chosen
-    history, wrong = run(seed, protocol)
+    history, wrong = run(plan(seed, protocol))
     text = "\n".join(f"  {one.check}: {one.message} {one.text}" for one in wrong[:SHOWN])
-    if wrong:
-        text += f"\n{history.timeline(wrong[0].message)}"
-    return protocol, seed, text, history.events[-1].at_s
+    return protocol, seed, wrong[0].check if wrong else "", text, history.events[-1].at_s
+
+
+def command(what: Plan, only: str = "") -> str:
+    """The command that repeats a run."""
+    text = f"make simulate SEED={what.seed} PROTOCOL={what.protocol}"
+    return f'{text} ONLY="{only}"' if only else text
+
+
+def show(what: Plan) -> bool:
+    """Print the timeline of a run, and what it breaks; returns whether it breaks something."""
+    history, wrong = run(what)
+    print(history.timeline(wrong[0].message if wrong else ""))
+    for each in wrong[:SHOWN]:
+        print(f"  {each.check}: {each.message} {each.text}")
+    return bool(wrong)
+
+
+def show_shrunk(what: Plan, check: str) -> None:
+    """Print the smallest part of a plan that still breaks a check, and its timeline."""
+    small = shrink(what, check)
+    print(f"\nThe smallest part of seed {what.seed} that breaks `{check}`:")
+    print(command(small, " ".join(small.words())))
+    show(small)
+
+
+def search(runs: list[tuple[str, int]]) -> int:
+    """Simulate seeds on all cores; returns how many broke a promise."""
+    began, virtual_s, done = time.monotonic(), 0.0, 0
+    broken: list[tuple[str, int, str]] = []
+    # A killed program's memory is never freed, so that its destructors do not run. Not an executor:
+    # that of Python 3.11 waits for ever when its last worker has done its share.
+    with multiprocessing.get_context("spawn").Pool(os.cpu_count(), maxtasksperchild=20) as pool:
+        for protocol, seed, check, text, took_s in pool.imap_unordered(one, runs):
+            virtual_s, done = virtual_s + took_s, done + 1
+            if check:
+                broken.append((protocol, seed, check))
+                print(f"\n{command(plan(seed, protocol))}\n{text}")
+            elif sys.stdout.isatty():
+                print(f"\r{done} of {len(runs)}", end="", flush=True)
+    took_s = time.monotonic() - began
+    print(
+        f"\n{done} runs, {virtual_s / 3600:.1f} simulated hours in {took_s / 60:.1f} minutes; "
+        f"{len(broken)} broke a promise"
+    )
+    for protocol, seed, check in broken[:SHRUNK]:
+        show_shrunk(plan(seed, protocol), check)
+    return len(broken)
+
+
+def measure_mutants(first: int, seeds: int) -> int:
+    """Print which seed finds each planted bug; returns how many are not found."""
+    missed = 0
+    for name, mutant in MUTANTS.items():
+        found = found_by_seed(mutant, range(first, first + seeds))
+        missed += found is None
+        text = f"not within {seeds}" if found is None else f"seed {found[0]}, by {found[1]}"
+        print(f"| {name} | {mutant.protocol} | {text} |", flush=True)
+    return missed
 
 
 def main() -> int:
@@ -45,36 +113,30 @@ def main() -> int:
     )
     parser.add_argument("--seeds", type=int, default=100, help="how many, from --first on")
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--seed", type=int, help="one seed, with its whole timeline")
+    parser.add_argument("--seed", type=int, help="one seed, with its timeline")
+    parser.add_argument("--only", help="of one seed: the parts of its plan, as printed")
+    parser.add_argument(
+        "--shrink", metavar="CHECK", help="of one seed: leave out what is not needed"
+    )
     parser.add_argument("--protocol", choices=PROTOCOLS, action="append")
+    parser.add_argument("--mutants", action="store_true", help="plant bugs instead")
     chosen = parser.parse_args()
     protocols = chosen.protocol or PROTOCOLS
-    if chosen.seed is not None:
-        for protocol in protocols:
-            history, wrong = run(chosen.seed, protocol)
-            print(history.timeline())
-            for each in wrong:
-                print(f"  {each.check}: {each.message} {each.text}")
-        return 0
-    began, virtual_s, broken, done = time.monotonic(), 0.0, 0, 0
-    seeds = range(chosen.first, chosen.first + chosen.seeds)
-    runs = [(protocol, seed) for seed in seeds for protocol in protocols]
-    # A killed program's memory is never freed, so that its destructors do not run. Not an executor:
-    # that of Python 3.11 waits for ever when its last worker has done its share.
-    with multiprocessing.get_context("spawn").Pool(os.cpu_count(), maxtasksperchild=20) as pool:
-        for protocol, seed, text, took_s in pool.imap_unordered(one, runs):
-            virtual_s, done = virtual_s + took_s, done + 1
-            if text:
-                broken += 1
-                print(f"\nmake simulate SEED={seed} PROTOCOL={protocol}\n{text}")
-            elif sys.stdout.isatty():
-                print(f"\r{done} of {len(runs)}", end="", flush=True)
-    took_s = time.monotonic() - began
-    print(
-        f"\n{done} runs, {virtual_s / 3600:.1f} simulated hours in {took_s / 60:.1f} minutes; "
-        f"{broken} broke a promise"
-    )
-    return 1 if broken else 0
+    if chosen.mutants:
+        return 1 if measure_mutants(chosen.first, chosen.seeds) else 0
+    if chosen.seed is None:
+        seeds = range(chosen.first, chosen.first + chosen.seeds)
+        return 1 if search([(protocol, seed) for seed in seeds for protocol in protocols]) else 0
+    wrong = False
+    for protocol in protocols:
+        what = plan(chosen.seed, protocol)
+        if chosen.only is not None:
+            what = what.only(chosen.only.split())
+        if chosen.shrink:
+            show_shrunk(what, chosen.shrink)
+        else:
+            wrong |= show(what)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

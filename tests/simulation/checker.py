@@ -6,13 +6,29 @@ The names are those of Jepsen's checkers of queues where it has one.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Final
 
 import msgspec
 
-from tests.simulation.history import Event, History, Place
+from tests.simulation.history import FAULTS, Event, History, Place
+from tests.simulation.receivers import ATTEMPTS, group_of
+from tests.simulation.senders import LEDGER
+
+SLACK_S: Final = 60.0
+"""How long a fault can have an effect: locks of queues expire after this time."""
+SAVED_S: Final = 6.0
+"""Brokers save positions every 5 s."""
+PROMPT_S: Final = 4.0
+"""Within this time a message arrives if nothing goes wrong, its retries not counted."""
+RETRY_S: Final = (3.0, 4.0, 6.0)
+"""The delays of the retries: the levels from the third on."""
+SYNCED_S: Final = 2.0
+"""The flush interval, and the slowest sync of the simulated disk."""
+MS: Final = 0.001
+"""Times of messages are whole milliseconds."""
 
 
 class Wrong(msgspec.Struct, frozen=True):
@@ -29,8 +45,7 @@ class Wrong(msgspec.Struct, frozen=True):
     text: str
 
 
-SYNCED_S: Final = 2.0
-"""The flush interval, and the slowest sync of the simulated disk."""
+Found = Iterator[tuple[str, str]]
 
 
 def stored_places(history: History) -> dict[str, set[Place]]:
@@ -42,7 +57,27 @@ def stored_places(history: History) -> dict[str, set[Place]]:
     return found
 
 
-def lost(history: History) -> Iterator[tuple[str, str]]:
+def deliveries(history: History) -> dict[tuple[str, str, int], list[Event]]:
+    """When each group received each attempt of each message."""
+    found: dict[tuple[str, str, int], list[Event]] = defaultdict(list)
+    for event in history.of("received"):
+        found[event.group, event.message, event.attempt].append(event)
+    return found
+
+
+def disturbed(
+    history: History, begin_s: float, end_s: float, kinds: frozenset[str] = FAULTS
+) -> bool:
+    """Whether something went wrong between two times."""
+    return any(
+        begin_s <= event.at_s <= end_s and event.what in kinds for event in history.of(*kinds)
+    )
+
+
+# -- what is stored
+
+
+def lost(history: History) -> Found:
     """What a broker has acknowledged is in its queue after a kill; and after a power cut, too, if
     it acknowledges what is on the disk only."""
     places = stored_places(history)
@@ -56,15 +91,15 @@ def lost(history: History) -> Iterator[tuple[str, str]]:
             yield event.message, "acknowledged, and in no queue"
 
 
-def unexpected(history: History) -> Iterator[tuple[str, str]]:
+def unexpected(history: History) -> Found:
     """Whoever receives a message receives what somebody has sent."""
     sent = {event.message for event in history.of("send", "begun")}
-    for event in history.of("received", "final"):
+    for event in history.of("received", "final", "dead"):
         if event.message not in sent:
             yield event.message, f"{event.what} by {event.who}, and sent by nobody"
 
 
-def duplicate(history: History) -> Iterator[tuple[str, str]]:
+def duplicate(history: History) -> Found:
     """A send stores a message once, unless `retry_lost` is set; and a timed message is delivered
     once, unless a power cut came before its delivery was synced."""
     cuts_s = [event.at_s for event in history.of("power")]
@@ -80,7 +115,7 @@ def duplicate(history: History) -> Iterator[tuple[str, str]]:
             yield message, f"sent once, and stored at {sorted(places)}"
 
 
-def inconsistent_offsets(history: History) -> Iterator[tuple[str, str]]:
+def inconsistent_offsets(history: History) -> Found:
     """An offset never means two messages, not even after a power cut."""
     found: dict[Place, Event] = {}
     for event in history.of("stored", "received", "final"):
@@ -91,17 +126,81 @@ def inconsistent_offsets(history: History) -> Iterator[tuple[str, str]]:
             yield event.message, f"{event.place} was {first.message} ({first.what} at {first.at_s})"
 
 
-def unseen(history: History) -> Iterator[tuple[str, str]]:
-    """Every group receives every message that is stored at the end."""
-    groups = {event.group for event in history.of("joined")}
+def reordered(history: History) -> Found:
+    """What one producer sends to one queue, each after the receipt of the one before, lies in the
+    order of sending."""
+    newest: dict[tuple[str, str], Event] = {}
+    for event in history.of("stored"):
+        if event.place is None:
+            continue
+        key = (event.who, event.place.queue)
+        before = newest.get(key)
+        if before is not None and before.place is not None and before.place > event.place:
+            yield event.message, f"{event.place} follows {before.place} ({before.message})"
+        newest[key] = event
+
+
+def scattered(history: History) -> Found:
+    """`order_by` sends all messages with one key to one queue."""
+    queues: dict[str, str] = {}
+    for event in history.of("stored"):
+        if event.place is None or not event.place.queue.startswith(f"{LEDGER}@"):
+            continue
+        queue = queues.setdefault(event.who, event.place.queue)
+        if event.place.queue != queue:
+            yield event.message, f"{event.who} has sent to {queue} before"
+
+
+def unavailable(history: History) -> Found:
+    """When nothing is wrong any more, each send is stored."""
+    calm_s = history.calm_s()
+    for event in history.of("failed"):
+        if event.at_s > calm_s:
+            yield event.message, f"not stored when all was well: {event.note}"
+
+
+def transactions(history: History) -> Found:
+    """A committed transaction becomes visible; one that is rolled back never does."""
+    rolled_back = {event.message for event in history.of("rolled back")}
+    committed = {event.message for event in history.of("committed")}
+    visible = stored_places(history)
+    for event in history.of("received", "final"):
+        if event.message in rolled_back:
+            yield event.message, f"rolled back, and {event.what} by {event.who}"
+    begun = {event.message for event in history.of("begun")}
+    for message in () if history.lossy else sorted(committed & begun):
+        if not visible.get(message):
+            yield message, "committed, and never visible"
+
+
+# -- what is delivered
+
+
+def unseen(history: History) -> Found:
+    """Every group receives every message that is stored at the end and passes its filter, and every
+    member of a broadcast group does."""
+    labels = dict.fromkeys(event.group for event in history.of("joined"))
     received = {(event.group, event.message) for event in history.of("received")}
-    for message in stored_places(history):
-        for group in groups:
-            if (group, message) not in received:
-                yield message, f"group {group} has never received it"
+    sent = {event.message: event for event in history.of("send", "begun")}
+    for event in history.of("final"):
+        assert event.place is not None
+        topic = event.place.queue.partition("@")[0]
+        for label in labels:
+            group = group_of(label)
+            wanted = group.topic == topic and group.accepts(sent.get(event.message, event))
+            if wanted and (label, event.message) not in received:
+                yield event.message, f"group {label} has never received it"
 
 
-def nonmonotonic_poll(history: History) -> Iterator[tuple[str, str]]:
+def filtered(history: History) -> Found:
+    """A group receives only messages that pass its filter."""
+    sent = {event.message: event for event in history.of("send", "begun")}
+    for event in history.of("received"):
+        if not group_of(event.group).accepts(sent.get(event.message, event)):
+            yield event.message, f"{event.group} has another filter"
+
+
+def nonmonotonic_poll(history: History) -> Found:
     """A group receives the messages of a queue for the first time in their order."""
     newest: dict[tuple[str, str], Place] = {}
     seen: set[tuple[str, Place]] = set()
@@ -117,59 +216,198 @@ def nonmonotonic_poll(history: History) -> Iterator[tuple[str, str]]:
             newest[event.group, place.queue] = place
 
 
-def reordered(history: History) -> Iterator[tuple[str, str]]:
-    """What one producer sends to one queue, each after the receipt of the one before, lies in the
-    order of sending."""
-    newest: dict[tuple[str, str], Event] = {}
-    for event in history.of("stored"):
-        if event.place is None:
+def repeated(history: History) -> Found:
+    """A message is delivered twice for a reason only: something went wrong, or a member joined, and
+    took a queue from one that had not said yet what it has acknowledged. That a member leaves in
+    order is no reason."""
+    reasons = FAULTS | {"joined"}
+    refusals = Counter(
+        (event.group, event.message, event.attempt + 1) for event in history.of("refused")
+    )
+    for (group, message, attempt), events in deliveries(history).items():
+        if attempt and len(events) <= refusals[group, message, attempt]:
+            continue  # the attempt before was delivered twice
+        if group_of(group).orderly and refusals[group, message, attempt + 1]:
+            continue  # another member begins with the first attempt again
+        for before, event in pairwise(events):
+            if before.place == event.place and not disturbed(
+                history, before.at_s - SLACK_S, event.at_s, reasons
+            ):
+                text = f"attempt {attempt} came to {group} at {before.at_s:.3f}, and for no reason"
+                yield message, f"{text} again at {event.at_s:.3f}"
+
+
+def forgotten(history: History) -> Found:
+    """What `commit` has acknowledged is not delivered again, unless the broker dies within 5 s or a
+    member that was cut off still has it."""
+    died = frozenset({"killed", "power"})
+    cut_off = (FAULTS | {"joined"}) - died - {"cut", "crashed", "stop", "started"}
+    again = deliveries(history)
+    for event in history.of("kept"):
+        for later in again[event.group, event.message, 0]:
+            if (
+                later.at_s > event.at_s
+                and not disturbed(history, event.at_s - SAVED_S, event.at_s + SAVED_S, died)
+                and not disturbed(history, event.at_s - SLACK_S, later.at_s, cut_off)
+            ):
+                text = f"committed at {event.at_s:.3f} by {event.group}"
+                yield event.message, f"{text}, and delivered at {later.at_s:.3f}"
+
+
+def early(history: History) -> Found:
+    """A timed message is not delivered before it is due, and a retry not before its delay."""
+    due_s = {event.message: event.due_s for event in history.of("send") if event.due_s}
+    refused_s: dict[tuple[str, str, int], float] = {}
+    for event in [] if history.jumped else history.of("received", "refused"):
+        if event.what == "refused":
+            refused_s.setdefault((event.group, event.message, event.attempt), event.at_s)
+            continue
+        if event.at_s < due_s.get(event.message, 0.0) - MS:
+            yield event.message, f"due at {due_s[event.message]:.4f}, received at {event.at_s:.4f}"
+        since_s = refused_s.get((event.group, event.message, event.attempt - 1))
+        if event.group == "crew" and since_s is not None:
+            delay_s = RETRY_S[min(event.attempt, len(RETRY_S)) - 1]
+            # A refusal that no broker takes is kept by the member, for some seconds.
+            if event.at_s < since_s + delay_s - MS and not disturbed(
+                history, since_s - SLACK_S, event.at_s
+            ):
+                yield event.message, f"refused at {since_s:.4f}, back at {event.at_s:.4f}"
+
+
+def late(history: History) -> Found:
+    """When nothing is wrong any more, a message arrives soon after it was sent, or is due."""
+    calm_s = history.calm_s()
+    labels = dict.fromkeys(event.group for event in history.of("joined"))
+    first = deliveries(history)
+    stored = stored_places(history)
+    for event in [] if history.jumped else history.of("send"):
+        if event.at_s < calm_s or not stored[event.message]:
+            continue
+        topic = min(stored[event.message]).queue.partition("@")[0]
+        expected_s = max(event.at_s, event.due_s) + PROMPT_S
+        for label in labels:
+            group = group_of(label)
+            if group.topic != topic or not group.accepts(event) or group.orderly:
+                continue
+            found = first.get((label, event.message, 0))
+            if found and found[0].at_s > expected_s:
+                text = f"sent at {event.at_s:.3f}, due at {event.due_s:.3f}"
+                yield event.message, f"{text}, and received by {label} at {found[0].at_s:.3f}"
+
+
+# -- retries, and orderly groups
+
+
+def retries(history: History) -> Found:
+    """A message that is refused comes back with a higher `attempt`, one by one, until it is handled
+    or was refused too often."""
+    refused = {(event.group, event.message, event.attempt) for event in history.of("refused")}
+    handled = {(event.group, event.message) for event in history.of("handled")}
+    received = deliveries(history)
+    for group, message, attempt in received:
+        if attempt and (group, message, attempt - 1) not in refused:
+            yield message, f"attempt {attempt} came to {group}, and {attempt - 1} was not refused"
+    for group, message, attempt in () if history.lossy else sorted(refused):
+        last = group == "crew" and attempt >= ATTEMPTS - 1
+        back = (group, message, attempt + 1) in received
+        if not (last or back or (group, message) in handled):
+            yield message, f"refused by {group} at attempt {attempt}, and never came back"
+
+
+def dead_letters(history: History) -> Found:
+    """A message that was refused too often becomes a dead letter, once for each last refusal; no
+    other message does."""
+    refused: dict[str, list[Event]] = defaultdict(list)
+    for event in history.of("refused"):
+        if event.group == "crew" and event.attempt >= ATTEMPTS - 1:
+            refused[event.message].append(event)
+    dead: dict[str, int] = defaultdict(int)
+    for event in history.of("dead"):
+        dead[event.message] += 1
+    for message, number in dead.items():
+        # The answer to a refusal can be lost: then it is sent to the retry topic in addition.
+        most = sum(
+            2 if disturbed(history, event.at_s - SLACK_S, event.at_s + PROMPT_S) else 1
+            for event in refused[message]
+        )
+        if number > most:
+            yield message, f"dead {number} times, refused for the last time {most} times"
+    for message in () if history.lossy else refused:
+        if not dead[message]:
+            yield message, f"refused {ATTEMPTS} times, and no dead letter"
+
+
+def exclusive(history: History) -> Found:
+    """Two members of an orderly group never work on one queue at the same time, unless one was cut
+    off until its locks expired, or their broker has restarted: it keeps the locks in its memory."""
+    unlocked = frozenset({"killed", "power", "stop", "frozen", "unplugged", "stopped", "severed"})
+    working: dict[tuple[str, str], Event] = {}
+    gone: dict[str, float] = {}
+    for event in history.events:
+        if event.what in {"crashed", "frozen"}:
+            gone[event.who] = event.at_s
+        if event.place is None or not event.group or not group_of(event.group).orderly:
+            continue
+        key = (event.group, event.place.queue)
+        if event.what == "received":
+            before = working.get(key)
+            if (
+                before is not None
+                and before.who != event.who
+                and gone.get(before.who, 0) < before.at_s
+                and not disturbed(history, before.at_s - SLACK_S, event.at_s, unlocked)
+            ):
+                yield event.message, f"{before.who} works on {before.message} in {key[1]}"
+            working[key] = event
+        elif event.what in {"handled", "refused"} and working.get(key, event).who == event.who:
+            working.pop(key, None)
+
+
+def overtaken(history: History) -> Found:
+    """A member of an orderly group gets nothing behind a message that it refused, until the group
+    has handled it."""
+    refused: dict[tuple[str, str], Event] = {}  # by member and queue
+    handled: set[str] = set()
+    for event in history.events:
+        if event.place is None or not event.group or not group_of(event.group).orderly:
             continue
         key = (event.who, event.place.queue)
-        before = newest.get(key)
-        if before is not None and before.place is not None and before.place > event.place:
-            yield event.message, f"{event.place} follows {before.place} ({before.message})"
-        newest[key] = event
+        if event.what == "handled":
+            handled.add(event.message)
+        elif event.what == "refused" and event.message not in handled:
+            refused[key] = event
+        elif event.what == "received" and (before := refused.pop(key, None)) is not None:
+            assert before.place is not None
+            if event.place > before.place:
+                yield event.message, f"{before.message} was refused, and lies before it"
 
 
-def transactions(history: History) -> Iterator[tuple[str, str]]:
-    """A committed transaction becomes visible; one that is rolled back never does."""
-    rolled_back = {event.message for event in history.of("rolled back")}
-    committed = {event.message for event in history.of("committed")}
-    visible = stored_places(history)
-    for event in history.of("received", "final"):
-        if event.message in rolled_back:
-            yield event.message, f"rolled back, and {event.what} by {event.who}"
-    begun = {event.message for event in history.of("begun")}
-    for message in () if history.lossy else sorted(committed & begun):
-        if not visible.get(message):
-            yield message, "committed, and never visible"
-
-
-def early(history: History) -> Iterator[tuple[str, str]]:
-    """A timed message is not delivered before it is due."""
-    due_s = {event.message: event.due_s for event in history.of("send") if event.due_s}
-    for event in history.of("received"):
-        # Times of messages are whole milliseconds.
-        if event.at_s < due_s.get(event.message, 0.0) - 0.001:
-            yield event.message, f"due at {due_s[event.message]:.4f}, received at {event.at_s:.4f}"
-
-
-def errors(history: History) -> Iterator[tuple[str, str]]:
+def errors(history: History) -> Found:
     """No error is left for nobody to read."""
     for event in history.of("error"):
         yield "", event.note
 
 
-CHECKS: Final[tuple[Callable[[History], Iterator[tuple[str, str]]], ...]] = (
+CHECKS: Final[tuple[Callable[[History], Found], ...]] = (
     lost,
     unexpected,
     duplicate,
     inconsistent_offsets,
-    unseen,
-    nonmonotonic_poll,
     reordered,
+    scattered,
+    unavailable,
     transactions,
+    unseen,
+    filtered,
+    nonmonotonic_poll,
+    repeated,
+    forgotten,
     early,
+    late,
+    retries,
+    dead_letters,
+    exclusive,
+    overtaken,
     errors,
 )
 

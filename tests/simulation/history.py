@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Final
+
 import msgspec
+
+BEGINNINGS: Final = frozenset(
+    {"cut", "stopped", "severed", "unplugged", "frozen", "clock", "full", "sick"}
+    | {"killed", "power", "stop", "crashed"}
+)
+ENDS: Final = frozenset({"healed", "plugged", "thawed", "recovered", "started"})
+FAULTS: Final = BEGINNINGS | ENDS
+"""The events that are faults, or their ends."""
 
 
 class Place(msgspec.Struct, frozen=True, order=True):
@@ -18,13 +30,18 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     Args:
         at_s: virtual time.
         who: the program.
-        what: `send`, `stored`, `failed` (it may be stored or not), `received`, `begun`,
-            `committed` and `rolled back` (transactions), `final` (what the queues hold at the
-            end), or a fault.
+        what: `send`, `stored`, `failed` (it may be stored or not), `begun`, `committed` and
+            `rolled back` (transactions); `joined`, `received`, `handled`, `refused` (its handler
+            failed), `kept` (its position is at the broker) and `left`; `calm` (60 s after the last
+            fault); `final` (what the queues hold at the end) and `dead` (what those of dead letters
+            hold); or a fault.
         message: its body.
         place: where it is stored.
-        group: the consumer group.
+        group: the consumer group; of a broadcast group the member.
         due_s: when a timed message may be delivered.
+        attempt: how often the message was refused before.
+        tag: of a message that is sent.
+        size: a property of a message that is sent.
         note: an error or a fault.
     """
 
@@ -35,13 +52,24 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     place: Place | None = None
     group: str = ""
     due_s: float = 0.0
+    attempt: int = 0
+    tag: str = ""
+    size: int = 0
     note: str = ""
 
     def __str__(self) -> str:
-        place = f" at {self.place.queue}:{self.place.offset}" if self.place else ""
-        group = f" by {self.group}" if self.group else ""
-        text = f"{self.message}{place}{group} {self.note}".rstrip()
-        return f"{self.at_s:10.4f}  {self.who:<10} {self.what:<12} {text}"
+        parts = [self.message]
+        if self.place:
+            parts.append(f"at {self.place.queue}:{self.place.offset}")
+        if self.group:
+            parts.append(f"by {self.group}")
+        if self.attempt:
+            parts.append(f"attempt {self.attempt}")
+        if self.due_s:
+            parts.append(f"due {self.due_s:.3f}")
+        text = " ".join([*filter(None, parts), self.note]).rstrip()
+        mark = "──" if self.what in FAULTS else "  "
+        return f"{self.at_s:10.4f} {mark} {self.who:<10} {self.what:<12} {text}"
 
 
 class History:
@@ -49,21 +77,35 @@ class History:
 
     Attributes:
         lossy: whether the power was cut while messages were acknowledged before they were on disk.
+        jumped: whether the clock of a node jumped.
     """
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.lossy = False
+        self.jumped = False
+        self._kinds: dict[str, list[Event]] = defaultdict(list)
+
+    def add(self, events: Iterable[Event]) -> None:
+        """Add events."""
+        for event in events:
+            self.events.append(event)
+            self._kinds[event.what].append(event)
 
     def of(self, *kinds: str) -> list[Event]:
-        """The events of some kinds."""
+        """The events of some kinds, in their order."""
+        if len(kinds) == 1:
+            return self._kinds[kinds[0]]
         return [event for event in self.events if event.what in kinds]
+
+    def calm_s(self) -> float:
+        """From when on nothing goes wrong any more; infinite if the run did not get there."""
+        return next((event.at_s for event in self.of("calm")), float("inf"))
 
     def timeline(self, message: str = "") -> str:
         """What a person reads: the faults, and all events or those of one message."""
-        faults = {"cut", "stopped", "healed", "killed", "power", "started"}
         return "\n".join(
             str(event)
             for event in self.events
-            if not message or event.message == message or event.what in faults
+            if not message or event.message == message or event.what in FAULTS
         )

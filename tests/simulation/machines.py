@@ -1,8 +1,12 @@
-"""Machines of a simulation: a node on a disk that forgets what was not synced."""
+"""Machines of a simulation: a node on a disk that fails and forgets what was not synced."""
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -11,23 +15,64 @@ import msgspec
 from coherer._server.node.node import Node, NodeOptions
 from coherer._store import StoreOptions
 from coherer.testing.simulation import Process
+from tests.simulation.plan import Plan
 from tests.store.conftest import PowerFiles
 
-PORTS = ("master_port", "broker_port", "namesrv_port", "rocketmq_port", "rocketmq_fast_port")
+PORTS = (
+    "master_port", "broker_port", "namesrv_port", "rocketmq_port", "rocketmq_fast_port", "ha_port",
+)  # fmt: skip
+QUEUES = 2
 
 
 class Disk(PowerFiles):
-    """A disk whose files are closed, and whose locks end, with the program that has them open."""
+    """A disk whose files are closed, and whose locks end, with the program that has them open.
+
+    Attributes:
+        full: whether nothing more can be written.
+        sick: whether every sync fails.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self.full = self.sick = False
         self._locks: dict[Path, int] = {}
         self._open: set[int] = set()
 
     def open(self, path: Path, *, create: bool = False) -> int:
+        if create and not path.exists():
+            self._check_space()
         handle = super().open(path, create=create)
         self._open.add(handle)
         return handle
+
+    def write(self, handle: int, data: bytes, offset: int) -> None:
+        self._check_space()
+        super().write(handle, data, offset)
+
+    def make_directory(self, path: Path) -> None:
+        if not path.exists():
+            self._check_space()
+        super().make_directory(path)
+
+    def sync(self, handle: int) -> None:
+        self._check_health()
+        super().sync(handle)
+
+    def sync_directory(self, path: Path) -> None:
+        self._check_health()
+        super().sync_directory(path)
+
+    def sync_all(self, path: Path) -> bool:
+        self._check_health()
+        return super().sync_all(path)
+
+    def _check_space(self) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _check_health(self) -> None:
+        if self.sick:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     def close(self, handle: int) -> None:
         self._open.discard(handle)
@@ -63,43 +108,68 @@ class Machine:
     """A machine with a node, which can be killed and cut off from power.
 
     Args:
+        name: of its program.
         directory: of all its disks; each power cut makes a new one.
         options: of the node.
+
+    Attributes:
+        clock_s: how far its clock is ahead.
+        up: whether its node runs.
     """
 
-    def __init__(self, directory: Path, **options: object) -> None:
-        self._base = directory
+    def __init__(self, name: str, directory: Path, **options: object) -> None:
+        self.name = name
+        self._base = directory / name
         self._images = itertools.count()
         self._options = SmallFiles(
             **{
-                **dict.fromkeys(PORTS, 0),
                 "admin_port": None,
-                "directory": directory / "0",
+                "directory": self._base / str(next(self._images)),
                 "segment_bytes": 64 << 10,
+                "default_partitions": QUEUES,
+                **dict.fromkeys(PORTS[:-1], 0),
                 **options,
             }
         )
-        next(self._images)
         self.files = Disk()
-        self.process = Process("node")
+        self.process = Process(name)
+        self.clock_s = 0.0
+        self.up = False
         self.node: Node
 
     async def start(self) -> None:
-        """Start the node, on the ports that it had before."""
-        self.process = Process("node")
+        """Start the node, on the ports that it had before.
+
+        Raises:
+            CohererError: it could not start, because its disk is full or fails.
+        """
+        self.process = Process(self.name)
+        self.process.clock_s = self.clock_s
         self.node = Node(self._options, files=self.files)
-        await self.process.start(self.node.start())
+        try:
+            await self.process.start(self.node.start())
+        except BaseException:
+            self.kill()
+            raise
         ports = self.node.ports()
         self._options = msgspec.structs.replace(
             self._options, **{name: ports[name] for name in PORTS if name in ports}
         )
+        self.up = True
 
     async def stop(self) -> None:
         """Stop the node in order."""
+        self.up = False
         await self.process.start(self.node.stop())
+        self.kill()
+
+    def set_clock(self, ahead_s: float) -> None:
+        """Set its time of day."""
+        self.clock_s = self.process.clock_s = ahead_s
 
     def kill(self) -> None:
         """End the node's program; what it has written stays in the system's memory."""
+        self.up = False
         self.process.kill()
         self.files.close_all()
 
@@ -111,3 +181,71 @@ class Machine:
         self.files = Disk()
         self.files.adopt(image)
         self._options = msgspec.structs.replace(self._options, directory=image)
+
+
+class Cluster:
+    """The machines of a run.
+
+    Args:
+        plan: their number, and the options of the brokers.
+        directory: of all disks.
+    """
+
+    def __init__(self, plan: Plan, directory: Path) -> None:
+        self._plan = plan
+        self._directory = directory
+        self.machines: list[Machine] = []
+
+    async def start(self) -> None:
+        """Start all machines, the one that the others need first."""
+        rocketmq = self._plan.protocol == "rocketmq"
+        if self._plan.shape == "one":
+            await self._add("node", **self._broker())
+        elif self._plan.shape == "slave":
+            await self._add("node", **self._broker(), ha_port=0, protocols=frozenset({"rocketmq"}))
+            await self._add("slave", **self._apart(1), role="SLAVE", rocketmq_broker_id=1)
+        else:
+            own = frozenset({"rocketmq" if rocketmq else "tubemq"})
+            await self._add("master", roles=frozenset({"master"}), protocols=own)
+            for number in (1, 2):
+                name = f"broker-{'ab'[number - 1]}"
+                await self._add(name, **self._apart(number), broker_name=name)
+
+    async def stop(self) -> None:
+        """Stop all machines in order."""
+        for machine in reversed(self.machines):
+            await machine.stop()
+
+    @property
+    def url(self) -> str:
+        """For clients."""
+        node = self.machines[0].node
+        return node.rocketmq_url if self._plan.protocol == "rocketmq" else node.url
+
+    def _broker(self) -> dict[str, object]:
+        return {
+            "flush": self._plan.flush,
+            "transaction_interval_ms": 10_000,
+            "delay_levels": "1s 2s 3s 4s 6s 8s 10s 30s",
+        }
+
+    def _apart(self, number: int) -> dict[str, object]:
+        """The options of a broker without a master or name server in its own node."""
+        node = self.machines[0].node
+        options = {**self._broker(), "roles": frozenset({"broker"}), "broker_id": number}
+        if self._plan.protocol == "rocketmq":
+            there = f"127.0.0.1:{node.namesrv_port}"
+            return {**options, "protocols": frozenset({"rocketmq"}), "namesrv": there}
+        there = f"127.0.0.1:{node.master_port}"
+        return {**options, "protocols": frozenset({"tubemq"}), "master": there}
+
+    async def _add(self, name: str, **options: object) -> None:
+        machine = Machine(name, self._directory, **options)
+        self.machines.append(machine)
+        await machine.start()
+        await machine.process.start(machine.node.ready())
+
+    def processes(self) -> Iterator[Process]:
+        """The programs of the machines that are up."""
+        with suppress(StopIteration):
+            yield from (machine.process for machine in self.machines if machine.up)

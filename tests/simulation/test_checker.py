@@ -8,54 +8,113 @@ import pytest
 
 from tests.simulation.checker import CHECKS, judge
 from tests.simulation.history import Event, History, Place
+from tests.simulation.plan import plan
+from tests.simulation.shrink import _fewer
 
-FIRST, SECOND = Place("0", 0), Place("0", 1)
+FIRST, SECOND, LAST = (Place("orders@a.0", offset) for offset in range(3))
+LEDGER, OTHER = Place("ledger@a.0", 0), Place("ledger@a.1", 0)
+AFTER = Place("ledger@a.0", 1)
 
 
 def event(what: str, message: str = "", place: Place | None = None, **more: object) -> Event:
-    who = "alice" if what in {"send", "stored"} else "shop0"
-    group = "shop" if what in {"joined", "received"} else ""
-    return Event(1.0, who, what, message, place, group, **more)  # type: ignore[arg-type]
+    mine = {"send", "stored", "failed", "begun", "committed", "rolled back"}
+    who = "alice" if what in mine else "shop0"
+    group = "" if what in mine | {"final", "dead", "calm", "error"} else "shop"
+    fields = {"at_s": 1.0, "who": who, "group": group, **more}
+    return Event(what=what, message=message, place=place, **fields)  # type: ignore[arg-type]
 
 
 def of(events: Iterable[Event]) -> History:
     history = History()
-    history.events += events
+    history.add(events)
     return history
 
 
+def delivered(message: str, place: Place | None, **more: object) -> list[Event]:
+    return [event("received", message, place, **more), event("handled", message, place, **more)]
+
+
 GOOD = [
-    event("joined"),
+    event("joined", at_s=-100.0),
     event("send", "a"),
     event("stored", "a", FIRST),
     event("send", "b"),
     event("stored", "b", SECOND),
-    event("received", "a", FIRST),
-    event("received", "b", SECOND),
-    event("received", "a", FIRST),
+    *delivered("a", FIRST),
+    *delivered("b", SECOND),
     event("begun", "sale"),
     event("rolled back", "sale"),
     event("final", "a", FIRST),
     event("final", "b", SECOND),
 ]
-LAST = Place("0", 2)
+
+
+def crew(attempts: int, dead: int) -> list[Event]:
+    """A message that the group `crew` refuses, 100 seconds after each other."""
+    found = [event("send", "c!99")]
+    for attempt in range(attempts):
+        more = {"group": "crew", "attempt": attempt, "at_s": 1.0 + 100 * attempt}
+        found += [event(what, "c!99", **more) for what in ("received", "refused")]
+    return [*found, *(event("dead", "c!99") for _ in range(dead))]
+
+
+def ledger(*whats: tuple[str, str, Place], **more: object) -> list[Event]:
+    messages = dict.fromkeys(message for _, message, _ in whats)
+    return [
+        *(event("send", message) for message in messages),
+        *(event(what, message, at, group="ledger", **more) for what, message, at in whats),
+    ]
+
+
 BAD = {
     "lost": [one for one in GOOD if one.what != "final" or one.message != "b"],
     "unexpected": [*GOOD, event("received", "c", LAST)],
     "duplicate": [*GOOD, event("final", "a", LAST)],
     "inconsistent_offsets": [*GOOD, event("received", "a", SECOND)],
-    "unseen": [one for one in GOOD if one.what != "received" or one.message != "b"],
-    "nonmonotonic_poll": [*GOOD[:5], GOOD[6], GOOD[5], *GOOD[7:]],
     "reordered": [*GOOD[:1], *GOOD[3:5], *GOOD[1:3], *GOOD[5:]],
+    "scattered": [
+        event("send", "k"),
+        event("stored", "k", LEDGER),
+        event("final", "k", LEDGER),
+        event("send", "l"),
+        event("stored", "l", OTHER),
+        event("final", "l", OTHER),
+    ],
+    "unavailable": [*GOOD, event("calm"), event("failed", "a", at_s=2.0)],
     "transactions": [*GOOD, event("received", "sale", LAST)],
-    "early": [event("send", "a", due_s=2.0) if one.what == "send" else one for one in GOOD[:3]]
-    + GOOD[3:],
+    "unseen": [one for one in GOOD if one.what != "received" or one.message != "b"],
+    "filtered": [event("send", "a", tag="red"), event("received", "a", group="blue")],
+    "nonmonotonic_poll": [*GOOD[:5], *GOOD[7:9], *GOOD[5:7], *GOOD[9:]],
+    "repeated": [*GOOD, *delivered("a", FIRST, at_s=100.0)],
+    "forgotten": [
+        *GOOD,
+        event("kept", "a", FIRST),
+        event("crashed", at_s=50.0),
+        *delivered("a", FIRST, at_s=60.0),
+    ],
+    "early": [event("send", "a", due_s=2.0) if one.message == "a" else one for one in GOOD[:2]]
+    + GOOD[2:],
+    "late": [event("calm", at_s=0.5), *GOOD[:5], *delivered("a", FIRST, at_s=30.0), *GOOD[7:]],
+    "retries": [
+        *crew(1, 0),
+        *(event(what, "c!99", group="crew", attempt=2) for what in ("received", "handled")),
+    ],
+    "dead_letters": crew(4, 2),
+    "exclusive": [
+        *ledger(("received", "k", LEDGER), who="ledger0"),
+        *ledger(("received", "l", AFTER), who="ledger1"),
+    ],
+    "overtaken": ledger(
+        ("received", "k", LEDGER), ("refused", "k", LEDGER), ("received", "l", AFTER),
+        ("handled", "l", AFTER), ("handled", "k", LEDGER),
+    ),
     "errors": [*GOOD, event("error", note="Task exception was never retrieved")],
-}
+}  # fmt: skip
 
 
 def test_a_history_without_faults() -> None:
     assert judge(of(GOOD)) == []
+    assert judge(of(crew(4, 1))) == []
 
 
 @pytest.mark.parametrize("check", [one.__name__ for one in CHECKS])
@@ -69,3 +128,13 @@ def test_a_commit_that_never_becomes_visible() -> None:
     assert {one.check for one in judge(history)} == {"transactions"}
     history.lossy = True
     assert judge(history) == []
+
+
+def test_a_dead_letter_that_is_missing() -> None:
+    assert {one.check for one in judge(of(crew(4, 0)))} == {"dead_letters"}
+    assert {one.check for one in judge(of(crew(2, 0)))} == {"retries"}
+
+
+def test_shrinking_leaves_out_large_parts_first() -> None:
+    assert list(_fewer(["a", "b", "c"])) == [["b", "c"], ["a", "c"], ["a", "b"]]
+    assert next(_fewer(plan(0, "rocketmq").words())) != []

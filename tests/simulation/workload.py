@@ -1,60 +1,146 @@
-"""Programs that use a node, and faults that hit them; all of it follows from one seed."""
+"""Programs that use a cluster, and faults that hit them; all of it follows from a plan."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import tempfile
+from collections.abc import AsyncIterator
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 import coherer
-from coherer.errors import CohererError
-from coherer.message import Message
-from coherer.rocketmq import StoredMessage, Verdict
+from coherer._common.logs import LOG_THROTTLE
+from coherer.errors import CohererError, RefusedError
+from coherer.rocketmq import Verdict
 from coherer.testing import simulate
-from coherer.testing.simulation import Process, SimulatedLoop
+from coherer.testing.simulation import Network, Process, SimulatedLoop
 from tests.simulation.checker import Wrong, judge
-from tests.simulation.history import Event, History, Place
-from tests.simulation.machines import Machine
+from tests.simulation.history import Event, History
+from tests.simulation.machines import QUEUES, Cluster
+from tests.simulation.plan import Plan, plan
+from tests.simulation.receivers import GROUPS, receive
+from tests.simulation.senders import SENDERS, TOPICS, place_of
+from tests.simulation.trouble import Trouble
 
-TOPIC: Final = "orders"
-QUEUES: Final = 2
-TROUBLE_S: Final = 60.0
-CALM_S: Final = 240.0
+RECOVERY_S: Final = 180.0
 """After the last fault: longer than a broker needs to forget a client, and a client to retry."""
+CODA_S: Final = 10.0
+"""In which members leave one after the other, while the senders send again."""
+END_S: Final = 45.0
+"""For what is due later, and for the retries of the last messages."""
+DEAD: Final = "%DLQ%crew"
 
 
 class Run:
     """One simulation.
 
     Args:
-        seed: of everything.
-        protocol: `tubemq` or `rocketmq`.
+        plan: what to do.
         directory: where disks are.
+
+    Attributes:
+        clients: the programs of senders and receivers, by name.
+        leaving: the receivers that are to leave.
+        calm: set when all is well again, and senders send for the last time.
+        end: set when the programs may end.
+        verdicts: what the sellers have decided.
     """
 
-    def __init__(self, seed: int, protocol: str, directory: Path) -> None:
-        self.seed, self.protocol = seed, protocol
+    def __init__(self, plan: Plan, directory: Path) -> None:
+        self.plan, self.directory = plan, directory
         self.history = History()
-        self._chance = Random(seed)
-        self._flush = self._chance.choice(["sync", "async"])
-        self._machine = Machine(directory, flush=self._flush, default_partitions=QUEUES)
+        self.cluster = Cluster(plan, directory)
+        self.clients: dict[str, Process] = {}
+        self.leaving: set[str] = set()
+        self.calm, self.end = asyncio.Event(), asyncio.Event()
+        self.verdicts: dict[str, Verdict] = {}
+        self._recovering = asyncio.Event()
         self._loop: SimulatedLoop
-        self._verdicts: dict[str, Verdict] = {}
-        self._consumers: list[Process] = []
-        self._number = 0
-        self._calm, self._end = asyncio.Event(), asyncio.Event()
-        self._awaited, self._happened = "", asyncio.Event()
+        self._numbers = 0
+        self._starts = 0
+        self._awaited: list[tuple[str, asyncio.Event]] = []
+
+    # -- for the programs
+
+    @property
+    def network(self) -> Network:
+        """The network between all programs."""
+        return self._loop.network
+
+    def now_s(self) -> float:
+        """The time."""
+        return self._loop.time()
 
     def note(self, who: str, what: str, message: str = "", **more: Any) -> None:
         """Add an event."""
-        self.history.events.append(Event(self._loop.time(), who, what, message, **more))
-        if what == self._awaited:
-            self._happened.set()
+        self.history.add([Event(self._loop.time(), who, what, message, **more)])
+        for kind, happened in self._awaited:
+            if kind == what:
+                happened.set()
+
+    async def happens(self, what: str, timeout_s: float) -> None:
+        """Wait for the next event of a kind."""
+        awaited = (what, asyncio.Event())
+        self._awaited.append(awaited)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(awaited[1].wait(), timeout_s)
+        self._awaited.remove(awaited)
+
+    def connect(self, **options: Any) -> Any:
+        """A client of the cluster."""
+        return coherer.connect(self.cluster.url, timeout_ms=5_000, **options)
+
+    def name(self, who: str) -> str:
+        """The body of a new message."""
+        self._numbers += 1
+        return f"{who}-{self._numbers}"
+
+    async def turns(self, chance: Random) -> AsyncIterator[None]:
+        """When a sender sends: during the trouble, and again when all is well."""
+        while not self.calm.is_set():
+            yield
+            # After the trouble a few are enough, so that who sends notices broken connections.
+            longest_s = 40 if self._recovering.is_set() else 1.5
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.calm.wait(), chance.random() * longest_s)
+        for _ in range(5):
+            yield
+            await asyncio.sleep(chance.random() * 1.5)
+
+    def start(self, who: str) -> None:
+        """Start a sender, or a member of a group, which is named after it."""
+        self._starts += 1
+        self.leaving.discard(who)
+        chance = self.plan.chance(f"{who} {self._starts}")
+        self.clients[who] = process = Process(who)
+        process.start(self._supervise(who, chance))
+
+    async def leave(self, who: str) -> None:
+        """Have a receiver leave in order."""
+        self.leaving.add(who)
+        await self.happens("left", timeout_s=20)
+
+    async def _supervise(self, who: str, chance: Random) -> None:
+        """Run a program again after an error, as a supervisor does."""
+        group = who[:-1]
+        if group in GROUPS:
+            self.note(who, "joined", group=f"{group}/{who}" if GROUPS[group].broadcast else group)
+        while True:
+            try:
+                if group in GROUPS:
+                    await receive(self, who, group, chance)
+                else:
+                    await SENDERS[who](self, who, chance)
+            except CohererError as error:  # nothing starts while its servers are away
+                self.note(who, "failed", note=str(error))
+                await asyncio.sleep(1)
+            else:
+                return
+
+    # -- the run
 
     async def main(self) -> None:
         """Start everything, make trouble, wait until it is calm, and look."""
@@ -62,205 +148,69 @@ class Run:
         assert isinstance(loop, SimulatedLoop)
         self._loop = loop
         loop.leaps = False  # everything happens that happens in reality
-        network = loop.network
-        network.latency_s, network.jitter_s = 0.0005, self._chance.choice([0, 0.001, 0.05])
-        network.pieces = self._chance.choice([0, 0.2])
-        loop.threads_s = self._chance.choice([0, 0.01, 0.2])
-        await self._machine.start()
-        await self._machine.process.start(self._create())
-        works = [self._send("alice"), self._send("bob")]
-        if self.protocol == "rocketmq":
-            works += [self._sell(), self._delay()]
-        tasks = [asyncio.create_task(work) for work in works]
-        for group in ("shop", "books"):
+        loop.network.latency_s, loop.network.jitter_s = 0.0005, self.plan.jitter_s
+        loop.network.pieces, loop.threads_s = self.plan.pieces, self.plan.threads_s
+        await self.cluster.start()
+        async with self.connect() as client:
+            for topic in TOPICS:
+                await self._create(client, topic)
+        for who in self.plan.senders:
+            self.start(who)
+        for group in self.plan.groups:
             for number in range(2):
-                self._join(group, number)
-        await self._trouble()
-        self._calm.set()
-        await asyncio.sleep(CALM_S)
+                self.start(f"{group}{number}")
+        await Trouble(self).all()
+        self._recovering.set()
+        await asyncio.sleep(RECOVERY_S)
+        self.note("", "calm")
+        self.calm.set()
+        await asyncio.sleep(CODA_S / 2)
+        for group in self.plan.groups:
+            if not GROUPS[group].broadcast:
+                await self.leave(f"{group}0")
+        await asyncio.sleep(CODA_S / 2 + END_S)
         await self._look()
-        self._end.set()
-        await asyncio.gather(*tasks)
-        for consumer in self._consumers:
-            consumer.kill()
-        await self._machine.stop()
+        self.end.set()
+        for process in self.clients.values():
+            process.kill()
+        await self.cluster.stop()
 
-    async def _create(self) -> None:
-        self._machine.node.create_topic(TOPIC, QUEUES)
-
-    def _connect(self) -> Any:
-        node = self._machine.node
-        url = node.url if self.protocol == "tubemq" else node.rocketmq_url
-        return coherer.connect(url, timeout_ms=5_000)
-
-    def _next(self, who: str) -> str:
-        self._number += 1
-        return f"{who}-{self._number}"
-
-    async def _pause(self) -> None:
-        await asyncio.sleep(self._chance.random() * 1.5)
-
-    async def _send(self, who: str) -> None:
-        """A producer that waits for each receipt, and goes on after an error."""
-        async with self._connect() as client, client.producer() as producer:
-            while not self._calm.is_set():
-                body = self._next(who)
-                self.note(who, "send", body)
-                try:
-                    receipt = await producer.send(Message(TOPIC, body.encode()))
-                except CohererError as error:
-                    self.note(who, "failed", body, note=str(error))
-                else:
-                    self.note(who, "stored", body, place=_place(receipt))
-                await self._pause()
-
-    async def _delay(self) -> None:
-        async with self._connect() as client, client.producer(group="timers") as producer:
-            while not self._calm.is_set():
-                body, delay_s = self._next("timed"), self._chance.choice([0.5, 7.0, 30.0])
-                due_s = self._loop.time() + delay_s
-                self.note("timer", "send", body, due_s=due_s)
-                message, delay = Message(TOPIC, body.encode()), timedelta(seconds=delay_s)
-                try:
-                    await producer.send(message, delay=delay)
-                except CohererError as error:
-                    self.note("timer", "failed", body, note=str(error))
-                else:
-                    self.note("timer", "stored", body)
-                await self._pause()
-
-    async def _sell(self) -> None:
-        """Transactions, whose outcome is decided before the broker is told."""
-        async with (
-            self._connect() as client,
-            client.producer(group="sellers", check=self._check) as producer,
-        ):
-            while not self._calm.is_set():
-                body = self._next("sale")
-                self.note("seller", "begun", body)
-                try:
-                    async with producer.transaction(Message(TOPIC, body.encode())) as sale:
-                        if self._chance.random() < 0.5:
-                            self._decide(body, Verdict.COMMIT)
-                        else:
-                            self._decide(body, Verdict.ROLLBACK)
-                            await sale.rollback()
-                except CohererError as error:
-                    self.note("seller", "failed", body, note=str(error))
-                await self._pause()
-            await self._end.wait()  # it answers brokers that ask
-
-    def _decide(self, body: str, verdict: Verdict) -> None:
-        self._verdicts[body] = verdict
-        what = "committed" if verdict is Verdict.COMMIT else "rolled back"
-        self.note("seller", what, body)
-
-    def _check(self, message: StoredMessage) -> Verdict:
-        """A half message without a decision was never begun for its sender: it failed."""
-        return self._verdicts.get(message.body.decode(), Verdict.ROLLBACK)
-
-    def _join(self, group: str, number: int) -> None:
-        process = Process(f"{group}{number}")
-        self.note(process.name, "joined", group=group)
-        process.start(self._stay(process.name, group))
-        self._consumers.append(process)
-
-    async def _stay(self, who: str, group: str) -> None:
-        """Receive, and begin again after an error, as a supervisor has a service do."""
-        while True:
-            try:
-                await self._receive(who, group)
-            except CohererError as error:  # a consumer cannot start while its servers are away
-                self.note(who, "failed", note=str(error))
-                await asyncio.sleep(1)
-
-    async def _receive(self, who: str, group: str) -> None:
-        async with (
-            self._connect() as client,
-            client.consumer(group, TOPIC, start="earliest") as consumer,
-        ):
-            async for batch in consumer.batches():
-                for message in batch:
-                    body = message.body.decode()
-                    self.note(who, "received", body, place=_place(message), group=group)
-                if self._chance.random() < 0.3:
-                    await asyncio.sleep(self._chance.random() * 3)
-                batch.ack()
-
-    async def _trouble(self) -> None:
-        network, until = self._loop.network, self._loop.time() + TROUBLE_S
-        while self._loop.time() < until:
-            await asyncio.sleep(self._chance.random() * 10)
-            fault = self._chance.choice(["cut", "stop", "kill", "power", "restart", "consumer"])
-            if fault == "cut":
-                self.note("network", "cut")
-                network.cut()
-            elif fault == "stop":
-                self.note("network", "stopped")
-                network.stop()
-                await asyncio.sleep(self._chance.choice([0.5, 4, 20]))
-                network.heal()
-                self.note("network", "healed")
-            elif fault == "consumer":
-                await self._just_after("received")
-                process = self._chance.choice(self._consumers)
-                self._consumers.remove(process)
-                self.note(process.name, "killed")
-                process.kill()
-                await asyncio.sleep(self._chance.random() * 5)
-                self._join(process.name[:-1], int(process.name[-1]))
-            else:
-                await self._strike_node(fault)
-
-    async def _just_after(self, what: str) -> None:
-        """Wait, in half of the cases, for the next event of a kind: the best moment for a fault."""
-        if self._chance.random() < 0.5:
-            self._awaited = what
-            self._happened.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._happened.wait(), 3)
-
-    async def _strike_node(self, fault: str) -> None:
-        await self._just_after("stored")
-        if fault == "restart":
-            await self._machine.stop()
-            self.note("node", "stopped")
-        elif fault == "kill":
-            self._machine.kill()
-            self.note("node", "killed")
+    async def _create(self, client: Any, topic: str) -> None:
+        if self.plan.protocol == "rocketmq":
+            await client.admin().topics.create(topic, QUEUES, wait_ms=10_000)
         else:
-            self._machine.cut_power(self._chance)
-            self.note("node", "power")
-            self.history.lossy |= self._flush == "async"
-        await asyncio.sleep(self._chance.choice([0, 1, 10]))
-        await self._machine.start()
-        self.note("node", "started")
+            self.cluster.machines[0].node.create_topic(topic, QUEUES)
 
     async def _look(self) -> None:
-        async with self._connect() as client:
-            for queue, (first, end) in (await client.offsets(TOPIC)).items():
-                async with client.reader(queue, first, end=end) as reader:
-                    while (batch := await reader.read()) is not None:
-                        for message in batch:
-                            place = _place(message)
-                            self.note("reader", "final", message.body.decode(), place=place)
+        async with self.connect() as client:
+            for topic in TOPICS:
+                await self._read(client, topic, "final")
+            if "crew" in self.plan.groups:
+                with suppress(RefusedError):  # there is none
+                    await self._read(client, DEAD, "dead")
+
+    async def _read(self, client: Any, topic: str, what: str) -> None:
+        options = {"masters_only": True} if self.plan.protocol == "rocketmq" else {}
+        for queue, (first, end) in (await client.offsets(topic)).items():
+            async with client.reader(queue, first, end=end, **options) as reader:
+                while (batch := await reader.read()) is not None:
+                    for message in batch:
+                        # A dead letter shows the topic that it was sent to.
+                        place = place_of(message) if what == "final" else None
+                        self.note("reader", what, message.body.decode(), place=place)
 
 
-def _place(where: Any) -> Place:
-    """Of a receipt or a message. Over TubeMQ, and over RocketMQ, the same queue has one number."""
-    return Place(f"{where.partition}", where.offset)
-
-
-def run(seed: int, protocol: str) -> tuple[History, list[Wrong]]:
+def run(what: Plan) -> tuple[History, list[Wrong]]:
     """Run one simulation, and judge it."""
     logging.disable(logging.WARNING)
+    LOG_THROTTLE.forget()
     errors = _Errors()
     logging.getLogger().addHandler(errors)
     with tempfile.TemporaryDirectory(prefix="coherer-") as directory:
-        one = Run(seed, protocol, Path(directory))
+        one = Run(what, Path(directory))
         errors.run = one
         try:
-            simulate(one.main(), seed=seed)
+            simulate(one.main(), seed=what.seed)
         except Exception as error:  # noqa: BLE001 - no fault may end the node or a client
             one.note("simulation", "error", note=repr(error))
         finally:
@@ -269,10 +219,26 @@ def run(seed: int, protocol: str) -> tuple[History, list[Wrong]]:
     return one.history, judge(one.history)
 
 
+def run_seed(seed: int, protocol: str) -> tuple[History, list[Wrong]]:
+    """Run the simulation of a seed, and judge it."""
+    return run(plan(seed, protocol))
+
+
 class _Errors(logging.Handler):
-    """Notes the errors of all logs."""
+    """Notes the errors of all logs.
+
+    A node whose disk fails says so. That is no error, unless nobody has handled it.
+    """
 
     run: Run
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.run.note(record.name, "error", note=record.getMessage())
+        text = record.getMessage()
+        unhandled = "nhandled" in text or "never retrieved" in text or record.name == "asyncio"
+        what = "error" if unhandled or not self._disk_has_failed() else "complaint"
+        self.run.note(record.name, what, note=text)
+
+    def _disk_has_failed(self) -> bool:
+        since_s = self.run.now_s() - 30
+        failed = self.run.history.of("full", "sick", "recovered")
+        return any(event.at_s >= since_s for event in failed)

@@ -345,7 +345,7 @@ class ConsumeQueue:
         topic = self._directory.parent
         if not self._files.exists(path):
             self._files.make_directory(self._directory)
-        # If the file exists, a process that was killed may have created it without syncing its name.
+        # A process that was killed may have created the file without syncing its name.
         self._pending.unsynced.directories |= {self._directory, topic, topic.parent}
         handle = self._handles.get(path, create=True)
         if self._files.size(handle) < self.file_bytes:

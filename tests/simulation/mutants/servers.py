@@ -1,0 +1,238 @@
+"""Planted bugs of the servers' rules: timers, transactions, retries, locks, leases, filters."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from coherer._rules.rocketmq.clients import QueueLocks
+from coherer._rules.rocketmq.transaction_checks import TransactionLedger
+from coherer._rules.rocketmq.transactions import COMMITTED
+from coherer._rules.tubemq.leases import LeaseTable
+from coherer._server.rocketmq.broker import send_back
+from coherer._server.rocketmq.broker.delays import DelayService
+from coherer._server.rocketmq.broker.pulling import LongPolling, PullFilter, PullFilters
+from coherer._server.rocketmq.broker.send_back import SendBackHandler
+from coherer._server.rocketmq.broker.timers import TimerService
+from coherer._server.rocketmq.broker.transactions import TransactionService
+from coherer._server.tubemq.broker.gets import GetHandler
+from coherer._server.tubemq.broker.sends import SendReplies
+from coherer._store import AppendResult
+
+Patch = pytest.MonkeyPatch
+
+
+def timed_too_early(patch: Patch) -> None:
+    """A timed message is delivered 50 ms before it is due."""
+    real = TimerService._deliver
+    patch.setattr(TimerService, "_deliver", lambda timers, now_ms: real(timers, now_ms + 50))
+
+
+def timed_forgotten(patch: Patch) -> None:
+    """After a start, a timed message that was due before is not looked for."""
+    patch.setattr(TimerService, "_first_slot", lambda timers: 1 << 40)
+
+
+def timed_twice(patch: Patch) -> None:
+    """What was delivered before a kill is delivered again."""
+    real = TimerService.__init__
+
+    def init(timers: Any, *args: Any, **options: Any) -> None:
+        real(timers, *args, **options)
+        timers._progress = type(timers._progress)()
+
+    patch.setattr(TimerService, "__init__", init)
+
+
+def timed_late(patch: Patch) -> None:
+    """A timed message is delivered 15 s after it is due."""
+    real = TimerService._deliver
+    patch.setattr(TimerService, "_deliver", lambda timers, now_ms: real(timers, now_ms - 15_000))
+
+
+def levels_too_early(patch: Patch) -> None:
+    """A message is delivered 50 ms before its delay level is over."""
+    real = DelayService._gather
+    patch.setattr(
+        DelayService,
+        "_gather",
+        lambda delays, delivery, level, now_ms: real(delays, delivery, level, now_ms + 50),
+    )
+
+
+def levels_twice(patch: Patch) -> None:
+    """What delay levels delivered before a kill is delivered again."""
+    patch.setattr(DelayService, "_read_mark", lambda delays: None)
+
+
+def rollbacks_commit(patch: Patch) -> None:
+    """A transaction that is rolled back becomes visible."""
+    real = TransactionService._store_end
+
+    def store_end(
+        service: TransactionService, channel: Any, request: Any, record: Any, end: Any
+    ) -> None:
+        real(service, channel, request, record, msgspec.structs.replace(end, state=COMMITTED))
+
+    patch.setattr(TransactionService, "_store_end", store_end)
+
+
+def never_asks_back(patch: Patch) -> None:
+    """A transaction whose commit was lost is never asked about."""
+    patch.setattr(TransactionService, "tick", lambda service: None)
+
+
+def commits_twice(patch: Patch) -> None:
+    """A commit that comes again is carried out again."""
+    patch.setattr(TransactionLedger, "has_ended", lambda ledger, name: False)
+
+
+def retries_do_not_count(patch: Patch) -> None:
+    """A message that is refused comes back with the same attempt."""
+    real = send_back._copy
+
+    def copy(record: Any, topic: str, queue_id: int, level: int) -> Any:
+        draft = real(record, topic, queue_id, level)
+        return msgspec.structs.replace(draft, reconsume_times=record.reconsume_times)
+
+    patch.setattr(send_back, "_copy", copy)
+
+
+def retries_are_lost(patch: Patch) -> None:
+    """A refused message is acknowledged to the consumer, and stored nowhere."""
+    patch.setattr(
+        SendBackHandler, "send_back", lambda _, channel, request: channel.respond(request)
+    )
+
+
+def retries_come_at_once(patch: Patch) -> None:
+    """A refused message comes back without a delay."""
+    patch.setattr(send_back, "delayed", lambda draft, level, levels: draft)
+
+
+def dead_one_attempt_early(patch: Patch) -> None:
+    """A message becomes a dead letter one attempt too early."""
+    real = SendBackHandler._draft
+
+    def draft(handler: Any, channel: Any, request: Any, header: Any, group: Any) -> Any:
+        fewer = (header.max_reconsume_times or 0) - 1
+        header = msgspec.structs.replace(header, max_reconsume_times=fewer)
+        return real(handler, channel, request, header, group)
+
+    patch.setattr(SendBackHandler, "_draft", draft)
+
+
+def dead_letters_are_lost(patch: Patch) -> None:
+    """A message that was refused too often vanishes."""
+    real = SendBackHandler.send_back
+
+    def send(handler: Any, channel: Any, request: Any) -> None:
+        offset = int(request.fields["offset"])
+        if handler._record(offset).reconsume_times >= 3:
+            channel.respond(request)
+        else:
+            real(handler, channel, request)
+
+    patch.setattr(SendBackHandler, "send_back", send)
+
+
+def locks_for_everyone(patch: Patch) -> None:
+    """Every member of a group gets the lock of a queue, and with it the queue."""
+    patch.setattr(QueueLocks, "lock", lambda locks, group, client, queues, now_ms: list(queues))
+
+
+def waiting_pulls_are_not_woken(patch: Patch) -> None:
+    """A pull that waits is answered when its time is over, although a message came."""
+    patch.setattr(LongPolling, "arrived", lambda polling, drafts, appended: None)
+
+
+def waiting_gets_are_not_woken(patch: Patch) -> None:
+    """A get that waits is answered when its time is over, although a message came."""
+    patch.setattr(GetHandler, "messages_arrived", lambda gets, drafts, appended: None)
+
+
+def sql_is_ignored(patch: Patch) -> None:
+    """A group with an SQL92 filter gets all messages."""
+    real = PullFilters.wanted
+
+    def wanted(cache: Any, header: Any, group: Any) -> PullFilter:
+        return msgspec.structs.replace(real(cache, header, group), test=None)
+
+    patch.setattr(PullFilters, "wanted", wanted)
+
+
+def tags_lose_messages(patch: Patch) -> None:
+    """A tag filter passes nothing that is behind a message of another tag in its read."""
+    real = PullFilters.wanted
+
+    def wanted(cache: Any, header: Any, group: Any) -> PullFilter:
+        found = real(cache, header, group)
+        return found if found.tags is None else msgspec.structs.replace(found, tags=frozenset({1}))
+
+    patch.setattr(PullFilters, "wanted", wanted)
+
+
+def confirms_what_it_hands_out(patch: Patch) -> None:
+    """A batch counts as consumed when it is handed out."""
+    real = GetHandler._deliver
+
+    def deliver(gets: Any, get: Any, *args: Any) -> None:
+        real(gets, get, *args)
+        get.reader.position.commit()
+
+    patch.setattr(GetHandler, "_deliver", deliver)
+
+
+def leases_never_end(patch: Patch) -> None:
+    """The partitions of a consumer that crashed stay with it."""
+    patch.setattr(LeaseTable, "expire", lambda leases, now_ms: [])
+    real = LeaseTable.take
+
+    def take(leases: Any, lease: Any, now_ms: int) -> Any:
+        return real(leases, lease, 0 if leases._leases.get(lease.key) else now_ms)
+
+    patch.setattr(LeaseTable, "take", take)
+
+
+def errors_are_acknowledged(patch: Patch) -> None:
+    """A message that could not be stored is acknowledged."""
+    real = SendReplies.__call__
+
+    def call(replies: Any, outcome: Any, end_offset: int) -> None:
+        if isinstance(outcome, Exception):
+            outcome = [AppendResult(0, 0, 0, 0) for _ in replies._drafts]
+        real(replies, outcome, end_offset)
+
+    patch.setattr(SendReplies, "__call__", call)
+
+
+MUTANTS: Final = {
+    "tubemq": (
+        waiting_gets_are_not_woken,
+        confirms_what_it_hands_out,
+        leases_never_end,
+        errors_are_acknowledged,
+    ),
+    "rocketmq": (
+        timed_too_early,
+        timed_forgotten,
+        timed_twice,
+        timed_late,
+        levels_too_early,
+        levels_twice,
+        rollbacks_commit,
+        never_asks_back,
+        commits_twice,
+        retries_do_not_count,
+        retries_are_lost,
+        retries_come_at_once,
+        dead_one_attempt_early,
+        dead_letters_are_lost,
+        locks_for_everyone,
+        waiting_pulls_are_not_woken,
+        sql_is_ignored,
+        tags_lose_messages,
+    ),
+}

@@ -1,0 +1,210 @@
+"""Planted bugs of the store, of the disk, and of what is written about messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+
+from coherer._rules.common.offsets import OffsetTable, Position
+from coherer._server.core.appending import Appender, Flusher
+from coherer._server.core.core import Core
+from coherer._server.core.deferred_saver import DeferredSaver
+from coherer._store import offset_reserve
+from coherer._store.checkpointer import Checkpointer
+from coherer._store.commit_log import CommitLog
+from coherer._store.consume_queue import ConsumeQueue
+from coherer._store.files import UnsyncedFiles
+from coherer._store.recovery import Replayer
+from coherer._store.store import Store
+from coherer.errors import StoreError
+from tests.simulation.machines import Disk
+from tests.store.conftest import PowerFiles
+
+Patch = pytest.MonkeyPatch
+
+
+def does_not_sync(patch: Patch) -> None:
+    """What is synced is not on the disk."""
+    patch.setattr(PowerFiles, "sync", lambda files, handle: files.before())
+
+
+def answers_before_the_disk(patch: Patch) -> None:
+    """With sync flush a message is acknowledged before it is on the disk."""
+
+    patch.setattr(Appender, "when_durable", lambda appender, end_offset, callback: callback(None))
+
+
+def shows_before_the_disk(patch: Patch) -> None:
+    """With sync flush consumers get a message before it is on the disk."""
+    real = Checkpointer.__init__
+
+    def init(self: Any, *args: Any, **options: Any) -> None:
+        real(self, *args, **{**options, "show_durable": False, "reserve": False})
+
+    patch.setattr(Checkpointer, "__init__", init)
+    patch.setattr(
+        Appender,
+        "announce",
+        lambda appender, drafts, appended, shown=None: appender._arrived(drafts, appended),
+    )
+
+
+def reserves_no_offsets(patch: Patch) -> None:
+    """With async flush a power cut gives offsets that were seen to other messages."""
+    patch.setattr(Checkpointer, "claim", lambda checkpointer, queues: None)
+    patch.setattr(offset_reserve, "next_offset", lambda queue, gaps: queue.next)
+    patch.setattr("coherer._store.store.next_offset", lambda queue, gaps: queue.next)
+
+
+def forgets_names_of_a_killed_process(patch: Patch) -> None:
+    """Names that a killed process made are never synced."""
+
+    def opened(queue: Any, path: Any) -> int:
+        if not queue._files.exists(path):
+            queue._files.make_directory(queue._directory)
+            topic = queue._directory.parent
+            queue._pending.unsynced.directories |= {queue._directory, topic, topic.parent}
+        handle: int = queue._handles.get(path, create=True)
+        if queue._files.size(handle) < queue.file_bytes:
+            queue._files.resize(handle, queue.file_bytes)
+        return handle
+
+    patch.setattr(ConsumeQueue, "_open", opened)
+
+
+def syncs_no_queues(patch: Patch) -> None:
+    """The checkpoint covers queue entries that are not on the disk."""
+    patch.setattr(UnsyncedFiles, "sync", lambda unsynced, files, root: None)
+
+
+def syncs_no_names(patch: Patch) -> None:
+    """The names of new files are not on the disk."""
+    patch.setattr(PowerFiles, "sync_directory", lambda files, path: None)
+
+
+def replays_nothing(patch: Patch) -> None:
+    """After a kill, messages behind the checkpoint are in the log, but in no queue."""
+    patch.setattr(Replayer, "replay", lambda replayer, record: "")
+
+
+def positions_before_messages(patch: Patch) -> None:
+    """Positions are on the disk before the messages that they have passed."""
+    patch.setattr(CommitLog, "flush", lambda log: log.end)
+    patch.setattr(Flusher, "flush", _flush_without_the_log)
+
+
+async def _flush_without_the_log(flusher: Any) -> int:
+    end: int = flusher._store.written_offset
+    return end
+
+
+def positions_behind_the_end_stay(patch: Patch) -> None:
+    """A position behind the end of its queue is not moved back, and written before its messages."""
+    patch.setattr(Core, "_correct_offsets", lambda core: None)
+    patch.setattr(Store, "flush", lambda store: store.written_offset)
+
+
+def positions_run_ahead(patch: Patch) -> None:
+    """A group stands one message behind the one that it has acknowledged last."""
+    real = Position.move_to
+    patch.setattr(Position, "move_to", lambda position, offset: real(position, offset + 1))
+
+
+def positions_run_ahead_of_gets(patch: Patch) -> None:
+    """A group stands one message behind the one that it has acknowledged last."""
+    real = Position.commit
+
+    def commit(position: Position, consumed: bool = True) -> int:
+        if consumed and position.delta:
+            position.delta += 1
+        return real(position, consumed)
+
+    patch.setattr(Position, "commit", commit)
+
+
+def unconfirmed_counts_as_consumed(patch: Patch) -> None:
+    """What a reader has not confirmed when it leaves counts as consumed."""
+    real = OffsetTable.left
+
+    def left(table: OffsetTable, group: str, topic: str, partition: int) -> None:
+        if (position := table.find(group, topic, partition)) is not None:
+            position.commit()
+        real(table, group, topic, partition)
+
+    patch.setattr(OffsetTable, "left", left)
+
+
+def positions_are_never_saved(patch: Patch) -> None:
+    """Positions are lost when a broker dies."""
+    real = DeferredSaver.save
+
+    def save(saver: DeferredSaver, name: str, take: Callable[[], bytes]) -> None:
+        if name != "consumerOffset.json":
+            real(saver, name, take)
+
+    patch.setattr(DeferredSaver, "save", save)
+
+
+def topics_are_never_saved(patch: Patch) -> None:
+    """Topics are lost when a broker dies."""
+    real = DeferredSaver.save
+
+    def save(saver: DeferredSaver, name: str, take: Callable[[], bytes]) -> None:
+        if name != "topics.json":
+            real(saver, name, take)
+
+    patch.setattr(DeferredSaver, "save", save)
+
+
+def failed_syncs_are_ignored(patch: Patch) -> None:
+    """A message is acknowledged although its sync failed."""
+    real = CommitLog.flush
+
+    def flush(log: CommitLog) -> int:
+        try:
+            return real(log)
+        except StoreError:
+            log._failed = ""
+            return log.end
+
+    patch.setattr(CommitLog, "flush", flush)
+
+
+def full_disks_are_ignored(patch: Patch) -> None:
+    """A message is acknowledged although there was no space for it."""
+    real = PowerFiles.write
+
+    def write(files: Any, handle: int, data: bytes, offset: int) -> None:
+        if not getattr(files, "full", False):
+            real(files, handle, data, offset)
+
+    patch.setattr(Disk, "write", write)
+
+
+MUTANTS: Final = {
+    "tubemq": (
+        answers_before_the_disk,
+        shows_before_the_disk,
+        positions_run_ahead_of_gets,
+        unconfirmed_counts_as_consumed,
+        replays_nothing,
+        syncs_no_names,
+        forgets_names_of_a_killed_process,
+        full_disks_are_ignored,
+    ),
+    "rocketmq": (
+        does_not_sync,
+        answers_before_the_disk,
+        shows_before_the_disk,
+        reserves_no_offsets,
+        syncs_no_queues,
+        positions_run_ahead,
+        positions_are_never_saved,
+        topics_are_never_saved,
+        positions_before_messages,
+        positions_behind_the_end_stay,
+        failed_syncs_are_ignored,
+    ),
+}

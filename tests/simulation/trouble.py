@@ -1,0 +1,181 @@
+"""Carries out the faults of a plan. Each has its own task, so faults overlap."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from coherer.errors import CohererError
+from tests.simulation.machines import Machine
+from tests.simulation.plan import Fault
+
+if TYPE_CHECKING:  # a run makes trouble, which uses the run
+    from coherer.testing.simulation import Process
+    from tests.simulation.workload import Run
+
+T = TypeVar("T")
+
+JUMPS_S = (-3600.0, -20.0, 20.0, 3600.0)
+NODE_JUMPS_S = (-10.0, 10.0)
+
+
+class Trouble:
+    """The faults of a run."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._chance = run.plan.chance("trouble")
+
+    async def all(self) -> None:
+        """Carry out all faults; returns when the last one has ended."""
+        await asyncio.gather(*(self._at_its_time(fault) for fault in self._run.plan.faults))
+
+    async def _at_its_time(self, fault: Fault) -> None:
+        await asyncio.sleep(fault.at_s)
+        if fault.after:
+            await self._run.happens(fault.after, timeout_s=3)
+        await getattr(self, f"_{fault.kind}")(fault)
+
+    def _note(self, who: str, what: str, note: str = "") -> None:
+        self._run.note(who, what, note=note)
+
+    # -- the network
+
+    async def _cut(self, _: Fault) -> None:
+        self._note("network", "cut")
+        self._run.network.cut()
+
+    async def _stop(self, fault: Fault) -> None:
+        self._note("network", "stopped")
+        self._run.network.stop()
+        await asyncio.sleep(fault.lasts_s)
+        self._run.network.heal()
+        self._note("network", "healed")
+
+    async def _sever(self, _: Fault) -> None:
+        self._note("network", "severed")
+        self._run.network.sever(self._chance)
+
+    async def _unplug(self, fault: Fault) -> None:
+        process = self._any_program(fault)
+        self._note(process.name, "unplugged")
+        self._run.network.stop(process)
+        await asyncio.sleep(fault.lasts_s * 2)
+        self._run.network.heal(process)
+        self._note(process.name, "plugged")
+
+    # -- any program
+
+    def _any_program(self, fault: Fault) -> Process:
+        machines = [machine.process for machine in self._run.cluster.machines if machine.up]
+        return _chosen(fault, [*machines, *self._run.clients.values()])
+
+    async def _freeze(self, fault: Fault) -> None:
+        process = self._any_program(fault)
+        self._note(process.name, "frozen")
+        process.freeze()
+        await asyncio.sleep(fault.lasts_s * 2)
+        process.go_on()
+        self._note(process.name, "thawed")
+
+    async def _clock(self, fault: Fault) -> None:
+        machines = self._run.cluster.machines
+        chosen = _chosen(fault, [*machines, *self._run.clients.values()])
+        if isinstance(chosen, Machine):
+            chosen.set_clock(self._chance.choice(NODE_JUMPS_S))
+            self._run.history.jumped = True
+        else:
+            chosen.clock_s = self._chance.choice(JUMPS_S)
+        self._note(chosen.name, "clock", f"{chosen.clock_s:+.0f} s")
+
+    # -- clients
+
+    async def _crash(self, fault: Fault) -> None:
+        who = _chosen(fault, list(self._run.clients))
+        self._note(who, "crashed")
+        self._run.clients[who].kill()
+        await asyncio.sleep(fault.lasts_s / 4)
+        self._run.start(who)
+
+    async def _leave(self, fault: Fault) -> None:
+        if members := [who for who in self._run.clients if who[-1].isdigit()]:
+            who = _chosen(fault, members)
+            await self._run.leave(who)
+            self._run.clients[who].kill()
+            self._run.start(who)
+
+    # -- nodes
+
+    async def _kill(self, fault: Fault) -> None:
+        await self._strike(fault, "killed", lambda machine: machine.kill())
+
+    async def _power(self, fault: Fault) -> None:
+        def cut(machine: Machine) -> None:
+            machine.cut_power(self._chance)
+            self._run.history.lossy |= self._run.plan.flush == "async"
+
+        await self._strike(fault, "power", cut)
+
+    async def _strike(self, fault: Fault, what: str, strike: Any) -> None:
+        machine = _chosen(fault, self._run.cluster.machines)
+        if not machine.up:
+            return
+        strike(machine)
+        self._note(machine.name, what)
+        await asyncio.sleep(fault.lasts_s / 2)
+        await self._start(machine)
+
+    async def _restart(self, fault: Fault) -> None:
+        machine = _chosen(fault, self._run.cluster.machines)
+        if not machine.up:
+            return
+        self._note(machine.name, "stop")
+        try:
+            await machine.stop()
+        except CohererError as error:
+            self._complain(machine, f"no orderly stop: {error}")
+            machine.kill()
+        await asyncio.sleep(fault.lasts_s / 4)
+        await self._start(machine)
+
+    async def _start(self, machine: Machine) -> None:
+        """Start a node, and try again while its disk does not let it start."""
+        while True:
+            try:
+                await machine.start()
+            except CohererError as error:
+                self._complain(machine, f"no start: {error}")
+                await asyncio.sleep(1)
+            else:
+                self._note(machine.name, "started")
+                return
+
+    def _complain(self, machine: Machine, text: str) -> None:
+        failed = machine.files.full or machine.files.sick
+        self._note(machine.name, "complaint" if failed else "error", text)
+
+    async def _full(self, fault: Fault) -> None:
+        machine = _chosen(fault, self._run.cluster.machines)
+        self._note(machine.name, "full")
+        machine.files.full = True
+        await asyncio.sleep(fault.lasts_s)
+        machine.files.full = False
+        self._note(machine.name, "recovered")
+
+    async def _sick(self, fault: Fault) -> None:
+        """Syncs fail for a while; then somebody restarts the node, as its log asks for."""
+        machine = _chosen(fault, self._run.cluster.machines)
+        self._note(machine.name, "sick")
+        machine.files.sick = True
+        await asyncio.sleep(fault.lasts_s / 2)
+        machine.files.sick = False
+        self._note(machine.name, "recovered")
+        if machine.up:
+            machine.kill()
+            self._note(machine.name, "killed")
+            await self._start(machine)
+
+
+def _chosen(fault: Fault, among: Sequence[T]) -> T:
+    return among[int(fault.target * len(among))]
