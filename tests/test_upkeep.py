@@ -57,6 +57,9 @@ LOOPS = {
     "cli/top.py::_run": SHOWS,
     "console/serving.py::served": RETRIES,
     "testing/proxy.py::pump": ONCE,
+    "testing/faults.py::_written": ONCE,
+    "testing/faults.py::delay": ONCE,
+    "testing/faults.py::strike": ONCE,
     "testing/simulation/loop.py::run_in_executor": ONCE,
     "testing/simulation/network.py::expect": ONCE,
 }

@@ -127,11 +127,13 @@ def test_the_page_about_logs() -> None:
 
 
 def test_testing(coherer_rocketmq_url: str, coherer_topic: str, node: EmbeddedNode) -> None:
-    simulated, order, moved, fault = blocks("how-to/testing.md")
+    simulated, order, moved, refused, fault = blocks("how-to/testing.md")
     days = run("how-to/testing.md", simulated, node)["test_an_order_is_delivered_after_three_days"]
-    virtual = SimulatedNode()
-    in_days = cast("Callable[[SimulatedNode], Coroutine[None, None, None]]", days)
-    virtual.run(in_days(virtual))
+    refuses = run("how-to/testing.md", refused, node)["test_an_order_is_refused"]
+    for one in (days, refuses):
+        virtual = SimulatedNode()
+        in_memory = cast("Callable[[SimulatedNode], Coroutine[None, None, None]]", one)
+        virtual.run(in_memory(virtual))
     test = run("how-to/testing.md", order, node)["test_an_order_arrives"]
     cast("Callable[[str, str], None]", test)(coherer_rocketmq_url, coherer_topic)
     name = "test_a_send_fails_while_the_cluster_is_away"

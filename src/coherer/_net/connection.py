@@ -160,6 +160,7 @@ class Connection(asyncio.Protocol):
         self._stall_timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport
         self._receiver: Receiver
+        self._send: Callable[[bytes | memoryview], object]
 
     @property
     def receiver(self) -> Receiver:
@@ -233,7 +234,14 @@ class Connection(asyncio.Protocol):
         if self._unmeasured_bytes > _MEASURE_BYTES:
             self._measure_lag()
         for part in parts:
-            self._transport.write(part)
+            self._send(part)
+
+    def divert(
+        self, written: Callable[[bytes | memoryview], object]
+    ) -> Callable[[bytes | memoryview], object]:
+        """Call `written` with what would be sent; returns the function that sends."""
+        send, self._send = self._send, written
+        return send
 
     async def drain(self) -> None:
         """Wait until fewer than `write_buffer_low_bytes` are unsent, if the write buffer is full.
@@ -314,6 +322,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the event loop."""
         self._transport = cast("asyncio.Transport", transport)
+        self._send = self._transport.write
         self._set_write_limits(self._limits.write_buffer_high_bytes)
         self.peer_host, self.peer = _address(transport.get_extra_info("peername"))
         self.local_host, _ = _address(transport.get_extra_info("sockname"))

@@ -13,15 +13,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from coherer.testing.clock import ManualClock
     from coherer.testing.embedded import EmbeddedNode, async_embedded_node, embedded_node
+    from coherer.testing.faults import Fault, NodeFaults, ReceivedRequest, Requests
     from coherer.testing.proxy import FaultProxy, Faults
     from coherer.testing.simulated import SimulatedNode
     from coherer.testing.simulation import simulate
 
 __all__ = [
     "EmbeddedNode",
+    "Fault",
     "FaultProxy",
     "Faults",
     "ManualClock",
+    "NodeFaults",
+    "ReceivedRequest",
+    "Requests",
     "SimulatedNode",
     "async_embedded_node",
     "embedded_node",
@@ -30,9 +35,13 @@ __all__ = [
 
 _MODULES = {
     "EmbeddedNode": "coherer.testing.embedded",
+    "Fault": "coherer.testing.faults",
     "FaultProxy": "coherer.testing.proxy",
     "Faults": "coherer.testing.proxy",
     "ManualClock": "coherer.testing.clock",
+    "NodeFaults": "coherer.testing.faults",
+    "ReceivedRequest": "coherer.testing.faults",
+    "Requests": "coherer.testing.faults",
     "SimulatedNode": "coherer.testing.simulated",
     "async_embedded_node": "coherer.testing.embedded",
     "embedded_node": "coherer.testing.embedded",

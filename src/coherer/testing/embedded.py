@@ -23,6 +23,7 @@ from coherer._server.options.node import PORTS
 from coherer.blocking._portal import Portal
 from coherer.errors import UsageError
 from coherer.testing.clock import ManualClock, WallClock
+from coherer.testing.faults import NodeFaults, Requests, taps_of
 from coherer.testing.simulation.loop import SimulatedLoop
 
 T = TypeVar("T")
@@ -40,9 +41,11 @@ class EmbeddedNode:
     Attributes:
         directory: the directory of its files.
         options: its options; after the start they hold the ports that it listens on.
+        faults: faults on demand.
     """
 
     def __init__(self, options: NodeOptions, clock: ManualClock | None = None) -> None:
+        self.faults = NodeFaults()
         self.directory = options.directory
         self._clock = clock
         self._end_watch: Callable[[], None] | None = None
@@ -114,18 +117,16 @@ class EmbeddedNode:
             return
         self._portal = Portal()
         try:
-            self._node = self._portal.call(lambda: _started(self.options, self._clock))
+            self._node = self._portal.call(lambda: _started(self.options, self._clock, self.faults))
         except BaseException:
             self._portal.close()
             raise
+        taps_of(self.faults).attach(self._node, self._portal.do)
         if self._clock is not None:
             self._end_watch = self._clock.watch(
                 partial(self._clock_moved, self._portal, self._node)
             )
-        ports = self._node.ports()
-        self.options = msgspec.structs.replace(
-            self.options, **{name: ports[name] for name in _PORTS if name in ports}
-        )
+        self.options = with_ports(self.options, self._node)
 
     def stop(self) -> None:
         """Stop the node cleanly and keep its files. Does nothing if it is stopped."""
@@ -145,6 +146,20 @@ class EmbeddedNode:
         """Stop and start the node: connections break, stored messages are kept."""
         self.stop()
         self.start()
+
+    @contextmanager
+    def down(self) -> Generator[None]:
+        """Let the node be stopped inside the block; afterwards it is where it was."""
+        self.stop()
+        try:
+            yield
+        finally:
+            self.start()
+
+    @property
+    def requests(self) -> Requests:
+        """The requests that the node has received."""
+        return taps_of(self.faults).requests
 
     def create_topic(self, name: str, partitions: int = 1) -> None:
         """Create a topic."""
@@ -174,13 +189,22 @@ def _stopped() -> UsageError:
     return UsageError("The embedded node is stopped.", hint="Call start().")
 
 
-async def _started(options: NodeOptions, clock: ManualClock | None) -> Node:
-    node = Node(options, message_clock=clock)
+async def _started(options: NodeOptions, clock: ManualClock | None, faults: NodeFaults) -> Node:
+    node = Node(options, message_clock=clock, files=taps_of(faults).files, tap=taps_of(faults).tap)
     await node.start()
     return node
 
 
-def _options(directory: Path, given: Mapping[str, object]) -> NodeOptions:
+def with_ports(options: NodeOptions, node: Node) -> NodeOptions:
+    """The options with the ports that a node has opened, so that the next start opens them."""
+    ports = node.ports()
+    return msgspec.structs.replace(
+        options, **{name: ports[name] for name in _PORTS if name in ports}
+    )
+
+
+def node_options(directory: Path, given: Mapping[str, object]) -> NodeOptions:
+    """The options of a node on free ports."""
     named = {
         name: frozenset(cast("Iterable[object]", value))
         for name, value in given.items()
@@ -208,8 +232,8 @@ def embedded_node(
     ```
     """
     _catch_up(clock)
-    with _workspace(directory) as path:
-        node = EmbeddedNode(_options(path, options), clock)
+    with workspace(directory) as path:
+        node = EmbeddedNode(node_options(path, options), clock)
         node.start()
         try:
             yield node
@@ -230,12 +254,12 @@ async def async_embedded_node(
     """
     _catch_up(clock)
     loop = asyncio.get_running_loop()
-    simulated = loop if isinstance(loop, SimulatedLoop) and clock is None else None
-    message_clock = clock if simulated is None else WallClock()
-    with _workspace(directory) as path:
-        async with Node(_options(path, options), message_clock=message_clock) as node:
-            if simulated is not None:
-                with simulated.alarm(partial(_next_s, simulated, node)):
+    simulated = isinstance(loop, SimulatedLoop) and clock is None
+    message_clock = WallClock() if simulated else clock
+    with workspace(directory) as path:
+        async with Node(node_options(path, options), message_clock=message_clock) as node:
+            if simulated and isinstance(loop, SimulatedLoop):
+                with loop.alarm(partial(next_s, loop, node)):
                     yield node
                 return
             if clock is None:
@@ -248,7 +272,7 @@ async def async_embedded_node(
                 end_watch()
 
 
-def _next_s(loop: SimulatedLoop, node: Node) -> float | None:
+def next_s(loop: SimulatedLoop, node: Node) -> float | None:
     """When a message of a node is due, in the loop's time."""
     broker = node.rocketmq.broker
     due_ms = None if broker is None else broker.next_ms()
@@ -261,7 +285,8 @@ def _catch_up(clock: ManualClock | None) -> None:
 
 
 @contextmanager
-def _workspace(directory: str | Path | None) -> Generator[Path]:
+def workspace(directory: str | Path | None) -> Generator[Path]:
+    """Use a directory, or a temporary one for None."""
     if directory is not None:
         yield Path(directory)
         return

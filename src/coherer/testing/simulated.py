@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from coherer._server.node.node import Node
+from coherer._server.node.node import Node, NodeOptions
 from coherer.errors import UsageError
-from coherer.testing.embedded import async_embedded_node
-from coherer.testing.simulation import simulate
+from coherer.testing.clock import WallClock
+from coherer.testing.embedded import next_s, node_options, with_ports, workspace
+from coherer.testing.faults import NodeFaults, Requests, taps_of
+from coherer.testing.simulation import Process, SimulatedLoop, simulate
 
 
 class SimulatedNode:
     """A node in virtual time, on a network in memory. Made by the fixture `coherer_simulated`.
 
     Args:
-        directory: the directory of its files.
+        directory: the directory of its files; None for a temporary directory that is deleted.
         options: node options, such as `default_partitions`.
+
+    Attributes:
+        faults: faults on demand.
     """
 
     def __init__(self, directory: str | Path | None = None, **options: object) -> None:
+        self.faults = NodeFaults()
         self._directory = directory
-        self._options = {"admin_port": None, **options}
+        self._given = {"admin_port": None, **options}
         self._node: Node | None = None
+        self._process = Process("node")
+        self._options: NodeOptions
 
     def __repr__(self) -> str:
         return f"<SimulatedNode {self.url if self._node is not None else 'stopped'}>"
@@ -33,12 +43,12 @@ class SimulatedNode:
         """The node itself.
 
         Raises:
-            UsageError: the test is not async.
+            UsageError: it is stopped, or the test is not async.
         """
         if self._node is None:
             raise UsageError(
-                "The simulated node runs only inside an async test.",
-                hint="Write `async def test_...(coherer_simulated)`.",
+                "The simulated node does not run.",
+                hint="Call start(), and use `coherer_simulated` in an async test.",
             )
         return self._node
 
@@ -52,21 +62,75 @@ class SimulatedNode:
         """The URL for RocketMQ clients."""
         return self.node.rocketmq_url
 
+    @property
+    def requests(self) -> Requests:
+        """The requests that the node has received."""
+        return taps_of(self.faults).requests
+
     def create_topic(self, name: str, partitions: int = 1) -> None:
         """Create a topic."""
         self.node.create_topic(name, partitions)
+
+    async def start(self) -> None:
+        """Start the node; after `stop` and `kill`, start it again on the same files and ports."""
+        if self._node is not None:
+            return
+        self._process = Process("node")
+        node = Node(
+            self._options,
+            message_clock=WallClock(),
+            files=taps_of(self.faults).files,
+            tap=taps_of(self.faults).tap,
+        )
+        await self._process.start(node.start())
+        self._node, self._options = node, with_ports(self._options, node)
+        taps_of(self.faults).attach(node)
+
+    async def stop(self) -> None:
+        """Stop the node cleanly and keep its files. Does nothing if it is stopped."""
+        node, self._node = self._node, None
+        if node is not None:
+            await self._process.start(node.stop())
+
+    def kill(self) -> None:
+        """End the node at once, as by SIGKILL: what it has written stays."""
+        self._node = None
+        self._process.kill()
+        taps_of(self.faults).files.close_all()
+
+    @asynccontextmanager
+    async def down(self, *, kill: bool = False) -> AsyncGenerator[None]:
+        """Let the node be stopped inside the block; afterwards it is where it was.
+
+        Args:
+            kill: end it at once instead of cleanly.
+        """
+        if kill:
+            self.kill()
+        else:
+            await self.stop()
+        try:
+            yield
+        finally:
+            await self.start()
 
     def run(self, test: Coroutine[Any, Any, object], *, seed: int = 0) -> None:
         """Run a coroutine in virtual time while the node runs; the plugin runs async tests so."""
 
         async def main() -> None:
-            try:
-                async with async_embedded_node(
-                    self._directory, clock=None, **self._options
-                ) as self._node:
+            loop = cast("SimulatedLoop", asyncio.get_running_loop())
+            with workspace(self._directory) as path, loop.alarm(lambda: self._next_s(loop)):
+                self._options = node_options(path, self._given)
+                await self.start()
+                try:
                     await test
-            finally:
-                self._node = None
-                test.close()
+                finally:
+                    await self.stop()
 
-        simulate(main(), seed=seed)
+        try:
+            simulate(main(), seed=seed)
+        finally:
+            test.close()
+
+    def _next_s(self, loop: SimulatedLoop) -> float | None:
+        return None if self._node is None else next_s(loop, self._node)

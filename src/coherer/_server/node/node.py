@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 import msgspec
 
@@ -62,6 +62,8 @@ __all__ = ["Node", "NodeOptions"]
 
 _log = Log(logging.getLogger(__name__))
 
+MakeReceiver: TypeAlias = Callable[[net.Connection], net.Receiver]
+
 _OS_FILES = OsFiles()
 TICK_S = 0.1
 POSITIONS_EVERY_MS = 5_000
@@ -103,6 +105,8 @@ class Node:
             retention); None for the other two. Leases and timeouts do not follow it, so a test
             can move it by days, and clients stay connected.
         files: where its directory lies; the disk of the machine unless a test simulates one.
+        tap: returns what takes the place of a protocol's maker of receivers, given the protocol's
+            name and the maker: a test observes and disturbs connections there.
 
     Attributes:
         options: its options.
@@ -126,14 +130,16 @@ class Node:
         wall_ms: Callable[[], int] | None = None,
         message_clock: clock.Clock | None = None,
         files: Files = _OS_FILES,
+        tap: Callable[[str, MakeReceiver], MakeReceiver] = lambda _, make: make,
     ) -> None:
         self.options = options
+        self._tap = tap
         self._disk = files
         self.core: Core | None = None
         if wall_ms is None:
             wall_ms = clock.wall_ms if now_ms is clock.now_ms else now_ms
-        self.tubemq = TubeMqService(options, now_ms, self._listen, wall_ms=wall_ms)
-        self.rocketmq = RocketMqService(options, now_ms, self._listen_shared)
+        self.tubemq = TubeMqService(options, now_ms, self._listen_tubemq, wall_ms=wall_ms)
+        self.rocketmq = RocketMqService(options, now_ms, self._listen_rocketmq)
         self.admin_port = self.metrics_port = -1
         self.metrics = Metrics(self)
         self.drain = Drain(self)
@@ -472,23 +478,26 @@ class Node:
     async def _listen(
         self,
         port: int,
-        make: Callable[[net.Connection], net.Receiver],
+        make: MakeReceiver,
         *,
         secure: bool = False,
     ) -> net.Listener:
         tls = self.options.tls if secure else None
         return await self._open_port(port, make, tls, plain=False)
 
-    async def _listen_shared(
-        self, port: int, make: Callable[[net.Connection], net.Receiver]
+    async def _listen_tubemq(
+        self, port: int, make: MakeReceiver, *, secure: bool = False
     ) -> net.Listener:
-        options = self.options
+        return await self._listen(port, self._tap("tubemq", make), secure=secure)
+
+    async def _listen_rocketmq(self, port: int, make: MakeReceiver) -> net.Listener:
+        options, make = self.options, self._tap("rocketmq", make)
         return await self._open_port(port, make, options.tls, plain=not options.tls_required)
 
     async def _open_port(
         self,
         port: int,
-        make: Callable[[net.Connection], net.Receiver],
+        make: MakeReceiver,
         tls: net.TlsOptions | None,
         *,
         plain: bool,

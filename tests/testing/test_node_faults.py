@@ -1,0 +1,251 @@
+"""Faults on demand, in virtual time and on a node with real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+import coherer
+from coherer.errors import (
+    CohererError,
+    DisconnectedError,
+    RefusedError,
+    RequestTimeoutError,
+    UnavailableError,
+    UsageError,
+)
+from coherer.message import Message
+from coherer.testing import EmbeddedNode, Fault, NodeFaults, SimulatedNode, embedded_node
+
+PROTOCOLS = pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
+
+
+def connect(node: SimulatedNode | EmbeddedNode, protocol: str) -> coherer.Client:
+    url = node.url if protocol == "tubemq" else node.rocketmq_url
+    return coherer.connect(url, timeout_ms=3_000)
+
+
+@PROTOCOLS
+async def test_refused_requests(coherer_simulated: SimulatedNode, protocol: str) -> None:
+    node, code = coherer_simulated, {"tubemq": 415, "rocketmq": 16}[protocol]
+    for topic in ("orders", "other"):
+        node.create_topic(topic)
+    async with connect(node, protocol) as client, client.producer() as producer:
+        with node.faults.refuse("send", code, "No, says the test.", topic="orders") as refused:
+            await producer.send(Message("other", b"0"))
+            with pytest.raises(RefusedError, match="No, says the test") as caught:
+                await producer.send(Message("orders", b"1"))
+        assert caught.value.code == code
+        assert refused.hits >= 1
+        hits = refused.hits
+        await producer.send(Message("orders", b"2"))
+        assert refused.hits == hits, "the fault has ended with its block"
+    assert node.requests.count("send", topic="orders") == hits + 1
+    assert node.requests.count("send", topic="other") == 1
+    assert {one.protocol for one in node.requests.of("send")} == {protocol}
+
+
+@PROTOCOLS
+async def test_only_some_requests_are_struck(
+    coherer_simulated: SimulatedNode, protocol: str
+) -> None:
+    """A temporary refusal, which the client overcomes."""
+    node = coherer_simulated
+    node.create_topic("orders")
+    async with connect(node, protocol) as client, client.consumer("shop", "orders") as consumer:
+        busy = {"tubemq": 419, "rocketmq": 2}[protocol]
+        async with client.producer() as producer:
+            with node.faults.refuse("receive", busy, group="shop", times=2) as refused:
+                await asyncio.sleep(60)
+                await producer.send(Message("orders", b"1"))
+                batch = await consumer.receive()
+            assert batch is not None
+            assert refused.hits == 2
+
+
+MAKE: dict[str, Callable[[NodeFaults], Fault]] = {
+    "lost": lambda faults: faults.lose("send", times=1),
+    "answer lost": lambda faults: faults.lose_answer("send", times=1),
+    "late": lambda faults: faults.delay("send", 2.0, times=1),
+    "answered late": lambda faults: faults.delay_answer("send", 2.0, times=1),
+}
+
+
+@PROTOCOLS
+@pytest.mark.parametrize(
+    ("fault", "is_stored", "takes_s"),
+    [
+        ("lost", False, None),
+        ("answer lost", True, None),
+        ("late", True, 2),
+        ("answered late", True, 2),
+    ],
+)
+async def test_lost_and_late(
+    coherer_simulated: SimulatedNode,
+    protocol: str,
+    fault: str,
+    is_stored: bool,
+    takes_s: float | None,
+) -> None:
+    node, loop = coherer_simulated, asyncio.get_running_loop()
+    node.create_topic("orders")
+    async with connect(node, protocol) as client, client.producer() as producer:
+        first = await producer.send(Message("orders", b"first"))
+        began_s = loop.time()
+        with MAKE[fault](node.faults):
+            if takes_s is None:
+                with pytest.raises(RequestTimeoutError):
+                    await producer.send(Message("orders", b"1"))
+            else:
+                await producer.send(Message("orders", b"1"))
+                assert loop.time() - began_s == pytest.approx(takes_s, abs=0.1)
+        last = await producer.send(Message("orders", b"last"))
+        assert first.offset is not None
+        assert last.offset == first.offset + 1 + is_stored
+
+
+@PROTOCOLS
+async def test_connections_that_fail(coherer_simulated: SimulatedNode, protocol: str) -> None:
+    node, loop = coherer_simulated, asyncio.get_running_loop()
+    node.create_topic("orders")
+    async with connect(node, protocol) as client, client.producer() as producer:
+        await producer.send(Message("orders", b"0"))
+        node.faults.reset()
+        with pytest.raises(DisconnectedError):
+            await producer.send(Message("orders", b"1"))
+        await producer.send(Message("orders", b"2"))
+
+        with node.faults.black_hole():
+            began_s = loop.time()
+            with pytest.raises(UnavailableError):
+                await producer.send(Message("orders", b"3"))
+            assert loop.time() - began_s == pytest.approx(3, abs=0.1)
+        await producer.send(Message("orders", b"4"))
+
+        node.faults.half_open()
+        with pytest.raises(UnavailableError):
+            await producer.send(Message("orders", b"5"))
+        while True:  # until the client gives the connection up
+            try:
+                await producer.send(Message("orders", b"6"))
+            except UnavailableError:
+                continue
+            break
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("kill", [False, True])
+async def test_a_node_that_is_down(
+    coherer_simulated: SimulatedNode, protocol: str, kill: bool
+) -> None:
+    node = coherer_simulated
+    node.create_topic("orders")
+    async with connect(node, protocol) as client, client.producer() as producer:
+        await producer.send(Message("orders", b"stored"))
+        async with node.down(kill=kill):
+            with pytest.raises(CohererError):
+                await producer.send(Message("orders", b"lost"))
+            with pytest.raises(UsageError, match="does not run"):
+                _ = node.url
+            await asyncio.sleep(3600)
+        async with client.consumer("shop", "orders", start="earliest") as consumer:
+            batch = await consumer.receive()
+            assert batch is not None
+            assert batch.bodies() == [b"stored"]
+
+
+@PROTOCOLS
+async def test_disks_that_fail(coherer_simulated: SimulatedNode, protocol: str) -> None:
+    node = coherer_simulated
+    node.create_topic("orders")
+    async with connect(node, protocol) as client, client.producer() as producer:
+        with node.faults.disk_full(), pytest.raises(RefusedError, match="full"):
+            await producer.send(Message("orders", b"0"))
+        await asyncio.sleep(10)
+        await producer.send(Message("orders", b"1"))
+
+
+@PROTOCOLS
+def test_a_sync_that_fails(protocol: str) -> None:
+    """The node acknowledges no message as durable that is not on the disk."""
+
+    async def main() -> None:
+        node.create_topic("orders")
+        async with connect(node, protocol) as client, client.producer() as producer:
+            await producer.send(Message("orders", b"0"))
+            with node.faults.sync_fails():
+                if protocol == "rocketmq":  # a receipt says it there
+                    receipt = await producer.send(Message("orders", b"1"))
+                    assert "FLUSH_DISK_TIMEOUT" in repr(receipt)
+                else:
+                    with pytest.raises(CohererError):
+                        await producer.send(Message("orders", b"1"))
+            with pytest.raises(CohererError):  # it does not trust this disk any more
+                await producer.send(Message("orders", b"2"))
+            async with node.down(kill=True):
+                pass
+            await producer.send(Message("orders", b"3"))
+
+    node = SimulatedNode(flush="sync")
+    node.run(main())
+
+
+async def test_a_standby(coherer_simulated: SimulatedNode) -> None:
+    node = coherer_simulated
+    node.create_topic("orders")
+    with node.faults.standby(), pytest.raises(UnavailableError, match=r"standby|not .*active"):
+        async with connect(node, "tubemq") as client, client.consumer("shop", "orders"):
+            pass
+    async with connect(node, "tubemq") as client, client.consumer("shop", "orders"):
+        pass
+
+
+@PROTOCOLS
+async def test_an_expired_consumer_comes_back(
+    coherer_simulated: SimulatedNode, protocol: str
+) -> None:
+    node = coherer_simulated
+    node.create_topic("orders")
+    async with (
+        connect(node, protocol) as client,
+        client.consumer("shop", "orders") as consumer,
+        client.producer() as producer,
+    ):
+        await asyncio.sleep(60)
+        before = node.requests.count("register" if protocol == "tubemq" else "heartbeat")
+        node.faults.expire("shop")
+        await asyncio.sleep(60)
+        after = node.requests.count("register" if protocol == "tubemq" else "heartbeat")
+        assert after > before
+        await producer.send(Message("orders", b"1"))
+        batch = await consumer.receive()
+        assert batch is not None
+
+
+@PROTOCOLS
+async def test_a_node_with_real_sockets(protocol: str) -> None:
+    with embedded_node(admin_port=None) as node:
+        node.create_topic("orders")
+        async with connect(node, protocol) as client, client.producer() as producer:
+            with node.faults.lose_answer("send", times=1) as lost:
+                await producer.publish("orders")
+                sending = producer.submit(Message("orders", b"0"))
+                while not lost.hits:  # noqa: ASYNC110 - the node is in another thread
+                    await asyncio.sleep(0.002)
+                node.faults.reset()
+                with pytest.raises(DisconnectedError):
+                    await sending
+            with node.down(), pytest.raises(CohererError):
+                await producer.send(Message("orders", b"down"))
+            receipt = await producer.send(Message("orders", b"1"))
+            assert receipt.offset == 1, "the first one was stored"
+        assert node.requests.count("send", topic="orders") >= 2
+        assert "send" in repr(node.requests).lower()
+
+
+def test_a_request_that_does_not_exist() -> None:
+    with pytest.raises(UsageError, match="no request 'sned'"):
+        NodeFaults().lose("sned")
