@@ -299,7 +299,7 @@ def dumps(value: object) -> bytes:
     return utf8("".join(parts))
 
 
-def dumps_strict(members: Mapping[str, object]) -> bytes:
+def dumps_strict(members: Mapping[str, object] | msgspec.Struct) -> bytes:
     """Serialize strings and numbers to strict JSON; lone surrogates become question marks."""
     try:
         return msgspec.json.encode(members)

@@ -14,6 +14,13 @@ from msgspec.structs import replace
 
 from coherer import admin
 from coherer._client.engine.arguments import checked
+from coherer._client.rocketmq.administration.group_states import (
+    GroupReader,
+    filters_of,
+    members_at,
+    members_of,
+    names_in,
+)
 from coherer._client.rocketmq.administration.records import (
     RunningConsumer,
     TimeSpan,
@@ -24,11 +31,9 @@ from coherer._client.rocketmq.administration.servers import Part
 from coherer._client.rocketmq.routing import Route
 from coherer._common.logs import Log
 from coherer._common.moments import floor_ms
-from coherer._wire.rocketmq import fastjson, names
+from coherer._wire.rocketmq import names
 from coherer._wire.rocketmq.bodies import (
-    ConsumerConnection,
     ConsumerStatus,
-    ConsumeStats,
     ConsumeTimeSpan,
     LockBatch,
     LockedBatch,
@@ -36,18 +41,14 @@ from coherer._wire.rocketmq.bodies import (
     ProducerConnection,
     RunningInfo,
     SubscriptionGroup,
-    SubscriptionGroups,
-    TopicStats,
 )
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode, refused, version_name
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import (
     CloneOffsetHeader,
     ConsumerStatusHeader,
-    ConsumeStatsHeader,
     ConsumeTimeSpanHeader,
     DeleteGroupHeader,
-    GroupHeader,
     ProducerGroupHeader,
     ResetOffsetHeader,
     RunningInfoHeader,
@@ -82,9 +83,9 @@ class GroupAdmin(Part):
             system: include RocketMQ's own groups.
         """
         await self._instance.start()
-        masters = await self._servers.masters()
-        wanted = sorted(set(names)) or await self.names(system=system)
-        return [await self._group(group, masters) for group in wanted]
+        reader = GroupReader(self._servers, await self._servers.masters())
+        wanted = sorted(set(names)) or _listed(await reader.names(), system=system)
+        return await reader.groups(wanted)
 
     async def names(self, *, system: bool = False) -> builtins.list[str]:
         """The names of the consumer groups, sorted: one request to each master.
@@ -94,11 +95,7 @@ class GroupAdmin(Part):
         """
         await self._instance.start()
         answers = await self._servers.ask_masters(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        found: set[str] = set()
-        for answer in answers:
-            found |= SubscriptionGroups.decode(answer.body).subscription_group_table.keys()
-        # Java's brokers also have one without a name, of clients that named no group.
-        return sorted(group for group in found if group and (system or not _is_system_group(group)))
+        return _listed(itertools.chain.from_iterable(map(names_in, answers)), system=system)
 
     async def create(
         self, name: str, brokers: Iterable[str] | None = None, *, max_retries: int = 16
@@ -232,11 +229,11 @@ class GroupAdmin(Part):
         found: admin.Group | None = None
         members: dict[str, admin.Member] = {}
         for address in (await self._servers.masters()).values():
-            online, beats = await self._online(group, address)
+            online, beats = await members_at(self._servers, address, group)
             if online is None:
                 continue
-            members |= _members(group, online, beats)
-            filters = _filters(group, online)
+            members |= members_of(group, online, beats)
+            filters = filters_of(group, online)
             found = found or admin.Group(
                 group, tuple(sorted(filters)), model=online.message_model, subscriptions=filters
             )
@@ -352,91 +349,6 @@ class GroupAdmin(Part):
         answer = await self._servers.ask_broker(queue.broker, code, fields)
         return max(int(answer.fields.get("offset", "0")), 0)
 
-    async def _group(self, group: str, masters: Mapping[str, str]) -> admin.Group:
-        members: dict[str, admin.Member] = {}
-        filters: dict[str, str] = {}
-        topics: set[str] = set()
-        partitions: dict[Queue, admin.Partition] = {}
-        silent: list[str] = []
-        model: str | None = None
-        for broker, address in masters.items():
-            try:
-                online, beats = await self._online(group, address)
-                stats = await self._stats(group, address)
-                oldest = await self._oldest(stats, address)
-            except CohererError as error:
-                _log.warning(
-                    "Cannot read the state at broker %s of group %s: %s", broker, group, error
-                )
-                silent.append(broker)
-                continue
-            if online is not None:
-                model = online.message_model
-                filters |= _filters(group, online)
-                members |= _members(group, online, beats)
-            for queue, at in stats.offset_table.items():
-                if not _is_retry_topic(queue.topic, group):
-                    topics.add(queue.topic)
-                partitions[queue] = admin.Partition(
-                    queue.topic,
-                    queue.broker,
-                    queue.id,
-                    max_offset=at.broker_offset,
-                    committed=at.consumer_offset,
-                    lag=max(at.broker_offset - max(at.consumer_offset, oldest.get(queue, 0)), 0),
-                    newest_ms=at.last_timestamp or None,
-                    offset_step=1,
-                )
-        return admin.Group(
-            group,
-            tuple(sorted(topics | filters.keys())),
-            tuple(members[key] for key in sorted(members)),
-            tuple(partitions[queue] for queue in sorted(partitions)),
-            tuple(silent),
-            model,
-            filters if members else None,
-        )
-
-    async def _online(
-        self, group: str, address: str
-    ) -> tuple[ConsumerConnection | None, Mapping[str, int]]:
-        """The members of a group at a broker, and the ages of their heartbeats if reported."""
-        fields = {**GroupHeader(group).fields(), names.FEATURES: names.FEATURE_HEARTBEATS}
-        try:
-            answer = await self._servers.ask(
-                address, RequestCode.GET_CONSUMER_CONNECTION_LIST, fields
-            )
-        except RefusedError as error:
-            if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
-                return None, {}
-            raise
-        ages = fastjson.loads(answer.fields.get(names.HEARTBEAT_AGES, "{}").encode())
-        known = ages.items() if isinstance(ages, dict) else ()
-        beats = {str(name): age for name, age in known if isinstance(age, int)}
-        return ConsumerConnection.decode(answer.body), beats
-
-    async def _oldest(self, stats: ConsumeStats, address: str) -> dict[Queue, int]:
-        """The oldest offsets in topics in which the group has an offset 0.
-
-        Brokers also return 0 for a queue in which the group has not begun. Without this, deleted
-        messages would count as lag.
-        """
-        table = stats.offset_table.items()
-        topics = {queue.topic for queue, at in table if at.broker_offset > at.consumer_offset <= 0}
-        oldest: dict[Queue, int] = {}
-        for topic in topics:
-            answer = await self._servers.ask(
-                address, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic}
-            )
-            held = TopicStats.decode(answer.body).offset_table
-            oldest |= {queue: at.min_offset for queue, at in held.items()}
-        return oldest
-
-    async def _stats(self, group: str, address: str) -> ConsumeStats:
-        fields = ConsumeStatsHeader(group).fields()
-        answer = await self._servers.ask(address, RequestCode.GET_CONSUME_STATS, fields)
-        return ConsumeStats.decode(answer.body)
-
     async def _lock(
         self, code: int, group: str, queues: Collection[Queue]
     ) -> builtins.list[Command]:
@@ -457,34 +369,9 @@ class GroupAdmin(Part):
         ]
 
 
-def _filters(group: str, online: ConsumerConnection) -> dict[str, str]:
-    """The filter by topic, without the group's retry topic."""
-    return {
-        topic: data.filter
-        for topic, data in online.subscription_table.items()
-        if not _is_retry_topic(topic, group)
-    }
-
-
-def _members(
-    group: str, online: ConsumerConnection, beats: Mapping[str, int]
-) -> dict[str, admin.Member]:
-    return {
-        one.client_id: admin.Member(
-            one.client_id,
-            group,
-            address=one.client_addr,
-            language=one.language,
-            version=version_name(one.version) if one.version else None,
-            heartbeat_ms=beats.get(one.client_id),
-        )
-        for one in online.connection_set
-    }
-
-
-def _is_retry_topic(topic: str, group: str) -> bool:
-    """Whether a topic is the group's retry topic."""
-    return topic == names.retry_topic(group)
+def _listed(found: Iterable[str], *, system: bool) -> builtins.list[str]:
+    # Java's brokers also have a group without a name, of clients that named none.
+    return sorted({one for one in found if one and (system or not _is_system_group(one))})
 
 
 def _is_system_group(group: str) -> bool:

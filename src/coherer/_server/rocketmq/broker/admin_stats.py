@@ -7,7 +7,7 @@ groups: codes 202, 208, 303 and 317.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -43,10 +43,12 @@ from coherer._wire.rocketmq.headers import (
     ViewStatsHeader,
     parse,
 )
-from coherer._wire.rocketmq.names import Queue
+from coherer._wire.rocketmq.names import AFTER, FEATURE_GROUP_STATES, FEATURES, Queue
 
 ENTRIES_MAX: Final = 4096
 """The maximum number of queue entries in one response."""
+STATES_MAX: Final = 1000
+"""Queues of groups in one response: a few milliseconds of the event loop."""
 _GIB: Final = 1 << 30
 _NO_QUEUES: Final = (
     "sendThreadPoolQueue",
@@ -277,16 +279,16 @@ class ProgressAdmin:
         names = [header.topic] if header.topic else topics_read(self._state, group)
         table: dict[Queue, bodies.OffsetWrapper] = {}
         per_s = 0.0
-        for name in names:
-            topic = self._state.topics.get(name)
-            if topic is not None and not has_unsubscribed(self._state, group, name):
-                found = self._of_topic(group, topic)
-                table.update(found.offset_table)
-                per_s += found.consume_tps
+        for topic in self._read_by(group, names):
+            found = self._of_topic(group, topic)
+            table.update(found.offset_table)
+            per_s += found.consume_tps
         return done(bodies.ConsumeStats(offset_table=table, consume_tps=per_s))
 
     def all_groups(self, request: Command) -> Command:
         """GET_BROKER_CONSUME_STATS (317): the lag of all groups, or in ordered topics only."""
+        if FEATURE_GROUP_STATES in request.fields.get(FEATURES, "").split(","):
+            return done(self._states(request.fields.get(AFTER, "")))
         header = parse(BrokerConsumeStatsHeader, request.fields)
         listed: list[dict[str, list[bodies.ConsumeStats]]] = []
         behind = 0
@@ -323,14 +325,38 @@ class ProgressAdmin:
     # -- inside
 
     def _of_group(self, group: str, ordered_only: bool) -> list[bodies.ConsumeStats]:
-        found: list[bodies.ConsumeStats] = []
-        for name in topics_read(self._state, group):
+        topics = self._read_by(group, topics_read(self._state, group))
+        return [self._of_topic(group, one) for one in topics if one.order or not ordered_only]
+
+    def _read_by(self, group: str, names: Iterable[str]) -> Iterator[Topic]:
+        """Those of these topics that exist, and that the group has not unsubscribed."""
+        for name in names:
             topic = self._state.topics.get(name)
-            if topic is None or (ordered_only and not topic.order):
-                continue
-            if not has_unsubscribed(self._state, group, name):
-                found.append(self._of_topic(group, topic))
-        return found
+            if topic is not None and not has_unsubscribed(self._state, group, name):
+                yield topic
+
+    def _states(self, after: str) -> bodies.GroupStates:
+        """How far the groups after this one are, up to `STATES_MAX` queues."""
+        state, rows = self._state, 0
+        names = sorted(one.group_name for one in state.groups if one.group_name > after)
+        found: dict[str, dict[str, list[tuple[int, int, int, int, int]]]] = {}
+        for name in names:
+            topics = self._read_by(name, topics_read(state, name))
+            found[name] = {topic.name: self._rows(name, topic) for topic in topics}
+            rows += sum(map(len, found[name].values()))
+            if rows >= STATES_MAX and name != names[-1]:
+                break
+        online = [name for name in found if state.consumers.get(name) is not None]
+        last = name if names and name != names[-1] else ""
+        return bodies.GroupStates(groups=found, online=online, last=last)
+
+    def _rows(self, group: str, topic: Topic) -> list[tuple[int, int, int, int, int]]:
+        rows: list[tuple[int, int, int, int, int]] = []
+        for queue, low, high in queues_of(self._state, topic, topic.read_queues):
+            offset = max(0, position(self._state, group, queue))
+            read_ms = max(0, stored_ms(self._state, queue, offset - 1))
+            rows.append((queue.id, low, high, offset, read_ms))
+        return rows
 
     def _of_topic(self, group: str, topic: Topic) -> bodies.ConsumeStats:
         state = self._state

@@ -37,7 +37,7 @@ from coherer._wire.rocketmq.headers import (
     missing,
     parse,
 )
-from coherer._wire.rocketmq.names import topic_fault
+from coherer._wire.rocketmq.names import FEATURE_GROUP_STATES, FEATURES, topic_fault
 from coherer.errors import CohererError
 
 _log = Log(logging.getLogger(__name__))
@@ -182,13 +182,17 @@ class GroupAdmin:
         self._state.groups.put(Group(**msgspec.structs.asdict(body)), self._state.now_ms())
         return done()
 
-    def get_all(self, _: Command) -> Command:
+    def get_all(self, request: Command) -> Command:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201): all groups."""
+        features = {FEATURES: FEATURE_GROUP_STATES} if FEATURES in request.fields else {}
+        return Command(ResponseCode.SUCCESS, fields=features, body=self._all())
+
+    def _all(self) -> bytes:
         groups = self._state.groups
         seen = (groups.version, len(groups))
         # Cached until a group changes: consoles ask often, and encoding 1,000 groups takes 10 ms.
         if self._encoded is not None and self._encoded[0] == seen:
-            return Command(ResponseCode.SUCCESS, fields={}, body=self._encoded[1])
+            return self._encoded[1]
         version = bodies.DataVersion(
             counter=groups.version.counter, timestamp=groups.version.timestamp
         )
@@ -196,11 +200,9 @@ class GroupAdmin:
             group.group_name: bodies.SubscriptionGroup(**msgspec.structs.asdict(group))
             for group in groups
         }
-        answer = done(
-            bodies.SubscriptionGroups(subscription_group_table=table, data_version=version)
-        )
-        self._encoded = (seen, bytes(answer.body))
-        return answer
+        found = bodies.SubscriptionGroups(subscription_group_table=table, data_version=version)
+        self._encoded = (seen, found.encode())
+        return self._encoded[1]
 
     def delete(self, request: Command) -> Command:
         """DELETE_SUBSCRIPTIONGROUP (207): succeeds even if there is no such group."""
