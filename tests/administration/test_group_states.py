@@ -13,10 +13,9 @@ import coherer
 from coherer import admin, rocketmq
 from coherer._client.rocketmq.administration.servers import Servers
 from coherer._server.rocketmq.broker import admin_stats
-from coherer._server.rocketmq.broker.admin_stats import ProgressAdmin
-from coherer._server.rocketmq.remoting import Refusal
-from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
+from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.names import Queue
+from coherer.errors import RefusedError
 from coherer.testing import EmbeddedNode, embedded_node
 
 NAMES = ["ahead", "behind", "idle", "online"]
@@ -96,10 +95,14 @@ async def test_each_group_is_asked_for_if_the_broker_cannot_tell(
     groups = client.admin().groups
     told = await groups.list()
 
-    def refuse(self: ProgressAdmin, after: str) -> Any:
-        raise Refusal(ResponseCode.SYSTEM_ERROR, f"no answer after {after!r}")
+    ask = Servers.ask
 
-    monkeypatch.setattr(ProgressAdmin, "_states", refuse)
+    async def refused(self: Servers, address: str, code: int, *args: Any, **more: Any) -> Any:
+        if code == RequestCode.GET_BROKER_CONSUME_STATS:
+            raise RefusedError("It is busy.", code=1)
+        return await ask(self, address, code, *args, **more)
+
+    monkeypatch.setattr(Servers, "ask", refused)
     assert without_beats(await groups.list()) == without_beats(told)
     assert asked[RequestCode.GET_CONSUME_STATS] == len(NAMES)
 

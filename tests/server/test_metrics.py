@@ -327,6 +327,20 @@ async def test_a_scrape_of_a_large_node_is_little_work(large: Node) -> None:
         assert ages == scrape * LOOKUPS_MAX // 4
 
 
+async def test_a_long_page_is_compressed_for_those_who_accept_it(large: Node) -> None:
+    plain = await fetched(large, "/metrics", None, **{"Accept-Encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    small = await fetched(large, "/metrics", None, **{"Accept-Encoding": "gzip"})
+    assert small.headers["content-encoding"] == "gzip"
+    assert "Accept-Encoding" in plain.headers["vary"]
+    assert "Accept-Encoding" in small.headers["vary"]
+    series = [line for line in small.text.splitlines() if line.startswith("rocketmq_messages")]
+    assert series == [line for line in plain.text.splitlines() if line in set(series)]
+    assert int(small.headers["content-length"]) < len(plain.content) / 10
+    short = await fetched(large, "/health/live", None, **{"Accept-Encoding": "gzip"})
+    assert "content-encoding" not in short.headers
+
+
 async def test_a_scrape_can_be_interrupted_everywhere(
     large: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,7 @@ import asyncio
 import base64
 import binascii
 import enum
+import gzip
 import hmac
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -67,8 +68,13 @@ _SLOWED: Final = (
     "account. Nothing was checked this time; wait before you try again."
 )
 
+_COMPRESSED_MIN: Final = 16_384
+"""Shorter pages are sent as they are."""
+
 NOT_ACTIVE: Final = 511
 """The errCode of a standby that does not know the active master."""
+
+_ACCEPTED: Final = b"accept-encoding"
 
 _Headers: TypeAlias = "list[tuple[str, str]]"
 Reply: TypeAlias = "tuple[int, _Headers, bytes]"
@@ -543,7 +549,9 @@ class _HttpConnection:
         if request.method not in {b"GET", b"POST"}:
             self._send(405, [("Allow", "GET, POST")], b"")
         elif (page := self._page(request)) is not None:
-            self._late = asyncio.get_running_loop().create_task(self._send_page(page))
+            accepted = b",".join([value for name, value in request.headers if name == _ACCEPTED])
+            late = self._send_page(page, accepted.decode("latin-1"))
+            self._late = asyncio.get_running_loop().create_task(late)
             return
         else:
             files = self._service.files
@@ -568,10 +576,10 @@ class _HttpConnection:
         except ValueError:  # an invalid URL
             return None
 
-    async def _send_page(self, page: Page) -> None:
+    async def _send_page(self, page: Page, accepted: str) -> None:
         reply: Reply = 500, [], b""
         try:
-            reply = await page()
+            reply = await _compressed(await page(), accepted)
         except Exception:  # noqa: BLE001 - a bug in one answer must not end the connection
             _log.exception("Unhandled error in a page", about=self._connection.peer_host)
         self._resume_after(reply)
@@ -642,6 +650,32 @@ class _HttpConnection:
         if self._http.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
             self._send(error.error_status_hint, [("Connection", "close")], b"")
         self._connection.close()
+
+
+async def _compressed(reply: Reply, accepted: str) -> Reply:
+    """Compress a long page for a client that accepts it, in a thread."""
+    status, headers, body = reply
+    if len(body) < _COMPRESSED_MIN:
+        return reply
+    headers = [*headers, ("Vary", "Accept-Encoding")]
+    if accepts_gzip(accepted):
+        body = await asyncio.to_thread(gzip.compress, body, 1, mtime=0)
+        headers.append(("Content-Encoding", "gzip"))
+    return status, headers, body
+
+
+def accepts_gzip(accepted: str) -> bool:
+    """Whether a client with this `Accept-Encoding` accepts gzip (RFC 9110, section 12.5.3).
+
+    >>> [accepts_gzip(text) for text in ("gzip, br", "GZIP;q=0.5", "*", "gzip;q=0, *", "br", "")]
+    [True, True, True, False, False, False]
+    """
+    weights: dict[str, bool] = {}
+    for one in accepted.lower().split(","):
+        coding, _, rest = one.partition(";")
+        name, _, weight = rest.partition("=")
+        weights[coding.strip()] = name.strip() != "q" or weight.strip().strip("0.") != ""
+    return weights.get("gzip", weights.get("*", False))
 
 
 def _fixed(status: int, text: bytes, *headers: tuple[str, str]) -> Page:

@@ -45,8 +45,9 @@ SLICE_S: Final = 0.002
 
 LOOP_LAG_S: Final = (0.001, 0.004, 0.016, 0.064, 0.256, 1.024, 4.096)
 
-_CACHED: Final = 8192
-"""The number of topics, and of pairs of topic and group, whose labels are cached as text."""
+_CACHED: Final = 65_536
+"""The number of topics, and of pairs of topic and group, whose labels are cached as text. With more
+of them in use, each scrape would throw out what the next one needs."""
 
 _CHECKED_EVERY: Final = 16
 """The number of series, topics or groups after which the time of a slice is checked."""

@@ -337,17 +337,16 @@ class ProgressAdmin:
 
     def _states(self, after: str) -> bodies.GroupStates:
         """How far the groups after this one are, up to `STATES_MAX` queues."""
-        state, rows = self._state, 0
-        names = sorted(one.group_name for one in state.groups if one.group_name > after)
+        state, rows, last = self._state, 0, ""
         found: dict[str, dict[str, list[tuple[int, int, int, int, int]]]] = {}
-        for name in names:
+        for name in sorted(one.group_name for one in state.groups if one.group_name > after):
+            if rows >= STATES_MAX:
+                last = max(found)
+                break
             topics = self._read_by(name, topics_read(state, name))
             found[name] = {topic.name: self._rows(name, topic) for topic in topics}
             rows += sum(map(len, found[name].values()))
-            if rows >= STATES_MAX and name != names[-1]:
-                break
         online = [name for name in found if state.consumers.get(name) is not None]
-        last = name if names and name != names[-1] else ""
         return bodies.GroupStates(groups=found, online=online, last=last)
 
     def _rows(self, group: str, topic: Topic) -> list[tuple[int, int, int, int, int]]:
