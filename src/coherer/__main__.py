@@ -1,4 +1,4 @@
-"""`python -m coherer` does what the command `coherer` does."""
+"""`python -m coherer` runs the command `coherer`."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class AnyMessage(Protocol):
-    """A received message of either protocol; see `coherer.message` for what the fields mean."""
+    """A received message of either protocol; see `coherer.message` for the fields."""
 
     @property
     def topic(self) -> str:

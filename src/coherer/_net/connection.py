@@ -301,14 +301,14 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def reset(self) -> None:
-        """`abort`, and drop what the system has taken and not delivered yet, where it can."""
+        """`abort`, and discard the data in the system's send buffer, where that is possible."""
         socket = self._transport.get_extra_info("socket")
         if socket is not None and not self._transport.is_closing():
             socket.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
         self.abort()
 
     def limit_delivery(self, limit_ms: int) -> None:
-        """Let the system end the connection when it cannot deliver what was sent for so long.
+        """Let the system end the connection when data stays undelivered for so long.
 
         It does so also after the death of this process. Only Linux has such a limit.
         """

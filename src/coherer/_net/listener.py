@@ -286,7 +286,7 @@ class TlsAcceptor:
 
 
 async def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens, for a server that is not one of this package.
+    """A listening socket, for a server outside this package.
 
     Raises:
         UsageError: the address is not of this machine, or the port is taken.

@@ -73,7 +73,7 @@ class ParsedColumns(NamedTuple):
 
 
 def parse_texts(texts: Sequence[bytes | None], form: TextFormat) -> ParsedColumns:
-    r"""Parse texts into columns; None is a message without a text.
+    r"""Parse texts into columns; None stands for a message without a text.
 
     >>> from coherer._record.properties import decode
     >>> form = TextFormat(b"\x02", b"\x01", decode, ("TAGS",), frozenset(), blank_values=False)

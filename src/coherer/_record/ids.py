@@ -94,7 +94,7 @@ def derived_id(seed: bytes, time_ms: int) -> str:
     and is early enough for every time zone.
 
     Args:
-        seed: what the id stands for, at least 12 bytes that are spread evenly, such as a digest.
+        seed: identifies the message: at least 12 bytes that are spread evenly, such as a digest.
         time_ms: since 1970, before the message was stored.
 
     >>> derived_id(b"0123456789ab", 1_700_000_000_000)

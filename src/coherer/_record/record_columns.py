@@ -89,7 +89,7 @@ def columns(
 
 
 class _Source:
-    """What the columns of a batch are made of."""
+    """The data from which the columns of a batch are built."""
 
     def __init__(self, scan: RecordScan, topic: str | None, broker: str) -> None:
         self.scan = scan

@@ -1,1 +1,1 @@
-"""What the clients of both protocols are made of."""
+"""Parts of clients that both protocols share."""

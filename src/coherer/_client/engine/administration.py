@@ -1,4 +1,4 @@
-"""What the administrations of both protocols are made of: parts, such as `admin.topics`."""
+"""Parts of an administration, such as `admin.topics`: their bases for both protocols."""
 
 from __future__ import annotations
 

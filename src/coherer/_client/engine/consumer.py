@@ -1,7 +1,7 @@
 """How batches get from assigned partitions to the application, for both protocols.
 
 A protocol has a `Fetcher` per assigned partition. `Assignments` holds them and the prefetch buffer;
-`BaseConsumer` is what the application sees.
+`BaseConsumer` is the base of the consumers that applications use.
 
 | way to consume | acknowledged |
 |---|---|

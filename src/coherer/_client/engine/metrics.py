@@ -167,7 +167,7 @@ class ClientMetrics:
 
 
 def meters_of(metrics: ClientMetrics | None) -> Meters | None:
-    """What the parts of a client measure with."""
+    """The instruments of a client."""
     return None if metrics is None else metrics._meters  # pyright: ignore[reportPrivateUsage]
 
 

@@ -32,7 +32,7 @@ class PackedProducer(Protocol[R_co]):
 async def send_packed(
     producer: PackedProducer[R_co], batches: Sequence[PackedMessages]
 ) -> list[R_co | CohererError]:
-    """Send encoded batches, those for one partition one after the other.
+    """Send encoded batches, in sequence to each partition.
 
     RocketMQ's brokers and Coherer's TubeMQ broker store all messages of a batch or none. Java's
     TubeMQ brokers get the messages one by one. Traces do not contain the messages.

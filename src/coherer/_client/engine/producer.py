@@ -224,7 +224,7 @@ class BaseProducer(Lifecycle):
     def _measure(
         self, metrics: ClientMetrics | None, system: str, client_id: Callable[[], str]
     ) -> None:
-        """Measure what is sent, if the client has metrics."""
+        """Measure sends, if the client has metrics."""
         meters = meters_of(metrics)
         self._meter = None if meters is None else meters.producer(system, client_id)
 

@@ -136,8 +136,9 @@ class ProducerOptions(msgspec.Struct, frozen=True, kw_only=True):
             a message may be stored more than once; all copies have the same unique id
             (`UNIQ_KEY`).
         retry_codes: refusals that are retried at once; Java's by default. SYSTEM_BUSY (2) is not
-            one of them: unless `retries` is 0, what a busy broker refused is sent again after a
-            pause of 0.1 to 0.3 s, until the timeout. Add it if another broker may have capacity.
+            one of them: unless `retries` is 0, a message that a busy broker refused is sent again
+            after a pause of 0.1 to 0.3 s, until the timeout. Add it if another broker may have
+            capacity.
         rules: when to avoid slow brokers; None for never, the default of Java's producers.
         compress_from_bytes: bodies of at least this size are compressed; 0 for none.
         compress_level: compression level, 0 to 9.

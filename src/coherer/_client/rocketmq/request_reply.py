@@ -130,7 +130,7 @@ def reply_target(request: StoredMessage | ReceivedMessage) -> tuple[str, dict[st
 def reply_of(request: Command) -> StoredMessage:
     """The message in a broker's request 326.
 
-    As in Java, a body that is marked as compressed and is not is used unchanged: clients in other
+    As in Java, a body that is wrongly marked as compressed is used unchanged: clients in other
     languages copy the flag of the request.
 
     Raises:

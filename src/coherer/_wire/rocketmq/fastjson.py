@@ -300,7 +300,7 @@ def dumps(value: object) -> bytes:
 
 
 def dumps_strict(members: Mapping[str, object] | msgspec.Struct) -> bytes:
-    """Serialize strings and numbers to strict JSON; lone surrogates become question marks."""
+    """Serialize strings and numbers to strict JSON; unpaired surrogates become question marks."""
     try:
         return msgspec.json.encode(members)
     except UnicodeEncodeError:
@@ -308,7 +308,7 @@ def dumps_strict(members: Mapping[str, object] | msgspec.Struct) -> bytes:
 
 
 def utf8(text: str) -> bytes:
-    """Encode text; lone surrogates become question marks, as in Java."""
+    """Encode text; unpaired surrogates become question marks, as in Java."""
     try:
         return text.encode()
     except UnicodeEncodeError:

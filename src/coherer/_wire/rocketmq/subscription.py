@@ -90,7 +90,7 @@ class Subscription(msgspec.Struct, frozen=True):
 
         Args:
             text: the expression.
-            kind: its type; None is `TAG`.
+            kind: its type; None means `TAG`.
             version_ms: time of creation.
 
         Raises:

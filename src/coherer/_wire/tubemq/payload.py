@@ -134,7 +134,7 @@ def encode_payload(body: bytes, attributes: str | None) -> tuple[bytes, int]:
     then lose the message (section 3.6). This function does not set the bit.
 
     Raises:
-        UsageError: the attributes contain lone surrogates.
+        UsageError: the attributes contain unpaired surrogates.
 
     >>> encode_payload(b"hi", "a=b")
     (b'\x00\x00\x00\x03a=bhi', 1)

@@ -87,7 +87,7 @@ class HeldQueue(msgspec.Struct, frozen=True):
 
 
 class ConsumeRates(msgspec.Struct, frozen=True):
-    """What a running consumer has done lately in a topic.
+    """Recent rates of a running consumer in a topic.
 
     Args:
         received_per_s: messages received per second.
@@ -125,7 +125,7 @@ class RunningConsumer(msgspec.Struct, frozen=True):
 
 
 class DirectResult(msgspec.Struct, frozen=True):
-    """What a consumer did with a message that it was told to process.
+    """The result of a message that a consumer had to process on request.
 
     Args:
         outcome: `CR_SUCCESS`, `CR_LATER` or another word of Java's `CMResult`; None if unknown.

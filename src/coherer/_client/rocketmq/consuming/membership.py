@@ -1,6 +1,6 @@
 """Membership of a consumer group, the same for push and pull consumers.
 
-A `GroupMembership` says in heartbeats what the consumer subscribes to, runs the rebalances of its
+A `GroupMembership` reports the consumer's subscriptions in heartbeats, runs the rebalances of its
 `AssignmentManager`, and stores offsets regularly. Brokers' requests to it arrive in
 `broker_requests`.
 """

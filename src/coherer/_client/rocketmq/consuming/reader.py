@@ -7,7 +7,7 @@ searched for gaps when the next one is read. By then the application has decoded
 as messages, so it is decoded only once.
 
 A slave may serve messages. It never ends or moves a range, because its copy may be behind or may
-have been cleaned at other times: what a slave does not have is read from the master.
+have been cleaned at other times: messages that a slave lacks are read from the master.
 """
 
 from __future__ import annotations

@@ -11,14 +11,14 @@ of its half message (`MessageBatch.prepared_offsets`). Coherer's broker commits 
 it answers a repeated commit with success, and stores nothing. It says so with the feature
 `ends-once`.
 
-A search is worth nothing if the commit arrives after it. So a commit that was not answered never
+A search is useless if the commit arrives after it. So a commit that was not answered never
 arrives late from here:
 
-1. `within_ms`: what was not sent in time is not sent at all.
-2. If a request was not answered, its connection is reset in the end: what this process and its
-   system still hold of it is thrown away.
-3. If the process dies, its system goes on sending what it has taken. It gives up after
-   `DELIVERY_MS` (`TCP_USER_TIMEOUT`, on Linux).
+1. `within_ms`: a request that was not sent in time is never sent.
+2. If a request was not answered, its connection is reset in the end: the data that is still in the
+   buffers of this process and its system is discarded.
+3. If the process dies, the operating system still sends the data that it has buffered. It gives up
+   after `DELIVERY_MS` (`TCP_USER_TIMEOUT`, on Linux).
 
 A half message can be committed as long as the log contains it. It does not matter how often the
 broker has asked for its state, or whether it has given up on it.

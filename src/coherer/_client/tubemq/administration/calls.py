@@ -454,7 +454,7 @@ class AdminCalls:
     async def offsets(
         self, broker: BrokerRecord, groups: Collection[str] = (), *, topic: str = ""
     ) -> list[records.GroupOffsets]:
-        """The offsets of some groups at a broker, or of all; in one topic, or in all of theirs.
+        """The offsets of some groups at a broker, or of all; in one topic, or in all topics.
 
         Java's broker fails as long as one of these groups has members but has not been given any
         message (queryGroupOffset in DefaultOffsetManager). The others are then found by halves;
@@ -518,7 +518,7 @@ class AdminCalls:
         return await for_names(call, "topicName", topics)
 
     async def owners(self, broker: BrokerRecord, groups: Collection[str]) -> list[records.Owner]:
-        """Who reads each partition of a broker for these groups, or for all."""
+        """The reader of each partition of a broker, for these groups or for all."""
         call = functools.partial(
             self.broker(broker).call, records.Owner, "admin_query_consumer_regmap"
         )

@@ -49,7 +49,7 @@ class Answer(msgspec.Struct, Generic[T], rename="camel", kw_only=True):
     """The JSON around every answer; masters fill `data`, brokers mostly `data_set`.
 
     Args:
-        result: whether the call was served, which says nothing about single items.
+        result: whether the call was served; single items may have failed.
         err_code: 0, or a number like those of HTTP.
         data_set: the records, of most methods of brokers.
         offset_step: how far an offset moves with one message; not reported by Java's brokers.
