@@ -106,7 +106,6 @@ class BrokerDefaults(msgspec.Struct, frozen=True, kw_only=True):
     cache_flush_interval_ms: int = 20000
 
     def text(self) -> str:
-        """Return the text."""
         return ":".join(_write(value) for value in msgspec.structs.astuple(self))
 
     @classmethod
@@ -160,7 +159,6 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_message_bytes: int | None = None
 
     def text(self) -> str:
-        """Return the text."""
         return ":".join(_write(value) for value in msgspec.structs.astuple(self))
 
     @classmethod
@@ -347,7 +345,6 @@ class SubscribeInfo(msgspec.Struct, frozen=True, order=True):
     partition: Partition
 
     def text(self) -> str:
-        """Return the text."""
         return f"{self.consumer_id}@{self.group}#{self.partition.text()}"
 
     @classmethod
@@ -371,7 +368,6 @@ class FailureInfo(msgspec.Struct, frozen=True):
     partition: Partition
 
     def text(self) -> str:
-        """Return the text."""
         return f"{self.code}:{self.partition.text()}"
 
     @classmethod
@@ -434,7 +430,6 @@ class TopicMeta(msgspec.Struct, frozen=True):
     brokers: dict[int, tuple[int, int, bool]]
 
     def text(self) -> str:
-        """Return the text."""
         brokers = ",".join(
             f"{broker}:{stores}:{partitions}:{int(open_)}"
             for broker, (stores, partitions, open_) in self.brokers.items()
@@ -464,7 +459,6 @@ class PartSub(msgspec.Struct, frozen=True):
     partitions: tuple[tuple[int, int], ...]
 
     def text(self) -> str:
-        """Return the text."""
         return f"{self.topic}#{','.join(f'{broker}:{id_}' for broker, id_ in self.partitions)}"
 
     @classmethod
@@ -488,7 +482,6 @@ class TopicCondition(msgspec.Struct, frozen=True):
     filters: tuple[str, ...]
 
     def text(self) -> str:
-        """Return the text."""
         return f"{self.topic}#{','.join(self.filters)}"
 
     @classmethod
