@@ -378,7 +378,7 @@ def overtaken(history: History) -> Found:
             refused[key] = event
         elif event.what == "received" and (before := refused.pop(key, None)) is not None:
             assert before.place is not None
-            if event.place > before.place:
+            if event.place > before.place and before.message not in handled:
                 yield event.message, f"{before.message} was refused, and lies before it"
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:  # a run makes trouble, which uses the run
 T = TypeVar("T")
 
 JUMPS_S = (-3600.0, -20.0, 20.0, 3600.0)
+SILENT_S = 4.0
+"""A client that is away for longer has lost its power: nobody is told."""
 NODE_JUMPS_S = (-10.0, 10.0)
 
 
@@ -94,6 +96,8 @@ class Trouble:
     async def _crash(self, fault: Fault) -> None:
         who = _chosen(fault, list(self._run.clients))
         self._note(who, "crashed")
+        if fault.lasts_s >= SILENT_S:
+            self._run.network.silence(self._run.clients[who])
         self._run.clients[who].kill()
         await asyncio.sleep(fault.lasts_s / 4)
         self._run.start(who)
@@ -112,6 +116,7 @@ class Trouble:
 
     async def _power(self, fault: Fault) -> None:
         def cut(machine: Machine) -> None:
+            self._run.network.silence(machine.process)
             machine.cut_power(self._chance)
             self._run.history.lossy |= self._run.plan.flush == "async"
 
@@ -140,11 +145,17 @@ class Trouble:
         await self._start(machine)
 
     async def _start(self, machine: Machine) -> None:
-        """Start a node, and try again while its disk does not let it start."""
+        """Start a node, and try again while its disk does not let it start.
+
+        Raises:
+            CohererError: it cannot start, though nothing is wrong with its disk.
+        """
         while True:
             try:
                 await machine.start()
             except CohererError as error:
+                if not (machine.files.full or machine.files.sick):
+                    raise
                 self._complain(machine, f"no start: {error}")
                 await asyncio.sleep(1)
             else:

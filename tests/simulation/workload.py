@@ -27,6 +27,8 @@ from tests.simulation.trouble import Trouble
 
 RECOVERY_S: Final = 180.0
 """After the last fault: longer than a broker needs to forget a client, and a client to retry."""
+QUIET: Final = 0.03
+"""The probability that a sender pauses for longer."""
 CODA_S: Final = 10.0
 """In which members leave one after the other, while the senders send again."""
 END_S: Final = 45.0
@@ -103,7 +105,7 @@ class Run:
         while not self.calm.is_set():
             yield
             # After the trouble a few are enough, so that who sends notices broken connections.
-            longest_s = 40 if self._recovering.is_set() else 1.5
+            longest_s = 40 if self._recovering.is_set() or chance.random() < QUIET else 1.5
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.calm.wait(), chance.random() * longest_s)
         for _ in range(5):

@@ -89,6 +89,13 @@ class Network:
             self._changed()
             chosen.severed = chosen.peer.severed = True
 
+    def silence(self, program: Process) -> None:
+        """Sever all connections of a program: its machine is about to lose its power."""
+        self._changed()
+        for one in self._ends:
+            if one.process is program:
+                one.severed = one.peer.severed = True
+
     @property
     def whole(self) -> bool:
         """Whether data arrives between all programs."""
@@ -166,6 +173,7 @@ class Transport(asyncio.Transport):
     """One end of a connection.
 
     Attributes:
+        process: the program that it belongs to.
         severed: whether nothing arrives any more, unnoticed by both ends.
 
     Args:
@@ -198,9 +206,9 @@ class Transport(asyncio.Transport):
         self._last_s = 0.0
         self._paused = self._closing = self._lost = False
         self.severed = False
-        self._process = process_of(context)
-        if self._process is not None:
-            self._process.at_kill(self._killed)
+        self.process = process_of(context)
+        if self.process is not None:
+            self.process.at_kill(self._killed)
 
     def begin(self, make: Protocols) -> None:
         """Create the protocol and report the connection to it."""
@@ -233,7 +241,7 @@ class Transport(asyncio.Transport):
     def _deliver(self) -> None:
         reaches = self._network.reaches
         while self._arrived and not (self._paused or self._lost or self.severed):
-            if not reaches(self._process, self.peer._process):
+            if not reaches(self.process, self.peer.process):
                 return
             data = self._arrived.popleft()
             if data is None:
@@ -247,8 +255,8 @@ class Transport(asyncio.Transport):
 
     def _end(self, error: Exception | None) -> None:
         self._network.forget(self)
-        if self._process is not None:
-            self._process.not_at_kill(self._killed)
+        if self.process is not None:
+            self.process.not_at_kill(self._killed)
         if not self._lost:
             self._closing = self._lost = True
             self.protocol.connection_lost(error)
