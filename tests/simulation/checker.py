@@ -339,8 +339,8 @@ def dead_letters(history: History) -> Found:
 
 def exclusive(history: History) -> Found:
     """Two members of an orderly group never work on one queue at the same time, unless one was cut
-    off until its locks expired, or their broker has restarted: it keeps the locks in its memory."""
-    unlocked = frozenset({"killed", "power", "stop", "frozen", "unplugged", "stopped", "severed"})
+    off until its locks expired."""
+    cut_off = frozenset({"frozen", "unplugged", "stopped", "severed"})
     working: dict[tuple[str, str], Event] = {}
     gone: dict[str, float] = {}
     for event in history.events:
@@ -355,7 +355,7 @@ def exclusive(history: History) -> Found:
                 before is not None
                 and before.who != event.who
                 and gone.get(before.who, 0) < before.at_s
-                and not disturbed(history, before.at_s - SLACK_S, event.at_s, unlocked)
+                and not disturbed(history, before.at_s - SLACK_S, event.at_s, cut_off)
             ):
                 yield event.message, f"{before.who} works on {before.message} in {key[1]}"
             working[key] = event

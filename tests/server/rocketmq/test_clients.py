@@ -18,7 +18,9 @@ from coherer._rules.rocketmq.clients import EXPIRED_MS
 from coherer._rules.rocketmq.groups import Group
 from coherer._server.options.rocketmq import RocketOptions
 from coherer._server.rocketmq.broker.clients import HOUSEKEEPING_MS
+from coherer._wire.rocketmq import bodies
 from coherer._wire.rocketmq.command import Command, encode
+from coherer._wire.rocketmq.names import Queue
 from coherer.testing import ManualClock
 from tests.server.client_harness import (
     Client,
@@ -31,6 +33,7 @@ from tests.server.client_harness import (
 )
 
 CONSUMERS, PRODUCERS = 203, 204
+LOCK, UNLOCK = 41, 42
 
 
 def file(harness: Harness, name: str) -> Any:
@@ -422,4 +425,35 @@ async def test_filters_come_back_and_broken_files_do_not_hurt(tmp_path: Path) ->
     await third.stop()
     fourth = await Harness(tmp_path, ManualClock(), RocketOptions()).start()
     assert fourth.state.filters.get("t", "g") is None
+    await fourth.stop()
+
+
+async def test_locks_outlive_a_restart(tmp_path: Path) -> None:
+    queue = Queue("t", "broker-a", 0)
+    clock = ManualClock()
+
+    async def lock(client: Client, owner: str) -> list[Queue]:
+        body = bodies.LockBatch("g", owner, [queue]).encode()
+        answer = await client.ask(LOCK, body=body)
+        return bodies.LockedBatch.decode(answer.body).queues
+
+    first = await Harness(tmp_path, clock, RocketOptions()).start()
+    assert await lock(await first.dial(), "one") == [queue]
+    assert first.store.read_config("queueLocks.json", bytes), "it is on disk before the answer"
+    await first.stop()
+    clock.advance(3600)
+    again = await Harness(tmp_path, clock, RocketOptions()).start()
+    client = await again.dial()
+    assert await lock(client, "two") == []
+    assert await lock(client, "one") == [queue]
+    body = bodies.LockBatch("g", "one", [queue]).encode()
+    await client.ask(UNLOCK, body=body)
+    await again.stop()
+    third = await Harness(tmp_path, clock, RocketOptions()).start()
+    assert await lock(await third.dial(), "two") == [queue]
+    third.store.save_config("queueLocks.json", b"{broken")
+    await third.stop()
+    (third.store.directory / "config/queueLocks.json.bak").write_bytes(b"{broken")
+    fourth = await Harness(tmp_path, clock, RocketOptions()).start()
+    assert await lock(await fourth.dial(), "three") == [queue]
     await fourth.stop()

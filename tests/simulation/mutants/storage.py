@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
 
 from coherer._rules.common.offsets import OffsetTable, Position
-from coherer._server.core.appending import Appender, Flusher
+from coherer._server.core.appending import Appender
 from coherer._server.core.core import Core
 from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._store import offset_reserve
@@ -90,20 +89,9 @@ def replays_nothing(patch: Patch) -> None:
 
 
 def positions_before_messages(patch: Patch) -> None:
-    """Positions are on the disk before the messages that they have passed."""
-    patch.setattr(CommitLog, "flush", lambda log: log.end)
-    patch.setattr(Flusher, "flush", _flush_without_the_log)
-
-
-async def _flush_without_the_log(flusher: Any) -> int:
-    end: int = flusher._store.written_offset
-    return end
-
-
-def positions_behind_the_end_stay(patch: Patch) -> None:
-    """A position behind the end of its queue is not moved back, and written before its messages."""
+    """Positions are on the disk before the messages that they have passed, and stay there."""
+    patch.setattr(Store, "save_config", lambda store, name, data: store._config.save(name, data))
     patch.setattr(Core, "_correct_offsets", lambda core: None)
-    patch.setattr(Store, "flush", lambda store: store.written_offset)
 
 
 def positions_run_ahead(patch: Patch) -> None:
@@ -140,9 +128,9 @@ def positions_are_never_saved(patch: Patch) -> None:
     """Positions are lost when a broker dies."""
     real = DeferredSaver.save
 
-    def save(saver: DeferredSaver, name: str, take: Callable[[], bytes]) -> None:
+    def save(saver: DeferredSaver, name: str, *args: Any, **options: Any) -> None:
         if name != "consumerOffset.json":
-            real(saver, name, take)
+            real(saver, name, *args, **options)
 
     patch.setattr(DeferredSaver, "save", save)
 
@@ -151,9 +139,9 @@ def topics_are_never_saved(patch: Patch) -> None:
     """Topics are lost when a broker dies."""
     real = DeferredSaver.save
 
-    def save(saver: DeferredSaver, name: str, take: Callable[[], bytes]) -> None:
+    def save(saver: DeferredSaver, name: str, *args: Any, **options: Any) -> None:
         if name != "topics.json":
-            real(saver, name, take)
+            real(saver, name, *args, **options)
 
     patch.setattr(DeferredSaver, "save", save)
 
@@ -204,7 +192,6 @@ MUTANTS: Final = {
         positions_are_never_saved,
         topics_are_never_saved,
         positions_before_messages,
-        positions_behind_the_end_stay,
         failed_syncs_are_ignored,
     ),
 }

@@ -14,11 +14,15 @@ member defines the group: its consume type, its message model and its subscripti
 can still be found by its id, so that replies reach it (section 2.14).
 
 `QueueLocks` says which client may consume a queue in order (codes 41 and 42). A consumer renews its
-locks while it lives; a lock expires a minute after its last renewal. Locks are neither stored nor
-released when a connection ends: the consumer may reconnect within the minute. A consumer whose
-request for a lock is refused tries again at its next rebalance, for Java's clients up to 20 seconds
-later. The table therefore remembers refused consumers and returns them when the queue becomes free,
-so that the broker can make them rebalance at once. Java's broker does not do this.
+locks while it lives; a lock expires a minute after its last renewal. Locks are not released when a
+connection ends: the consumer may reconnect within the minute. The broker stores who owns them, so
+that a restart gives no queue to a second consumer while the first one works on it; the minute of a
+stored lock begins at the start. Java's broker forgets its locks.
+
+A consumer whose request for a lock is refused tries again at its next rebalance, for Java's clients
+up to 20 seconds later. The table therefore remembers refused consumers and returns them when the
+queue becomes free, so that the broker can make them rebalance at once. Java's broker does not do
+this.
 
 A channel represents a connection. It is only compared and hashed.
 """
@@ -531,6 +535,9 @@ class QueueLocks(Generic[Q]):
     Args:
         life_ms: how long a lock lasts without renewal.
 
+    Attributes:
+        changes: counts how often the owner of a lock has changed.
+
     >>> locks = QueueLocks[int]()
     >>> locks.lock("g", "a", [0, 1], now_ms=0), locks.lock("g", "b", [1, 2], now_ms=9)
     ([0, 1], [2])
@@ -543,6 +550,20 @@ class QueueLocks(Generic[Q]):
     def __init__(self, life_ms: int = LIFE_MS) -> None:
         self._life_ms = life_ms
         self._groups: dict[str, dict[Q, _Lock]] = {}
+        self.changes = 0
+
+    def load(self, owned: Iterable[tuple[str, str, Iterable[Q]]], now_ms: int) -> None:
+        """Take locks that were stored, as if they were renewed now."""
+        for group, client_id, queues in owned:
+            self.lock(group, client_id, queues, now_ms)
+
+    def dump(self) -> list[tuple[str, str, list[Q]]]:
+        """The locks: group, owner and queues."""
+        found: dict[tuple[str, str], list[Q]] = {}
+        for group, held in self._groups.items():
+            for queue, lock in held.items():
+                found.setdefault((group, lock.client_id), []).append(queue)
+        return [(group, owner, queues) for (group, owner), queues in found.items()]
 
     def lock(self, group: str, client_id: str, queues: Iterable[Q], now_ms: int) -> list[Q]:
         """Take or renew locks. Returns the queues whose locks the client now owns."""
@@ -552,7 +573,9 @@ class QueueLocks(Generic[Q]):
             lock = held.get(queue)
             if lock is None:
                 held[queue] = _Lock(client_id, now_ms)
+                self.changes += 1
             elif lock.client_id == client_id or self._is_over(lock, now_ms):
+                self.changes += lock.client_id != client_id
                 lock.client_id, lock.renewed_ms = client_id, now_ms
                 lock.refused.pop(client_id, None)
             else:
@@ -574,6 +597,7 @@ class QueueLocks(Generic[Q]):
             lock = held.get(queue)
             if lock is not None and lock.client_id == client_id:
                 del held[queue]
+                self.changes += 1
                 refused.update(lock.refused)
         if not held:
             self._groups.pop(group, None)
@@ -595,6 +619,7 @@ class QueueLocks(Generic[Q]):
             for queue, lock in list(held.items()):
                 if self._is_over(lock, now_ms):
                     del held[queue]
+                    self.changes += 1
                     if lock.refused:
                         freed.setdefault(group, {}).update(lock.refused)
             if not held:

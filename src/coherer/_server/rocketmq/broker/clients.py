@@ -14,6 +14,8 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
+import msgspec
+
 from coherer import limits
 from coherer._common.logs import Log
 from coherer._common.upkeep import Step, Upkeep
@@ -49,6 +51,8 @@ _SUPPORTED: Final = f"{FEATURE_TIMERS},{FEATURE_ENDS_ONCE}"
 _log = Log(logging.getLogger(__name__))
 
 FILTERS_FILE: Final = "consumerFilter.json"
+LOCKS_FILE: Final = "queueLocks.json"
+_LOCKS: Final = msgspec.json.Decoder(list[bodies.LockBatch])
 HOUSEKEEPING_MS: Final = 10_000
 """How often expired clients are dropped (section 3.9)."""
 AGES_MAX: Final = 100
@@ -68,7 +72,9 @@ class ClientHandler:
             now_ms=state.now_ms,
         )
         self._saved_filters = b""
+        self._saved_changes = 0
         self._load_filters()
+        self._load_locks()
 
     # -- heartbeats
 
@@ -274,6 +280,7 @@ class ClientHandler:
         granted = self._state.locks.lock(
             wanted.consumer_group, wanted.client_id, wanted.queues, self._state.now_ms()
         )
+        self._save_locks()
         return Command(ResponseCode.SUCCESS, body=bodies.LockedBatch(queues=granted).encode())
 
     def unlock(self, _: Channel, request: Command) -> Command:
@@ -285,8 +292,31 @@ class ClientHandler:
         wanted = bodies.LockBatch.decode(request.body)
         group = wanted.consumer_group
         refused = self._state.locks.unlock(group, wanted.client_id, wanted.queues)
+        self._save_locks()
         self._notify_refused(group, refused)
         return Command(ResponseCode.SUCCESS)
+
+    def _save_locks(self) -> None:
+        """Store who owns the locks, if that has changed. The request is answered afterwards."""
+        locks = self._state.locks
+        if locks.changes != self._saved_changes:
+            self._saved_changes = locks.changes
+            self._state.core.files.save(LOCKS_FILE, self._locks_now)
+
+    def _locks_now(self) -> bytes:
+        owned = self._state.locks.dump()
+        return msgspec.json.encode([bodies.LockBatch(*one) for one in owned])
+
+    def _load_locks(self) -> None:
+        state = self._state
+        try:
+            found = state.store.read_config(LOCKS_FILE, _parse_locks)
+        except DamagedStoreError as error:
+            _log.plain.error("%s Orderly consumers lock their queues again.", error)
+            return
+        owned = [(one.consumer_group, one.client_id, one.queues) for one in found or ()]
+        state.locks.load(owned, state.now_ms())
+        self._saved_changes = state.locks.changes
 
     def _notify_refused(self, group: str, refused: Iterable[str]) -> None:
         """Notify members that were refused a lock: it is free now, and they rebalance."""
@@ -302,6 +332,7 @@ class ClientHandler:
     def _expire_locks(self) -> None:
         for group, refused in self._state.locks.forget_expired(self._state.now_ms()).items():
             self._notify_refused(group, refused)
+        self._save_locks()
 
     def _expire_clients(self) -> None:
         now_ms = self._state.now_ms()
@@ -327,6 +358,13 @@ class ClientHandler:
         except DamagedStoreError as error:
             _log.plain.error("%s The next heartbeats of the consumers restore the filters.", error)
         state.core.files.mark_saved(FILTERS_FILE, self._filters_now())
+
+
+def _parse_locks(data: bytes) -> list[bodies.LockBatch]:
+    try:
+        return _LOCKS.decode(data)
+    except msgspec.MsgspecError as error:
+        raise DamagedStoreError(f"{LOCKS_FILE} cannot be read: {error}.") from error
 
 
 def _check_selectors(data: bodies.HeartbeatData) -> None:
