@@ -14,6 +14,7 @@ The module needs numpy and pyarrow; it is imported when columns are used.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Final, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -56,20 +57,27 @@ class TextFormat(NamedTuple):
     blank_values: bool
 
 
-class ParsedColumns(NamedTuple):
+class ParsedColumns:
     """The parsed texts.
 
     Args:
         named: a column for each of the format's `columns`, null if a text has no such name.
-        others: a map of all other names and values.
+        make_others: makes `others`, if it is asked for.
     """
 
-    named: list[pa.Array]
-    others: pa.Array
+    def __init__(self, named: list[pa.Array], make_others: Callable[[], pa.Array]) -> None:
+        self.named = named
+        self._make_others = make_others
+
+    @cached_property
+    def others(self) -> pa.Array:
+        """A map of all other names and values."""
+        return self._make_others()
 
     def take(self, rows: pa.Array) -> ParsedColumns:
         """Return the given rows of the columns."""
-        return ParsedColumns([column.take(rows) for column in self.named], self.others.take(rows))
+        named = [column.take(rows) for column in self.named]
+        return ParsedColumns(named, lambda: self.others.take(rows))
 
 
 def parse_texts(texts: Sequence[bytes | None], form: TextFormat) -> ParsedColumns:
@@ -98,7 +106,8 @@ def parse_each(texts: Sequence[bytes | None], form: TextFormat) -> ParsedColumns
         for column, name in zip(named, form.columns, strict=True):
             column.append(found.pop(name, None))
         others.append([pair for pair in found.items() if pair[0] not in form.hidden])
-    return ParsedColumns([pa.array(column, TEXT) for column in named], pa.array(others, TEXTS))
+    columns = [pa.array(column, TEXT) for column in named]
+    return ParsedColumns(columns, lambda: pa.array(others, TEXTS))
 
 
 def parse_aligned(texts: Sequence[bytes | None], form: TextFormat) -> ParsedColumns | None:
@@ -123,10 +132,21 @@ def parse_aligned(texts: Sequence[bytes | None], form: TextFormat) -> ParsedColu
         if column is None or name in values:
             return None
         values[name] = column
+    nothing = [None] * size
     try:
-        return _split(size, values, form)
+        named = [pa.array(values.pop(name.encode(), nothing), TEXT) for name in form.columns]
     except pa.ArrowInvalid:  # not UTF-8
         return None
+    for hidden in form.hidden:
+        values.pop(hidden.encode(), None)
+
+    def others() -> pa.Array:
+        try:
+            return _map(size, values)
+        except pa.ArrowInvalid:
+            return parse_each(texts, form).others
+
+    return ParsedColumns(named, others)
 
 
 def _values_of(name: bytes, items: list[bytes], form: TextFormat) -> Sequence[bytes] | None:
@@ -138,16 +158,6 @@ def _values_of(name: bytes, items: list[bytes], form: TextFormat) -> Sequence[by
     if not form.blank_values and not (name and all(column[1:])):
         return None
     return column[1:]
-
-
-def _split(
-    size: int, values: dict[bytes, Sequence[bytes | None]], form: TextFormat
-) -> ParsedColumns:
-    nothing = [None] * size
-    named = [pa.array(values.pop(name.encode(), nothing), TEXT) for name in form.columns]
-    for name in form.hidden:
-        values.pop(name.encode(), None)
-    return ParsedColumns(named, _map(size, values))
 
 
 def _map(size: int, columns: Mapping[bytes, Sequence[bytes | None]]) -> pa.Array:

@@ -230,7 +230,8 @@ def _clock(ms: Ints) -> pa.Array:
 def _map(source: _Source) -> pa.Array:
     """Return the properties that the senders' applications set; see `FORM`."""
     texts = cast("list[bytes]", source.properties.texts.to_pylist())
-    (_, _, times), others = parse_texts(texts, FORM)
+    found = parse_texts(texts, FORM)
+    times, others = found.named[2], found.others
     if times.null_count == len(times) or instants(times).null_count == times.null_count:
         return others
     # A malformed time stays a property like any other.

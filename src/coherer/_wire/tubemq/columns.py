@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Final, NamedTuple, cast
+from typing import Final, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
 
-from coherer._record.columns import Ints, ParsedColumns, TextFormat, parse_texts
+from coherer._record import properties
+from coherer._record.columns import Ints, ParsedColumns, TextFormat, parse_aligned, parse_texts
 from coherer._wire.tubemq.payload import TAG_KEY, TIME_KEY, read_attributes
+from coherer._wire.tubemq.stored import MARKED_ATTRIBUTES, RESERVED
 
 SCHEMA: Final = pa.schema(
     [
@@ -43,47 +45,101 @@ FORM: Final = TextFormat(
 """The format of attributes."""
 
 
-class CodedTexts(NamedTuple):
+_PROPERTIES: Final = FORM._replace(
+    pair=b"\x02",
+    equals=b"\x01",
+    columns=(properties.TAGS, TIME_KEY),
+    hidden=RESERVED,
+    blank_values=False,
+)
+"""The format of RocketMQ's properties, for texts that can be parsed without `read`."""
+
+_NOT_PLAIN: Final = (b",", b"=", TAG_KEY.encode(), MARKED_ATTRIBUTES[1:-1])
+"""What is in texts whose attributes are not simply their properties."""
+
+Texts: TypeAlias = Sequence[bytes | None]
+"""Texts; None for a message without one."""
+
+
+class CodedTexts:
     """Texts, many of which are equal.
 
     Args:
-        values: the distinct texts; None for a message without a text.
-        rows: the index in `values` for each row; None if `values` has one text for each row.
+        texts: the distinct texts.
+        rows: the index of its text for each row; None if there is one text for each row.
+        translate: makes attributes of the texts, when they are first asked for; None if they are
+            attributes.
     """
 
-    values: Sequence[bytes | None]
-    rows: pa.Array | None = None
+    __slots__ = ("_texts", "_translate", "_values", "rows")
+
+    def __init__(
+        self,
+        texts: Texts,
+        rows: pa.Array | None = None,
+        translate: Callable[[Texts], Texts] | None = None,
+    ) -> None:
+        self._texts = texts
+        self.rows = rows
+        self._translate = translate
+        self._values = texts if translate is None else None
 
     @classmethod
-    def of(cls, texts: pa.Array) -> CodedTexts:
+    def of(cls, texts: pa.Array, translate: Callable[[Texts], Texts] | None = None) -> CodedTexts:
         """Return the texts of a binary array; empty texts become None."""
         coded = texts.dictionary_encode()
         values = cast("list[bytes | None]", coded.dictionary.to_pylist())
-        values = [text or None for text in values]
-        return cls(values, coded.indices)
+        return cls([text or None for text in values], coded.indices, translate)
+
+    @property
+    def values(self) -> Texts:
+        """The distinct attributes."""
+        if self._values is None:
+            assert self._translate is not None  # noqa: S101 - otherwise the texts are the values
+            self._values = self._translate(self._texts)
+        return self._values
 
     def __len__(self) -> int:
-        return len(self.values if self.rows is None else self.rows)
+        return len(self._texts if self.rows is None else self.rows)
 
     def part(self, count: int) -> CodedTexts:
         """Return the texts of the first `count` rows."""
         if self.rows is None:
-            return CodedTexts(self.values[:count])
-        return CodedTexts(self.values, self.rows.slice(0, count))
+            return CodedTexts(self._texts[:count], None, self._translate)
+        return CodedTexts(self._texts, self.rows.slice(0, count), self._translate)
 
     def to_list(self) -> list[bytes | None]:
-        """Return the text of each row."""
-        if self.rows is None:
-            return [*self.values]
-        return [self.values[row] for row in cast("list[int]", self.rows.to_pylist())]
+        """Return the attributes of each row."""
+        return self._by_row(self.values)
 
     def parse(self) -> ParsedColumns:
-        """Parse the texts as attributes."""
+        """Parse the attributes."""
+        if self.rows is not None and len(self._texts) * 2 <= len(self):
+            return parse_texts(self.values, FORM).take(self.rows)
+        if self._values is None:
+            found = _parse_properties(self._by_row(self._texts))
+            if found is not None:
+                return found
+        return parse_texts(self.to_list(), FORM)
+
+    def _by_row(self, texts: Texts) -> list[bytes | None]:
         if self.rows is None:
-            return parse_texts(self.values, FORM)
-        if len(self.values) * 2 > len(self):
-            return parse_texts(self.to_list(), FORM)
-        return parse_texts(self.values, FORM).take(self.rows)
+            return [*texts]
+        return [texts[row] for row in cast("list[int]", self.rows.to_pylist())]
+
+
+def _parse_properties(texts: list[bytes | None]) -> ParsedColumns | None:
+    """Parse property texts of another protocol without translating them first.
+
+    Returns:
+        The same as their attributes, parsed; None if that is not certain.
+    """
+    if None in texts:
+        return None
+    joined = b"\x02".join(cast("list[bytes]", texts))
+    if any(sign in joined for sign in _NOT_PLAIN):
+        return None
+    return parse_aligned(texts, _PROPERTIES)
 
 
 class Messages:

@@ -7,8 +7,8 @@ read a field of all messages at once with numpy. They return None if the answer 
 * **Messages.** A loop over the lengths finds where they begin. Their fields are varints, which are
   read byte by byte, for all messages together. Each message has to have its four fields in order,
   as Java's brokers and Coherer's write them.
-* **Records.** `coherer._record.scan` finds them. Each distinct property text is translated once
-  (`stored.attributes_of`). Bodies that are payloads with attributes are unusual.
+* **Records.** `coherer._record.scan` finds them. Property texts are translated when attributes are
+  asked for (`stored.all_attributes`). Bodies that are payloads with attributes are unusual.
 
 Checksums are compared message by message, because zlib cannot process several at once.
 
@@ -30,7 +30,7 @@ from coherer._wire.tubemq.bad_records import bad_record, flaw_of
 from coherer._wire.tubemq.columns import CodedTexts
 from coherer._wire.tubemq.envelope import read_varint
 from coherer._wire.tubemq.payload import HAS_ATTRIBUTES
-from coherer._wire.tubemq.stored import attributes_of, is_raw, messages_of, without_unique_id
+from coherer._wire.tubemq.stored import all_attributes, is_raw, messages_of
 
 _MESSAGE: Final = 0x22
 _VARINT_BYTES_MAX: Final = 10
@@ -126,18 +126,12 @@ def _usual_records(found: RecordScan, first_id: int) -> Rows | None:
     bad: dict[int, BadRecord] = {}
     if len(good) < len(found):
         bad = _bad_records(found, np.isin(found.starts, good.starts, invert=True), first_id)
-    texts = CodedTexts.of(good.property_texts())
-    known: dict[bytes, bytes | None] = {}
-    values: list[bytes | None] = []
-    for stored in texts.values:
-        text = without_unique_id(stored or b"")
-        if text not in known:
-            if is_raw(text):
-                return None
-            known[text] = attributes_of(text).block[_LENGTH_BYTES:] or None
-        values.append(known[text])
-    ids = good.physical_offsets + first_id
-    return Rows(ids, CodedTexts(values, texts.rows), good.bodies(), bad)
+    coded = good.property_texts().dictionary_encode()
+    texts = cast("list[bytes]", coded.dictionary.to_pylist())
+    if any(map(is_raw, texts)):
+        return None
+    attributes = CodedTexts(texts, coded.indices, all_attributes)
+    return Rows(good.physical_offsets + first_id, attributes, good.bodies(), bad)
 
 
 def _bad_records(found: RecordScan, which: Mask, first_id: int) -> dict[int, BadRecord]:

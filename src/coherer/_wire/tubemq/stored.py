@@ -15,9 +15,9 @@ The property text of a record says how its payload was stored:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from struct import Struct as Layout
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from coherer import limits
 from coherer._common.checksum import crc32
@@ -33,6 +33,11 @@ TAGS: Final = properties.TAGS.encode() + b"\x01"
 RESERVED: Final = (properties.RESERVED | {properties.TUBE_MARK}) - {properties.KEYS}
 """Names of properties that are not attributes."""
 
+_BETWEEN: Final = b"\0\n\0"
+_TAGS: Final = properties.TAGS.encode()
+_TIME: Final = properties.TIME.encode()
+_MARK: Final = properties.TUBE_MARK.encode()
+_RESERVED: Final = frozenset(name.encode() for name in RESERVED)
 _UNIQUE: Final = properties.UNIQUE_KEY.encode() + b"\x01"
 _LENGTH: Final = Layout(">I")
 
@@ -98,6 +103,76 @@ def attributes_of(text: bytes) -> StoredAttributes:
     ).encode()
     block = _LENGTH.pack(len(attributes)) + attributes if attributes else b""
     return StoredAttributes(block, 0, 1 if block else 0)
+
+
+def all_attributes(texts: Sequence[bytes | None]) -> list[bytes | None]:
+    r"""Translate many property texts that are not raw; None for a message without attributes.
+
+    >>> all_attributes([b"TAGS\x01UA\x02TUBE\x01a", b"k\x01v", None])
+    [b'$msgType$=UA', b'k=v', None]
+    """
+    if not texts:
+        return []
+    if None not in texts and b"" not in texts:
+        several = cast("Sequence[bytes]", texts)
+        found = _marked_attributes(several) or aligned_attributes(several)
+        if found is not None:
+            return [text or None for text in found]
+    known: dict[bytes, bytes | None] = {}
+    values: list[bytes | None] = []
+    for stored in texts:
+        text = without_unique_id(stored or b"")
+        if text not in known:
+            known[text] = attributes_of(text).block[_LENGTH.size :] or None
+        values.append(known[text])
+    return values
+
+
+def _marked_attributes(texts: Sequence[bytes]) -> list[bytes] | None:
+    """Translate texts that are blocks of attributes; None if one is not."""
+    end = MARKED_ATTRIBUTES + _BETWEEN
+    joined = _BETWEEN.join([*texts, b""])
+    if joined.count(_BETWEEN) != len(texts) or joined.count(end) != len(texts):
+        return None
+    joined = joined.replace(b"\x01", b"=").replace(b"\x02", b",")
+    found = joined.split(b",TUBE=a" + _BETWEEN)
+    return [TYPE + text[5:] if text.startswith(b"TAGS=") else text for text in found[:-1]]
+
+
+def aligned_attributes(texts: Sequence[bytes]) -> list[bytes] | None:
+    r"""Translate many property texts of another protocol at once, if all have the same names.
+
+    Returns:
+        What `attributes_of` puts into the block, without its length; None if only it can tell.
+
+    >>> aligned_attributes([b"k\x011\x02TAGS\x01a", b"k\x012\x02TAGS\x01b"])
+    [b'$msgType$=a,k=1', b'$msgType$=b,k=2']
+    >>> aligned_attributes([b"k\x011", b"k\x01a,b"])
+    """
+    found = properties.aligned_values(texts)
+    if found is None or _MARK in found:
+        return None
+    try:
+        str(b"".join(texts), "utf-8")
+    except UnicodeDecodeError:  # `attributes_of` replaces what is not valid
+        return None
+    columns = {
+        TYPE: found.pop(_TAGS, None),
+        _TIME + b"=": found.pop(_TIME, None),
+        **{
+            name + b"=": values
+            for name, values in found.items()
+            if name not in _RESERVED and b"," not in name and b"=" not in name
+        },
+    }
+    parts: list[list[bytes]] = []
+    for head, values in columns.items():
+        if values is not None:
+            joined = b"".join(values)
+            if b"," in joined or b"=" in joined:
+                return None
+            parts.append([head + value for value in values])
+    return [*map(b",".join, zip(*parts, strict=True))] if parts else [b""] * len(texts)
 
 
 def without_unique_id(text: bytes) -> bytes:
