@@ -224,7 +224,8 @@ class MessageIllegalError(_CodedError):
     result = ResponseCode.MESSAGE_ILLEGAL
     meaning = "The message is not valid."
     advice = (
-        "Check the length of its topic, body and properties, and the message type of the topic."
+        "Check the length of its topic, body and properties, its delivery time, and the message "
+        "type of the topic."
     )
 
 
