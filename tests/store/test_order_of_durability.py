@@ -26,6 +26,7 @@ SAVED_BY_THE_STORE = {
     "topics.json": "topics, which are created before their messages",
     "subscriptionGroup.json": "groups; nothing that refers to the log",
     "consumerFilter.json": "filters and times",
+    "queueLocks.json": "groups, clients and queues; nothing that refers to the log",
     "tubemqMaster.json": "brokers and topics",
     "kvConfig.json": "settings of name servers",
     "namesrv.properties": "settings",
