@@ -57,6 +57,7 @@ LOOPS = {
     "cli/top.py::_run": SHOWS,
     "console/serving.py::served": RETRIES,
     "testing/proxy.py::pump": ONCE,
+    "testing/explore.py::_strike": "the faults of a test, whose failure is the test's",
     "testing/faults.py::_written": ONCE,
     "testing/faults.py::delay": ONCE,
     "testing/faults.py::strike": ONCE,

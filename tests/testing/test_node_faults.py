@@ -149,7 +149,7 @@ async def test_a_node_that_is_down(
             with pytest.raises(CohererError):
                 await producer.send(Message("orders", b"lost"))
             with pytest.raises(UsageError, match="does not run"):
-                _ = node.url
+                _ = node.node
             await asyncio.sleep(3600)
         async with client.consumer("shop", "orders", start="earliest") as consumer:
             batch = await consumer.receive()

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from coherer.testing.clock import ManualClock
     from coherer.testing.embedded import EmbeddedNode, async_embedded_node, embedded_node
+    from coherer.testing.explore import explore
     from coherer.testing.faults import Fault, NodeFaults, ReceivedRequest, Requests
     from coherer.testing.proxy import FaultProxy, Faults
+    from coherer.testing.received import Received, Reception
     from coherer.testing.simulated import SimulatedNode
     from coherer.testing.simulation import simulate
 
@@ -25,11 +27,14 @@ __all__ = [
     "Faults",
     "ManualClock",
     "NodeFaults",
+    "Received",
     "ReceivedRequest",
+    "Reception",
     "Requests",
     "SimulatedNode",
     "async_embedded_node",
     "embedded_node",
+    "explore",
     "simulate",
 ]
 
@@ -40,11 +45,14 @@ _MODULES = {
     "Faults": "coherer.testing.proxy",
     "ManualClock": "coherer.testing.clock",
     "NodeFaults": "coherer.testing.faults",
+    "Received": "coherer.testing.received",
+    "Reception": "coherer.testing.received",
     "ReceivedRequest": "coherer.testing.faults",
     "Requests": "coherer.testing.faults",
     "SimulatedNode": "coherer.testing.simulated",
     "async_embedded_node": "coherer.testing.embedded",
     "embedded_node": "coherer.testing.embedded",
+    "explore": "coherer.testing.explore",
     "simulate": "coherer.testing.simulation",
 }
 

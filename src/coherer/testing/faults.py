@@ -56,6 +56,7 @@ KINDS: Final = {
 }
 """Requests that mean the same in both protocols; others are selected by the protocol's names."""
 
+_KIND_OF: Final = {name: kind for kind, names in KINDS.items() for name in names}
 RECORDS_MAX: Final = 100_000
 _TUBE_HEAD: Final = struct.Struct(">Iii")
 _LENGTH: Final = struct.Struct(">i")
@@ -87,6 +88,11 @@ class ReceivedRequest(msgspec.Struct, frozen=True, kw_only=True):
     group: str = ""
     peer: str = ""
 
+    @property
+    def kind(self) -> str:
+        """What both protocols call it, such as `send`; empty for other requests."""
+        return _KIND_OF.get(self.name, "")
+
 
 class Requests:
     """The requests that a node has received, the newest 100,000: `node.requests`.
@@ -101,6 +107,7 @@ class Requests:
 
     def __init__(self) -> None:
         self._all: deque[ReceivedRequest] = deque(maxlen=RECORDS_MAX)
+        self._watchers: list[Callable[[ReceivedRequest], object]] = []
 
     def __len__(self) -> int:
         return len(self._all)
@@ -115,6 +122,12 @@ class Requests:
     def add(self, request: ReceivedRequest) -> None:
         """Add a record."""
         self._all.append(request)
+        for arrived in self._watchers:
+            arrived(request)
+
+    def watch(self, arrived: Callable[[ReceivedRequest], object]) -> None:
+        """Call a function with each request from now on, before it is carried out."""
+        self._watchers.append(arrived)
 
     def clear(self) -> None:
         """Forget all records."""

@@ -98,7 +98,13 @@ def _in_virtual_time(test: Callable[..., Coroutine[Any, Any, object]]) -> Callab
     @functools.wraps(test)
     def run(*args: object, **fixtures: object) -> None:
         node = cast("SimulatedNode", fixtures[_SIMULATED])
-        node.run(test(*args, **fixtures))
+        seeds = getattr(test, "_coherer_seeds", None)
+        if seeds is None:
+            node.run(test(*args, **fixtures))
+            return
+        from coherer.testing.explore import run_seeds
+
+        run_seeds(seeds, node.fresh, lambda one: test(*args, **{**fixtures, _SIMULATED: one}))
 
     return run
 

@@ -13,6 +13,7 @@ from coherer.errors import UsageError
 from coherer.testing.clock import WallClock
 from coherer.testing.embedded import next_s, node_options, with_ports, workspace
 from coherer.testing.faults import NodeFaults, Requests, taps_of
+from coherer.testing.received import Received
 from coherer.testing.simulation import Process, SimulatedLoop, simulate
 
 
@@ -25,15 +26,18 @@ class SimulatedNode:
 
     Attributes:
         faults: faults on demand.
+        received: records what handlers receive, if they are passed through it.
     """
 
     def __init__(self, directory: str | Path | None = None, **options: object) -> None:
         self.faults = NodeFaults()
+        self.received = Received()
         self._directory = directory
         self._given = {"admin_port": None, **options}
         self._node: Node | None = None
         self._process = Process("node")
         self._options: NodeOptions
+        self._urls: tuple[str, str] | None = None
 
     def __repr__(self) -> str:
         return f"<SimulatedNode {self.url if self._node is not None else 'stopped'}>"
@@ -54,13 +58,13 @@ class SimulatedNode:
 
     @property
     def url(self) -> str:
-        """The URL for TubeMQ clients."""
-        return self.node.url
+        """The URL for TubeMQ clients. It stays the same while the node is stopped."""
+        return self._urls[0] if self._urls else self.node.url
 
     @property
     def rocketmq_url(self) -> str:
-        """The URL for RocketMQ clients."""
-        return self.node.rocketmq_url
+        """The URL for RocketMQ clients. It stays the same while the node is stopped."""
+        return self._urls[1] if self._urls else self.node.rocketmq_url
 
     @property
     def requests(self) -> Requests:
@@ -84,6 +88,7 @@ class SimulatedNode:
         )
         await self._process.start(node.start())
         self._node, self._options = node, with_ports(self._options, node)
+        self._urls = (node.url, node.rocketmq_url)
         taps_of(self.faults).attach(node)
 
     async def stop(self) -> None:
@@ -126,6 +131,7 @@ class SimulatedNode:
                     await test
                 finally:
                     await self.stop()
+                    self._urls = None
 
         try:
             simulate(main(), seed=seed)
@@ -134,3 +140,7 @@ class SimulatedNode:
 
     def _next_s(self, loop: SimulatedLoop) -> float | None:
         return None if self._node is None else next_s(loop, self._node)
+
+    def fresh(self) -> SimulatedNode:
+        """Another node with the same options, in a temporary directory."""
+        return SimulatedNode(None, **self._given)

@@ -1,0 +1,283 @@
+"""Runs a user's test under random faults of the broker and the network, from seeds.
+
+A schedule is a list of faults. Each strikes at a request: the n-th one that the node receives,
+heartbeats not counted. So the faults hit a test wherever it is busy, however short it is. The first
+run has no faults, and counts the requests. If a schedule breaks the test, the faults that the
+failure does not need are removed, one after the other. Everything follows from the seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
+from random import Random
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from coherer._common import clock
+from coherer.errors import CohererError, UsageError
+from coherer.testing.faults import ReceivedRequest, taps_of
+from coherer.testing.received import Reception, counted, shortened
+from coherer.testing.simulated import SimulatedNode
+from coherer.testing.simulation import SimulatedLoop
+
+ATTRIBUTE: Final = "_coherer_seeds"
+FAULTS_MAX: Final = 4
+KINDS: Final = {
+    "killed": "the broker was killed",
+    "restarted": "the broker was restarted",
+    "reset": "all connections were reset",
+    "stalled": "the network stood still",
+}
+_IDLE: Final = frozenset({"heartbeat", "register"})
+_BACK_S: Final = (0.0, 0.5, 5.0, 40.0)
+_LATER_S: Final = (0.0, 0.0, 0.0003, 0.002)
+
+F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, object]])
+
+
+class Strike(msgspec.Struct, frozen=True):
+    """A fault of a schedule.
+
+    Args:
+        kind: one of `KINDS`.
+        request: at which request it strikes.
+        later_s: how long after its arrival.
+        for_s: how long it lasts.
+    """
+
+    kind: str
+    request: int
+    later_s: float
+    for_s: float
+
+
+class Happened(msgspec.Struct, frozen=True):
+    """A fault that has struck.
+
+    Args:
+        strike: the fault.
+        during: the request at which it struck.
+        time_ms: when.
+        end_ms: when it ended.
+    """
+
+    strike: Strike
+    during: ReceivedRequest
+    time_ms: int
+    end_ms: int
+
+    def text(self) -> str:
+        """A sentence."""
+        topic = f" of {self.during.topic}" if self.during.topic else ""
+        lasts = f" for {self.strike.for_s:g} s" if self.strike.for_s else ""
+        number = f"request {self.strike.request} ({self.during.name}{topic})"
+        return f"{KINDS[self.strike.kind]}{lasts} at {number}"
+
+
+def explore(*, seeds: int = 100, first: int = 0) -> Callable[[F], F]:
+    """Run an async test with `coherer_simulated` under random faults, once for each seed.
+
+    The broker is killed and restarted, connections are reset, the network stands still and is slow.
+    The first seed that breaks the test is reported, with the faults that it needs. The test should
+    record what it receives (`coherer_simulated.received`): then the report names the messages that
+    were delivered several times.
+
+    ```python
+    @explore(seeds=100)
+    async def test_every_order_is_booked_once(coherer_simulated): ...
+    ```
+
+    Args:
+        seeds: how many.
+        first: the first one; `seeds=1, first=17` repeats seed 17.
+    """
+    if seeds < 1:
+        raise UsageError(f"An exploration needs at least one seed, not {seeds}.")
+
+    def mark(test: F) -> F:
+        setattr(test, ATTRIBUTE, range(first, first + seeds))
+        return test
+
+    return mark
+
+
+def run_seeds(
+    seeds: Sequence[int],
+    node: Callable[[], SimulatedNode],
+    test: Callable[[SimulatedNode], Coroutine[Any, Any, object]],
+) -> None:
+    """Run a test under the faults of each seed, and raise the first failure, shrunken."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        explored = _Exploration(node, test)
+        calm = explored.run(0, [])
+        if calm.error is not None:
+            raise _noted(calm.error, "It fails without faults, too.")
+        found = next((seed for seed in seeds if explored.breaks(seed, calm.requests)), None)
+        if found is None:
+            return
+        failed = explored.shrunken(found, calm.requests)
+    finally:
+        logging.disable(level)
+    assert failed.error is not None  # noqa: S101 - it has just failed
+    raise _noted(failed.error, _report(found, failed))
+
+
+class _Run(msgspec.Struct):
+    """The outcome of one run."""
+
+    error: BaseException | None
+    requests: int
+    happened: list[Happened]
+    repeated: list[list[Reception]]
+
+
+class _Exploration:
+    def __init__(
+        self,
+        node: Callable[[], SimulatedNode],
+        test: Callable[[SimulatedNode], Coroutine[Any, Any, object]],
+    ) -> None:
+        self._node, self._test = node, test
+
+    def run(self, seed: int, schedule: Sequence[Strike]) -> _Run:
+        """Run the test once."""
+        node = self._node()
+        trouble = _Trouble(node, seed, schedule)
+        error: BaseException | None = None
+        try:
+            node.run(trouble.beside(self._test(node)), seed=seed)
+        except Exception as caught:  # noqa: BLE001 - the test's, whatever it is
+            error = caught
+        return _Run(error, trouble.requests, trouble.happened, node.received.repeated())
+
+    def breaks(self, seed: int, requests: int) -> bool:
+        """Whether the faults of a seed break the test."""
+        return self.run(seed, schedule_of(seed, requests)).error is not None
+
+    def shrunken(self, seed: int, requests: int) -> _Run:
+        """Remove the faults that the failure does not need."""
+        schedule = schedule_of(seed, requests)
+        failed = self.run(seed, schedule)
+        for strike in tuple(schedule):
+            fewer = [one for one in schedule if one is not strike]
+            again = self.run(seed, fewer)
+            if again.error is not None and type(again.error) is type(failed.error):
+                schedule, failed = fewer, again
+        return failed
+
+
+def schedule_of(seed: int, requests: int) -> list[Strike]:
+    """The faults of a seed.
+
+    Args:
+        seed: the seed.
+        requests: how many requests the test makes without faults.
+    """
+    chance = Random(seed)  # noqa: S311 - not for secrets
+    strikes = [
+        Strike(
+            chance.choice(sorted(KINDS)),
+            chance.randint(1, max(1, requests)),
+            chance.choice(_LATER_S),
+            chance.choice(_BACK_S),
+        )
+        for _ in range(chance.randint(1, FAULTS_MAX))
+    ]
+    return sorted(strikes, key=lambda one: one.request)
+
+
+class _Trouble:
+    """Lets the faults of a schedule strike."""
+
+    def __init__(self, node: SimulatedNode, seed: int, schedule: Sequence[Strike]) -> None:
+        self.requests = 0
+        self.happened: list[Happened] = []
+        self._node, self._seed = node, seed
+        self._schedule = list(schedule)
+        self._due: asyncio.Queue[tuple[Strike, ReceivedRequest]] = asyncio.Queue()
+
+    async def beside(self, test: Coroutine[Any, Any, object]) -> None:
+        """Run the test and the faults."""
+        loop = asyncio.get_running_loop()
+        if self._schedule and isinstance(loop, SimulatedLoop):
+            chance = Random(self._seed)  # noqa: S311 - not for secrets
+            loop.network.jitter_s = chance.choice([0.0, 0.001, 0.05])
+        taps_of(self._node.faults).requests.watch(self._arrived)
+        striking = asyncio.create_task(self._strike())
+        try:
+            await test
+        finally:
+            striking.cancel()
+            with suppress(asyncio.CancelledError):
+                await striking
+
+    def _arrived(self, request: ReceivedRequest) -> None:
+        if request.kind in _IDLE:
+            return
+        self.requests += 1
+        while self._schedule and self._schedule[0].request <= self.requests:
+            self._due.put_nowait((self._schedule.pop(0), request))
+
+    async def _strike(self) -> None:
+        while True:
+            strike, during = await self._due.get()
+            await asyncio.sleep(strike.later_s)
+            began_ms = clock.wall_ms()
+            await _ACTS[strike.kind](self._node, strike.for_s)
+            self.happened.append(Happened(strike, during, began_ms, clock.wall_ms()))
+
+
+async def _down(node: SimulatedNode, for_s: float, *, kill: bool) -> None:
+    async with node.down(kill=kill):
+        await asyncio.sleep(for_s)
+
+
+async def _reset(node: SimulatedNode, _: float) -> None:
+    node.faults.reset()
+
+
+async def _stall(_: SimulatedNode, for_s: float) -> None:
+    loop = asyncio.get_running_loop()
+    if isinstance(loop, SimulatedLoop):
+        loop.network.stop()
+        await asyncio.sleep(for_s)
+        loop.network.heal()
+
+
+_ACTS: Final[dict[str, Callable[[SimulatedNode, float], Coroutine[Any, Any, None]]]] = {
+    "killed": partial(_down, kill=True),
+    "restarted": partial(_down, kill=False),
+    "reset": _reset,
+    "stalled": _stall,
+}
+
+
+def _report(seed: int, failed: _Run) -> str:
+    lines = [f"Seed {seed} breaks this test. Repeat it with explore(seeds=1, first={seed})."]
+    lines += [f"- {one.text()[:1].upper()}{one.text()[1:]}." for one in failed.happened]
+    lines += [_blame(times, failed.happened) for times in failed.repeated[:5]]
+    if isinstance(failed.error, CohererError):
+        lines.append("The test does not handle this error of its client.")
+    return "\n".join(lines)
+
+
+def _blame(times: Sequence[Reception], happened: Sequence[Happened]) -> str:
+    before = [one for one in happened if one.time_ms <= times[1].time_ms]
+    after = f" after {KINDS[before[-1].strike.kind]}" if before else ""
+    places = len({one.place for one in times})
+    stored = f" It was sent again, and is stored {counted(places)}." if places > 1 else ""
+    one = times[0]
+    body, group = shortened(one.body), one.group
+    return f"Message {body} was delivered {counted(len(times))} to group {group}{after}.{stored}"
+
+
+def _noted(error: BaseException, note: str) -> BaseException:
+    error.add_note(note)
+    return error

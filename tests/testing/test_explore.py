@@ -1,0 +1,116 @@
+"""A user's test under random faults."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+import coherer
+from coherer.errors import CohererError, UsageError
+from coherer.message import Message
+from coherer.testing import SimulatedNode, explore
+from coherer.testing.explore import run_seeds, schedule_of
+
+ORDERS = 10
+
+
+async def shop(
+    node: SimulatedNode, protocol: str, handle: Callable[[coherer.Batch], Awaitable[None]]
+) -> None:
+    """A small application, which survives errors."""
+    url = node.url if protocol == "tubemq" else node.rocketmq_url
+    async with coherer.connect(url, timeout_ms=3_000) as client, client.producer() as producer:
+        consumer = client.consumer("shop", "orders", start="earliest")
+        await until_started(consumer)
+        working = asyncio.create_task(consumer.run(node.received.by("shop", handle)))
+        for number in range(ORDERS):
+            while True:
+                try:
+                    await producer.send(Message("orders", b"%d" % number))
+                except CohererError:
+                    await asyncio.sleep(1)
+                    continue
+                break
+        while len({one.body for one in node.received.messages()}) < ORDERS:
+            await node.received.wait(len(node.received) + 1)
+        await asyncio.sleep(10)
+        working.cancel()
+
+
+async def until_started(consumer: coherer.Consumer) -> None:
+    while True:
+        try:
+            await consumer.start()
+        except CohererError:
+            await asyncio.sleep(1)
+            continue
+        break
+
+
+async def idempotent(node: SimulatedNode, protocol: str) -> None:
+    booked: set[bytes] = set()
+
+    async def handle(batch: coherer.Batch) -> None:
+        booked.update(batch.bodies())
+
+    node.create_topic("orders")
+    await shop(node, protocol, handle)
+    assert len(booked) == ORDERS
+
+
+async def careless(node: SimulatedNode) -> None:
+    booked: list[bytes] = []
+
+    async def handle(batch: coherer.Batch) -> None:
+        booked.extend(batch.bodies())
+
+    node.create_topic("orders")
+    await shop(node, "rocketmq", handle)
+    assert len(booked) == ORDERS, "an order is booked once"
+
+
+@explore(seeds=5)
+@pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
+async def test_a_handler_that_is_idempotent(
+    coherer_simulated: SimulatedNode, protocol: str
+) -> None:
+    await idempotent(coherer_simulated, protocol)
+
+
+def test_a_handler_that_is_not() -> None:
+    with pytest.raises(AssertionError, match="booked once") as caught:
+        run_seeds(range(50), SimulatedNode, careless)
+    (note,) = caught.value.__notes__
+    first, *others = note.splitlines()
+    assert first.startswith("Seed ")
+    assert "Repeat it with explore(seeds=1, first=" in first
+    assert sum(line.startswith("- ") for line in others) == 1, "one fault is enough"
+    assert any("was delivered twice to group shop after " in line for line in others), note
+    seed = int(first.split()[1])
+    with pytest.raises(AssertionError) as again:
+        run_seeds([seed], SimulatedNode, careless)
+    assert again.value.__notes__ == [note], "a seed is a run"
+
+
+def test_a_test_that_fails_anyway() -> None:
+    async def fails(node: SimulatedNode) -> None:
+        assert node.url == "nowhere"
+
+    with pytest.raises(AssertionError, match="nowhere") as caught:
+        run_seeds(range(1), SimulatedNode, fails)
+    assert caught.value.__notes__ == ["It fails without faults, too."]
+
+
+def test_schedules() -> None:
+    assert schedule_of(3, 10) == schedule_of(3, 10)
+    assert schedule_of(3, 10) != schedule_of(4, 10)
+    assert {one.kind for seed in range(20) for one in schedule_of(seed, 10)} == {
+        "killed",
+        "restarted",
+        "reset",
+        "stalled",
+    }
+    with pytest.raises(UsageError, match="at least one seed"):
+        explore(seeds=0)
