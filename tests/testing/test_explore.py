@@ -22,8 +22,7 @@ async def shop(
     """A small application, which survives errors."""
     url = node.url if protocol == "tubemq" else node.rocketmq_url
     async with coherer.connect(url, timeout_ms=3_000) as client, client.producer() as producer:
-        consumer = client.consumer("shop", "orders", start="earliest")
-        await until_started(consumer)
+        consumer = await joined(client)
         working = asyncio.create_task(consumer.run(node.received.by("shop", handle)))
         for number in range(ORDERS):
             while True:
@@ -39,14 +38,15 @@ async def shop(
         working.cancel()
 
 
-async def until_started(consumer: coherer.Consumer) -> None:
+async def joined(client: coherer.Client) -> coherer.Consumer:
     while True:
+        consumer = client.consumer("shop", "orders", start="earliest")
         try:
             await consumer.start()
         except CohererError:
             await asyncio.sleep(1)
             continue
-        break
+        return consumer
 
 
 async def idempotent(node: SimulatedNode, protocol: str) -> None:
@@ -101,6 +101,20 @@ def test_a_test_that_fails_anyway() -> None:
     with pytest.raises(AssertionError, match="nowhere") as caught:
         run_seeds(range(1), SimulatedNode, fails)
     assert caught.value.__notes__ == ["It fails without faults, too."]
+
+
+def test_a_test_that_hangs_after_faults() -> None:
+    async def hangs(node: SimulatedNode) -> None:
+        url = node.url
+        async with coherer.connect(url, timeout_ms=3_000) as client, client.producer() as producer:
+            try:
+                await producer.send(Message("orders", b"1"))
+            except CohererError:
+                await asyncio.sleep(1_000_000)
+
+    with pytest.raises(TimeoutError) as caught:
+        run_seeds(range(100), SimulatedNode, hangs)
+    assert "more of virtual time than it needs without faults" in caught.value.__notes__[0]
 
 
 def test_schedules() -> None:

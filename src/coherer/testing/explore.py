@@ -27,6 +27,8 @@ from coherer.testing.simulation import SimulatedLoop
 
 ATTRIBUTE: Final = "_coherer_seeds"
 FAULTS_MAX: Final = 4
+PATIENCE_S: Final = 900.0
+"""How much longer a test may take with faults, in virtual time, before it counts as hung."""
 KINDS: Final = {
     "killed": "the broker was killed",
     "restarted": "the broker was restarted",
@@ -116,7 +118,7 @@ def run_seeds(
     logging.disable(logging.CRITICAL)
     try:
         explored = _Exploration(node, test)
-        calm = explored.run(0, [])
+        calm = explored.calm()
         if calm.error is not None:
             raise _noted(calm.error, "It fails without faults, too.")
         found = next((seed for seed in seeds if explored.breaks(seed, calm.requests)), None)
@@ -134,6 +136,7 @@ class _Run(msgspec.Struct):
 
     error: BaseException | None
     requests: int
+    took_s: float
     happened: list[Happened]
     repeated: list[list[Reception]]
 
@@ -145,17 +148,25 @@ class _Exploration:
         test: Callable[[SimulatedNode], Coroutine[Any, Any, object]],
     ) -> None:
         self._node, self._test = node, test
+        self._limit_s: float | None = None
+
+    def calm(self) -> _Run:
+        """Run the test without faults; with them it may take `PATIENCE_S` more."""
+        first = self.run(0, [])
+        self._limit_s = first.took_s + PATIENCE_S
+        return first
 
     def run(self, seed: int, schedule: Sequence[Strike]) -> _Run:
         """Run the test once."""
         node = self._node()
-        trouble = _Trouble(node, seed, schedule)
+        trouble = _Trouble(node, seed, schedule, self._limit_s)
         error: BaseException | None = None
         try:
             node.run(trouble.beside(self._test(node)), seed=seed)
         except Exception as caught:  # noqa: BLE001 - the test's, whatever it is
             error = caught
-        return _Run(error, trouble.requests, trouble.happened, node.received.repeated())
+        repeated = node.received.repeated()
+        return _Run(error, trouble.requests, trouble.took_s, trouble.happened, repeated)
 
     def breaks(self, seed: int, requests: int) -> bool:
         """Whether the faults of a seed break the test."""
@@ -196,8 +207,12 @@ def schedule_of(seed: int, requests: int) -> list[Strike]:
 class _Trouble:
     """Lets the faults of a schedule strike."""
 
-    def __init__(self, node: SimulatedNode, seed: int, schedule: Sequence[Strike]) -> None:
+    def __init__(
+        self, node: SimulatedNode, seed: int, schedule: Sequence[Strike], limit_s: float | None
+    ) -> None:
         self.requests = 0
+        self.took_s = 0.0
+        self._limit_s = limit_s
         self.happened: list[Happened] = []
         self._node, self._seed = node, seed
         self._schedule = list(schedule)
@@ -210,10 +225,12 @@ class _Trouble:
             chance = Random(self._seed)  # noqa: S311 - not for secrets
             loop.network.jitter_s = chance.choice([0.0, 0.001, 0.05])
         taps_of(self._node.faults).requests.watch(self._arrived)
-        striking = asyncio.create_task(self._strike())
+        striking, began_s = asyncio.create_task(self._strike()), loop.time()
         try:
-            await test
+            async with asyncio.timeout(self._limit_s):
+                await test
         finally:
+            self.took_s = loop.time() - began_s
             striking.cancel()
             with suppress(asyncio.CancelledError):
                 await striking
@@ -263,6 +280,10 @@ def _report(seed: int, failed: _Run) -> str:
     lines = [f"Seed {seed} breaks this test. Repeat it with explore(seeds=1, first={seed})."]
     lines += [f"- {one.text()[:1].upper()}{one.text()[1:]}." for one in failed.happened]
     lines += [_blame(times, failed.happened) for times in failed.repeated[:5]]
+    if isinstance(failed.error, TimeoutError):
+        lines.append(
+            f"The test had {PATIENCE_S:g} s more of virtual time than it needs without faults."
+        )
     if isinstance(failed.error, CohererError):
         lines.append("The test does not handle this error of its client.")
     return "\n".join(lines)

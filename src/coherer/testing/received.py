@@ -8,15 +8,12 @@ import inspect
 import threading
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from coherer._common import clock
-
-# The package imports much more than this module needs.
-if TYPE_CHECKING:
-    from coherer import AnyMessage
+from coherer._views import AnyMessage
 
 B = TypeVar("B", bound="Iterable[AnyMessage]")
 
