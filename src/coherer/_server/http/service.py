@@ -665,7 +665,7 @@ async def _compressed(reply: Reply, accepted: str) -> Reply:
 
 
 def accepts_gzip(accepted: str) -> bool:
-    """Whether a client with this `Accept-Encoding` accepts gzip (RFC 9110, section 12.5.3).
+    """Whether a client with this `Accept-Encoding` accepts gzip (RFC 9110, 12.5.3).
 
     >>> [accepts_gzip(text) for text in ("gzip, br", "GZIP;q=0.5", "*", "gzip;q=0, *", "br", "")]
     [True, True, True, False, False, False]
