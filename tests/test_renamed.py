@@ -18,6 +18,7 @@ from coherer._client.rocketmq.administration.admin import MOVED as ROCKETMQ_MOVE
 from coherer._client.tubemq.administration.admin import MOVED as TUBEMQ_MOVED
 from coherer._common.renamed import BODIES, RECORDS
 from coherer.admin import Broker, Partition, Topic
+from coherer.errors import UsageError
 
 MODULES = (
     "coherer",
@@ -186,6 +187,8 @@ async def test_seek_with_queue_and_to(coherer_rocketmq_url: str, coherer_topic: 
                 assert await old(queue=queue, offset=0) == 0
             with pytest.warns(DeprecationWarning, match="`to=` of `PullConsumer.seek`.*`offset=`"):
                 assert await old(queue, to="earliest") == 0
+            with pytest.raises(UsageError, match="'queue'"):
+                await old(queue=queue, partition=queue, offset=0)
 
 
 def test_blocking_seek_with_queue_and_to(coherer_rocketmq_url: str, coherer_topic: str) -> None:

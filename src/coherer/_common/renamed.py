@@ -106,14 +106,15 @@ def old_keywords(**names: str) -> Callable[[F], F]:
 def in_new_words(function: Callable[..., object], given: Mapping[str, object]) -> dict[str, object]:
     """Return the keyword arguments of a call by their names of today, and warn of others."""
     names: Mapping[str, str] = vars(function)["old_keywords"]
-    for old in names.keys() & given.keys():
+    # Beside its new name, an old one is left: then it is an unknown argument.
+    meant = {old: new for old, new in names.items() if old in given and new not in given}
+    for old, new in meant.items():
         warnings.warn(
-            f"`{old}=` of `{function.__qualname__}` is deprecated since {SINCE}; use "
-            f"`{names[old]}=`.",
+            f"`{old}=` of `{function.__qualname__}` is deprecated since {SINCE}; use `{new}=`.",
             DeprecationWarning,
             stacklevel=3,
         )
-    return {names.get(name, name): value for name, value in given.items()}
+    return {meant.get(name, name): value for name, value in given.items()}
 
 
 class ByPartition(dict[P, V]):
