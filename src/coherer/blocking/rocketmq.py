@@ -785,7 +785,7 @@ class Producer(ProducerFacade[aio.Producer, SendReceipt]):
 class TwoPhaseCommit(Facade[aio.TwoPhaseCommit]):
     """Commits messages of several processes together. See `Producer.two_phase`.
 
-    Workers prepare messages and give the columns to a coordinator, which writes down its decision
+    Workers prepare messages and give the columns to a coordinator, which records its decision
     and ends all of them.
     """
 

@@ -217,7 +217,7 @@ class TransactionChecks:
             self._checks.pop(group, None)
 
     def ended(self, unique_id: str, verdict: Verdict) -> None:
-        """Remember an end that was accepted, for the case that a broker asks all the same."""
+        """Remember an accepted end, because a broker may still ask."""
         self._ended[unique_id] = verdict
         if len(self._ended) > ENDED_KEPT:
             del self._ended[next(iter(self._ended))]

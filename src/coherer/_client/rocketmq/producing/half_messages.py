@@ -171,7 +171,7 @@ def half_properties(group: str) -> dict[str, str]:
 class TwoPhaseCommit:
     """Commits messages of several processes together. See `Producer.two_phase`.
 
-    Workers prepare messages and give the columns to a coordinator, which writes down its decision
+    Workers prepare messages and give the columns to a coordinator, which records its decision
     and ends all of them.
 
     Args:
