@@ -61,6 +61,7 @@ LOOPS = {
     "testing/faults.py::_written": ONCE,
     "testing/faults.py::delay": ONCE,
     "testing/faults.py::strike": ONCE,
+    "testing/standalone.py::_run": "it looks whether its parent lives, which cannot fail",
     "testing/simulation/loop.py::run_in_executor": ONCE,
     "testing/simulation/network.py::expect": ONCE,
 }

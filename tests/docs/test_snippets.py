@@ -127,7 +127,7 @@ def test_the_page_about_logs() -> None:
 
 
 def test_testing(coherer_rocketmq_url: str, coherer_topic: str, node: EmbeddedNode) -> None:
-    simulated, order, moved, refused, fault, ordered, _ = blocks("how-to/testing.md")
+    simulated, order, moved, refused, fault, ordered, _, _ = blocks("how-to/testing.md")
     days = run("how-to/testing.md", simulated, node)["test_an_order_is_delivered_after_three_days"]
     refuses = run("how-to/testing.md", refused, node)["test_an_order_is_refused"]
     orders = run("how-to/testing.md", ordered, node)["test_orders_arrive_in_order"]
