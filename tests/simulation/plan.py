@@ -151,7 +151,7 @@ def _faults(chance: Random, kinds: list[str]) -> Iterator[Fault]:
         yield Fault(
             round(at_s, 3),
             kind,
-            round(chance.random(), 3),
+            int(chance.random() * 1000) / 1000,
             chance.choice([0.5, 1.0, 4.0, 10.0, 20.0]),
             after if chance.random() < 0.5 else "",
         )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # a run starts the programs, and they use the run
 ORDERS: Final = "orders"
 LEDGER: Final = "ledger"
 WORK: Final = "work"
+SEND_OK: Final = "SEND_OK"
 TOPICS: Final = (ORDERS, LEDGER, WORK)
 FAILURES: Final = "!"
 """Before the number of times that handlers refuse a message, at the end of its body."""
@@ -101,6 +102,9 @@ async def sell(run: Run, who: str, chance: Random) -> None:
         async for _ in run.turns(chance):
             body = run.name(who)
             run.note(who, "begun", body)
+            if chance.random() < 0.3:
+                await _commit_twice(run, who, body, producer, decide)
+                continue
             try:
                 async with producer.transaction(Message(ORDERS, body.encode())) as sale:
                     if chance.random() < 0.5:
@@ -111,6 +115,23 @@ async def sell(run: Run, who: str, chance: Random) -> None:
             except CohererError as error:
                 run.note(who, "failed", body, note=str(error))
         await run.end.wait()  # it answers brokers that ask
+
+
+async def _commit_twice(
+    run: Run, who: str, body: str, producer: Any, decide: Callable[[str, Verdict], None]
+) -> None:
+    """Commit in two steps, and repeat the second one: a transaction is committed once."""
+    try:
+        halves, failed = await producer.two_phase.prepare([Message(ORDERS, body.encode())])
+        if failed:
+            run.note(who, "failed", body, note=str(failed[0][1]))
+            return
+        decide(body, Verdict.COMMIT)
+        for _ in range(2):
+            for _, error in await producer.two_phase.end(halves, Verdict.COMMIT):
+                run.note(who, "failed", body, note=str(error))
+    except CohererError as error:
+        run.note(who, "failed", body, note=str(error))
 
 
 async def _send(run: Run, who: str, chance: Random, producer: Any) -> None:
@@ -128,7 +149,11 @@ async def _receipt(
     except CohererError as error:
         run.note(who, "failed", body, note=str(error))
     else:
-        run.note(who, "stored", body, place=place_of(receipt) if placed else None)
+        status = getattr(receipt, "status", SEND_OK)
+        if status == SEND_OK:
+            run.note(who, "stored", body, place=place_of(receipt) if placed else None)
+        else:  # it is in the log, and may not be on the disk
+            run.note(who, "failed", body, note=status)
 
 
 SENDERS: Final[dict[str, Sender]] = {

@@ -35,7 +35,7 @@ def delivered(message: str, place: Place | None, **more: object) -> list[Event]:
 
 
 GOOD = [
-    event("joined", at_s=-100.0),
+    event("joined", at_s=-200.0),
     event("send", "a"),
     event("stored", "a", FIRST),
     event("send", "b"),
@@ -85,7 +85,7 @@ BAD = {
     "unseen": [one for one in GOOD if one.what != "received" or one.message != "b"],
     "filtered": [event("send", "a", tag="red"), event("received", "a", group="blue")],
     "nonmonotonic_poll": [*GOOD[:5], *GOOD[7:9], *GOOD[5:7], *GOOD[9:]],
-    "repeated": [*GOOD, *delivered("a", FIRST, at_s=100.0)],
+    "repeated": [*GOOD, *delivered("a", FIRST, at_s=200.0)],
     "forgotten": [
         *GOOD,
         event("kept", "a", FIRST),

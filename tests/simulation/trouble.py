@@ -175,17 +175,17 @@ class Trouble:
         self._note(machine.name, "recovered")
 
     async def _sick(self, fault: Fault) -> None:
-        """Syncs fail for a while; then somebody restarts the node, as its log asks for."""
+        """Syncs fail for a while, and then the power does, or somebody restarts the node."""
         machine = _chosen(fault, self._run.cluster.machines)
         self._note(machine.name, "sick")
         machine.files.sick = True
         await asyncio.sleep(fault.lasts_s / 2)
-        machine.files.sick = False
         self._note(machine.name, "recovered")
-        if machine.up:
-            machine.kill()
-            self._note(machine.name, "killed")
-            await self._start(machine)
+        machine.files.sick = False
+        if fault.lasts_s >= SILENT_S:
+            await self._power(fault)
+        else:
+            await self._kill(fault)
 
 
 def _chosen(fault: Fault, among: Sequence[T]) -> T:

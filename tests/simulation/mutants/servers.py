@@ -31,8 +31,15 @@ def timed_too_early(patch: Patch) -> None:
 
 
 def timed_forgotten(patch: Patch) -> None:
-    """After a start, a timed message that was due before is not looked for."""
-    patch.setattr(TimerService, "_first_slot", lambda timers: 1 << 40)
+    """After a start, timed messages that were stored before count as delivered."""
+    real = TimerService.__init__
+
+    def init(timers: Any, core: Any, **options: Any) -> None:
+        real(timers, core, **options)
+        rolled_to = core.store.end_offset
+        timers._progress = msgspec.structs.replace(timers._progress, rolled_to=rolled_to)
+
+    patch.setattr(TimerService, "__init__", init)
 
 
 def timed_twice(patch: Patch) -> None:
@@ -186,14 +193,13 @@ def confirms_what_it_hands_out(patch: Patch) -> None:
 
 
 def leases_never_end(patch: Patch) -> None:
-    """The partitions of a consumer that crashed stay with it."""
-    patch.setattr(LeaseTable, "expire", lambda leases, now_ms: [])
-    real = LeaseTable.take
+    """The partitions of a consumer that lost its power stay with it."""
+    real = LeaseTable.__init__
 
-    def take(leases: Any, lease: Any, now_ms: int) -> Any:
-        return real(leases, lease, 0 if leases._leases.get(lease.key) else now_ms)
+    def init(leases: Any, timeout_ms: int) -> None:
+        real(leases, timeout_ms * 1_000)
 
-    patch.setattr(LeaseTable, "take", take)
+    patch.setattr(LeaseTable, "__init__", init)
 
 
 def errors_are_acknowledged(patch: Patch) -> None:

@@ -179,7 +179,6 @@ MUTANTS: Final = {
         unconfirmed_counts_as_consumed,
         replays_nothing,
         syncs_no_names,
-        forgets_names_of_a_killed_process,
         full_disks_are_ignored,
     ),
     "rocketmq": (
@@ -193,5 +192,6 @@ MUTANTS: Final = {
         topics_are_never_saved,
         positions_before_messages,
         failed_syncs_are_ignored,
+        forgets_names_of_a_killed_process,
     ),
 }
