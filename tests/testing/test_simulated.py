@@ -11,7 +11,7 @@ import pytest
 
 import coherer
 from coherer._common import clock
-from coherer.errors import UsageError
+from coherer.errors import CohererError, UsageError
 from coherer.message import Message
 from coherer.rocketmq import ReceivedBatch, StoredMessage, Verdict
 from coherer.testing import SimulatedNode, async_embedded_node, simulate
@@ -104,6 +104,17 @@ async def test_timeouts_end_when_they_should(coherer_simulated: SimulatedNode) -
                 async with asyncio.timeout(timeout_s):
                     await consumer.receive()
             assert loop.time() - began_s == pytest.approx(2 * timeout_s, abs=0.01)
+        coherer_simulated.create_topic("single")
+        async with (
+            client.consumer("pair", "single"),
+            coherer.rocketmq.connect(coherer_simulated.rocketmq_url) as other,
+            other.consumer("pair", "single") as idle,
+        ):
+            await asyncio.sleep(60)
+            began_s = loop.time()
+            with pytest.raises(CohererError):
+                await idle.wait_assigned(timeout_ms=600_000)
+            assert loop.time() - began_s == pytest.approx(600, abs=0.01)
         batch = await consumer.receive()
         assert batch is not None
         assert loop.time() == pytest.approx(DAY_S, abs=1)

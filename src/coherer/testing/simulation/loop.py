@@ -73,7 +73,8 @@ def _asker(frame: FrameType | None) -> str:
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
         if name != __name__ and not name.startswith("asyncio."):
-            return name
+            is_users = frame.f_code.co_name in _USERS_DEADLINES
+            return f"{name}:{frame.f_code.co_name}" if is_users else name
         frame = frame.f_back
     return ""
 
@@ -81,6 +82,10 @@ def _asker(frame: FrameType | None) -> str:
 def _stands_still(module: str) -> bool:
     """Whether a leap does not move the loop's clock for a module, which has deadlines by it."""
     return module.startswith("coherer.") and not module.startswith("coherer.testing.")
+
+
+_USERS_DEADLINES: Final = frozenset({"wait_assigned"})
+"""Functions of those modules that wait as long as their callers want."""
 
 
 class _NoSelector:
