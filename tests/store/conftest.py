@@ -238,7 +238,7 @@ class PowerFiles(OsFiles):
     def cut(self, root: Path, image: Path, chance: random.Random) -> None:
         """Write the state of `root` after a power cut now to `image`."""
         names = dict(self._durable_names)
-        for directory in {name.parent for name, _, _ in self._pending_names}:
+        for directory in sorted({name.parent for name, _, _ in self._pending_names}):
             pending = [entry for entry in self._pending_names if entry[0].parent == directory]
             for name, inode, there in pending[: chance.randint(0, len(pending))]:
                 _name(names, name, inode, there)
