@@ -15,6 +15,9 @@ ROOT = Path(__file__).parent.parent
 THIRD_PARTY = {"landing.md", "decoding.md", "arrow.md"}
 """Their programs use libraries whose own types strict checkers reject; other tests run them."""
 
+NOT_INSTALLED = ("testcontainers",)
+"""Libraries that examples mention, and that the checks do not install."""
+
 DOCUMENTS = [
     ROOT / "README.md",
     *(
@@ -47,6 +50,8 @@ def snippets(tmp_path_factory: pytest.TempPathFactory) -> Path:
         relative = document.relative_to(ROOT).as_posix()
         title = re.sub(r"\W", "_", relative.removesuffix(".md").lower())
         for block in BLOCK.finditer(text):
+            if block.group(1).startswith(tuple(f"from {name}" for name in NOT_INSTALLED)):
+                continue
             line = text.count("\n", 0, block.start(1)) + 1
             name = f"{title}_line_{line}.py"
             start = f"from {title}_names import *\n" if relative in NAMES else ""

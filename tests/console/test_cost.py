@@ -76,6 +76,7 @@ async def fill(directory: Path) -> None:
             core.topics.ensure_topic(name, 2, core.now_ms())
             core.groups.add(f"group-of-{name}", core.now_ms())
             core.offsets.open(f"group-of-{name}", name, 0).move_to(0)
+        await core.files.flush()
         core.store.append([Draft(name, queue, b"x", b"") for name in names for queue in (0, 1)])
 
 
