@@ -13,6 +13,7 @@ import pytest
 import coherer
 import coherer.blocking
 from coherer.errors import CohererError, UnavailableError
+from coherer.testing.standalone import main
 
 COMMAND = [sys.executable, "-m", "coherer.testing.standalone"]
 
@@ -37,6 +38,13 @@ def test_it_ends_with_its_input(tmp_path: Path) -> None:
         assert process.wait() == 0
         assert process.stdout.read() == "", "nothing but the addresses"
     assert (tmp_path / "commitlog").is_dir(), "it is stopped cleanly, and its files stay"
+
+
+@pytest.mark.parametrize("topic", ["orders=x", "orders=0", "=3", "orders=-1"])
+def test_a_wrong_topic_is_named(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([f"--topic={topic}"])
+    assert f"{topic!r} is not NAME or NAME=PARTITIONS" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no signals")

@@ -370,7 +370,7 @@ class NodeFaults:
     def half_open(self) -> None:
         """Let the connections that are open now transport nothing any more.
 
-        Nobody is told, as when a machine in between has forgotten them. New ones work.
+        Neither end notices it, as if a firewall had forgotten them. New connections work.
         """
         self._taps.call(self._taps.sever)
 

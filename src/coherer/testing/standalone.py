@@ -37,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--topic",
         action="append",
+        type=_topic,
         default=[],
         metavar="NAME[=PARTITIONS]",
         help="create a topic; repeat it for more",
@@ -51,15 +52,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def _run(directory: str | None, topics: Sequence[str], parent: int) -> None:
+def _topic(text: str) -> tuple[str, int]:
+    name, _, partitions = text.partition("=")
+    if not name or not (partitions or "1").isdecimal() or partitions == "0":
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME or NAME=PARTITIONS, as orders=4")
+    return name, int(partitions or 1)
+
+
+async def _run(directory: str | None, topics: Sequence[tuple[str, int]], parent: int) -> None:
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
     if sys.platform != "win32":  # its event loops handle no signals
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ended.set)
     async with async_embedded_node(directory) as node:
-        for topic in topics:
-            name, _, partitions = topic.partition("=")
-            node.create_topic(name, int(partitions or 1))
+        for name, partitions in topics:
+            node.create_topic(name, partitions)
         sys.stdout.write(msgspec.json.encode(_addresses(node)).decode() + "\n")
         sys.stdout.flush()
         _watch_input(lambda: loop.call_soon_threadsafe(ended.set))

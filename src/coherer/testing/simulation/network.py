@@ -80,9 +80,9 @@ class Network:
             one.wake()
 
     def sever(self, choose: Random) -> None:
-        """Let one connection transport nothing any more; neither end is told.
+        """Let one connection transport nothing any more, as if a firewall had forgotten it.
 
-        A machine in between has forgotten it, for example a firewall.
+        Neither end notices it.
         """
         if ends := list(self._ends):
             chosen = choose.choice(ends)

@@ -330,7 +330,7 @@ class TransactionService:
         self._store_plan(ledger, ledger.plan(self._round_ms, now_ms, self._read_halves, times))
 
     def next_ms(self) -> int | None:
-        """When open transactions are checked again; None if there are none."""
+        """The time of the next check of open transactions; None without such transactions."""
         is_open = self._ledger.half_offset < self._core.store.queue_range(HALF_TOPIC, 0)[1]
         return self._rounds.next_ms if is_open else None
 
