@@ -9,7 +9,7 @@ moves the loop's clock and the time of day to just before the next moment that m
 anybody else, or a message that becomes due (`alarms`). The timers of the periodic work move with
 it, and the monotonic clocks of Coherer, by which it measures leases and waits for answers, stand
 still. So for node and clients a leap is as if their machines had slept together. After a change of
-connections the loop runs for `SETTLE_S` before the next leap, so that leases expire and members
+connections the loop runs for `AWAKE_S` before the next leap, so that leases expire and members
 share their queues first.
 """
 
@@ -42,7 +42,7 @@ _simulating: Final = threading.Lock()
 
 _STUCK: Final = "Nothing will ever happen: every task waits for another one."
 
-SETTLE_S: Final = 130.0
+AWAKE_S: Final = 130.0
 """Longer than every lease: RocketMQ's brokers forget a client after 120 s."""
 CALM_S: Final = 1.0
 """How long nothing but periodic work happens before a leap."""
@@ -120,7 +120,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.now_s = self._leap_from_s = self._stuck_at_s = 0.0
-        self.network = network.Network(self, lambda: self.settle(SETTLE_S))
+        self.network = network.Network(self, lambda: self.stay_awake(AWAKE_S))
         self.threads_s = 0.0
         self.alarms: list[Callable[[], float | None]] = []
         self.leaped_s = 0.0
@@ -166,7 +166,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         timer = Timer(round(when, 7), callback, args, self, context)
         timer.periodic = asker in _PERIODIC
         if self.leaps and not timer.periodic and asker != network.__name__:
-            self.settle(CALM_S)
+            self.stay_awake(CALM_S)
         heapq.heappush(self._scheduled, timer)
         timer._scheduled = True  # pyright: ignore[reportPrivateUsage] - as BaseEventLoop does
         return timer
@@ -184,7 +184,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         finally:
             self.alarms.remove(moment)
 
-    def settle(self, for_s: float) -> None:
+    def stay_awake(self, for_s: float) -> None:
         """Something has happened: do not leap for so long."""
         self._leap_from_s = max(self._leap_from_s, self.now_s + for_s)
         self._stuck_at_s = self._leap_from_s + STUCK_S
@@ -209,7 +209,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         heapq.heapify(self._scheduled)
         self.now_s = round(self.now_s + by_s, 7)
         self.leaped_s += by_s
-        self.settle(LANDING_S + CALM_S)
+        self.stay_awake(LANDING_S + CALM_S)
         return True
 
     def create_task(  # type: ignore[override]
