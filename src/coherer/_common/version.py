@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from typing import Final
 
-__version__: Final = "0.2.0"
+__version__: Final = "0.3.0"
