@@ -17,6 +17,7 @@ test: $(VENV)/check.stamp
 ifeq ($(TESTS),)
 	$(PYTEST) -n auto --dist loadfile -m "not interop and not spark" --cov --cov-report=
 	$(BIN)/python tools/test_peers.py
+	$(BIN)/python tools/test_integrations.py
 else
 	$(PYTEST) $(TESTS)
 endif

@@ -1,0 +1,1 @@
+"""Plugs for other projects: each module here needs its extra, and `import coherer` loads none."""

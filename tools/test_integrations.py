@@ -1,0 +1,111 @@
+"""Check and test each plug of `coherer.integrations` in an environment of its own.
+
+    python tools/test_integrations.py                      # every plug
+    python tools/test_integrations.py kombu -x -k priority  # one, with options of pytest
+
+The projects that the plugs serve pin libraries, each in its own way. So that no pin reaches the
+other tests, the plug NAME is installed into `.venv/integrations/NAME`, with its dependency group
+`integration-NAME` (which names its extra). mypy and pyright come from the environment of the
+checks, and look at the plug's libraries in its own.
+
+`make test` calls this program at its end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT: Final = Path(__file__).parent.parent
+TESTS: Final = ROOT / "tests/integrations"
+PYTEST_OPTIONS: Final = (
+    "--import-mode=importlib --strict-markers --strict-config --doctest-modules -p no:cacheprovider"
+)
+"""In place of those in `pyproject.toml`, which leave the plugs out."""
+
+
+def plugs() -> list[str]:
+    """Return the names of the plugs that have tests."""
+    return sorted({path.parent.name for path in TESTS.glob("*/test_*.py")})
+
+
+def source(plug: str) -> Path:
+    """Return the package or the module of a plug."""
+    package = ROOT / "src/coherer/integrations" / plug
+    return package if package.is_dir() else package.with_suffix(".py")
+
+
+def environment(plug: str) -> Path:
+    """Return the plug's Python, after installing what has changed in `pyproject.toml`."""
+    place = ROOT / ".venv/integrations" / plug
+    python = place / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    stamp = place / "installed"
+    wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    if not stamp.exists() or stamp.read_text() != wanted:
+        if not python.exists():
+            venv.create(place, with_pip=True)
+        run(python, "-m", "pip", "install", "--quiet", "--upgrade", "pip")
+        group = f"integration-{plug}"
+        run(python, "-m", "pip", "install", "--quiet", "-e", str(ROOT), "--group", group)
+        stamp.write_text(wanted)
+    return python
+
+
+def run(*command: str | Path) -> None:
+    """Run a command in the root of the checkout.
+
+    Raises:
+        CalledProcessError: it failed.
+    """
+    subprocess.run([str(part) for part in command], cwd=ROOT, check=True)
+
+
+def check(plug: str, *options: str) -> None:
+    """Check the types of a plug, then run its tests and the examples in its docstrings.
+
+    Raises:
+        CalledProcessError: a check or a test failed.
+    """
+    python = environment(plug)
+    path = source(plug)
+    mypy = ("-m", "mypy", "--follow-imports=silent", "--python-executable", python)
+    # One by one: `pyproject.toml` leaves the folder out for the environment of the checks.
+    files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    run(sys.executable, *mypy, *files)
+    run(sys.executable, "-m", "pyright", "--pythonpath", python, *files)
+    addopts = f"--override-ini=addopts={PYTEST_OPTIONS}"
+    run(python, "-m", "pytest", addopts, "-n", "2", TESTS / plug, path, *options)
+
+
+def main(arguments: list[str]) -> int:
+    """Check one plug, if the first argument names it, or all; return the exit code."""
+    console = Console()
+    known = plugs()
+    one = arguments[:1] if arguments[:1] and arguments[0] in known else []
+    table = Table("plug", "result", "s", title="integrations", title_justify="left")
+    code = 0
+    for plug in one or known:
+        start = time.monotonic()
+        try:
+            check(plug, *arguments[len(one) :])
+        except subprocess.CalledProcessError as error:
+            code = 1
+            result = f"failed: {' '.join(map(str, error.cmd[:4]))} …"
+        else:
+            result = "passed"
+        table.add_row(plug, result, f"{time.monotonic() - start:.0f}")
+    console.print(table)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
