@@ -30,11 +30,12 @@ class Disk(PowerFiles):
     Attributes:
         full: whether nothing more can be written.
         sick: whether every sync fails.
+        drops: whether what a failed sync should have written then counts as clean, as on Linux.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.full = self.sick = False
+        self.full = self.sick = self.drops = False
         self._locks: dict[Path, int] = {}
         self._open: set[int] = set()
 
@@ -55,11 +56,12 @@ class Disk(PowerFiles):
         super().make_directory(path)
 
     def sync(self, handle: int) -> None:
-        self._check_health()
+        self._check_health(handle)
         super().sync(handle)
 
     def sync_directory(self, path: Path) -> None:
-        self._check_health()
+        if self.sick and not self.drops:  # then only the data is not written
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         super().sync_directory(path)
 
     def sync_all(self, path: Path) -> bool:
@@ -70,8 +72,10 @@ class Disk(PowerFiles):
         if self.full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def _check_health(self) -> None:
+    def _check_health(self, handle: int | None = None) -> None:
         if self.sick:
+            if self.drops:
+                self.drop(handle)
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     def close(self, handle: int) -> None:

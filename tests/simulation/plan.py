@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 TROUBLE_S: Final = 60.0
-NODE_FAULTS: Final = ("kill", "power", "restart", "full", "sick")
+NODE_FAULTS: Final = ("kill", "power", "restart", "full", "sick", "drop")
 CLIENT_FAULTS: Final = ("crash", "crash", "leave")
 ANY_FAULTS: Final = ("freeze", "unplug", "clock")
 NETWORK_FAULTS: Final = ("cut", "stop", "sever")

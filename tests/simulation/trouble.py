@@ -187,6 +187,21 @@ class Trouble:
         else:
             await self._kill(fault)
 
+    async def _drop(self, fault: Fault) -> None:
+        """Syncs fail, and what they did not write counts as clean from then on, as on Linux.
+
+        The next process finds all of it in the cache, until the power fails.
+        """
+        machine = _chosen(fault, self._run.cluster.machines)
+        self._note(machine.name, "sick")
+        machine.files.sick = machine.files.drops = True
+        await asyncio.sleep(fault.lasts_s / 2)
+        machine.files.sick = machine.files.drops = False
+        self._note(machine.name, "recovered")
+        await self._kill(fault)
+        await self._run.happens("stored", timeout_s=fault.lasts_s)
+        await self._power(fault)
+
 
 def _chosen(fault: Fault, among: Sequence[T]) -> T:
     return among[int(fault.target * len(among))]

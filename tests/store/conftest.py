@@ -20,6 +20,7 @@ from coherer._store import Draft, Files, OsFiles, ReadResult, Store, StoreOption
 from coherer.errors import StoreError
 
 SECTOR = 512
+PAGE = 4096
 
 
 class Clock:
@@ -90,6 +91,27 @@ class _Inode:
         self.content = bytearray()  # as processes see it
         self.durable = bytearray()  # as it was at the last sync
         self.pending: list[tuple[int, bytes]] = []  # writes since then; (size, b"") is a resize
+        self.has_dropped = False  # a sync failed: pages count as clean that are not on the disk
+
+    def sync(self) -> None:
+        if self.has_dropped:
+            _resize(self.durable, len(self.content))
+            for page in {
+                page
+                for offset, data in self.pending
+                for page in range(offset // PAGE, (offset + len(data) - 1) // PAGE + 1)
+            }:
+                at = slice(page * PAGE, (page + 1) * PAGE)
+                self.durable[at] = self.content[at]
+        else:
+            self.durable[:] = self.content
+        self.pending.clear()
+
+    def drop(self) -> None:
+        """Count what was written as synced, though it is not."""
+        _resize(self.durable, len(self.content))
+        self.has_dropped |= any(data for _, data in self.pending)
+        self.pending.clear()
 
 
 BOOTS = itertools.count(1)
@@ -166,9 +188,21 @@ class PowerFiles(OsFiles):
     @_at_once
     def sync(self, handle: int) -> None:
         self.before()
-        inode = self._handles[handle]
-        inode.durable[:] = inode.content
-        inode.pending.clear()
+        self._handles[handle].sync()
+
+    @_at_once
+    def drop(self, handle: int | None = None) -> None:
+        """Do as Linux does when a sync fails: the pages of a file, or of all, count as clean.
+
+        Readers still see their content, the next sync succeeds, and a power cut takes them.
+        """
+        for inode in self._inodes_of(handle):
+            inode.drop()
+
+    def _inodes_of(self, handle: int | None) -> list[_Inode]:
+        if handle is not None:
+            return [self._handles[handle]]
+        return list({id(one): one for one in self._names.values() if one}.values())
 
     @_at_once
     def make_directory(self, path: Path) -> None:
@@ -192,11 +226,10 @@ class PowerFiles(OsFiles):
     @_at_once
     def sync_all(self, path: Path) -> bool:
         self.before()
-        for found in {id(one): one for one in self._names.values() if one}.values():
-            found.durable[:] = found.content
-            found.pending.clear()
-        for name, inode, there in self._pending_names:
-            _name(self._durable_names, name, inode, there)
+        for inode in self._inodes_of(None):
+            inode.sync()
+        for name, named, there in self._pending_names:
+            _name(self._durable_names, name, named, there)
         self._pending_names = []
         return True
 

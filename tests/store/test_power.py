@@ -381,3 +381,32 @@ def test_names_that_a_killed_process_made_survive_a_power_cut(
         key: messages[0] for key, messages in before.items()
     }
     assert sum(map(len, found.values())) == 61
+
+
+@pytest.mark.parametrize("keeps_checkpoint", [True, False])
+def test_what_a_failed_sync_dropped_is_written_again(
+    harness: Any, tmp_path: Path, *, keeps_checkpoint: bool
+) -> None:
+    """After a failed sync Linux counts the pages as clean: another sync does not write them."""
+    disk = Disk()
+
+    def start() -> Store:
+        return Store.open(harness.directory, tiny(), now_ms=harness.clock, files=disk)
+
+    store = start()
+    store.append([harness.draft(number) for number in range(20)])
+    if keeps_checkpoint:
+        store.flush_queues()
+    store.append([harness.draft(number, size=3_000) for number in range(20, 50)])
+    disk.sick = disk.drops = True
+    with pytest.raises(StoreError):
+        store.flush()
+    disk.sick = disk.drops = False
+    disk.close_all()  # the process is killed; the system's memory still has everything
+    again = start()
+    assert list(harness.labels(again)) == list(range(50))
+    assert again.durable_offset == again.end_offset
+    disk.close_all()
+    image = tmp_path / "after the power cut"
+    disk.cut(harness.directory, image, random.Random(0))
+    assert list(harness.labels(harness.open(image))) == list(range(50))

@@ -10,7 +10,9 @@ Invariants:
 * `durable` is the offset up to which the log has certainly reached the disk. `flush` moves it, from
   any thread, while the writer continues. `_guard` is held while a handle is closed or synced.
 * After a failed sync the content of the disk is unknown: the log accepts no more writes until it is
-  opened again and has read its files.
+  opened again and has read its files. What it then reads can be in the system's cache only: after
+  a failed sync Linux counts the pages as clean, and the next sync succeeds without writing them.
+  So `flush` writes what another process left behind once more, before it syncs (`rewrite_from`).
 
 The scanner accepts a record if its lengths agree with each other, the checksum of its body is
 right, and the offset in it is its position. Otherwise it searches for the next position where all
@@ -94,6 +96,7 @@ class CommitLog:
         self._failed = ""
         self._has_garbage = False  # a failed write left bytes after the end
         self._unsynced = False  # the end was cut since the last sync
+        self._rewrite: tuple[int, int] | None = None
         begins = file_offsets(files.names(directory))
         self.segment_bytes = self._existing_size(begins) or segment_bytes
         for begin in begins:
@@ -294,16 +297,19 @@ class CommitLog:
         """Sync all written data; may run beside the writer. Returns the durable offset.
 
         Raises:
-            StoreFullError: too many files are open; nothing is lost, try again.
+            StoreFullError: too many files are open, or the disk is full when `rewrite_from` needs
+                it; nothing is lost, try again.
             StoreError: the disk failed.
         """
         with self._guard:
             end, store_ms = self._tail
             if self._failed:
                 raise StoreError(self._failed)
-            if end == self.durable and not self._unsynced:
+            if end == self.durable and not (self._unsynced or self._rewrite):
                 return end
             began_s = time.perf_counter()
+            with translate_os_errors("write the log"):
+                self._write_again()
             try:
                 self._sync_range(self.durable, end)
             except OSError as error:
@@ -315,6 +321,26 @@ class CommitLog:
             self.durable = end
             self.durable_ms = store_ms
         return end
+
+    def rewrite_from(self, begin: int) -> None:
+        """Have the next `flush` write everything from an offset on once more. See the module."""
+        if begin < self.end:
+            self._rewrite = (max(begin, self.begin), self.end)
+
+    def _write_again(self) -> None:
+        if self._rewrite is None:
+            return
+        at, end = self._rewrite
+        while at < end:
+            segment = self._segments.get(at - at % self.segment_bytes)
+            if segment is None:  # a file is missing
+                at += self.segment_bytes - at % self.segment_bytes
+                continue
+            size = min(_CHUNK_BYTES, segment.end - at, end - at)
+            data = self._files.read(self.handle_of(segment), size, at - segment.begin)
+            self._files.write(self.handle_of(segment), data, at - segment.begin)
+            at += size
+        self._rewrite = None
 
     def _sync_range(self, begin: int, end: int) -> None:
         if self._has_new_names:

@@ -349,7 +349,7 @@ def recover(
         rebuild: whether all queues are missing.
     """
     notes: list[str] = []
-    gaps = checkpoint.gaps
+    gaps, synced_to = checkpoint.gaps, checkpoint.offset
     if rebuild:
         checkpoint = Checkpoint(offset=0)
         notes.append("the consume queues are missing: all are rebuilt")
@@ -367,6 +367,8 @@ def recover(
     recovery = Recovery(log, queues.queues, checkpoint, clean=clean, replica=options.replica)
     damaged = {} if rebuild else comparison.damaged_queues(queues)
     report, last_ms = recovery.run(replayer, options.verify_bytes, damaged, reindex=reindex)
+    if not clean:
+        log.rewrite_from(report.replayed_from if synced_to is None else synced_to)
     has_changes = bool(replayer.replayed or not clean or rebuild or report.repaired)
     return Recovered(report, last_ms, known, notes, has_changes)
 

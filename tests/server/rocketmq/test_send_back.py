@@ -54,6 +54,20 @@ async def test_redelivery_is_delayed_more_each_time(
     assert bodies_of(answer) == [b"again"] * 3
 
 
+async def test_another_message_at_the_offset_is_not_sent_back(
+    broker_harness: BrokerHarness, peer: Client
+) -> None:
+    mine, other = "0A" * 16, "0B" * 16
+    await peer.send(b"mine", i=f"UNIQ_KEY\x01{mine}")
+    refused = await peer.ask(SEND_BACK, back(originMsgId=other))
+    assert refused.code == 1
+    assert refused.remark == "another message is at offset 0 now"
+    assert broker_harness.records("SCHEDULE_TOPIC_XXXX", 2) == []
+    for accepted in (mine, "7F00000100002A9F0000000000000000", "what Go sends", None):
+        assert (await peer.ask(SEND_BACK, back(originMsgId=accepted))).code == 0
+    assert len(broker_harness.records("SCHEDULE_TOPIC_XXXX", 2)) == 4
+
+
 @pytest.mark.parametrize("changes", [{"delayLevel": -1}, {"maxReconsumeTimes": 0}])
 async def test_dead_letters(
     broker_harness: BrokerHarness, peer: Client, changes: dict[str, object]

@@ -160,6 +160,22 @@ def failed_syncs_are_ignored(patch: Patch) -> None:
     patch.setattr(CommitLog, "flush", flush)
 
 
+def dropped_pages_stay_dropped(patch: Patch) -> None:
+    """What is only in the system's cache after a failed sync counts as synced after a start."""
+    patch.setattr(CommitLog, "rewrite_from", lambda log, begin: None)
+
+
+def failed_syncs_are_tried_again(patch: Patch) -> None:
+    """After a failed sync the next one counts, although Linux writes nothing then."""
+    real = CommitLog.flush
+
+    def flush(log: CommitLog) -> int:
+        log._failed = ""
+        return real(log)
+
+    patch.setattr(CommitLog, "flush", flush)
+
+
 def full_disks_are_ignored(patch: Patch) -> None:
     """A message is acknowledged although there was no space for it."""
     real = PowerFiles.write
@@ -180,6 +196,7 @@ MUTANTS: Final = {
         replays_nothing,
         syncs_no_names,
         full_disks_are_ignored,
+        failed_syncs_are_tried_again,
     ),
     "rocketmq": (
         does_not_sync,
@@ -192,6 +209,7 @@ MUTANTS: Final = {
         topics_are_never_saved,
         positions_before_messages,
         failed_syncs_are_ignored,
+        dropped_pages_stay_dropped,
         forgets_names_of_a_killed_process,
     ),
 }

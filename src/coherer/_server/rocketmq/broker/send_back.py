@@ -5,6 +5,7 @@ See docs/protocol/rocketmq.md, sections 2.5 and 6.8.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Sequence
 from typing import Final
 
@@ -16,6 +17,7 @@ from coherer._record.properties import (
     RETRY_TOPIC,
     TAGS,
     TUBE_MARK,
+    UNIQUE_KEY,
     WAIT,
     encode,
     index_keys,
@@ -37,6 +39,8 @@ from coherer._wire.rocketmq.headers import SendBackHeader, parse
 from coherer.errors import CohererError, DamagedStoreError, UsageError
 
 _ORIGIN: Final = "ORIGIN_MESSAGE_ID"
+_ID: Final = re.compile("[0-9A-F]{32}|[0-9A-F]{56}")
+"""Unique ids, and ids with an offset of the log, for IPv4 and IPv6."""
 _V3_4_9: Final = 121
 """Clients from this version on send the maximum number of retries."""
 _FIRST_LEVEL: Final = 3
@@ -105,6 +109,10 @@ class SendBackHandler:
     ) -> Draft:
         state = self._state
         record = self._record(header.offset)
+        if _is_another(record, header.origin_msg_id or ""):
+            raise Refusal(
+                ResponseCode.SYSTEM_ERROR, f"another message is at offset {header.offset} now"
+            )
         topic_read = topic_of(record)
         if topic_read != RETRY_PREFIX + header.group:
             state.forbid(channel, request, topic_read, SUB)
@@ -142,6 +150,19 @@ class SendBackHandler:
         except DamagedStoreError:
             pass
         raise Refusal(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
+
+
+def _is_another(record: Record, message_id: str) -> bool:
+    """Whether a record certainly has another id than the message that a client sends back.
+
+    After a power cut an offset of the log can mean another message. The client then sends a copy.
+    """
+    unique = decode_properties(record.properties).get(UNIQUE_KEY)
+    return (
+        unique is not None
+        and _ID.fullmatch(message_id) is not None  # not every client sends an id
+        and message_id not in (unique, encode_offset_id(record.store_host, record.physical_offset))
+    )
 
 
 def _copy(record: Record, topic: str, queue_id: int, level: int) -> Draft:
