@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from coherer._server.http.service import AdminApp
+from coherer._server.http.app import AdminApp
 from coherer._server.options.tubemq import MasterOptions
 from coherer._server.tubemq.master.admin import master_admin
 from coherer._server.tubemq.master.master import Master

@@ -13,16 +13,11 @@ import pytest
 from coherer import _net as net
 from coherer import limits
 from coherer._common.guesses import ADDRESS
+from coherer._server.http.app import AdminApp, Method
+from coherer._server.http.guard import Authorization, Decision, Guard
 from coherer._server.http.operators import Operators
 from coherer._server.http.params import Answer, ParamError, Params, found
-from coherer._server.http.service import (
-    AdminApp,
-    AdminService,
-    Authorization,
-    Decision,
-    Guard,
-    Method,
-)
+from coherer._server.http.service import AdminService
 from coherer._wire.tubemq.credentials import broker_token
 from coherer.errors import CohererError
 

@@ -83,6 +83,62 @@ def test_async_tests_need_no_other_plugin(
     result.stdout.fnmatch_lines(["*assert <SimulatedNode tubemq://* is None"])
 
 
+MODULES_MAX = 255
+"""Each costs about a third of a millisecond."""
+
+UNUSED = {
+    "coherer._server.http.service": "HTTP",
+    "coherer._server.node.metrics": "pages",
+    "coherer._server.node.serving": "pages",
+    "coherer._server.tubemq.master.admin": "administration",
+    "coherer._server.tubemq.broker.admin": "administration",
+    "coherer._store.backup": "backup",
+    "coherer._store.restore": "restore",
+    "coherer.testing.simulated": "virtual time",
+    "h11": "HTTP",
+    "lark": "SQL filters",
+    "opentelemetry": "tracing",
+    "prometheus_client": "metrics of clients",
+    "pydantic": "the command line",
+    "rich": "the command line",
+    "typer": "the command line",
+}
+
+
+def test_a_node_loads_only_what_every_test_needs(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import gc
+        import pathlib
+        import sys
+
+        def test_modules(coherer_node):
+            assert gc.isenabled()
+            pathlib.Path("loaded").write_text(" ".join(sys.modules))
+        """
+    )
+    pytester.runpytest_subprocess("-q").assert_outcomes(passed=1)
+    loaded = set((pytester.path / "loaded").read_text().split())
+    assert "coherer._server.node.node" in loaded
+    assert UNUSED.keys() & loaded == set()
+    assert sum(name.startswith("coherer.") for name in loaded) < MODULES_MAX
+
+
+def test_http_loads_with_its_first_request(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import sys, urllib.request
+
+        def test_http(coherer_node):
+            coherer_node.create_topic("t", 2)
+            url = f"{coherer_node.admin_url}/metrics"
+            assert b"rocketmq_topic_number" in urllib.request.urlopen(url).read()
+            assert "h11" in sys.modules
+        """
+    )
+    pytester.runpytest_subprocess("-q").assert_outcomes(passed=1)
+
+
 def test_nothing_heavy_is_imported_at_load() -> None:
     program = (
         "import sys, pytest; before = set(sys.modules);"

@@ -14,6 +14,8 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from ipaddress import ip_address
 from typing import Final
 
 from coherer._common.logs import Log
@@ -316,6 +318,8 @@ async def _resolve(host: str, port: int) -> str:
     # A name with several addresses would give several sockets, and with port 0 several ports.
     if not host:
         return "0.0.0.0"  # noqa: S104 - requested by the caller
+    with suppress(ValueError):
+        return str(ip_address(host))
     found = await asyncio.get_running_loop().getaddrinfo(host, port)
     addresses = [str(entry[4][0]) for entry in found]
     return next((address for address in addresses if ":" not in address), addresses[0])

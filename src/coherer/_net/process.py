@@ -151,4 +151,4 @@ def retain_freed_memory() -> None:
     message). It raises that threshold when a larger block is freed, so one is. Other allocators
     are not affected.
     """
-    bytearray(_RETAINED_BYTES)  # never touched, so it takes no memory; freed at once
+    bytes(_RETAINED_BYTES)  # never touched, so it takes no memory; freed at once

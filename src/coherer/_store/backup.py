@@ -47,7 +47,6 @@ from coherer._store.backup_contents import (
     CHECKPOINT,
     CONFIG,
     LARGE,
-    VERSION_FILE,
     LogPieces,
     Manifest,
     Piece,
@@ -61,7 +60,6 @@ from coherer._store.backup_contents import (
 from coherer._store.backup_files import (
     DATA,
     LOCK,
-    MANIFEST,
     Walk,
     allocated,
     blocks,
@@ -89,6 +87,7 @@ from coherer._store.files import (
     translate_os_errors,
 )
 from coherer._store.history import History, load_history, removals_token
+from coherer._store.marks import MANIFEST, VERSION_FILE
 from coherer.errors import DamagedStoreError, StoreError, UsageError
 
 OFFSETS: Final = ("config/consumerOffset.json", "config/delayOffset.json")

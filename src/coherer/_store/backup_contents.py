@@ -25,6 +25,7 @@ from coherer._common.paths import is_file_name
 from coherer._store.consume_queue import is_valid_queue
 from coherer._store.files import file_name
 from coherer._store.history import Ancestor
+from coherer._store.marks import VERSION_FILE
 from coherer.errors import DamagedStoreError
 
 VERSION: Final = 2
@@ -49,9 +50,6 @@ class Kind(NamedTuple):
     path: re.Pattern[str]
     bytes_max: int
 
-
-VERSION_FILE: Final = "version.json"
-"""The version of the directory (`_server/node/version.py`)."""
 
 CHECKPOINT: Final = "checkpoint"
 CONFIG: Final = "config"

@@ -51,9 +51,9 @@ from coherer._store.files import (
     store_error,
     translate_os_errors,
 )
+from coherer._store.marks import MANIFEST
 from coherer.errors import DamagedStoreError, StoreFullError, UsageError
 
-MANIFEST: Final = "backup.json"
 DATA: Final = "data"
 LOCK: Final = "lock"
 _MANIFEST_BYTES_MAX: Final = 1 << 30

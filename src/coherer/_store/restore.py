@@ -28,7 +28,6 @@ from coherer._store.backup_contents import (
     LARGE,
     LOG,
     LOG_MODE,
-    VERSION_FILE,
     LogPieces,
     Manifest,
     Part,
@@ -62,11 +61,9 @@ from coherer._store.files import (
     translate_os_errors,
 )
 from coherer._store.history import HISTORY_FILE, Ancestor, History, save_history
+from coherer._store.marks import RESTORE_INCOMPLETE, VERSION_FILE
 from coherer._store.verify import LOST, Problem, VerifyReport
 from coherer.errors import DamagedStoreError, StoreError, UsageError
-
-INCOMPLETE: Final = "restore-incomplete"
-"""The file that marks a directory into which a restore has not finished."""
 
 _WRITTEN: Final = {
     CONFIG,
@@ -78,7 +75,7 @@ _WRITTEN: Final = {
     HISTORY_FILE,
     f"{HISTORY_FILE}.tmp",
     "abort",
-    INCOMPLETE,
+    RESTORE_INCOMPLETE,
 }
 """The names that a restore writes into the new directory."""
 
@@ -229,7 +226,7 @@ def _check_target(backup: Path, target: Path) -> None:
 
 def _prepare(target: Path, files: Files) -> None:
     names = files.names(target)
-    if names and INCOMPLETE not in names:
+    if names and RESTORE_INCOMPLETE not in names:
         raise UsageError(
             f"{target} is not empty.", hint="Name a new directory; a restore never overwrites one."
         )
@@ -240,13 +237,13 @@ def _prepare(target: Path, files: Files) -> None:
             f"{min(others)}.",
             hint="Name a new directory; a restore never removes what it did not write.",
         )
-    refuse_links(target, [target / INCOMPLETE])
+    refuse_links(target, [target / RESTORE_INCOMPLETE])
     make_durable_directory(files, target.absolute())
-    files.close(files.open(target / INCOMPLETE, create=True))
+    files.close(files.open(target / RESTORE_INCOMPLETE, create=True))
     files.sync_directory(target)
     for name in names:
         path = target / name
-        if name == INCOMPLETE:
+        if name == RESTORE_INCOMPLETE:
             continue
         if path.is_dir() and not path.is_symlink():
             files.remove_tree(path)
@@ -280,7 +277,7 @@ class _Restore:
             self._finish_log(log)
         self._unsynced.sync(self._files, self._target)
         save_history(self._files, self._target, _history(manifest))
-        self._files.remove(self._target / INCOMPLETE)
+        self._files.remove(self._target / RESTORE_INCOMPLETE)
         self._files.sync_directory(self._target)
 
     def _copy_file(self, one: StoredFile) -> None:

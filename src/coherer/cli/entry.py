@@ -9,13 +9,15 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext
 
+from coherer._common.loading import collector_paused
 from coherer.cli.early import remembered
 
 
 def main() -> None:
     """Run the command that the arguments of the process name."""
     with remembered("SIGHUP") if sys.argv[1:2] == ["serve"] else nullcontext():
-        # From here on, a SIGHUP is remembered.
-        from coherer.cli.main import main as run
+        with collector_paused():
+            # From here on, a SIGHUP is remembered.
+            from coherer.cli.main import main as run
 
         run()

@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from coherer._common.loading import collector_paused
 from coherer._common.version import __version__
 from coherer.errors import CohererError
 
@@ -113,7 +114,8 @@ def _unwrapped(text: str) -> str:
 
 def load(name: str) -> Any:
     """Import a command."""
-    command = get_command(import_module(f"coherer.cli.{COMMANDS[name].module}").app)
+    with collector_paused():
+        command = get_command(import_module(f"coherer.cli.{COMMANDS[name].module}").app)
     command.name = name
     for one in (command, *getattr(command, "commands", {}).values()):
         one.help = _unwrapped(one.help or "")

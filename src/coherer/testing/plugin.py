@@ -13,11 +13,14 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+from contextlib import ExitStack
 from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, cast
 
 import pytest
+
+from coherer._common.loading import collector_paused
 
 # pytest loads the plugin in every session that has Coherer installed.
 if TYPE_CHECKING:
@@ -50,9 +53,12 @@ def coherer_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedN
 
     Tests share it, so each test should use its own topics and groups; see `coherer_topic`.
     """
-    from coherer.testing.embedded import embedded_node
+    directory = tmp_path_factory.mktemp("coherer")
+    with ExitStack() as stack:
+        with collector_paused():
+            from coherer.testing.embedded import embedded_node
 
-    with embedded_node(tmp_path_factory.mktemp("coherer")) as node:
+            node = stack.enter_context(embedded_node(directory))
         yield node
 
 
@@ -74,7 +80,8 @@ def coherer_simulated(tmp_path_factory: pytest.TempPathFactory) -> SimulatedNode
 
     Days pass in milliseconds. No other plugin for async tests is needed.
     """
-    from coherer.testing.simulated import SimulatedNode
+    with collector_paused():
+        from coherer.testing.simulated import SimulatedNode
 
     return SimulatedNode(tmp_path_factory.mktemp("coherer"))
 

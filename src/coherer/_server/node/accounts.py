@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 
 from coherer._common.logs import Log
+from coherer._server.http.guard import Guard
 from coherer._server.http.operators import Operators
-from coherer._server.http.service import Guard
 from coherer._server.options.node import NodeOptions
 from coherer._server.rocketmq.acl import Access
 from coherer.errors import UsageError

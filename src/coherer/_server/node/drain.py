@@ -31,7 +31,7 @@ import msgspec
 from coherer._common.drain_status import PATH, Behind, DrainStatus, State
 from coherer._common.logs import Log
 from coherer._server.core.core import Core
-from coherer._server.http.service import Action, Page, Reply
+from coherer._server.http.app import Action, Page, Reply
 from coherer._server.node.parts import NodeParts
 from coherer.errors import UsageError
 

@@ -43,8 +43,6 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 SLICE_S: Final = 0.002
 """How long collecting may run before the event loop gets a turn."""
 
-LOOP_LAG_S: Final = (0.001, 0.004, 0.016, 0.064, 0.256, 1.024, 4.096)
-
 _CACHED: Final = 65_536
 """The number of topics, and of pairs of topic and group, whose labels are cached as text. With more
 of them in use, each scrape would throw out what the next one needs."""
@@ -174,34 +172,16 @@ FAMILIES: Final = (
 
 
 class Metrics:
-    """Collects the metrics of a node.
-
-    Attributes:
-        loop_lag: how late timers of the node run, in seconds.
-        busy: the share of a core that this process has used lately; None right after the start.
-    """
+    """Collects the metrics of a node."""
 
     def __init__(self, node: NodeParts) -> None:
         self._node = node
-        self.loop_lag = Distribution(LOOP_LAG_S)
-        self.busy: float | None = None
-        self._began_s = time.monotonic()
-        self._busy_at = self._began_s, time.process_time()
-        self._started_s = time.time()
         self._lags: GroupLags | None = None
         self._collecting = asyncio.Lock()
 
-    def measure_busy(self) -> None:
-        """Measure `busy` since the last call; call it every ten seconds or so."""
-        before, now = self._busy_at, (time.monotonic(), time.process_time())
-        if now[0] > before[0]:
-            self.busy, self._busy_at = (now[1] - before[1]) / (now[0] - before[0]), now
-
     async def status(self) -> NodeStatus:
         """The status of the node."""
-        lags = await self.lags()
-        running_s = time.monotonic() - self._began_s
-        return status_of(self._node, running_s, self.loop_lag, self.busy, lags)
+        return status_of(self._node, await self.lags())
 
     async def lags(self) -> list[Lag]:
         """The lags of all groups, for metrics and status."""
@@ -266,7 +246,7 @@ class Metrics:
         page.add("coherer_info", 1, _text({"version": __version__}))
         for name, value in {
             "coherer_ready": int(node.not_ready() is None),
-            "process_start_time_seconds": self._started_s,
+            "process_start_time_seconds": node.load.started_s,
             "process_cpu_seconds_total": time.process_time(),
             "process_resident_memory_bytes": net.memory_bytes(),
             "coherer_connections": budget.connections.count,
@@ -282,7 +262,7 @@ class Metrics:
             page.add("coherer_tls_files_refused", int(bool(node.certificates.problem)))
         for step, count in node.upkeep.failures.items():
             page.add("coherer_upkeep_failures_total", count, _text({"step": step}))
-        page.add_histogram("coherer_event_loop_lag_seconds", self.loop_lag)
+        page.add_histogram("coherer_event_loop_lag_seconds", node.load.loop_lag)
 
 
 async def _in_slices(steps: Iterable[None]) -> None:

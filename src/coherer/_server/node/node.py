@@ -18,8 +18,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import cache, cached_property, partial
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 import msgspec
 
@@ -29,7 +30,6 @@ from coherer._common.logs import LOG_THROTTLE, Log
 from coherer._common.upkeep import Step, Upkeep
 from coherer._server.core.core import Core
 from coherer._server.core.deferred_saver import DeferredSaver
-from coherer._server.http.service import AdminService
 from coherer._server.node.accounts import NodeAccounts
 from coherer._server.node.closing import (
     cancel_tasks,
@@ -41,9 +41,8 @@ from coherer._server.node.closing import (
 from coherer._server.node.drain import Drain
 from coherer._server.node.identity import IDENTITY_FILE, Identity, check_owner, claim
 from coherer._server.node.listening import listen_hint
-from coherer._server.node.metrics import Metrics
+from coherer._server.node.load import Load
 from coherer._server.node.rocketmq import RocketMqService
-from coherer._server.node.serving import administration, monitoring
 from coherer._server.node.sibling_topics import follow, unregistered
 from coherer._server.node.tubemq import TubeMqService
 from coherer._server.node.version import check_version, upgrade
@@ -57,6 +56,12 @@ from coherer._store.config_files import ConfigFiles
 from coherer._store.files import make_durable_directory, translate_os_errors
 from coherer._store.model import check_retention
 from coherer.errors import ClosedError, UsageError
+
+# Loaded with the first connection of HTTP.
+if TYPE_CHECKING:
+    from coherer._server.http.guard import Guard
+    from coherer._server.http.service import AdminService
+    from coherer._server.node.metrics import Metrics
 
 __all__ = ["Node", "NodeOptions"]
 
@@ -115,7 +120,7 @@ class Node:
         rocketmq: RocketMQ's name server and broker, with the same meaning of -1.
         admin_port: the port of the HTTP administration; -1 without.
         metrics_port: the separate port of the metrics; -1 without one.
-        metrics: the metrics.
+        load: how busy it is.
         drain: lets consumers finish before the node stops.
         siblings: the states of the other broker processes of `coherer serve --brokers`.
         upkeep: counts failures of the periodic steps.
@@ -141,7 +146,7 @@ class Node:
         self.tubemq = TubeMqService(options, now_ms, self._listen_tubemq, wall_ms=wall_ms)
         self.rocketmq = RocketMqService(options, now_ms, self._listen_rocketmq)
         self.admin_port = self.metrics_port = -1
-        self.metrics = Metrics(self)
+        self.load = Load()
         self.drain = Drain(self)
         self.siblings = SiblingStates()
         self.upkeep = Upkeep()
@@ -155,7 +160,7 @@ class Node:
         self._listeners: list[net.Listener] = []
         self.certificates = net.Certificates(options.tls, lambda: self._listeners)
         self.budget = net.ConnectionBudget(options.connection_limits)
-        self._admin: AdminService | None = None
+        self._admin: Callable[[], AdminService] | None = None
         self._accounts: NodeAccounts
         self._tasks: list[asyncio.Task[None]] = []
         self._unlock: Callable[[], None] = nothing
@@ -193,6 +198,13 @@ class Node:
         if not servers:
             raise UsageError("This node does not serve RocketMQ.")
         return options.rocketmq_scheme + ";".join(servers)
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """The metrics."""
+        from coherer._server.node.metrics import Metrics  # as for `_administration`
+
+        return Metrics(self)
 
     @property
     def master(self) -> Master | None:
@@ -428,10 +440,9 @@ class Node:
         if self.core is not None and options.rocketmq_broker is not None:
             await rocketmq.open_broker(options.rocketmq_broker, self.core, access)
         files, guard = tubemq.files or self._saver, self._accounts.guard(options)
-        self._admin = administration(self, self.metrics, self.drain, guard, files)
+        self._admin = cache(partial(self._administration, guard, files))
         if options.metrics and options.metrics_port is not None:
-            service = monitoring(self, self.metrics)
-            listener = await self._listen(options.metrics_port, service.make)
+            listener = await self._listen(options.metrics_port, self._to_metrics)
             self.metrics_port = listener.port
         tubemq.connect()
         rocketmq.connect()
@@ -473,7 +484,22 @@ class Node:
     def _to_admin(self, connection: net.Connection) -> net.Receiver:
         if self._admin is None:
             raise ClosedError("The node has not started yet.")
-        return self._admin.make(connection)
+        return self._admin().make(connection)
+
+    def _administration(self, guard: Guard, files: DeferredSaver | None) -> AdminService:
+        # HTTP and the pages take a sixth of the time to load a node; many nodes serve none.
+        from coherer._server.node.serving import administration
+
+        return administration(self, self.metrics, self.drain, guard, files)
+
+    def _to_metrics(self, connection: net.Connection) -> net.Receiver:
+        return self._monitoring.make(connection)
+
+    @cached_property
+    def _monitoring(self) -> AdminService:
+        from coherer._server.node.serving import monitoring  # as above
+
+        return monitoring(self, self.metrics)
 
     async def _listen(
         self,
@@ -545,7 +571,7 @@ class Node:
         while True:
             due_s = loop.time() + LAG_EVERY_S
             await asyncio.sleep(LAG_EVERY_S)
-            self.metrics.loop_lag.add(max(0.0, loop.time() - due_s))
+            self.load.loop_lag.add(max(0.0, loop.time() - due_s))
 
     def _quick_steps(self) -> Upkeep:
         """The periodic work that must not wait for a disk."""
@@ -554,7 +580,7 @@ class Node:
             self.rocketmq.upkeep,
             Step("reloading accounts", self._accounts.reload, ACCOUNTS_EVERY_MS),
             Step("checking TLS files", self.certificates.check, TLS_EVERY_MS),
-            Step("measuring the load", self.metrics.measure_busy, LOAD_EVERY_MS),
+            Step("measuring the load", self.load.measure_busy, LOAD_EVERY_MS),
             Step("counting repeated log lines", LOG_THROTTLE.flush, LOGS_EVERY_MS),
             now_ms=self._now_ms,
         )

@@ -8,6 +8,7 @@ from typing import Protocol
 from coherer import _net as net
 from coherer._common.upkeep import Upkeep
 from coherer._server.core.core import Core
+from coherer._server.node.load import Load
 from coherer._server.node.rocketmq import RocketMqService
 from coherer._server.node.tubemq import TubeMqService
 from coherer._server.options.node import NodeOptions
@@ -25,6 +26,7 @@ class NodeParts(Protocol):
     budget: net.ConnectionBudget
     certificates: net.Certificates
     upkeep: Upkeep
+    load: Load
 
     def ports(self) -> Mapping[str, int]:
         """The open ports, by the names of their options."""

@@ -12,7 +12,9 @@ from typing import Final
 
 import msgspec
 
-from coherer._server.http.service import AdminService, Guard, Page, Pages, Reply, SavedFiles
+from coherer._server.http.app import Page, Pages, Reply, SavedFiles
+from coherer._server.http.guard import Guard
+from coherer._server.http.service import AdminService
 from coherer._server.node.drain import Drain
 from coherer._server.node.metrics import CONTENT_TYPE, Metrics
 from coherer._server.node.parts import NodeParts

@@ -95,32 +95,20 @@ def _users_lags(lags: Iterable[Lag]) -> list[GroupLag]:
     return sorted(found, key=lambda one: -(one.oldest_ms or 0))
 
 
-def status_of(
-    node: NodeParts,
-    running_s: float,
-    loop_lag: Distribution,
-    busy: float | None,
-    lags: Iterable[Lag],
-) -> NodeStatus:
-    """The status of a node.
-
-    Args:
-        running_s: the time since its start.
-        loop_lag: how late its timers run, in seconds.
-        busy: the share of a core that its process has used lately; None if unknown.
-    """
+def status_of(node: NodeParts, lags: Iterable[Lag]) -> NodeStatus:
+    """The status of a node."""
     core, reason, host = node.core, node.not_ready(), node.options.host
     rates: tuple[Rate, ...] = ()
     if core is not None:
         found = [(name, core.counters.totals.rates(total)) for total, name in _RATES.items()]
         rates = tuple(Rate(name, *values[:2]) for name, values in found)
     disk = _disk(core) if core is not None else None
-    limits, lag_ms = _limits(node), _quantile_ms(loop_lag)
+    limits, lag_ms = _limits(node), _quantile_ms(node.load.loop_lag)
     ports = node.ports()
     return NodeStatus(
         version=__version__,
         pid=os.getpid(),
-        running_s=running_s,
+        running_s=node.load.running_s,
         directory=str(node.options.directory.resolve()),
         ready=reason is None,
         reason=reason or "",
@@ -136,7 +124,7 @@ def status_of(
         limits=limits,
         memory_bytes=net.memory_bytes(),
         loop_lag_ms=lag_ms,
-        warnings=tuple(_warnings(node, disk, limits, lag_ms, busy)),
+        warnings=tuple(_warnings(node, disk, limits, lag_ms, node.load.busy)),
         silent=tuple(_longest_silent(node)),
         lags=tuple(_users_lags(lags)[:LISTED_MAX]),
     )

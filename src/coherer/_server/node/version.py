@@ -21,11 +21,9 @@ import msgspec
 from coherer._common.decoding import decoder
 from coherer._common.version import __version__
 from coherer._store import OsFiles
-from coherer._store.backup_contents import VERSION_FILE
-from coherer._store.backup_files import MANIFEST
 from coherer._store.files import Files, make_durable_directory, translate_os_errors
 from coherer._store.history import ensure_history
-from coherer._store.restore import INCOMPLETE
+from coherer._store.marks import MANIFEST, RESTORE_INCOMPLETE, VERSION_FILE
 from coherer.errors import DamagedStoreError, UsageError
 
 FORMAT: Final = 1
@@ -54,7 +52,7 @@ def check_version(directory: Path) -> Version:
         DamagedStoreError: the file is invalid.
         StoreError: the disk failed.
     """
-    if (directory / INCOMPLETE).exists():
+    if (directory / RESTORE_INCOMPLETE).exists():
         raise UsageError(
             f"A restore into {directory} has not finished.",
             hint="Run `coherer restore` again; it starts from the beginning.",

@@ -6,8 +6,8 @@ The command line of `coherer serve`, its configuration file, its environment var
 embedded node of tests derive from `NodeOptions`: adding a field adds an option to all of them.
 """
 
-from __future__ import annotations
-
+# Without `from __future__ import annotations`, which would turn about 70 annotations into text.
+# Every start would parse and evaluate it three times (10 ms).
 import ipaddress
 import math
 import platform

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
+from coherer._server.http.app import Method
 from coherer._server.http.params import Answer, ParamError, Params, done
-from coherer._server.http.service import Method
 
 BUCKETS: Final = 18
 EMPTY_MIN: Final = (1 << 63) - 1

@@ -23,14 +23,14 @@ _MASK_64: Final = (1 << 64) - 1
 _14_BITS: Final = (1 << 14) - 1
 _28_BITS: Final = 1 << 28
 
-CONTINUED: Final[tuple[bytes, ...]] = tuple(
-    [(n & 0x7F | n << 1 & 0x7F00 | 0x8080).to_bytes(2, "little") for n in range(1 << 14)]
-)
+_ENDS: Final = [bytes((bits,)) for bits in range(0x80)]
+_MORES: Final = [bytes((bits | 0x80,)) for bits in range(0x80)]
+
+CONTINUED: Final[tuple[bytes, ...]] = tuple([low + high for high in _MORES for low in _MORES])
 """The two bytes for 14 bits of a varint that continues."""
 
 VARINTS: Final[tuple[bytes, ...]] = tuple(
-    [n.to_bytes(1, "little") for n in range(0x80)]
-    + [(n & 0x7F | n << 1 & 0x7F00 | 0x80).to_bytes(2, "little") for n in range(0x80, 1 << 14)]
+    _ENDS + [low + high for high in _ENDS[1:] for low in _MORES]
 )
 """The varints of one and two bytes, which include most lengths."""
 

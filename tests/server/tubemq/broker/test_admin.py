@@ -14,7 +14,7 @@ import coherer
 from coherer import _net as net
 from coherer._client.tubemq.administration.admin import Admin
 from coherer._rules.rocketmq.groups import Group
-from coherer._server.http.service import AdminApp
+from coherer._server.http.app import AdminApp
 from coherer._server.node.node import Node, NodeOptions
 from coherer._server.tubemq.broker.admin import broker_admin
 from coherer._wire.tubemq import messages as pb

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coherer._server.http.service import AdminApp
+from coherer._server.http.app import AdminApp
 from coherer._server.tubemq.broker.admin import REFUSED, broker_admin
 from coherer._server.tubemq.broker.broker import Broker
 from coherer._wire.tubemq.payload import encode_payload

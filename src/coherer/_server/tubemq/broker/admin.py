@@ -22,8 +22,9 @@ from coherer._record.layout import store_ms_of
 from coherer._rules.common.offsets import Position
 from coherer._rules.common.topics import STORE_STRIDE, Topic
 from coherer._server.core.moved_groups import log_moved
+from coherer._server.http.app import AdminApp, Method
+from coherer._server.http.guard import Guard
 from coherer._server.http.params import Answer, Json, ParamError, Params, found, refused
-from coherer._server.http.service import AdminApp, Guard, Method
 from coherer._server.tubemq.admin_stats import (
     ALL,
     SERVICE,

@@ -16,8 +16,9 @@ import msgspec
 from coherer._rules.tubemq.groups import GroupKind
 from coherer._rules.tubemq.records import UNDEFINED, BrokerRecord, ClusterSetting, ManageStatus
 from coherer._rules.tubemq.registry import PAUSED_BY_ERRORS
+from coherer._server.http.app import AdminApp, Method
+from coherer._server.http.guard import Guard
 from coherer._server.http.params import Answer, Json, ParamError, Params, done, found
-from coherer._server.http.service import AdminApp, Guard, Method
 from coherer._server.tubemq.admin_stats import (
     ALL,
     SERVICE,

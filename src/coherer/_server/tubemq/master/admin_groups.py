@@ -7,8 +7,8 @@ from functools import partial
 
 from coherer._rules.tubemq.groups import ConsumerGroup, GroupKind, Member
 from coherer._rules.tubemq.records import UNDEFINED, CatalogError, GroupControl, OpCode
+from coherer._server.http.app import Method
 from coherer._server.http.params import Answer, Json, ParamError, Params, done, found
-from coherer._server.http.service import Method
 from coherer._server.tubemq.master.admin_answers import consume_control_form, rules_form, stamp_form
 from coherer._server.tubemq.master.admin_changes import (
     AdminContext,

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Final
 
 from coherer._rules.tubemq.records import CatalogError, Change, ConsumeControl, OpCode
+from coherer._server.http.app import Method
 from coherer._server.http.params import Answer, ParamError, Params, found
-from coherer._server.http.service import Method
 from coherer._server.tubemq.master.admin_answers import filters_text, old_stamp_form
 from coherer._server.tubemq.master.admin_changes import (
     AdminContext,

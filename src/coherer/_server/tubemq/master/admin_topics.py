@@ -18,8 +18,8 @@ from coherer._rules.tubemq.records import (
     TopicProps,
 )
 from coherer._rules.tubemq.registry import Hosted
+from coherer._server.http.app import Method
 from coherer._server.http.params import Answer, Json, ParamError, Params, found
-from coherer._server.http.service import Method
 from coherer._server.tubemq.master.admin_answers import (
     consume_control_form,
     deployment_form,
