@@ -26,7 +26,7 @@ html_title = f"Coherer {release}"
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 
-autodoc_mock_imports = ["airflow", "celery", "dramatiq", "faststream", "kombu", "taskiq"]
+autodoc_mock_imports = ["airflow", "amqp", "celery", "dramatiq", "faststream", "kombu", "taskiq"]
 """What `coherer.integrations` plugs into; each has an environment of its own."""
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"

@@ -56,6 +56,8 @@ LOOPS = {
     "cli/status.py::_watch": SHOWS,
     "cli/top.py::_run": SHOWS,
     "console/serving.py::served": RETRIES,
+    "integrations/kombu/link.py::_leave_later": ONCE,
+    "integrations/kombu/link.py::reach_end": RETRIES,
     "testing/proxy.py::pump": ONCE,
     "testing/explore.py::_strike": "the faults of a test, whose failure is the test's",
     "testing/faults.py::_written": ONCE,

@@ -1,0 +1,199 @@
+"""Nodes and Celery workers in processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import kombu
+import pytest
+
+from tests.integrations.kombu.celery_app import make_app
+
+ROOT = Path(__file__).parents[3]
+WAIT_S = 60
+
+
+def until(holds: Callable[[], object], what: str = "the condition") -> Any:
+    """Look again every few milliseconds until a condition holds; return its value."""
+    deadline = time.monotonic() + WAIT_S
+    while not (found := holds()):
+        assert time.monotonic() < deadline, f"{what} does not hold after {WAIT_S} s"
+        time.sleep(0.02)
+    return found
+
+
+def lines(path: Path) -> list[str]:
+    """The lines of a file that another process writes."""
+    return path.read_text().splitlines() if path.exists() else []
+
+
+class Process:
+    """A program with a log."""
+
+    def __init__(self, command: list[str], log: Path, environment: dict[str, str]) -> None:
+        self.log = log
+        with log.open("ab") as out:
+            self.process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=os.environ | environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+
+    def await_text(self, text: str) -> None:
+        """Wait until its log contains a text."""
+
+        def found() -> bool:
+            assert self.process.poll() is None, self.log.read_text()
+            return text in self.log.read_text()
+
+        until(found, f"{text!r} in {self.log}")
+
+    def kill(self) -> None:
+        """Kill it and its children at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        """End it in order."""
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+class Cluster:
+    """A node in a process of its own, which may be killed and started again."""
+
+    def __init__(self, directory: Path, ports: dict[str, int]) -> None:
+        self._directory = directory
+        self._ports = ports
+        self.url = f"rocketmq://127.0.0.1:{ports['namesrv']}"
+        self.start()
+
+    def start(self) -> None:
+        """Start it, on the same ports and files as before."""
+        log = self._directory / f"{uuid.uuid4().hex}.log"
+        options = [f"--{name}-port={port}" for name, port in self._ports.items()]
+        self.process = Process(
+            [
+                sys.executable,
+                "-m",
+                "coherer",
+                "serve",
+                "-d",
+                str(self._directory / "data"),
+                *options,
+            ],
+            log,
+            {},
+        )
+        self.process.await_text("Press Ctrl-C")
+
+    def kill(self) -> None:
+        """Kill it at once."""
+        self.process.kill()
+
+
+def free_ports(*names: str) -> dict[str, int]:
+    """Ports that nobody uses."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in names]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return dict(zip(names, ports, strict=True))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A node that the test may kill."""
+    directory = tmp_path / "node"
+    directory.mkdir()
+    found = Cluster(directory, free_ports("namesrv", "rocketmq", "master", "broker", "admin"))
+    yield found
+    found.process.stop()
+
+
+@pytest.fixture
+def prefix() -> str:
+    """A prefix of the test's topics and groups: tests share a node."""
+    return f"{uuid.uuid4().hex[:8]}-"
+
+
+@pytest.fixture
+def connect(coherer_rocketmq_url: str, prefix: str) -> Callable[..., kombu.Connection]:
+    """Make a connection to the session's node."""
+
+    def make(**options: object) -> kombu.Connection:
+        options = {"name_prefix": prefix, "partitions": 2} | options
+        return kombu.Connection(coherer_rocketmq_url, transport_options=options)
+
+    return make
+
+
+class Celery:
+    """The application in `celery_app`, in this process and in workers."""
+
+    def __init__(self, url: str, prefix: str, directory: Path) -> None:
+        results = directory / "results"
+        results.mkdir()
+        self._directory = directory
+        self._environment = {
+            "TEST_BROKER": url,
+            "TEST_BACKEND": results.as_uri(),
+            "TEST_PREFIX": prefix,
+        }
+        self.app = make_app(url, results.as_uri(), prefix)
+        self._workers: list[Process] = []
+
+    def task(self, name: str) -> Any:
+        """A task of the application."""
+        return self.app.tasks[name]
+
+    def worker(self, name: str, *options: str) -> Process:
+        """Start a worker, and wait until it is ready."""
+        command = [sys.executable, "-m", "celery", "-A", "tests.integrations.kombu.celery_app"]
+        command += ["worker", "-n", f"{name}@test", "-c", "2", "-l", "INFO", *options]
+        log = self._directory / f"{name}.log"
+        worker = Process(command, log, self._environment)
+        self._workers.append(worker)
+        worker.await_text(f"{name}@test ready")
+        return worker
+
+    def close(self) -> None:
+        """End the workers."""
+        for worker in self._workers:
+            worker.kill()
+        self.app.close()
+
+
+@contextlib.contextmanager
+def celery_on(url: str, prefix: str, directory: Path) -> Generator[Celery]:
+    """The application on a cluster."""
+    found = Celery(url, prefix, directory)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+@pytest.fixture
+def celery(coherer_rocketmq_url: str, prefix: str, tmp_path: Path) -> Iterator[Celery]:
+    """The application on the session's node."""
+    with celery_on(coherer_rocketmq_url, prefix, tmp_path) as found:
+        yield found
