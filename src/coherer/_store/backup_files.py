@@ -30,10 +30,10 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
-from zlib import crc32
 
 import msgspec
 
+from coherer._common.checksum import crc32
 from coherer._common.decoding import decoder
 from coherer._record.layout import (
     BLANK,

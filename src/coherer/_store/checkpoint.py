@@ -24,11 +24,11 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 from typing import Any, Final
-from zlib import crc32
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from coherer._common.checksum import crc32
 from coherer._store.files import Files
 from coherer._store.offset_reserve import GAPS_MAX, Gap
 

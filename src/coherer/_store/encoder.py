@@ -15,8 +15,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate, chain, count, repeat
 from typing import NamedTuple, cast
-from zlib import crc32
 
+from coherer._common.checksum import crc32
 from coherer._record.layout import (
     BLANK_BYTES,
     CRC_MASK,

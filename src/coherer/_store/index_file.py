@@ -25,8 +25,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
-from zlib import crc32
 
+from coherer._common.checksum import crc32
 from coherer._record.properties import java_hash
 from coherer._store.files import Files
 

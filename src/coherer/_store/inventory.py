@@ -14,10 +14,10 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
-from zlib import crc32
 
 import msgspec
 
+from coherer._common.checksum import crc32
 from coherer._common.decoding import decoder
 from coherer._store.checkpoint import Checkpoint
 from coherer._store.consume_queue import ENTRY_BYTES, ConsumeQueue, QueueDirectory

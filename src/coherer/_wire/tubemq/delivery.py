@@ -332,7 +332,11 @@ class MessageBatch:
         for id_, attributes, body, offset in zip(
             self._ids, self._attributes, self._bodies, offsets, strict=True
         ):
-            tag, time, properties = decode_attributes((attributes or b"").decode(errors="replace"))
+            tag, time, properties = (
+                decode_attributes(attributes.decode(errors="replace"))
+                if attributes
+                else (None, None, {})
+            )
             yield ReceivedMessage(
                 topic, body, tag, time, (), properties, str(id_), broker, partition, offset
             )
