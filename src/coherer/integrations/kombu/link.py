@@ -30,8 +30,8 @@ from typing import Any, Final
 import msgspec
 
 from coherer import rocketmq
-from coherer._record.system_topics import DELAY_LEVELS_MS
 from coherer._common.upkeep import Upkeep
+from coherer._record.system_topics import DELAY_LEVELS_MS
 from coherer.blocking._portal import Portal
 from coherer.errors import CohererError, RefusedError, RequestTimeoutError, UsageError
 from coherer.integrations.kombu import names, payload
@@ -62,6 +62,9 @@ RETRY_S: Final = 1.0
 """The pause before joining a group is tried again."""
 
 POLL_S: Final = 0.01
+
+CREATIONS_MAX: Final = 50
+"""How many topics are created at a time: a broker writes a file for each, or for several."""
 
 
 class Binding(msgspec.Struct, frozen=True):
@@ -378,6 +381,7 @@ class Link:
 
     Attributes:
         signal: set when messages wait.
+        upkeep: guards what runs until it is cancelled.
     """
 
     def __init__(
@@ -391,6 +395,8 @@ class Link:
         self.upkeep = Upkeep()
         self._portal = Portal()
         self._known: set[str] = set()
+        self._creations: dict[str, asyncio.Task[None]] = {}
+        self._turns = asyncio.Semaphore(CREATIONS_MAX)
         self._subscriptions: dict[str, Subscription] = {}
         self._listeners: dict[str, Listener] = {}
         self._inboxes: dict[str, Inbox] = {}
@@ -439,18 +445,14 @@ class Link:
         self._portal.call(lambda: self.send(message, content))
 
     def declare(self, topics: Iterable[str]) -> None:
-        """Create the topics that do not exist."""
+        """Begin to create the topics that do not exist; whoever needs one waits for it."""
         missing = [topic for topic in topics if topic not in self._known]
         if missing:
-
-            async def work() -> None:
-                await asyncio.gather(*map(self.ensure, missing))
-
-            self._portal.call(work)
+            self._portal.post(lambda: [*map(self._creation, missing)])
 
     def exists(self, topic: str) -> bool:
         """Whether a topic exists."""
-        return topic in self._known or self._portal.call(lambda: self.client.exists(topic))
+        return topic in self._known or self._portal.call(lambda: self._exists(topic))
 
     def bind(self, spec: QueueSpec, binding: Binding) -> None:
         """Let a durable queue receive what is published to an exchange from now on."""
@@ -608,17 +610,34 @@ class Link:
 
     async def ensure(self, topic: str) -> None:
         """Create a topic if it does not exist."""
-        if topic in self._known:
-            return
-        if not await self.client.exists(topic):
-            try:
-                await self.client.admin().topics.create(
-                    topic, self.options.partitions, wait_ms=int(JOIN_S * 1000)
-                )
-            except RefusedError:
-                if not await self.client.exists(topic):
-                    raise
-        self._known.add(topic)
+        if topic not in self._known:
+            await asyncio.shield(self._creation(topic))
+
+    def _creation(self, topic: str) -> asyncio.Task[None]:
+        """The task that creates a topic; there is at most one."""
+        task = self._creations.get(topic)
+        if task is None:
+            task = asyncio.create_task(self._create(topic), name=f"create {topic}")
+            self._creations[topic] = task
+            task.add_done_callback(lambda done: self._created(topic, done))
+        return task
+
+    def _created(self, topic: str, done: asyncio.Task[None]) -> None:
+        self._creations.pop(topic, None)
+        if not done.cancelled() and (error := done.exception()) is not None:
+            _log.warning("Topic %s cannot be created: %s", topic, error)
+
+    async def _create(self, topic: str) -> None:
+        async with self._turns:
+            if not await self.client.exists(topic):
+                try:
+                    await self.client.admin().topics.create(
+                        topic, self.options.partitions, wait_ms=int(JOIN_S * 1000)
+                    )
+                except RefusedError:
+                    if not await self.client.exists(topic):
+                        raise
+            self._known.add(topic)
 
     async def ends(self, topics: Iterable[str]) -> dict[Queue, int]:
         """The end offsets of topics."""
@@ -630,6 +649,11 @@ class Link:
             for one in some
         }
 
+    async def _exists(self, topic: str) -> bool:
+        if topic in self._creations:
+            await self.ensure(topic)
+        return await self.client.exists(topic)
+
     async def _open(self) -> None:
         self._client = rocketmq.connect(self._url, **self._keywords)
         self._portal.own(self._client)
@@ -638,6 +662,8 @@ class Link:
         await self._producer.start()
 
     async def _close(self) -> None:
+        if self._creations:
+            await asyncio.wait(self._creations.values(), timeout=JOIN_S)
         members: list[_Member] = [*self._subscriptions.values(), *self._listeners.values()]
         self._subscriptions.clear()
         self._listeners.clear()

@@ -1,0 +1,349 @@
+"""The transport as kombu's users see it: what is lost, repeated, reordered, and what it costs."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import Any
+
+import kombu
+import pytest
+from kombu.exceptions import OperationalError
+
+from coherer import blocking
+from coherer.errors import UsageError
+from coherer.integrations.kombu import RocketMQ
+from tests.integrations.kombu.conftest import until
+
+Connect = Callable[..., kombu.Connection]
+
+
+@contextmanager
+def consuming(
+    connection: kombu.Connection, *queues: kombu.Queue, prefetch: int = 0, no_ack: bool = False
+) -> Iterator[list[Any]]:
+    """Consume queues; yields the list of received messages, which are not acknowledged."""
+    received: list[Any] = []
+    channel = connection.channel()
+    with kombu.Consumer(
+        channel,
+        queues,
+        on_message=received.append,
+        prefetch_count=prefetch or None,
+        no_ack=no_ack,
+    ):
+        yield received
+
+
+def drain(connection: kombu.Connection, holds: Callable[[], object]) -> None:
+    """Handle events until a condition holds."""
+
+    def step() -> object:
+        if holds():
+            return True
+        with suppress(TimeoutError):
+            connection.drain_events(timeout=0.1)
+        return holds()
+
+    until(step)
+
+
+def payloads(received: list[Any]) -> list[Any]:
+    return [message.payload for message in received]
+
+
+def test_a_prefetch_count_holds_back_what_is_behind_it(connect: Connect) -> None:
+    with connect() as connection, closing(connection.SimpleQueue("work")) as queue:
+        for number in range(10):
+            queue.put(number)
+        with consuming(connection, queue.queue, prefetch=3) as received:
+            drain(connection, lambda: len(received) == 3)
+            with pytest.raises(TimeoutError):
+                connection.drain_events(timeout=0.2)
+            received[0].ack()
+            drain(connection, lambda: len(received) == 4)
+            for message in received[1:]:
+                message.ack()
+            drain(connection, lambda: len(received) == 7)
+
+
+def test_consumers_in_several_connections_share_a_queue(connect: Connect) -> None:
+    with connect(partitions=4) as one, connect(partitions=4) as other:
+        queue = kombu.Queue("shared", routing_key="shared")
+        with consuming(one, queue) as here, consuming(other, queue) as there:
+            producer = kombu.Producer(one.channel())
+            sent = 0
+
+            def both() -> bool:
+                nonlocal sent
+                producer.publish(sent, routing_key="shared")
+                sent += 1
+                for connection in (one, other):
+                    with suppress(TimeoutError):
+                        connection.drain_events(timeout=0.05)
+                return bool(here) and bool(there)
+
+            until(both)
+
+
+def test_what_a_closed_connection_has_not_acknowledged_is_delivered_again(connect: Connect) -> None:
+    queue = kombu.Queue("again", routing_key="again")
+    with connect() as first:
+        with closing(first.SimpleQueue(queue)) as simple:
+            simple.put("acknowledged")
+            simple.put("not acknowledged")
+        with consuming(first, queue) as received:
+            drain(first, lambda: len(received) == 2)
+            [done] = [one for one in received if one.payload == "acknowledged"]
+            done.ack()
+    with connect() as second, consuming(second, queue) as received:
+        drain(second, lambda: received)
+        assert payloads(received) == ["not acknowledged"]
+        assert received[0].delivery_info["redelivered"]
+
+
+def test_a_closed_channel_gives_back_what_it_has_not_acknowledged(connect: Connect) -> None:
+    with connect() as connection, closing(connection.SimpleQueue("channel")) as queue:
+        queue.put("message")
+        with connection.channel() as channel:
+            message = until(lambda: channel.basic_get("channel"))
+            assert not message.acknowledged
+        again = until(lambda: connection.default_channel.basic_get("channel"))
+        assert again.payload == "message"
+        assert again.delivery_info["redelivered"]
+        again.ack()
+
+
+def test_a_requeued_message_may_go_to_another_consumer(connect: Connect) -> None:
+    queue = kombu.Queue("requeue", routing_key="requeue")
+    with connect() as connection:
+        with closing(connection.SimpleQueue(queue)) as simple:
+            simple.put("first")
+            simple.put("second")
+        with consuming(connection, queue) as received:
+            drain(connection, lambda: len(received) == 2)
+            received[0].requeue()
+            drain(connection, lambda: len(received) == 3)
+            assert received[2].payload == received[0].payload
+            assert received[2].delivery_info["redelivered"]
+
+
+def test_a_rejected_message_is_a_dead_letter(
+    connect: Connect, prefix: str, coherer_rocketmq_url: str
+) -> None:
+    with connect() as connection, closing(connection.SimpleQueue("reject")) as queue:
+        queue.put("poison")
+        queue.get(timeout=10).reject()
+        with pytest.raises(queue.Empty):
+            queue.get_nowait()
+    with blocking.connect(coherer_rocketmq_url) as client:
+        dead = f"%DLQ%{prefix}reject"
+        assert isinstance(client, blocking.rocketmq.Client)
+        assert sum(end for _, end in client.offsets(dead).values()) == 1
+
+
+def test_a_message_of_another_program_is_a_dead_letter(
+    connect: Connect, prefix: str, coherer_rocketmq_url: str
+) -> None:
+    with connect() as connection, closing(connection.SimpleQueue("foreign")) as queue:
+        queue.put("first")
+        assert queue.get(timeout=10).payload == "first"
+        with blocking.connect(coherer_rocketmq_url) as client, client.producer() as producer:
+            for body in (b"no JSON", b"[]\n", b'{"properties": 1}\n', b"\xff\n\xff"):
+                producer.send(blocking.rocketmq.Message(f"{prefix}foreign", body, tag="queue"))
+            queue.put("second")
+            assert queue.get(timeout=10).payload == "second"
+            dead = f"%DLQ%{prefix}foreign"
+            assert isinstance(client, blocking.rocketmq.Client)
+            until(lambda: client.exists(dead))
+            until(lambda: sum(end for _, end in client.offsets(dead).values()) == 4)
+
+
+def test_size_and_purge(connect: Connect) -> None:
+    with connect() as connection, closing(connection.SimpleQueue("full")) as queue:
+        for number in range(5):
+            queue.put(number)
+        assert queue.qsize() == 5
+        connection.default_channel.basic_get("full").ack()
+        until(lambda: queue.qsize() == 4)
+        assert queue.clear() == 4
+        assert queue.qsize() == 0
+        with pytest.raises(queue.Empty):
+            queue.get_nowait()
+        queue.put("later")
+        assert queue.get(timeout=10).payload == "later"
+
+
+def test_a_queue_without_consumers_can_be_purged(connect: Connect) -> None:
+    with connect() as connection, closing(connection.SimpleQueue("idle")) as queue:
+        for number in range(3):
+            queue.put(number)
+    with connect() as connection, closing(connection.SimpleQueue("idle")) as queue:
+        assert queue.clear() == 3
+        queue.put("later")
+        assert queue.get(timeout=10).payload == "later"
+
+
+def test_a_deleted_queue_is_empty_when_it_is_declared_again(connect: Connect) -> None:
+    with connect() as connection:
+        with closing(connection.SimpleQueue("gone")) as queue:
+            queue.put("old")
+        connection.default_channel.queue_delete("gone")
+        with pytest.raises(connection.channel_errors):
+            connection.default_channel.queue_declare("gone", passive=True)
+        with connect() as other, closing(other.SimpleQueue("gone")) as queue:
+            queue.put("new")
+            assert queue.get(timeout=10).payload == "new"
+
+
+def test_priorities_pass_a_long_backlog(connect: Connect) -> None:
+    """A backlog that is longer than what a process prefetches does not delay what is urgent."""
+    queue = kombu.Queue("urgent", routing_key="urgent", max_priority=10)
+    with connect(prefetch=5, partitions=1) as connection:
+        producer = kombu.Producer(connection.channel())
+        for number in range(50):
+            producer.publish(number, routing_key="urgent", declare=[queue], priority=0)
+        with consuming(connection, queue, prefetch=1) as received:
+            drain(connection, lambda: received)
+            producer.publish("urgent", routing_key="urgent", priority=9)
+
+            def urgent() -> bool:
+                received[-1].ack()
+                return received[-1].payload == "urgent"
+
+            drain(connection, urgent)
+            assert len(received) < 20
+
+
+def test_a_fanout_reaches_queues_of_other_connections(connect: Connect) -> None:
+    exchange = kombu.Exchange("news", type="fanout")
+    durable = kombu.Queue("archive", exchange=exchange)
+    with connect() as one, connect() as other, connect() as third:
+        exchange(third.channel()).declare()
+        durable(third.channel()).declare()  # nobody consumes it yet
+        own = [kombu.Queue(name, exchange=exchange, auto_delete=True) for name in ("a", "b")]
+        with consuming(one, own[0]) as here, consuming(other, own[1]) as there:
+            kombu.Producer(third.channel(), exchange=exchange).publish("hello")
+            drain(one, lambda: here)
+            drain(other, lambda: there)
+            assert payloads(here) == payloads(there) == ["hello"]
+        with consuming(one, durable) as archived:
+            drain(one, lambda: archived)
+            assert payloads(archived) == ["hello"]
+            archived[0].ack()
+
+
+def test_what_was_published_before_a_queue_was_bound_is_not_delivered(connect: Connect) -> None:
+    exchange = kombu.Exchange("log", type="topic")
+    with connect() as connection:
+        producer = kombu.Producer(connection.channel(), exchange=exchange)
+        producer.publish("before", routing_key="a.b", declare=[exchange])
+        queues = [
+            kombu.Queue("durable", exchange=exchange, routing_key="a.*"),
+            kombu.Queue("transient", exchange=exchange, routing_key="#", auto_delete=True),
+            kombu.Queue("other", exchange=exchange, routing_key="b.*"),
+        ]
+        with consuming(connection, *queues) as received:
+            producer.publish("after", routing_key="a.b")
+            drain(connection, lambda: len(received) == 2)
+            assert payloads(received) == ["after", "after"]
+
+
+def test_a_direct_exchange_knows_queues_that_another_process_has_bound(connect: Connect) -> None:
+    exchange = kombu.Exchange("jobs", type="direct")
+    with connect() as consumer, connect() as publisher:
+        queue = kombu.Queue("left", exchange=exchange, routing_key="l")
+        with consuming(consumer, queue) as received:
+            producer = kombu.Producer(publisher.channel(), exchange=exchange)
+            producer.publish("right", routing_key="r", declare=[exchange])
+            producer.publish("left", routing_key="l")
+            drain(consumer, lambda: received)
+            assert payloads(received) == ["left"]
+
+
+def test_hundreds_of_queues_in_one_process(connect: Connect) -> None:
+    queues = [kombu.Queue(f"q{number}", routing_key=f"q{number}") for number in range(100)]
+    with (
+        connect(partitions=1) as connection,
+        consuming(connection, *queues, no_ack=True) as received,
+    ):
+        producer = kombu.Producer(connection.channel())
+        for queue in queues:
+            producer.publish(queue.name, routing_key=queue.name)
+        drain(connection, lambda: len(received) == len(queues))
+        assert set(payloads(received)) == {queue.name for queue in queues}
+
+
+def test_waiting_costs_no_processor_time(connect: Connect) -> None:
+    """The session's node runs in this process, too, so that its share counts."""
+    queue = kombu.Queue("quiet", routing_key="quiet")
+    with connect() as connection, consuming(connection, queue):
+        with pytest.raises(TimeoutError):
+            connection.drain_events(timeout=1)  # joined
+        before = time.process_time()
+        with pytest.raises(TimeoutError):
+            connection.drain_events(timeout=2)
+        assert time.process_time() - before < 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_connects_again(connect: Connect) -> None:
+    with connect() as connection, closing(connection.SimpleQueue("forked")) as queue:
+        queue.put("parent")
+        child = os.fork()
+        if not child:
+            try:
+                connection.collect()
+                with closing(connection.SimpleQueue("forked")) as again:
+                    again.put("child")
+                connection.release()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        found = {queue.get(timeout=10).payload for _ in range(2)}
+        assert found == {"parent", "child"}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_may_just_close_its_parents_connection(connect: Connect) -> None:
+    with connect() as connection, closing(connection.SimpleQueue("forked")) as queue:
+        queue.put("parent")
+        queue.get(timeout=10)
+        child = os.fork()
+        if not child:
+            try:
+                connection.release()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        queue.put("still works")
+        assert queue.get(timeout=10).payload == "still works"
+
+
+def test_a_connection_that_is_not_closed_ends_with_its_last_reference(connect: Connect) -> None:
+    connection = connect()
+    connection.connect()
+    link = connection.transport.link
+    del connection
+    gc.collect()
+    until(lambda: not link.alive)
+
+
+def test_the_class_can_be_named_instead_of_imported(coherer_rocketmq_url: str) -> None:
+    with kombu.Connection(
+        coherer_rocketmq_url, transport="coherer.integrations.kombu:RocketMQ"
+    ) as connection:
+        assert isinstance(connection.transport, RocketMQ)
+        assert connection.connect()
+
+
+def test_wrong_options_and_accounts_are_named(coherer_rocketmq_url: str) -> None:
+    with pytest.raises(UsageError, match="partitions"):
+        kombu.Connection(coherer_rocketmq_url, transport_options={"partitions": "many"}).connect()
+    with pytest.raises(OperationalError, match=r"127\.0\.0\.1:9"):
+        kombu.Connection("rocketmq://127.0.0.1:9").ensure_connection(max_retries=1)
