@@ -56,6 +56,7 @@ LOOPS = {
     "cli/status.py::_watch": SHOWS,
     "cli/top.py::_run": SHOWS,
     "console/serving.py::served": RETRIES,
+    "integrations/faststream/broker.py::ping": RETRIES,
     "integrations/kombu/link.py::_leave_later": ONCE,
     "integrations/kombu/link.py::reach_end": RETRIES,
     "testing/proxy.py::pump": ONCE,

@@ -14,10 +14,12 @@ checks, and look at the plug's libraries in its own.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
 import time
+import tomllib
 import venv
 from pathlib import Path
 from typing import Final
@@ -60,6 +62,22 @@ def environment(plug: str) -> Path:
     return python
 
 
+def pyright_settings(plug: str) -> Path:
+    """Write pyright's settings for a plug: those of `pyproject.toml`, which leave the folder out.
+
+    pyright also ignores files on its command line that the settings leave out, without a word.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    place = ROOT / ".venv/integrations" / plug
+    settings = project["tool"]["pyright"] | {
+        "include": [os.path.relpath(source(plug), place)],
+        "exclude": [],
+    }
+    file = place / "pyright.json"
+    file.write_text(json.dumps(settings), "utf-8")
+    return file
+
+
 def run(*command: str | Path) -> None:
     """Run a command in the root of the checkout.
 
@@ -81,7 +99,7 @@ def check(plug: str, *options: str) -> None:
     # One by one: `pyproject.toml` leaves the folder out for the environment of the checks.
     files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
     run(sys.executable, *mypy, *files)
-    run(sys.executable, "-m", "pyright", "--pythonpath", python, *files)
+    run(sys.executable, "-m", "pyright", "--pythonpath", python, "-p", pyright_settings(plug))
     addopts = f"--override-ini=addopts={PYTEST_OPTIONS}"
     run(python, "-m", "pytest", addopts, "-n", "2", TESTS / plug, path, *options)
 

@@ -1,0 +1,365 @@
+"""What a broker asks of a protocol's client: to connect, to send, to subscribe.
+
+`RocketMQConnection` and `TubeMQConnection` are the only places that know how the clients differ;
+subscribers, publishers and brokers use the interface `Connection`. A test broker has one of its
+own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import math
+import shutil
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol, cast
+
+from faststream.exceptions import FeatureNotSupportedException, IncorrectState, SetupError
+
+from coherer import rocketmq, tubemq
+from coherer.errors import CohererError, RequestTimeoutError
+from coherer.integrations.faststream.message import RawMessage
+from coherer.integrations.faststream.response import Command, RocketMQPublishCommand
+from coherer.message import Message, Receipt
+
+Batch = rocketmq.ReceivedBatch | tubemq.ReceivedBatch
+
+Log = Callable[[int, str], object]
+"""Logs a text at a level, as a subscriber's line."""
+
+ASSIGNED_WITHIN_MS: Final = 3_000
+"""How long a subscriber's start waits for queues. A group may have more members than queues."""
+
+TOPIC_WITHIN_MS: Final = 10_000
+"""How long to wait until a new topic can be used."""
+
+PARTITIONS: Final = 8
+"""The number of queues or partitions of a new topic on each broker; RocketMQ's default."""
+
+
+class Consumer(Protocol):
+    """What subscribers need of the consumers of both protocols."""
+
+    async def start(self) -> None:
+        """Join the group."""
+        ...
+
+    async def wait_assigned(self, timeout_ms: int | None = None) -> object:
+        """Wait until it may receive. Raises `RequestTimeoutError`."""
+        ...
+
+    async def receive(self, timeout_ms: int | None = None) -> Batch | None:
+        """The next batch; None after the timeout. Raises `ClosedError`."""
+        ...
+
+    async def close(self) -> None:
+        """Leave the group."""
+        ...
+
+
+class Subscription:
+    """What a subscriber wants to receive.
+
+    Args:
+        group: the group; None for a subscriber that receives every message (RocketMQ).
+        topics: the topics with their filters.
+        options: the consumer's options.
+        create_topics: whether to create the topics that do not exist.
+    """
+
+    def __init__(
+        self,
+        group: str | None,
+        topics: Mapping[str, Any],
+        options: Mapping[str, Any],
+        *,
+        create_topics: bool,
+    ) -> None:
+        self.group = group
+        self.topics = topics
+        self.options = options
+        self.create_topics = create_topics
+
+
+class Connection(ABC):
+    """A client of one protocol and its producer, while the broker is connected."""
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Connect."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Disconnect; consumers are closed before. Calling it again does nothing."""
+
+    @abstractmethod
+    async def ask(self) -> None:
+        """Ask a server something. Raises a `CohererError` if none answers."""
+
+    @abstractmethod
+    async def send(self, cmd: Command, message: Message, /) -> Receipt | asyncio.Future[Any]:
+        """Send one message."""
+
+    @abstractmethod
+    async def send_batch(self, cmd: Command, messages: Sequence[Message], /) -> list[Receipt]:
+        """Send several messages of one topic."""
+
+    @abstractmethod
+    async def request(self, cmd: Command, message: Message, /) -> RawMessage:
+        """Send a message and wait for the reply."""
+
+    @abstractmethod
+    async def reply(self, request: RawMessage, message: Message, /) -> Receipt:
+        """Answer a message that was sent with `request`."""
+
+    @abstractmethod
+    async def subscribe(self, wanted: Subscription, log: Log) -> Consumer:
+        """Make and start a consumer."""
+
+
+class NotConnected(Connection):
+    """Before `broker.connect()`: everything raises."""
+
+    async def open(self) -> None:
+        """See `Connection`."""
+
+    async def close(self) -> None:
+        """See `Connection`."""
+
+    async def ask(self) -> None:
+        """See `Connection`."""
+        raise _not_connected()
+
+    async def send(self, *_: object) -> Receipt:
+        """See `Connection`."""
+        raise _not_connected()
+
+    async def send_batch(self, *_: object) -> list[Receipt]:
+        """See `Connection`."""
+        raise _not_connected()
+
+    async def request(self, *_: object) -> RawMessage:
+        """See `Connection`."""
+        raise _not_connected()
+
+    async def reply(self, *_: object) -> Receipt:
+        """See `Connection`."""
+        raise _not_connected()
+
+    async def subscribe(self, wanted: Subscription, log: Log) -> Consumer:
+        """See `Connection`."""
+        del wanted, log
+        raise _not_connected()
+
+
+def _not_connected() -> IncorrectState:
+    return IncorrectState("The broker is not connected. Call `await broker.connect()` first.")
+
+
+class RocketMQConnection(Connection):
+    """The client of a RocketMQ cluster.
+
+    Args:
+        url: the name servers; None takes the URL in the environment.
+        options: the client's options.
+        producer: the producer's options.
+    """
+
+    def __init__(
+        self,
+        url: str | None,
+        options: rocketmq.ConnectKeywords,
+        producer: rocketmq.ProducerKeywords,
+    ) -> None:
+        self._client = rocketmq.connect(url, **options)
+        self._producer = self._client.producer(**producer)
+        self._directories: dict[str, Path] = {}  # of the offsets of subscribers without a group
+
+    async def open(self) -> None:
+        """See `Connection`."""
+        await self._producer.start()
+
+    async def close(self) -> None:
+        """See `Connection`."""
+        await self._client.close()
+        for directory in self._directories.values():
+            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+        self._directories.clear()
+
+    async def ask(self) -> None:
+        """See `Connection`."""
+        await self._client.admin().brokers.list(runtime=False)
+
+    async def send(self, cmd: Command, message: Message, /) -> Receipt | asyncio.Future[Any]:
+        """See `Connection`."""
+        given = cast("RocketMQPublishCommand", cmd)
+        if not cmd.no_confirm:
+            return await self._producer.send(
+                message,
+                order_by=given.key,
+                queue=given.queue,
+                deliver_at=given.deliver_at,
+                delay=given.delay,
+            )
+        await self._producer.publish(message.topic)
+        await self._producer.ready()
+        return self._producer.submit(
+            message,
+            order_by=given.key,
+            queue=given.queue,
+            deliver_at=given.deliver_at,
+            delay=given.delay,
+        )
+
+    async def send_batch(self, cmd: Command, messages: Sequence[Message], /) -> list[Receipt]:
+        """See `Connection`."""
+        given = cast("RocketMQPublishCommand", cmd)
+        if given.deliver_at is not None or given.delay is not None:
+            raise FeatureNotSupportedException(
+                "RocketMQ delays no batches. Publish the messages one by one."
+            )
+        receipts = await self._producer.send_batch(messages, order_by=given.key, queue=given.queue)
+        return list(receipts)
+
+    async def request(self, cmd: Command, message: Message, /) -> RawMessage:
+        """See `Connection`."""
+        timeout_ms = max(1, math.ceil(cmd.timeout * 1000))
+        return await self._producer.request(message, timeout_ms=timeout_ms)
+
+    async def reply(self, request: RawMessage, message: Message, /) -> Receipt:
+        """See `Connection`."""
+        received = cast("rocketmq.ReceivedMessage", request)
+        return await self._producer.reply(received, message)
+
+    async def subscribe(self, wanted: Subscription, log: Log) -> Consumer:
+        """See `Connection`."""
+        if wanted.create_topics:
+            await self._create(wanted.topics, log)
+        group, options = wanted.group, dict(wanted.options)
+        if group is None:
+            group = self._own_group(wanted.topics)
+            options["model"] = "broadcast"
+            options.setdefault("offsets", self._directories[group])
+        consumer = self._client.consumer(
+            group, wanted.topics, **cast("rocketmq.ConsumerKeywords", options)
+        )
+        return await _started(consumer, log)
+
+    async def _create(self, topics: Iterable[str], log: Log) -> None:
+        for topic in topics:
+            if await self._client.exists(topic):
+                continue
+            create = self._client.admin().topics.create
+            await _created(
+                topic,
+                create(topic, PARTITIONS, exist_ok=True, wait_ms=TOPIC_WITHIN_MS),
+                log,
+            )
+
+    def _own_group(self, topics: Mapping[str, Any]) -> str:
+        """The name of a group whose members each receive everything.
+
+        Brokers remember the names of groups, and require that all members of a group have the same
+        topics and filters. So the name is derived from these; a number distinguishes subscribers of
+        this client.
+        """
+        wanted = repr(sorted((topic, repr(selection)) for topic, selection in topics.items()))
+        base = f"faststream-{hashlib.sha256(wanted.encode()).hexdigest()[:12]}"
+        group, number = base, 1
+        while group in self._directories:
+            number += 1
+            group = f"{base}-{number}"
+        self._directories[group] = Path(tempfile.mkdtemp(prefix="coherer-offsets-"))
+        return group
+
+
+class TubeMQConnection(Connection):
+    """The client of a TubeMQ cluster.
+
+    Args:
+        url: the masters; None takes the URL in the environment.
+        options: the client's options.
+    """
+
+    def __init__(self, url: str | None, options: tubemq.ConnectKeywords) -> None:
+        self._client = tubemq.connect(url, **options)
+        self._producer = self._client.producer()
+
+    async def open(self) -> None:
+        """See `Connection`."""
+        await self._producer.start()
+
+    async def close(self) -> None:
+        """See `Connection`."""
+        await self._client.close()
+
+    async def ask(self) -> None:
+        """See `Connection`."""
+        await self._client.admin().brokers.list()
+
+    async def send(self, cmd: Command, message: Message, /) -> Receipt | asyncio.Future[Any]:
+        """See `Connection`."""
+        if not cmd.no_confirm:
+            return await self._producer.send(message)
+        await self._producer.publish(message.topic)
+        await self._producer.ready()
+        return self._producer.submit(message)
+
+    async def send_batch(self, cmd: Command, messages: Sequence[Message], /) -> list[Receipt]:
+        """See `Connection`."""
+        del cmd
+        return list(await asyncio.gather(*map(self._producer.send, messages)))
+
+    async def request(self, *_: object) -> RawMessage:
+        """See `Connection`."""
+        raise FeatureNotSupportedException(
+            "TubeMQ has no `request`. Publish with `reply_to`, or use RocketMQ."
+        )
+
+    async def reply(self, *_: object) -> Receipt:
+        """See `Connection`."""
+        raise FeatureNotSupportedException("TubeMQ has no `request`.")
+
+    async def subscribe(self, wanted: Subscription, log: Log) -> Consumer:
+        """See `Connection`."""
+        if wanted.group is None:
+            raise SetupError(
+                f"The subscriber of {', '.join(wanted.topics)} needs a group: in TubeMQ every "
+                "consumer is a member of one. Give it `group_id`."
+            )
+        if wanted.create_topics:
+            for topic in wanted.topics:
+                if not await self._client.admin().topics.list(topic):
+                    create = self._client.admin().topics.create
+                    await _created(
+                        topic,
+                        create(topic, PARTITIONS, exist_ok=True, wait_ms=TOPIC_WITHIN_MS),
+                        log,
+                    )
+        consumer = self._client.consumer(
+            wanted.group, wanted.topics, **cast("tubemq.ConsumerKeywords", wanted.options)
+        )
+        return await _started(consumer, log)
+
+
+async def _created(topic: str, creating: Awaitable[None], log: Log) -> None:
+    try:
+        await creating
+    except CohererError as error:
+        log(logging.WARNING, f"The topic {topic} could not be created: {error}")
+
+
+async def _started(consumer: Consumer, log: Log) -> Consumer:
+    try:
+        await consumer.start()
+        await consumer.wait_assigned(ASSIGNED_WITHIN_MS)
+    except RequestTimeoutError as error:
+        log(logging.INFO, str(error))
+    except BaseException:
+        await consumer.close()
+        raise
+    return consumer
