@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import brokers, rocketmq_cases, spark_cases, spark_run, tubemq_cases
+from bench import brokers, rocketmq_cases, spark_cases, spark_run, store_files, tubemq_cases
 from bench.cases import CPP, Case
 from bench.results import CPP_PAIR, PAIRS, Results, Sample
 from bench.singles import embedded, idle, memory
@@ -245,6 +245,10 @@ def _measure_singles(results: Results, options: argparse.Namespace, folder: Path
             results.singles += measure(folder, options.repetitions)
     if _wanted("brokers", options.only):
         results.singles += brokers.measure(folder, options.repetitions, _log, quick=options.quick)
+    if _wanted("scan", options.only):
+        results.singles += store_files.measure(
+            folder, options.repetitions, _log, quick=options.quick
+        )
 
 
 def _compare_spark(options: argparse.Namespace, folder: Path) -> list[SparkResults]:

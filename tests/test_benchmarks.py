@@ -16,8 +16,13 @@ RUN = Path(__file__).parent.parent / "benchmarks" / "run.py"
 def test_a_quick_run_without_java(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     command = [sys.executable, str(RUN), "--quick", "--without-java"]
-    rocketmq = "rocketmq-sync-1,rocketmq-pull,rocketmq-latency"
-    command += ["--only", f"sync-1,batches,latency,{rocketmq},embedded,idle", "--json", str(out)]
+    rocketmq = "rocketmq-sync-1,rocketmq-pull,rocketmq-latency,embedded"
+    command += [
+        "--only",
+        f"sync-1,batches,latency,{rocketmq},idle,scan",
+        "--json",
+        str(out),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(out.read_text("utf-8"))
@@ -29,7 +34,12 @@ def test_a_quick_run_without_java(tmp_path: Path) -> None:
         median = case["pairs"]["coherer client, coherer broker"]["median"]
         assert (median["rate"] or median["p50_ms"]) > 0
     singles = [single["key"] for one in found["results"] for single in one["singles"]]
-    assert set(singles) >= {"tubemq-first_ms", "rocketmq-received_ms", "idle"}
+    assert set(singles) >= {
+        "tubemq-first_ms",
+        "rocketmq-received_ms",
+        "idle",
+        "scan-100-all columns",
+    }
 
 
 @pytest.fixture

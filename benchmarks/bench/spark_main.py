@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, count, from_json, rpad, window
 from pyspark.sql.streaming.query import StreamingQuery
 
+from bench.store_files import bytes_of, forget, read_plainly
 from bench.usage import cpu_of, cpu_of_workers
 from coherer.spark import configure
 
@@ -38,8 +38,6 @@ MASTER = "local[2]"
 WARM_BATCHES = 10
 FLOOR_TIMEOUT_S = 60.0
 STREAM_TIMEOUT_S = 120
-PLAIN_BYTES = 1 << 20
-QUEUE_ENTRY = struct.Struct(">qiq")  # position in the log, size, tag
 JSON_SCHEMA = "page STRING, user STRING, at TIMESTAMP, ms BIGINT"
 
 
@@ -103,14 +101,10 @@ class Runner:
     def plain(self, request: dict[str, Any], meter: Meter) -> dict[str, Any]:
         """Reads as many bytes of the log as the topic has, in order, and does nothing with them."""
         store = self._copy_of(request["store"])
-        left = bytes_of(store, request["topic"])
+        count = bytes_of(store, request["topic"])
         forget(store)
-        buffer = bytearray(PLAIN_BYTES)
         with meter.measure():
-            for file in sorted((store / "commitlog").iterdir()):
-                with file.open("rb", buffering=0) as log:
-                    while left > 0 and (read := log.readinto(buffer)):
-                        left -= read
+            read_plainly(store, count)
         return {"rows": request["rows"], "seconds": meter.seconds}
 
     def _copy_of(self, store: str) -> Path:
@@ -195,23 +189,6 @@ class Runner:
         options = {**request["access"], **request["options"], topic: request["topic"]}
         start = "latest" if request["do"] == "floor" else "earliest"
         return reader.format(request["format"]).options(startingOffsets=start, **options).load()
-
-
-def forget(store: Path) -> None:
-    """Writes the log of a store to the disk, and drops it from the page cache."""
-    for file in (store / "commitlog").iterdir():
-        with file.open("rb+") as log:
-            os.fsync(log.fileno())
-            os.posix_fadvise(log.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def bytes_of(store: Path, topic: str) -> int:
-    """The size of the records of a topic, from its consume queues."""
-    return sum(
-        size
-        for file in (store / "consumequeue" / topic).glob("*/*")
-        for _, size, _ in QUEUE_ENTRY.iter_unpack(file.read_bytes())
-    )
 
 
 def batches(query: StreamingQuery) -> list[dict[str, Any]]:

@@ -177,6 +177,24 @@ def test_arrow(
     assert shown in capsys.readouterr().out
 
 
+def test_arrow_reads_files(
+    node: EmbeddedNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from coherer import Message
+    from coherer.blocking import connect
+
+    pytest.importorskip("pyarrow")
+    with (
+        embedded_node(tmp_path) as stopped,
+        connect(stopped.url) as client,
+        client.producer() as producer,
+    ):
+        producer.send_many(Message("greetings", b"%d" % n) for n in range(1000)).check()
+    block = blocks("how-to/arrow.md")[-1].replace("/data/store", str(tmp_path))
+    run("how-to/arrow.md", block, node)
+    assert capsys.readouterr().out == "1000 rows\n"
+
+
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")  # a session that the snippet makes has no retries
 def test_spark(node: EmbeddedNode, capsys: pytest.CaptureFixture[str]) -> None:

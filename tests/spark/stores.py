@@ -13,7 +13,8 @@ from coherer import Message
 from coherer.blocking.rocketmq import connect
 from coherer.rocketmq import Verdict
 from coherer.spark.columns import arrow_schema
-from coherer.spark.files import file_options, file_reader
+from coherer.spark.file_reader import file_reader
+from coherer.spark.files import file_options
 from coherer.spark.options import read_options
 from coherer.spark.source import BatchReader
 

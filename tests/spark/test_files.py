@@ -16,9 +16,9 @@ from coherer._record.layout import FIXED_BYTES
 from coherer.blocking import connect
 from coherer.errors import UnavailableError, UsageError
 from coherer.message import Message
-from coherer.spark.files import FileOptions, file_options, file_reader, plan
-from coherer.spark.planning import DataLossError
-from coherer.spark.pushdown import Wanted
+from coherer.spark.file_reader import file_reader
+from coherer.spark.files import FileOptions, file_options, plan
+from coherer.spark.planning import DataLossError, Wanted
 from coherer.spark.reading import BadRecordError
 from coherer.spark.source import names_files
 from coherer.testing import embedded_node

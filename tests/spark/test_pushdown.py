@@ -20,8 +20,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from coherer.spark.planning import Range
-from coherer.spark.pushdown import Wanted, is_enabled, wanted
+from coherer.spark.planning import Range, Wanted
+from coherer.spark.pushdown import is_enabled, wanted
 
 PLANNER = "pyspark.sql.worker.data_source_pushdown_filters"
 OFFSET, PARTITION, TOPIC, TIME = ("offset",), ("partition",), ("topic",), ("storeTimestamp",)

@@ -12,8 +12,7 @@ from coherer.errors import DisconnectedError
 from coherer.spark.columns import BY_NAME, DEFAULT, arrow_schema
 from coherer.spark.planning import DataLossError, Range
 from coherer.spark.reading import (
-    BATCH_BYTES,
-    BATCH_ROWS,
+    BATCH,
     ENOUGH_BYTES,
     SKIPPED,
     BadRecordError,
@@ -137,13 +136,13 @@ def test_deleted_messages_are_not_bad_records(list_queue: ListQueue) -> None:
 
 
 def test_a_large_damaged_range_becomes_rows_piece_by_piece(list_queue: ListQueue) -> None:
-    count = 3 * BATCH_ROWS
+    count = 3 * BATCH.rows
     list_queue.held["t"]["1", 0] = (0, count)
     list_queue.damaged = list_queue.withheld = set(range(count))
     one = Range("t", "1", 0, 0, count)
     settings = reading([], mode="PERMISSIVE", columns=("offset", "error"))
     found = list(rows(list_queue, [one], settings))
-    assert max(batch.num_rows for batch in found) <= BATCH_ROWS
+    assert max(batch.num_rows for batch in found) <= BATCH.rows
     assert sum(batch.num_rows for batch in found) == count
 
 
@@ -212,13 +211,13 @@ def batch_of(count: int, size: int) -> pa.RecordBatch:
 
 def test_small_batches_are_joined() -> None:
     sizes = [batch.nbytes for batch in joined(batch_of(100, 1000) for _ in range(100))]
-    assert all(ENOUGH_BYTES <= size < BATCH_BYTES for size in sizes[:-1])
+    assert all(ENOUGH_BYTES <= size < BATCH.size for size in sizes[:-1])
     assert sum(sizes) > 10_000_000
 
 
 def test_tiny_rows_are_joined_up_to_the_row_limit() -> None:
     counts = [batch.num_rows for batch in joined(batch_of(300, 1) for _ in range(100))]
-    assert max(counts) <= BATCH_ROWS
+    assert max(counts) <= BATCH.rows
     assert sum(counts) == 30_000
     assert len(counts) <= 6
 

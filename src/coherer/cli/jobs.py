@@ -199,7 +199,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         from coherer.spark.connections import OPENERS
         from coherer.spark.files import file_options, plan
         from coherer.spark.options import read_options
-        from coherer.spark.pushdown import Wanted
+        from coherer.spark.planning import Wanted
         from coherer.spark.topics import Topics, monotonic_ms, ranges_of
 
         wanted = Wanted(

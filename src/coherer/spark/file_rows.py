@@ -1,7 +1,7 @@
-"""Reads the rows of a section of a store's log, as Arrow batches of about a megabyte.
+"""Reads the rows of a section of a store's log, as Arrow batches.
 
 The entries of the consume queues have the place, the offset and the tag code of each record
-(`_store.gathering`). The records of a megabyte are decoded together, without an object per record
+(`_store.gathering`). The records of a batch are decoded together, without an object per record
 (`_record.scan`), and only the fields that the wanted columns need.
 
 A record is bad if its lengths do not fit, if its checksum is wrong, or if another one is in its
@@ -34,9 +34,9 @@ from coherer.spark.columns import arrow_schema, sources, to_rows
 from coherer.spark.options import DROP, FAILFAST
 from coherer.spark.planning import DataLossError, Range
 from coherer.spark.reading import (
-    BATCH_BYTES,
-    BATCH_ROWS,
+    BATCH,
     BadRecordError,
+    BatchLimits,
     bad_rows,
     joined,
     log_bad,
@@ -67,7 +67,11 @@ class Section(msgspec.Struct, frozen=True):
 
 
 def rows_of(
-    section: Section, columns: tuple[str, ...], losses: Losses, tags: frozenset[str] | None
+    section: Section,
+    columns: tuple[str, ...],
+    losses: Losses,
+    tags: frozenset[str] | None,
+    limits: BatchLimits = BATCH,
 ) -> Iterator[pa.RecordBatch]:
     """All rows of a section of the log with one of some tags. The rows of a queue are in order.
 
@@ -77,15 +81,15 @@ def rows_of(
         DataLossError: rows are gone, and `failOnDataLoss` is set.
     """
     try:
-        yield from joined(SectionRows(section, columns, losses, tags))
+        yield from joined(SectionRows(section, columns, losses, tags, limits), limits)
     except OSError as error:
         raise _unreadable(section, str(error)) from error
 
 
 def _unreadable(section: Section, reason: str) -> UnavailableError:
     return UnavailableError(
-        f"The worker on {platform.node()} cannot read the store {section.directory}: {reason}",
-        hint="Mount the directory on every worker, at the same path.",
+        f"{platform.node()} cannot read the store {section.directory}: {reason}",
+        hint="Mount the directory there; with Spark, on every worker at the same path.",
     )
 
 
@@ -133,8 +137,10 @@ class SectionRows:
         columns: tuple[str, ...],
         losses: Losses,
         tags: frozenset[str] | None,
+        limits: BatchLimits,
     ) -> None:
         self._section = section
+        self._limits = limits
         self._losses = losses
         self._tags = None if tags is None else pa.array(sorted(tags), pa.string())
         self._codes = None if tags is None else [tag_code(tag) for tag in sorted(tags)]
@@ -164,7 +170,7 @@ class SectionRows:
             yield from self._without_entry(entries)
         if self._codes is not None:
             entries = entries.pick(np.isin(entries.codes, self._codes))
-        for chunk in log.chunks(entries, BATCH_BYTES, BATCH_ROWS):
+        for chunk in log.chunks(entries, *self._limits):
             if chunk.data is None:
                 self._lose(chunk.entries)
             else:

@@ -3,7 +3,8 @@
 A batch reads the files of one store or of several, of a node or of Java's broker, without a broker.
 The driver looks at the consume queues, chooses the offsets with the same code as for brokers
 (`cursor`), and cuts the log into sections. A task reads the wanted records of a section, of all
-queues and topics, in the order of the log (`file_rows`).
+queues and topics, in the order of the log (`file_rows`). `coherer.arrow.scan` reads one section
+after the other; Spark reads them in tasks (`file_reader`).
 
 A cut is a position in the log. The cuts are chosen from sampled entries, so that the sections have
 equal numbers of rows. The offset of each queue at a cut is found by bisection.
@@ -19,21 +20,16 @@ from pathlib import Path
 from typing import Final, cast
 
 import msgspec
-import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from coherer._common.moments import ceil_ms
 from coherer._store.snapshot import StoreSnapshot, is_store
 from coherer._wire.rocketmq.codes import ResponseCode, refused
 from coherer.errors import UsageError
-from coherer.spark.file_rows import Losses, Section, rows_of
+from coherer.spark.file_rows import Losses, Section
 from coherer.spark.options import ACCESS_TABLE, Option, ReadOptions, read_options
-from coherer.spark.pickling import SentToWorkers
-from coherer.spark.planning import Range, shares_of
-from coherer.spark.pushdown import Wanted, is_enabled
-from coherer.spark.pushdown import wanted as wanted_by
+from coherer.spark.planning import Range, Wanted, shares_of
 from coherer.spark.queue import Queue
-from coherer.spark.topics import ranges_of
+from coherer.spark.topics import Topics, monotonic_ms, ranges_of
 
 SECTION_BYTES: Final = 64 << 20
 """Target size of the records of a task, if the options do not set the number of tasks."""
@@ -92,6 +88,11 @@ class FileOptions(msgspec.Struct, frozen=True, kw_only=True):
     paths: tuple[str, ...]
     tags: frozenset[str] | None = None
     broker_name: str | None = None
+
+    @property
+    def losses(self) -> Losses:
+        """How lost and bad rows are handled."""
+        return Losses(self.read.fail_on_data_loss, self.read.mode)
 
 
 def file_options(options: Mapping[str, str], protocol: str) -> FileOptions:
@@ -239,58 +240,17 @@ def _directories(paths: Iterable[str]) -> list[Path]:
     return list(found)
 
 
-class SectionShare(InputPartition):
-    """The sections of the log that one task reads."""
-
-    def __init__(self, sections: tuple[Section, ...]) -> None:
-        super().__init__(sections)
-        self.sections = sections
-
-
-class FileReader(SentToWorkers, DataSourceReader):
-    """`spark.read` of files."""
-
-    def __init__(self, options: FileOptions) -> None:
-        self._options = options
-        self._wanted = Wanted()
-
-    def partitions(self) -> Sequence[InputPartition]:
-        """Look at the consume queues, and divide the log into tasks."""
-        return [SectionShare(share) for share in plan(self._options, self._wanted)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield Arrow batches of about a megabyte."""
-        read = self._options.read
-        losses = Losses(read.fail_on_data_loss, read.mode)
-        # Spark converts an empty list of partitions to one InputPartition(None).
-        if isinstance(partition, SectionShare):
-            for section in partition.sections:
-                yield from rows_of(section, read.columns, losses, self._tags())
-
-    def _tags(self) -> frozenset[str] | None:
-        named, wanted = self._options.tags, self._wanted.tags
-        if named is None or wanted is None:
-            return wanted if named is None else named
-        return named & wanted
-
-
-class FilteredFileReader(FileReader):
-    """The same, with the filters of the query: reads only matching rows."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take the filters; Spark applies all of them, too."""
-        self._wanted = wanted_by(filters)
-        return filters
-
-
-def file_reader(options: FileOptions) -> FileReader:
-    """The reader that Spark can use with its settings."""
-    pushed = options.read.pushdown and is_enabled()
-    return FilteredFileReader(options) if pushed else FileReader(options)
-
-
 def plan(options: FileOptions, wanted: Wanted) -> list[tuple[Section, ...]]:
     """The sections of the log that each task reads.
+
+    Raises:
+        UsageError, DataLossError, StoreError: as `sections_of`.
+    """
+    return _packed(sections_of(options, wanted), options.read)
+
+
+def sections_of(options: FileOptions, wanted: Wanted) -> list[Section]:
+    """The sections of the log with the wanted rows, store by store in the order of the log.
 
     Raises:
         UsageError: a store, topic, partition or offset that the options name does not exist.
@@ -299,17 +259,19 @@ def plan(options: FileOptions, wanted: Wanted) -> list[tuple[Section, ...]]:
     """
     stores = open_stores(options)
     try:
-        return _shares(stores, _ranges(stores, options.read, wanted), options.read)
+        return _divide(stores, _ranges(stores, options, wanted), options.read)
     finally:
         stores.close()
 
 
-def _ranges(stores: Stores, options: ReadOptions, wanted: Wanted) -> list[Range]:
+def _ranges(stores: Stores, options: FileOptions, wanted: Wanted) -> list[Range]:
     # Topics and bounds are asked for; the rest of `Queue` is for reading and sending.
-    ranges, lost = map(wanted.limit, ranges_of(cast("Queue", stores), options))
-    losses = Losses(options.fail_on_data_loss, options.mode)
+    queue = cast("Queue", stores)
+    if options.read.fail_on_data_loss:
+        Topics(options.read, monotonic_ms).check_whole(queue)
+    ranges, lost = map(wanted.limit, ranges_of(queue, options.read))
     for one in lost:
-        losses.lose(one)
+        options.losses.lose(one)
     return _timed(stores, ranges, wanted)
 
 
@@ -328,9 +290,7 @@ def _timed(stores: Stores, ranges: Sequence[Range], wanted: Wanted) -> list[Rang
     return found
 
 
-def _shares(
-    stores: Stores, ranges: Sequence[Range], options: ReadOptions
-) -> list[tuple[Section, ...]]:
+def _divide(stores: Stores, ranges: Sequence[Range], options: ReadOptions) -> list[Section]:
     rows = sum(one.rows for one in ranges)
     sections: list[Section] = []
     for name, snapshot in stores.snapshots.items():
@@ -344,7 +304,7 @@ def _shares(
             for one in sections
             for part in _divided(one, min_shares=-(-options.min_partitions * one.rows // rows))
         ]
-    return _packed(sections, options)
+    return sections
 
 
 def _sections(

@@ -7,7 +7,7 @@ and pack small ones together, because a task costs more than a thousand rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heapreplace
 from itertools import pairwise
 from typing import Final
@@ -52,6 +52,42 @@ class Range(msgspec.Struct, frozen=True, gc=False):
 
     def __repr__(self) -> str:
         return f"{self.topic} {self.broker}:{self.partition} [{self.start}, {self.end})"
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """The rows that a read must return; None stands for all values, or for an open end.
+
+    Args:
+        brokers: ids or names, as in the column.
+        offsets: the first offset, and the one after the last.
+        stored_ms: the first time of storing, and the one after the last, ms since 1970.
+    """
+
+    topics: frozenset[str] | None = None
+    brokers: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    offsets: tuple[int, int | None] = (0, None)
+    stored_ms: tuple[int | None, int | None] = (None, None)
+    tags: frozenset[str] | None = None
+
+    def limit(self, ranges: Iterable[Range]) -> list[Range]:
+        """The wanted parts of ranges, by everything but times and tags.
+
+        >>> wanted = Wanted(partitions=frozenset({0}), offsets=(4, None))
+        >>> wanted.limit([Range("t", "a", 0, 2, 9), Range("t", "a", 1, 2, 9)])
+        [t a:0 [4, 9)]
+        """
+        low, high = self.offsets
+        return [
+            msgspec.structs.replace(one, start=start, end=end)
+            for one in ranges
+            for start in [max(one.start, low)]
+            for end in [one.end if high is None else min(one.end, high)]
+            if start < end
+            and (self.topics is None or one.topic in self.topics)
+            and (self.brokers is None or one.broker in self.brokers)
+            and (self.partitions is None or one.partition in self.partitions)
+        ]
 
 
 class DataLossError(CohererError):

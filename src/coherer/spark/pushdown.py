@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 from pyspark.sql.datasource import (
     EqualNullSafe,
@@ -29,7 +28,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from coherer.spark.planning import Range
+from coherer.spark.planning import Wanted
 
 STORE_TIME: Final = "storeTimestamp"
 """The column with the time when the broker stored a message."""
@@ -38,42 +37,6 @@ _PLANNER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 _SETS: Final = {"topic": "topics", "broker": "brokers", "partition": "partitions", "tag": "tags"}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
-
-
-class Wanted(msgspec.Struct, frozen=True):
-    """The rows that a read must return; None stands for all values, or for an open end.
-
-    Args:
-        brokers: ids or names, as in the column.
-        offsets: the first offset, and the one after the last.
-        stored_ms: the first time of storing, and the one after the last, ms since 1970.
-    """
-
-    topics: frozenset[str] | None = None
-    brokers: frozenset[str] | None = None
-    partitions: frozenset[int] | None = None
-    offsets: tuple[int, int | None] = (0, None)
-    stored_ms: tuple[int | None, int | None] = (None, None)
-    tags: frozenset[str] | None = None
-
-    def limit(self, ranges: Iterable[Range]) -> list[Range]:
-        """The wanted parts of ranges, by everything but times and tags.
-
-        >>> wanted = Wanted(partitions=frozenset({0}), offsets=(4, None))
-        >>> wanted.limit([Range("t", "a", 0, 2, 9), Range("t", "a", 1, 2, 9)])
-        [t a:0 [4, 9)]
-        """
-        low, high = self.offsets
-        return [
-            replace(one, start=start, end=end)
-            for one in ranges
-            for start in [max(one.start, low)]
-            for end in [one.end if high is None else min(one.end, high)]
-            if start < end
-            and (self.topics is None or one.topic in self.topics)
-            and (self.brokers is None or one.broker in self.brokers)
-            and (self.partitions is None or one.partition in self.partitions)
-        ]
 
 
 def is_enabled() -> bool:

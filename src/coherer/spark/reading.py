@@ -27,7 +27,7 @@ import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 import msgspec
 import pyarrow as pa
@@ -43,8 +43,16 @@ from coherer.spark.queue import OpenReader, Queue
 
 log = Log(logging.getLogger(__name__))
 
-BATCH_BYTES: Final = 1_000_000
-"""Target size of a RecordBatch. From 10 MB on throughput halves (section 2.1)."""
+
+class BatchLimits(NamedTuple):
+    """The target size of a RecordBatch, and the most rows."""
+
+    size: int
+    rows: int
+
+
+BATCH: Final = BatchLimits(1_000_000, 10_000)
+"""Under Spark, throughput halves from 10 MB on (section 2.1)."""
 
 ENOUGH_BYTES: Final = 400_000
 """Smaller batches are joined. A read from a busy broker returns 512 KiB: joining two of those would
@@ -52,10 +60,6 @@ copy every body once more, which costs more than it saves."""
 
 INDEX_STEP: Final = 28
 """The distance between two messages in the index of Java's broker, which rounds offsets down."""
-
-BATCH_ROWS: Final = 10_000
-"""Row limit of a RecordBatch."""
-
 
 TOGETHER_MAX: Final = 8
 """Readers that are open at the same time. Each fetches up to 4 MiB ahead."""
@@ -249,8 +253,8 @@ class RangeRows:
                 self._lose(begin, end)
         low, high = max(low, first), min(high, last)
         known = {record.offset: record for record in bad}
-        for begin in range(low, high, BATCH_ROWS):
-            end = min(begin + BATCH_ROWS, high)
+        for begin in range(low, high, BATCH.rows):
+            end = min(begin + BATCH.rows, high)
             records = [known.get(at) or BadRecord(at, "", SKIPPED, b"") for at in range(begin, end)]
             yield from self._bad(begin, end, records)
 
@@ -323,24 +327,26 @@ def _before(found: pa.RecordBatch, end: int) -> pa.RecordBatch:
     return found.filter(pc.less(found.column("offset"), end))
 
 
-def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Join small batches and split large ones, to about `BATCH_BYTES` and up to `BATCH_ROWS`."""
+def joined(
+    batches: Iterable[pa.RecordBatch], limits: BatchLimits = BATCH
+) -> Iterator[pa.RecordBatch]:
+    """Join small batches and split large ones, to about the size and up to the rows of `limits`."""
     pending: list[pa.RecordBatch] = []
     size = count = 0
     for batch in batches:
         pending.append(batch)
         size += batch.nbytes
         count += batch.num_rows
-        if size >= ENOUGH_BYTES or count >= BATCH_ROWS:
-            yield from _split(pending, size)
+        if size >= ENOUGH_BYTES or count >= limits.rows:
+            yield from _split(pending, size, limits)
             pending, size, count = [], 0, 0
     if pending:
-        yield from _split(pending, size)
+        yield from _split(pending, size, limits)
 
 
-def _split(batches: list[pa.RecordBatch], size: int) -> list[pa.RecordBatch]:
+def _split(batches: list[pa.RecordBatch], size: int, limits: BatchLimits) -> list[pa.RecordBatch]:
     count = sum(batch.num_rows for batch in batches)
-    parts = max(1, size // (2 * BATCH_BYTES), -(-count // BATCH_ROWS))
+    parts = max(1, size // (2 * limits.size), -(-count // limits.rows))
     if len(batches) == 1 and parts == 1:
         return batches
     table = pa.Table.from_batches(batches).combine_chunks()

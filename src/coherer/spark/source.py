@@ -47,12 +47,13 @@ from coherer.spark.pickling import SentToWorkers
 from coherer.spark.planning import (
     DataLossError,
     Range,
+    Wanted,
     between,
     clamped,
     shares_for_cores,
     shares_of,
 )
-from coherer.spark.pushdown import Wanted, is_enabled, wanted
+from coherer.spark.pushdown import is_enabled, wanted
 from coherer.spark.queue import Queue
 from coherer.spark.rates import Scale, Scales, measure
 from coherer.spark.reading import log_loss, rows, settings_of
@@ -108,7 +109,8 @@ class QueueDataSource(SentToWorkers, DataSource):
         """Read a batch."""
         given = self._given()
         if names_files(given):
-            from coherer.spark.files import file_options, file_reader
+            from coherer.spark.file_reader import file_reader
+            from coherer.spark.files import file_options
 
             files = file_options(given, self.name())
             _check_schema(schema, files.read)
