@@ -15,6 +15,9 @@ ROOT = Path(__file__).parent.parent
 THIRD_PARTY = {"landing.md", "decoding.md", "arrow.md"}
 """Their programs use libraries whose own types strict checkers reject; other tests run them."""
 
+PLUGS = {"celery.md", "faststream.md"}
+"""Their programs use libraries of the plugs' environments, where other tests run them."""
+
 NOT_INSTALLED = ("testcontainers",)
 """Libraries that examples mention, and that the checks do not install."""
 
@@ -23,7 +26,7 @@ DOCUMENTS = [
     *(
         path
         for path in sorted((ROOT / "docs").rglob("*.md"))
-        if path.parent.name != "protocol" and path.name not in THIRD_PARTY
+        if path.parent.name != "protocol" and path.name not in THIRD_PARTY | PLUGS
     ),
 ]
 """The pages about protocols have records of experiments instead of examples."""

@@ -10,7 +10,7 @@ app = celery.Celery("tasks", broker="rocketmq://127.0.0.1:9876")
 The import registers the URLs. Where none is possible, `broker_transport` (Celery) or `transport`
 (kombu's `Connection`) names the class: `"coherer.integrations.kombu:RocketMQ"`.
 
-The guide is docs/reference/kombu.md.
+The guide is docs/how-to/celery.md.
 """
 
 from __future__ import annotations

@@ -424,8 +424,7 @@ class Link:
         """Leave all groups, without waiting for messages that are not settled, and disconnect."""
         if self._portal.alive:
             with suppress(CohererError):
-                self._portal.call(self._close)
-            self._portal.close()
+                self._portal.close()
             shutil.rmtree(self.folder, ignore_errors=True)
         self.signal.close()
 
@@ -656,12 +655,13 @@ class Link:
 
     async def _open(self) -> None:
         self._client = rocketmq.connect(self._url, **self._keywords)
-        self._portal.own(self._client)
+        self._portal.own(_Closing(self))
         await self._client.exists("kombu")
         self._producer = self._client.producer(retry_lost=True)
         await self._producer.start()
 
-    async def _close(self) -> None:
+    async def leave(self) -> None:
+        """Leave all groups and disconnect."""
         if self._creations:
             await asyncio.wait(self._creations.values(), timeout=JOIN_S)
         members: list[_Member] = [*self._subscriptions.values(), *self._listeners.values()]
@@ -671,6 +671,7 @@ class Link:
             if isinstance(subscription, Subscription) and subscription.timer is not None:
                 subscription.timer.cancel()
         await asyncio.gather(*(one.close() for one in members))
+        await self.client.close()
 
     def _inbox(self, queue: str) -> Inbox | None:
         inbox = self._inboxes.get(queue)
@@ -786,3 +787,16 @@ class Link:
         with suppress(RefusedError):
             await admin.groups.delete(spec.topic)
         self._registered = {one for one in self._registered if one[0] != spec.topic}
+
+
+class _Closing:
+    """What the thread of a link does before it ends."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def __repr__(self) -> str:
+        return repr(self._link.client)
+
+    async def close(self) -> None:
+        await self._link.leave()
