@@ -116,6 +116,12 @@ def test_after_the_timeout_the_node_stops_and_keeps_what_is_unread(
     fill(url, 1)
 
 
+def partitions(url: str) -> int:
+    """The number of partitions, of all brokers, that a new client finds for the topic."""
+    with connect(url) as client:
+        return len(client.offsets("work"))
+
+
 def lags(ready: Ready) -> str:
     """The metrics that tell that the broker knows the group's progress."""
     from urllib.request import urlopen
@@ -212,8 +218,12 @@ def test_producers_go_to_another_broker(
     servers.append(second)
     other = second.ready()
     url = url_of(ready, protocol)
-    created = CliRunner().invoke(app, ["topics", "create", "work", "--url", url])
+    created = CliRunner().invoke(
+        app, ["topics", "create", "work", "--partitions", "2", "--url", url]
+    )
     assert created.exit_code == 0, created.output
+    # A producer that starts earlier sees the second broker after half a minute.
+    asyncio.run(until(lambda: partitions(url) == 4))
     more = {} if protocol == "tubemq" else {"route_ms": 100}
     with connect(url, **more) as client, client.producer() as producer:
         stop = threading.Event()

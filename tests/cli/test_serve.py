@@ -228,7 +228,7 @@ def test_a_second_signal_ends_a_slow_stop_at_once(
     words = ("--role", "broker", "--master", url, "--directory", str(tmp_path / "b"), *FREE)
     broker = Served(*words)
     servers.append(broker)
-    broker.ready()
+    port = broker.ready().broker_port
     with connect(url) as client, client.producer("flights") as producer:
         producer.send_many(Message("flights", b"%d" % one) for one in range(10)).check()
     master.process.send_signal(signal.SIGSTOP)
@@ -241,7 +241,8 @@ def test_a_second_signal_ends_a_slow_stop_at_once(
         master.process.send_signal(signal.SIGCONT)
     assert (code, out, err) == (-number, "", "")
     assert (tmp_path / "b" / "abort").exists(), "it had no time to close its store"
-    again = Served(*words)
+    # At another port, the master would accept it only after 30 s.
+    again = Served(*words, "--broker-port", str(port))
     servers.append(again)
     again.ready()
     with connect(url) as client:
