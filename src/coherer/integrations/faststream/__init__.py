@@ -18,11 +18,14 @@ async def invoice(order: Order) -> Invoice: ...
 Kafka broker. `docs/how-to/faststream.md` moves an application from there.
 """
 
-from coherer.integrations.faststream.message import RocketMQMessage
+from coherer.integrations.faststream.message import RocketMQMessage, TubeMQMessage
 from coherer.integrations.faststream.response import (
     RocketMQPublishCommand,
     RocketMQPublishMessage,
     RocketMQResponse,
+    TubeMQPublishCommand,
+    TubeMQPublishMessage,
+    TubeMQResponse,
 )
 from coherer.integrations.faststream.rocketmq import (
     RocketMQBroker,
@@ -30,7 +33,13 @@ from coherer.integrations.faststream.rocketmq import (
     RocketMQRoute,
     RocketMQRouter,
 )
-from coherer.integrations.faststream.testing import TestRocketMQBroker
+from coherer.integrations.faststream.testing import TestRocketMQBroker, TestTubeMQBroker
+from coherer.integrations.faststream.tubemq import (
+    TubeMQBroker,
+    TubeMQPublisher,
+    TubeMQRoute,
+    TubeMQRouter,
+)
 
 __all__ = [
     "RocketMQBroker",
@@ -42,4 +51,13 @@ __all__ = [
     "RocketMQRoute",
     "RocketMQRouter",
     "TestRocketMQBroker",
+    "TestTubeMQBroker",
+    "TubeMQBroker",
+    "TubeMQMessage",
+    "TubeMQPublishCommand",
+    "TubeMQPublishMessage",
+    "TubeMQPublisher",
+    "TubeMQResponse",
+    "TubeMQRoute",
+    "TubeMQRouter",
 ]

@@ -14,11 +14,11 @@ import math
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
-from faststream.exceptions import FeatureNotSupportedException, IncorrectState, SetupError
+from faststream.exceptions import FeatureNotSupportedException, IncorrectState
 
 from coherer import rocketmq, tubemq
 from coherer.errors import CohererError, RequestTimeoutError
@@ -238,7 +238,8 @@ class RocketMQConnection(Connection):
     async def subscribe(self, wanted: Subscription, log: Log) -> Consumer:
         """See `Connection`."""
         if wanted.create_topics:
-            await self._create(wanted.topics, log)
+            for topic in wanted.topics:
+                await _created(topic, self._create(topic), log)
         group, options = wanted.group, dict(wanted.options)
         if group is None:
             group = self._own_group(wanted.topics)
@@ -249,16 +250,10 @@ class RocketMQConnection(Connection):
         )
         return await _started(consumer, log)
 
-    async def _create(self, topics: Iterable[str], log: Log) -> None:
-        for topic in topics:
-            if await self._client.exists(topic):
-                continue
-            create = self._client.admin().topics.create
-            await _created(
-                topic,
-                create(topic, PARTITIONS, exist_ok=True, wait_ms=TOPIC_WITHIN_MS),
-                log,
-            )
+    async def _create(self, topic: str) -> None:
+        if not await self._client.exists(topic):
+            topics = self._client.admin().topics
+            await topics.create(topic, PARTITIONS, exist_ok=True, wait_ms=TOPIC_WITHIN_MS)
 
     def _own_group(self, topics: Mapping[str, Any]) -> str:
         """The name of a group whose members each receive everything.
@@ -326,24 +321,19 @@ class TubeMQConnection(Connection):
 
     async def subscribe(self, wanted: Subscription, log: Log) -> Consumer:
         """See `Connection`."""
-        if wanted.group is None:
-            raise SetupError(
-                f"The subscriber of {', '.join(wanted.topics)} needs a group: in TubeMQ every "
-                "consumer is a member of one. Give it `group_id`."
-            )
+        assert wanted.group is not None  # noqa: S101 - `TubeMQBroker.subscriber` refuses
         if wanted.create_topics:
             for topic in wanted.topics:
-                if not await self._client.admin().topics.list(topic):
-                    create = self._client.admin().topics.create
-                    await _created(
-                        topic,
-                        create(topic, PARTITIONS, exist_ok=True, wait_ms=TOPIC_WITHIN_MS),
-                        log,
-                    )
+                await _created(topic, self._create(topic), log)
         consumer = self._client.consumer(
             wanted.group, wanted.topics, **cast("tubemq.ConsumerKeywords", wanted.options)
         )
         return await _started(consumer, log)
+
+    async def _create(self, topic: str) -> None:
+        topics = self._client.admin().topics
+        if not await topics.list(topic):
+            await topics.create(topic, PARTITIONS, exist_ok=True, wait_ms=TOPIC_WITHIN_MS)
 
 
 async def _created(topic: str, creating: Awaitable[None], log: Log) -> None:

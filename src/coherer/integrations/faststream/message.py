@@ -9,8 +9,9 @@ out.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast
+from urllib.parse import unquote
 
 from faststream.message import StreamMessage, decode_message
 
@@ -25,6 +26,9 @@ REPLY_TO: Final = "reply_to"
 CONTENT_LENGTH: Final = "content-length"
 EMPTY_BODY: Final = b"\0"
 """What is sent for an empty body."""
+
+TUBEMQ_RETRY: Final = timedelta(seconds=1)
+"""When a batch of TubeMQ is delivered again by default, as with `coherer.tubemq.Consumer.run`."""
 
 
 # -- sending
@@ -139,7 +143,7 @@ class _Batch:
         if isinstance(self._batch, rocketmq.ReceivedBatch):
             await self._batch.retry(later=later, reason=reason)
         else:
-            await self._batch.retry(later=later)
+            await self._batch.retry(later=later or TUBEMQ_RETRY)
 
     async def dead_letter(self, *, reason: str | None = None) -> None:
         if isinstance(self._batch, rocketmq.ReceivedBatch):
@@ -162,8 +166,8 @@ class BrokerMessage(StreamMessage[Any]):
         """Have the message delivered again.
 
         Args:
-            later: the delay; None for the protocol's: longer with each attempt in RocketMQ, at once
-                in TubeMQ.
+            later: the delay; None for the protocol's: longer with each attempt in RocketMQ, a
+                second in TubeMQ.
             reason: why, for the people who examine dead letters (RocketMQ).
         """
         settlement = self._open_settlement()
@@ -191,6 +195,14 @@ class BrokerMessage(StreamMessage[Any]):
         found: Settlement | None = getattr(raw, "settlement", None)
         return found
 
+    @classmethod
+    def headers_of(cls, raw: RawMessage) -> dict[str, str]:
+        """The headers of a received message: its properties."""
+        headers = dict(raw.properties)
+        if headers.get(CONTENT_LENGTH) == "0":
+            del headers[CONTENT_LENGTH]
+        return headers
+
 
 class RocketMQMessage(BrokerMessage):
     """A message of RocketMQ as handlers get it.
@@ -206,6 +218,19 @@ class TubeMQMessage(BrokerMessage):
     `raw_message` is a `coherer.tubemq.ReceivedMessage`; a tuple of them in a batch subscriber.
     """
 
+    @classmethod
+    def headers_of(cls, raw: RawMessage) -> dict[str, str]:
+        """The headers of a received message; see `quoted`."""
+        return {name: unquote(text) for name, text in super().headers_of(raw).items()}
+
+
+def quoted(properties: Mapping[str, str]) -> dict[str, str]:
+    """Properties that TubeMQ can carry: `,`, `=` and `%` in values are percent-encoded."""
+    return {
+        name: text.replace("%", "%25").replace(",", "%2C").replace("=", "%3D")
+        for name, text in properties.items()
+    }
+
 
 class Parser:
     """Makes a handler's message from a received one.
@@ -219,7 +244,7 @@ class Parser:
 
     async def parse_message(self, message: RawMessage) -> StreamMessage[Any]:
         """The message with its headers."""
-        headers = headers_of(message)
+        headers = self._message_class.headers_of(message)
         return self._message_class(
             raw_message=message,
             body=body_of(message),
@@ -237,7 +262,7 @@ class Parser:
     async def parse_batch(self, message: tuple[RawMessage, ...]) -> StreamMessage[Any]:
         """The messages of a batch as one, with the headers of the first."""
         first, last = message[0], message[-1]
-        batch_headers = [headers_of(one) for one in message]
+        batch_headers = [self._message_class.headers_of(one) for one in message]
         headers = batch_headers[0]
         return self._message_class(
             raw_message=message,
@@ -259,14 +284,6 @@ def raw_messages(message: StreamMessage[Any]) -> tuple[RawMessage, ...]:
     """The received message, or those of a batch."""
     raw: Any = message.raw_message
     return cast("tuple[RawMessage, ...]", raw if isinstance(raw, tuple) else (raw,))
-
-
-def headers_of(message: RawMessage) -> dict[str, str]:
-    """The headers of a message: its properties."""
-    headers = dict(message.properties)
-    if headers.get(CONTENT_LENGTH) == "0":
-        del headers[CONTENT_LENGTH]
-    return headers
 
 
 def _reply_client(message: RawMessage) -> str:

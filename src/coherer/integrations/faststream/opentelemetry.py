@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from faststream.message import StreamMessage
 from faststream.opentelemetry import TelemetrySettingsProvider
@@ -15,7 +15,10 @@ from opentelemetry.metrics import Meter, MeterProvider
 from opentelemetry.trace import TracerProvider
 
 from coherer.integrations.faststream.message import raw_messages
-from coherer.integrations.faststream.response import Command, RocketMQPublishCommand
+from coherer.integrations.faststream.response import (
+    Command,
+    RocketMQPublishCommand,
+)
 
 
 class Attributes(TelemetrySettingsProvider[Any, Command]):
@@ -68,8 +71,8 @@ class Attributes(TelemetrySettingsProvider[Any, Command]):
         return raw_messages(msg)[0].topic
 
 
-class RocketMQTelemetryMiddleware(TelemetryMiddleware[RocketMQPublishCommand]):
-    """Measures and traces what a `RocketMQBroker` publishes and handles.
+class BaseTelemetryMiddleware(TelemetryMiddleware[Command]):
+    """Measures and traces what a broker publishes and handles.
 
     Args:
         tracer_provider: makes the spans; the global one by default.
@@ -77,6 +80,8 @@ class RocketMQTelemetryMiddleware(TelemetryMiddleware[RocketMQPublishCommand]):
         meter: makes the metrics instead.
         include_messages_counters: whether to count messages.
     """
+
+    SYSTEM: ClassVar[str]
 
     def __init__(
         self,
@@ -87,9 +92,21 @@ class RocketMQTelemetryMiddleware(TelemetryMiddleware[RocketMQPublishCommand]):
         include_messages_counters: bool = True,
     ) -> None:
         super().__init__(
-            settings_provider_factory=lambda _: Attributes("rocketmq"),
+            settings_provider_factory=lambda _: Attributes(self.SYSTEM),
             tracer_provider=tracer_provider,
             meter_provider=meter_provider,
             meter=meter,
             include_messages_counters=include_messages_counters,
         )
+
+
+class RocketMQTelemetryMiddleware(BaseTelemetryMiddleware):
+    """Traces what a `RocketMQBroker` does; see `BaseTelemetryMiddleware`."""
+
+    SYSTEM = "rocketmq"
+
+
+class TubeMQTelemetryMiddleware(BaseTelemetryMiddleware):
+    """Traces what a `TubeMQBroker` does; see `BaseTelemetryMiddleware`."""
+
+    SYSTEM = "tubemq"

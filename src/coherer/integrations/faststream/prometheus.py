@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from faststream._internal.constants import EMPTY
 from faststream.message import StreamMessage
@@ -15,7 +15,9 @@ from faststream.prometheus.middleware import PrometheusMiddleware
 from prometheus_client import CollectorRegistry
 
 from coherer.integrations.faststream.message import raw_messages
-from coherer.integrations.faststream.response import Command, RocketMQPublishCommand
+from coherer.integrations.faststream.response import (
+    Command,
+)
 
 
 class Settings(MetricsSettingsProvider[Any, Command]):
@@ -42,8 +44,8 @@ class Settings(MetricsSettingsProvider[Any, Command]):
         }
 
 
-class RocketMQPrometheusMiddleware(PrometheusMiddleware[Any, RocketMQPublishCommand]):
-    """Measures what a `RocketMQBroker` publishes and handles.
+class BasePrometheusMiddleware(PrometheusMiddleware[Any, Command]):
+    """Measures what a broker publishes and handles.
 
     Args:
         registry: where the metrics are.
@@ -52,6 +54,8 @@ class RocketMQPrometheusMiddleware(PrometheusMiddleware[Any, RocketMQPublishComm
         received_messages_size_buckets: the buckets of the histogram of sizes.
         custom_labels: further labels: a text, or a function of the message.
     """
+
+    SYSTEM: ClassVar[str]
 
     def __init__(
         self,
@@ -63,10 +67,22 @@ class RocketMQPrometheusMiddleware(PrometheusMiddleware[Any, RocketMQPublishComm
         custom_labels: dict[str, str | Callable[[Any], str]] | None = None,
     ) -> None:
         super().__init__(
-            settings_provider_factory=lambda _: Settings("rocketmq"),
+            settings_provider_factory=lambda _: Settings(self.SYSTEM),
             registry=registry,
             app_name=app_name,
             metrics_prefix=metrics_prefix,
             received_messages_size_buckets=received_messages_size_buckets,
             custom_labels=custom_labels,
         )
+
+
+class RocketMQPrometheusMiddleware(BasePrometheusMiddleware):
+    """Measures what a `RocketMQBroker` publishes and handles; see `BasePrometheusMiddleware`."""
+
+    SYSTEM = "rocketmq"
+
+
+class TubeMQPrometheusMiddleware(BasePrometheusMiddleware):
+    """Measures what a `TubeMQBroker` publishes and handles; see `BasePrometheusMiddleware`."""
+
+    SYSTEM = "tubemq"

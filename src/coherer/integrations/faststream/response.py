@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Self
 
+import msgspec
 from faststream._internal.basic_types import SendableMessage
 from faststream.response.publish_type import PublishType
 from faststream.response.response import BatchPublishCommand, PublishCommand, Response
@@ -14,6 +15,7 @@ from coherer.integrations.faststream.message import (
     CORRELATION_ID,
     REPLY_TO,
     RawMessage,
+    quoted,
     to_message,
 )
 from coherer.message import Message
@@ -202,6 +204,13 @@ class RocketMQPublishCommand(Command):
 
 class TubeMQPublishCommand(Command):
     """A message, or a batch, to publish to TubeMQ."""
+
+    def message(
+        self, body: bytes, content_type: str | None, part: Response | None = None
+    ) -> Message:
+        """See `Command`."""
+        made = super().message(body, content_type, part)
+        return msgspec.structs.replace(made, properties=quoted(made.properties))
 
 
 class RocketMQResponse(Response):

@@ -42,6 +42,7 @@ from coherer import rocketmq
 from coherer.errors import ClosedError
 from coherer.integrations.faststream.connection import Batch, Consumer, Subscription
 from coherer.integrations.faststream.message import (
+    TUBEMQ_RETRY,
     BrokerMessage,
     Parser,
     RawBatch,
@@ -385,7 +386,7 @@ class SharedBatch:
         if self._open:
             return
         if self._again:
-            await self._batch.retry(later=self._later)
+            await self._batch.retry(later=self._later or TUBEMQ_RETRY)
         else:
             await self._batch.ack()
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Any, ClassVar, Generic, cast, overload
+from uuid import uuid4
 
 from faststream._internal.endpoint.utils import ParserComposition
 from faststream._internal.parser import DefaultCodec
@@ -30,12 +31,14 @@ from coherer.integrations.faststream.message import (
     RawBatch,
     RawMessage,
     RocketMQMessage,
+    TubeMQMessage,
 )
 from coherer.integrations.faststream.publisher import BasePublisher, Producer
 from coherer.integrations.faststream.response import Command
 from coherer.integrations.faststream.rocketmq import RocketMQBroker
 from coherer.integrations.faststream.subscriber import BaseSubscriber
-from coherer.message import Message
+from coherer.integrations.faststream.tubemq import TubeMQBroker
+from coherer.message import Message, ReceivedMessage
 from coherer.rocketmq import Sql92, StoredMessage, Tags
 
 B = TypeVar("B", bound=BaseBroker)
@@ -177,7 +180,9 @@ def selects(selection: Any, message: Message) -> bool:
 
         tag = {} if message.tag is None else {"TAGS": message.tag}
         return compile_selector(selection.text).matches({**message.properties, **tag})
-    tags = split_tags(selection.text if isinstance(selection, Tags) else selection)
+    if isinstance(selection, Tags):
+        selection = selection.text
+    tags = split_tags(selection) if isinstance(selection, str) else tuple(selection or ())
     return not tags or message.tag in tags
 
 
@@ -212,8 +217,8 @@ class BaseTestBroker(TestBroker[B, EnterType], Generic[B, EnterType]):
                 if publisher.topic in subscriber.topics:
                     return subscriber, True
         options: dict[str, Any] = {"batch": publisher.batch, "persistent": False}
-        if self.with_real:
-            options["group_id"] = None
+        if isinstance(broker, TubeMQBroker):
+            options["group_id"] = f"faststream-{uuid4().hex}"
         subscribe = cast("Callable[..., BaseSubscriber]", broker.subscriber)
         return subscribe(publisher.topic, **options), False
 
@@ -275,4 +280,61 @@ class TestRocketMQBroker(BaseTestBroker[RocketMQBroker, EnterType], broker=Rocke
             broker="memory",
             offset=offset,
             unique_id=identity,
+        )
+
+
+class TestTubeMQBroker(BaseTestBroker[TubeMQBroker, EnterType], broker=TubeMQBroker):
+    """Tests an application without a TubeMQ cluster.
+
+    ```python
+    async with TestTubeMQBroker(broker) as tested:
+        await tested.publish({"id": 1}, "orders")
+        handle.mock.assert_called_once_with({"id": 1})
+    ```
+
+    Args:
+        brokers: the application's brokers.
+        with_real: use the cluster, and only record what handlers receive.
+        connect_only: do not start the subscribers; found out by default.
+    """
+
+    MESSAGE = TubeMQMessage
+
+    @overload
+    def __init__(
+        self: TestTubeMQBroker[TubeMQBroker],
+        broker: TubeMQBroker,
+        /,
+        *,
+        with_real: bool = False,
+        connect_only: bool | None = None,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: TestTubeMQBroker[tuple[TubeMQBroker, ...]],
+        *brokers: TubeMQBroker,
+        with_real: bool = False,
+        connect_only: bool | None = None,
+    ) -> None: ...
+
+    def __init__(
+        self,
+        *brokers: TubeMQBroker,
+        with_real: bool = False,
+        connect_only: bool | None = None,
+    ) -> None:
+        super().__init__(*brokers, with_real=with_real, connect_only=connect_only)
+
+    @staticmethod
+    def _receive(message: Message, offset: int) -> RawMessage:
+        return ReceivedMessage(
+            topic=message.topic,
+            body=message.body,
+            tag=message.tag,
+            time=message.time,
+            properties=dict(message.properties),
+            id=str(offset),
+            broker="memory",
+            offset=offset,
         )
