@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from coherer._rules.rocketmq.stats import DAY, HOUR, MINUTE, StatsTable, Sum, Totals
@@ -143,3 +145,31 @@ def test_rates_and_days_when_the_clock_is_set(by_ms: int) -> None:
     assert totals.mornings("x") == (0, 0)
     totals.tick(noon_ms + 12 * HOUR_MS - by_ms, by_ms)
     assert totals.mornings("x") == (0, 200)
+
+
+def test_a_counter_that_rests_costs_no_snapshots() -> None:
+    """A node with thousands of topics has a hundred thousand of them."""
+    stats = StatsTable(now_ms=0)
+    for number in range(1_000):
+        stats.add("TOPIC_PUT_NUMS", f"rests-{number}", 1)
+    stats.tick(10_000)
+    before = len(gc.get_objects())
+    for at_ms in range(20_000, 3_600_000, 10_000):
+        stats.tick(at_ms)
+    assert len(gc.get_objects()) - before < 1_000
+    found = stats.view("TOPIC_PUT_NUMS", "rests-7")
+    assert found is not None
+    assert (found[MINUTE].sum, found[HOUR].sum) == (0, 1)
+
+
+def test_a_counter_that_wakes_is_measured_over_the_whole_window() -> None:
+    stats = StatsTable(now_ms=0)
+    for at_ms in range(10_000, 600_000, 10_000):
+        if at_ms in {10_000, 400_000}:
+            stats.add("TOPIC_PUT_NUMS", "wakes", 60)
+        stats.tick(at_ms)
+        if at_ms == 400_000:
+            found = stats.view("TOPIC_PUT_NUMS", "wakes")
+            assert found is not None
+            assert found[MINUTE].sum == 60
+            assert found[MINUTE].per_s == 1.0

@@ -7,6 +7,10 @@ minutes for an hour, and every hour for a day. A sum is the difference between t
 first snapshot, and a rate is the sum divided by the time between them. So a counter costs an
 addition per batch, and a snapshot every ten seconds.
 
+A node with thousands of topics has a hundred thousand counters, and most of them rest. So a counter
+has a snapshot only where it has changed, as numbers in one tuple, which the garbage collector does
+not visit; the table keeps the times of the snapshots.
+
 The names of the counters are Java's: `TOPIC_PUT_NUMS` and `TOPIC_PUT_SIZE` by topic,
 `GROUP_GET_NUMS`, `GROUP_GET_SIZE` and `SNDBCK_PUT_NUMS` by topic@group, `QUEUE_PUT_NUMS` and
 `QUEUE_PUT_SIZE` by topic@queue, `QUEUE_GET_NUMS` and `QUEUE_GET_SIZE` by topic@queue@group,
@@ -16,7 +20,7 @@ The names of the counters are Java's: `TOPIC_PUT_NUMS` and `TOPIC_PUT_SIZE` by t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import starmap
 from typing import Final, NamedTuple
 
@@ -56,19 +60,19 @@ class Sum(NamedTuple):
     per_time: float = 0.0
 
 
-class _Snapshot(NamedTuple):
-    at_ms: int
-    value: int
-    times: int
-
-
 class _Counter:
+    """A counter.
+
+    Attributes:
+        snapshots: of each kind: time, value and times in turn.
+    """
+
     __slots__ = ("snapshots", "times", "value")
 
     def __init__(self, now_ms: int) -> None:
         self.value = self.times = 0
         # Start with a zero, so that counts before the first regular snapshot are included.
-        self.snapshots = tuple(deque([_Snapshot(now_ms, 0, 0)], maxlen=size) for size in _SNAPSHOTS)
+        self.snapshots: list[tuple[int, ...]] = [(now_ms, 0, 0)] * len(_SNAPSHOTS)
 
 
 class StatsTable:
@@ -88,6 +92,7 @@ class StatsTable:
         self._counters: dict[str, dict[str, _Counter]] = {}
         self._of_queues: dict[tuple[str, int], tuple[_Counter, ...]] = {}
         self._timers = [IntervalTimer(every_ms, now_ms) for every_ms in _EVERY_MS]
+        self._moments = [deque([now_ms], maxlen=size) for size in _SNAPSHOTS]
 
     def add(self, name: str, key: str, count: int) -> None:
         """Add to a counter."""
@@ -135,17 +140,23 @@ class StatsTable:
         self._now_ms = now_ms
         for kind, timer in enumerate(self._timers):
             if timer.is_due(now_ms):
+                moments = self._moments[kind]
+                moments.append(now_ms)
                 for counters in self._counters.values():
                     for one in counters.values():
-                        one.snapshots[kind].append(_Snapshot(now_ms, one.value, one.times))
+                        snapshots = one.snapshots[kind]
+                        if snapshots[-1] != one.times:
+                            first = _first(snapshots, moments[0])
+                            new = *snapshots[first:], now_ms, one.value, one.times
+                            one.snapshots[kind] = new
 
     def view(self, name: str, key: str) -> tuple[Sum, Sum, Sum] | None:
         """The last minute, hour and day of a counter; None if it does not exist."""
         counter = self._counters.get(name, {}).get(key)
         if counter is None:
             return None
-        minute, hour, day = counter.snapshots
-        return _sum(minute), _sum(hour), _sum(day)
+        minute, hour, day = map(_sum, counter.snapshots, self._moments)
+        return minute, hour, day
 
     def values(self, name: str) -> list[tuple[str, int]]:
         """Return key and value of all counters with a name."""
@@ -190,10 +201,19 @@ class StatsTable:
         self._of_queues.clear()
 
 
-def _sum(snapshots: deque[_Snapshot]) -> Sum:
-    first, last = snapshots[0], snapshots[-1]
-    span_ms, times = last.at_ms - first.at_ms, last.times - first.times
-    total = last.value - first.value
+def _first(snapshots: Sequence[int], begin_ms: int) -> int:
+    """The position of the snapshot that holds at a time: the last one up to it."""
+    at = 0
+    while at + 3 < len(snapshots) and snapshots[at + 3] <= begin_ms:
+        at += 3
+    return at
+
+
+def _sum(snapshots: Sequence[int], moments: deque[int]) -> Sum:
+    at = _first(snapshots, moments[0])
+    span_ms = moments[-1] - max(snapshots[at], moments[0])
+    total = snapshots[-2] - snapshots[at + 1]
+    times = snapshots[-1] - snapshots[at + 2]
     return Sum(
         total,
         total * 1000 / span_ms if span_ms > 0 else 0.0,

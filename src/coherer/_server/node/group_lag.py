@@ -50,6 +50,7 @@ class GroupLags:
         self._places: dict[tuple[str, int, int], int | None] = {}
         self._next: dict[tuple[str, int, int], int | None] = {}
         self._oldest: dict[tuple[str, str, bool], tuple[Sequence[tuple[int, int]], int]] = {}
+        self._seen: dict[tuple[str, str, bool], tuple[Sequence[tuple[int, int]], int]] = {}
         self._first: tuple[str, str] | None = None
         self._lookups = 0
         core.on_removal(self._forget)
@@ -59,41 +60,59 @@ class GroupLags:
 
         The caller may let other work run between two of them.
         """
-        self._next, self._lookups = {}, 0
+        self._next, self._seen, self._lookups = {}, {}, 0
+        ranges: dict[str, list[tuple[int, int, int]]] = {}
         items = self._core.offsets.items()
         at = next((n for n, item in enumerate(items) if item[:2] == self._first), 0)
         self._first = None
         for topic, group, positions in items[at:] + items[:at]:
-            lag = self._lag(topic, group, positions)
+            if topic not in ranges:
+                ranges[topic] = self._ranges(topic)
+            lag = self._lag(topic, group, positions, ranges[topic])
             if lag is not None:
                 yield lag
         self._places = self._next
-        if self._first is None:
-            kept = {item[:2] for item in items}
-            self._oldest = {of: one for of, one in self._oldest.items() if of[:2] in kept}
+        if self._lookups >= LOOKUPS_MAX:
+            self._oldest |= self._seen
+        else:
+            self._oldest = self._seen  # without those of groups and topics that are gone
 
-    def _lag(self, topic: str, group: str, positions: Mapping[int, Position]) -> Lag | None:
+    def _ranges(self, topic: str) -> list[tuple[int, int, int]]:
+        """Partition, first offset and end of each partition of a topic that has messages."""
         known = self._core.topics.get(topic)
+        ids = [] if known is None else known.partition_ids()
+        found = [(one, *self._core.store.queue_range(topic, one)) for one in ids]
+        return [one for one in found if one[1] < one[2]]
+
+    def _lag(
+        self,
+        topic: str,
+        group: str,
+        positions: Mapping[int, Position],
+        ranges: Sequence[tuple[int, int, int]],
+    ) -> Lag | None:
         committed = {
             partition: position.offset
             for partition, position in positions.items()
             if position.offset >= 0 and not position.transient
         }
-        if known is None or not committed:
+        if topic not in self._core.topics or not committed:
             return None
-        queue_range, read_to = self._core.store.queue_range, self._core.counters.read_to
+        read_to = self._core.counters.read_to
         messages = ready = 0
         behind: list[tuple[int, int]] = []
         unread: list[tuple[int, int]] = []
-        for partition in known.partition_ids():
-            begin, end = queue_range(topic, partition)
+        for partition, begin, end in ranges:
             offset = committed.get(partition, begin)
             if offset >= end:
                 continue
-            offset = max(offset, begin)
+            if offset < begin:
+                offset = begin
             behind.append((partition, offset))
             messages += end - offset
-            fetched = max(read_to.get((group, topic, partition), offset), offset)
+            fetched = read_to.get((group, topic, partition), offset)
+            if fetched < offset:
+                fetched = offset
             if fetched < end:
                 unread.append((partition, fetched))
                 ready += end - fetched
@@ -109,7 +128,6 @@ class GroupLags:
         """The age of the oldest message at these offsets; 0 without offsets, None if unknown."""
         key = topic, group, fetched
         if not queues:
-            self._oldest.pop(key, None)
             return 0
         known = self._oldest.get(key)
         if known is not None and known[0] == queues:
@@ -129,19 +147,22 @@ class GroupLags:
             if record is None:
                 return None
             oldest_ms = layout.store_ms_of(record)
-            self._oldest[key] = queues, oldest_ms
+            known = queues, oldest_ms
         else:
             self._first = self._first or (topic, group)
             if known is None:
                 return None
             oldest_ms = known[1]
+        self._seen[key] = known
         return max(0, self._core.wall_ms() - oldest_ms)
 
     def _forget(self, topic: str) -> None:
         """Forget a topic: a new topic of that name has other messages at the same offsets."""
         self._places.clear()
         self._next.clear()
-        self._oldest = {of: one for of, one in self._oldest.items() if of[0] != topic}
+        for table in (self._oldest, self._seen):
+            for key in [key for key in table if key[0] == topic]:
+                del table[key]
 
     def _keep_places(self, topic: str, queues: Sequence[tuple[int, int]]) -> None:
         for partition, offset in queues:
