@@ -222,7 +222,12 @@ def measure(kind: str, directory: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kinds", nargs="*", default=["coherer", "redis", "rabbitmq"])
-    for kind in parser.parse_args().kinds:
+    kinds = parser.parse_args().kinds
+    if len(kinds) > 1:  # an application keeps its connections: one process for each
+        for kind in kinds:
+            subprocess.run([sys.executable, __file__, kind], check=True)
+        return
+    for kind in kinds:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
             found = measure(kind, Path(directory))
         print(kind, *(f"  {name}: {value}" for name, value in found.items()), sep="\n", flush=True)

@@ -89,6 +89,31 @@ def test_consumers_in_several_connections_share_a_queue(connect: Connect) -> Non
             until(both)
 
 
+def test_a_new_consumer_waits_for_what_others_have_in_hand(
+    connect: Connect, prefix: str, coherer_rocketmq_url: str
+) -> None:
+    """A consumer that gives partitions up locks those from which it has messages."""
+    queue = kombu.Queue("handover", routing_key="handover")
+    group = f"{prefix}handover"
+    options: dict[str, Any] = {"partitions": 4, "handover_ms": 60_000}
+    with connect(**options) as old, connect(**options) as new:
+        producer = kombu.Producer(old.channel())
+        producer.publish("first", routing_key="handover", declare=[queue])
+        with consuming(old, queue) as here, blocking.connect(coherer_rocketmq_url) as client:
+            drain(old, lambda: here)
+            here[0].ack()
+            assert isinstance(client, blocking.rocketmq.Client)
+            groups, queues = client.admin().groups, client.partitions(group)
+            assert set(groups.lock(group, queues)) == set(queues)
+            with consuming(new, queue) as there:
+                for number in range(8):
+                    producer.publish(number, routing_key="handover")
+                with pytest.raises(TimeoutError):
+                    new.drain_events(timeout=1.5)
+                groups.unlock(group, queues)
+                drain(new, lambda: there)
+
+
 def test_what_a_closed_connection_has_not_acknowledged_is_delivered_again(connect: Connect) -> None:
     queue = kombu.Queue("again", routing_key="again")
     with connect() as first:

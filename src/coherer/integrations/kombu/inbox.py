@@ -11,6 +11,7 @@ import selectors
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
@@ -123,12 +124,11 @@ class Inbox:
     Attributes:
         open: whether `pop` returns messages. A group's inbox opens when everything that waited at
             the start has arrived, so that priorities hold for the first message, too.
-        in_hand: how many messages kombu has, and has not settled.
     """
 
     def __init__(self, signal: Signal, *, limit: int | None = None) -> None:
         self.open = limit is not None
-        self.in_hand = 0
+        self._in_hand: Counter[Queue] = Counter()
         self._signal = signal
         self._limit = limit
         self._lock = threading.Lock()
@@ -156,19 +156,25 @@ class Inbox:
         with self._lock:
             if not self.open or not self._heap:
                 return None
-            self.in_hand += 1
-            return heapq.heappop(self._heap)[-1]
+            found = heapq.heappop(self._heap)[-1]
+            self._in_hand[found.source] += 1
+            return found
 
     def give_back(self, delivery: Delivery) -> None:
         """Return a message that `pop` has returned."""
-        with self._lock:
-            self.in_hand -= 1
+        self.settled(delivery)
         self.add(delivery)
 
-    def settled(self) -> None:
+    def settled(self, delivery: Delivery) -> None:
         """Count that kombu has settled a message."""
         with self._lock:
-            self.in_hand -= 1
+            self._in_hand[delivery.source] -= 1
+
+    @property
+    def in_hand(self) -> dict[Queue, int]:
+        """How many messages kombu has and has not settled, by where they come from."""
+        with self._lock:
+            return {queue: count for queue, count in self._in_hand.items() if count}
 
     def drop(self, matching: Callable[[Delivery], bool]) -> None:
         """Drop messages that this process may not deliver any more."""

@@ -36,6 +36,7 @@ from coherer.blocking._portal import Portal
 from coherer.errors import CohererError, RefusedError, RequestTimeoutError, UsageError
 from coherer.integrations.kombu import names, payload
 from coherer.integrations.kombu.inbox import KEPT_MAX, Delivery, Inbox, Signal
+from coherer.integrations.kombu.sharing import few_moves
 from coherer.rocketmq import Message, Queue, StoredMessage
 
 _log = logging.getLogger(__name__)
@@ -60,6 +61,9 @@ LEAVE_S: Final = 30.0
 
 RETRY_S: Final = 1.0
 """The pause before joining a group is tried again."""
+
+HANDOVER_S: Final = 0.5
+"""How long a new owner of partitions waits for the old one to say that it has tasks from them."""
 
 POLL_S: Final = 0.01
 
@@ -148,6 +152,8 @@ class TransportOptions(msgspec.Struct, frozen=True, kw_only=True):
         commit_ms: the interval of storing acknowledgements: after a crash, what was acknowledged
             in the last interval is delivered again.
         timers: whether the broker waits for a task's ETA; otherwise the worker does.
+        handover_ms: how long a worker that gives a partition up to another one may finish the
+            tasks that it has from it, before the other begins; longer ones run twice.
         dead_letters: whether rejected messages become dead letters; otherwise they are dropped.
     """
 
@@ -157,6 +163,7 @@ class TransportOptions(msgspec.Struct, frozen=True, kw_only=True):
     priority_steps: tuple[int, ...] = ()
     commit_ms: int = 200
     timers: bool = True
+    handover_ms: int = 10_000
     dead_letters: bool = True
 
 
@@ -197,6 +204,7 @@ class Subscription(_Member):
         self.leaving: asyncio.Task[None] | None = None
         self._assigned_ms: dict[Queue, int] = {}
         self._seen: dict[Queue, int] = {}
+        self._leaving: set[Queue] = set()
 
     async def run(self) -> None:
         """Join the group and fill the inbox, until cancelled."""
@@ -254,6 +262,7 @@ class Subscription(_Member):
             queue_messages=link.options.prefetch,
             persist_ms=link.options.commit_ms,
             consume_ms=0,
+            strategy=few_moves,
             on_assigned=self._assigned,
             on_revoked=self._revoked,
         )
@@ -281,6 +290,8 @@ class Subscription(_Member):
                 delivery = await self._sort(message, batch.queue)
                 if delivery is not None:
                     fresh.append(delivery)
+            if batch.queue in self._leaving:
+                continue  # its next owner delivers them
             self.inbox.add(*fresh)
             self._seen[batch.queue] = batch.next_offset
 
@@ -309,15 +320,56 @@ class Subscription(_Member):
         topic = stored.topic if stored.topic in self.spec.own_topics else self.spec.topic
         return Message(topic, stored.body, tag=names.QUEUE_TAG, keys=stored.keys)
 
-    def _assigned(self, queues: list[Queue]) -> None:
+    async def _assigned(self, queues: list[Queue]) -> None:
+        """Take partitions over: let their old owners finish what they have from them."""
+        self._leaving -= {*queues}
+        with suppress(CohererError):
+            await self._await_owners(queues)
         now_ms = time.time_ns() // 1_000_000
         self._assigned_ms.update(dict.fromkeys(queues, now_ms))
 
-    def _revoked(self, queues: list[Queue]) -> None:
-        lost = set(queues)
+    async def _await_owners(self, queues: list[Queue]) -> None:
+        groups, group = self.link.client.admin().groups, self.spec.topic
+        found = await groups.consumers(group)
+        if found is None or len(found.members) < 2:
+            return
+        await asyncio.sleep(HANDOVER_S)  # the others hear of the change at the same time
+        deadline = time.monotonic() + HANDOVER_S + self.link.options.handover_ms / 1000
+        waiting = {*queues}
+        while waiting and time.monotonic() < deadline:
+            free = await groups.lock(group, waiting)
+            await groups.unlock(group, free)
+            waiting -= {*free}
+            await asyncio.sleep(HANDOVER_S / 5 if waiting else 0)
+        [state] = await groups.list(group)
+        committed = {one.key: one.committed for one in state.partitions}
+        if self.consumer is not None:
+            for queue in queues:
+                offset = committed.get(queue.key)
+                if offset is not None and offset > self.consumer.progress[queue].offset:
+                    await self.consumer.seek(queue, offset)
+
+    async def _revoked(self, queues: list[Queue]) -> None:
+        """Give partitions up: finish what this process has from them, but not for too long."""
+        lost = {*queues}
+        self._leaving |= lost
         self.inbox.drop(lambda one: one.source in lost)
         for queue in lost:
             self._seen.pop(queue, None)
+        mine = self.inbox.in_hand.keys() & lost
+        if not mine or self.consumer is None:
+            return
+        groups, group = self.link.client.admin().groups, self.spec.topic
+        with suppress(CohererError):
+            await groups.lock(group, mine)
+            try:
+                deadline = time.monotonic() + self.link.options.handover_ms / 1000
+                # Another thread settles them.
+                while self.inbox.in_hand.keys() & mine and time.monotonic() < deadline:  # noqa: ASYNC110
+                    await asyncio.sleep(POLL_S)
+                await self.consumer.commit()
+            finally:
+                await groups.unlock(group, mine)
 
 
 class Listener(_Member):
@@ -708,7 +760,7 @@ class Link:
     def _settled(self, delivery: Delivery) -> None:
         inbox = self._inbox(delivery.queue)
         if inbox is not None:
-            inbox.settled()
+            inbox.settled(delivery)
 
     def _leave_later(self, subscription: Subscription, since_s: float | None = None) -> None:
         """Leave a group when nobody reads the queue, and nothing is being processed."""
@@ -751,7 +803,7 @@ class Link:
         in_hand = 0
         if subscription is not None and subscription.consumer is not None:
             await subscription.consumer.commit()
-            in_hand = subscription.inbox.in_hand
+            in_hand = sum(subscription.inbox.in_hand.values())
         admin = self.client.admin()
         topics = [one for one in spec.subscription() if await self.client.exists(one)]
         found = await asyncio.gather(*map(admin.topics.partitions, topics))
