@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,12 @@ async def test_the_application_after_the_move(url: str, tmp_path: Path) -> None:
         assert await got.wait(1) == ["order 1: 42 EUR"]
         app.exit()
         await running
+    [command] = re.findall("^coherer (consume .*)$", PAGE.read_text("utf-8"), re.MULTILINE)
+    words = command.replace("rocketmq://127.0.0.1:9876", url).split()
+    shown = await asyncio.create_subprocess_exec(
+        Path(sys.executable).with_name("coherer"), *words, stdout=asyncio.subprocess.PIPE
+    )
+    assert (await shown.communicate())[0] == b"order 1: 42 EUR\n"
 
 
 def test_the_test(url: str, tmp_path: Path) -> None:

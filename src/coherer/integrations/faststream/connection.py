@@ -65,6 +65,7 @@ class Subscription:
     """What a subscriber wants to receive.
 
     Args:
+        owner: the subscriber.
         group: the group; None for a subscriber that receives every message (RocketMQ).
         topics: the topics with their filters.
         options: the consumer's options.
@@ -73,12 +74,14 @@ class Subscription:
 
     def __init__(
         self,
+        owner: object,
         group: str | None,
         topics: Mapping[str, Any],
         options: Mapping[str, Any],
         *,
         create_topics: bool,
     ) -> None:
+        self.owner = owner
         self.group = group
         self.topics = topics
         self.options = options
@@ -177,7 +180,9 @@ class RocketMQConnection(Connection):
     ) -> None:
         self._client = rocketmq.connect(url, **options)
         self._producer = self._client.producer(**producer)
-        self._directories: dict[str, Path] = {}  # of the offsets of subscribers without a group
+        # The groups of subscribers without one, and the directories of their offsets.
+        self._groups: dict[object, str] = {}
+        self._directories: dict[str, Path] = {}
 
     async def open(self) -> None:
         """See `Connection`."""
@@ -188,6 +193,7 @@ class RocketMQConnection(Connection):
         await self._client.close()
         for directory in self._directories.values():
             await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+        self._groups.clear()
         self._directories.clear()
 
     async def ask(self) -> None:
@@ -242,7 +248,7 @@ class RocketMQConnection(Connection):
                 await _created(topic, self._create(topic), log)
         group, options = wanted.group, dict(wanted.options)
         if group is None:
-            group = self._own_group(wanted.topics)
+            group = self._groups.get(wanted.owner) or self._own_group(wanted)
             options["model"] = "broadcast"
             options.setdefault("offsets", self._directories[group])
         consumer = self._client.consumer(
@@ -255,19 +261,20 @@ class RocketMQConnection(Connection):
             topics = self._client.admin().topics
             await topics.create(topic, PARTITIONS, exist_ok=True, wait_ms=TOPIC_WITHIN_MS)
 
-    def _own_group(self, topics: Mapping[str, Any]) -> str:
+    def _own_group(self, wanted: Subscription) -> str:
         """The name of a group whose members each receive everything.
 
         Brokers remember the names of groups, and require that all members of a group have the same
         topics and filters. So the name is derived from these; a number distinguishes subscribers of
         this client.
         """
-        wanted = repr(sorted((topic, repr(selection)) for topic, selection in topics.items()))
-        base = f"faststream-{hashlib.sha256(wanted.encode()).hexdigest()[:12]}"
+        text = repr(sorted((topic, repr(one)) for topic, one in wanted.topics.items()))
+        base = f"faststream-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
         group, number = base, 1
         while group in self._directories:
             number += 1
             group = f"{base}-{number}"
+        self._groups[wanted.owner] = group
         self._directories[group] = Path(tempfile.mkdtemp(prefix="coherer-offsets-"))
         return group
 

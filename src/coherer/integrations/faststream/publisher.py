@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -20,10 +21,13 @@ from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import Message as MessageSpec
 from faststream.specification.schema import Operation, PublisherSpec
 
+from coherer.errors import RefusedError
 from coherer.integrations.faststream.connection import Connection, NotConnected
 from coherer.integrations.faststream.message import BrokerMessage, Parser, RawMessage
 from coherer.integrations.faststream.response import Command
 from coherer.message import Message, Receipt
+
+_log = logging.getLogger(__name__)
 
 
 class Producer(ProducerProto[Command]):
@@ -48,12 +52,17 @@ class Producer(ProducerProto[Command]):
         self.serializer: Any = None
         self.connection: Connection = NotConnected()
 
-    async def publish(self, cmd: Command) -> Receipt | asyncio.Future[Any]:
+    async def publish(self, cmd: Command) -> Receipt | asyncio.Future[Any] | None:
         """Send one message."""
         message = await self.encoded(cmd)
-        if cmd.request is not None:
+        if cmd.request is None:
+            return await self.connection.send(cmd, message)
+        try:
             return await self.connection.reply(cmd.request, message)
-        return await self.connection.send(cmd, message)
+        except RefusedError as error:
+            # Delivering the request again would repeat the handler's work for nobody.
+            _log.warning("The reply to a request is dropped: %s", error)
+            return None
 
     async def publish_batch(self, cmd: Command) -> list[Receipt]:
         """Send several messages of one topic."""

@@ -109,6 +109,25 @@ class RocketMQPublisherKeywords(PublisherKeywords, _Ordering, total=False):
 class RocketMQSubscriber(BaseSubscriber):
     """A subscriber of RocketMQ topics. Made by `RocketMQBroker.subscriber`."""
 
+    async def start(self) -> None:
+        """See `BaseSubscriber`.
+
+        Raises:
+            SetupError: another subscriber of the broker is in the group.
+        """
+        broker: RocketMQBroker = self._outer_config.extra_context["broker"]
+        for other in cast("list[RocketMQSubscriber]", broker.subscribers):
+            if other is self or other.consumer is None or self.group_id is None:
+                continue
+            if other.group_id == self.group_id:
+                raise SetupError(
+                    f"The subscribers of {', '.join(other.topics)} and of "
+                    f"{', '.join(self.topics)} have the same group {self.group_id}. In RocketMQ "
+                    "all members of a group have the same topics: give each subscriber a group of "
+                    "its own, or one subscriber all topics."
+                )
+        await super().start()
+
 
 class RocketMQTopicPublisher(BasePublisher):
     """A publisher to a RocketMQ topic. Made by `RocketMQBroker.publisher`."""

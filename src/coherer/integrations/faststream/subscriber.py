@@ -154,6 +154,7 @@ class BaseSubscriber(TasksMixin, SubscriberUsecase[Any]):
         super().__init__(config, specification, calls)
         self._config = config
         self._waiting: deque[RawMessage | RawBatch[Any]] = deque()  # for `get_one`
+        self._stopper: asyncio.Task[Any] | None = None  # runs `stop`
         self.consumer: Consumer | None = None
 
     @property
@@ -185,6 +186,7 @@ class BaseSubscriber(TasksMixin, SubscriberUsecase[Any]):
         await super().start()
         config = self._config
         wanted = Subscription(
+            self,
             config.group_id,
             dict.fromkeys(self.topics, config.selection),
             config.options,
@@ -206,8 +208,9 @@ class BaseSubscriber(TasksMixin, SubscriberUsecase[Any]):
         that no handler has seen, are delivered again.
         """
         await super(TasksMixin, self).stop()  # its own would cancel the caller
-        current = asyncio.current_task()  # a handler that raised `StopConsume` stops its subscriber
-        tasks = [task for task in self.tasks if task is not current and not task.done()]
+        # The task of a handler that raised `StopConsume` stops its own subscriber.
+        self._stopper = asyncio.current_task()
+        tasks = [task for task in self.tasks if task is not self._stopper and not task.done()]
         self.tasks.clear()
         for task in tasks:
             task.cancel()
@@ -265,11 +268,11 @@ class BaseSubscriber(TasksMixin, SubscriberUsecase[Any]):
                     running.add(task)
                     task.add_done_callback(running.discard)
         finally:
-            current = asyncio.current_task()
-            for task in running - {current}:
+            others = [task for task in running if task is not self._stopper]
+            for task in others:
                 task.cancel()
-            if running:
-                await asyncio.wait(running)
+            if others:
+                await asyncio.wait(others)
 
     # -- without handlers
 

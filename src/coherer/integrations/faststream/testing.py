@@ -115,7 +115,7 @@ class FakeProducer(Producer):
         """The serializer of the broker, which the application may set late."""
         return serializer_of(self._config)
 
-    async def publish(self, cmd: Command) -> None:  # type: ignore[override]
+    async def publish(self, cmd: Command) -> None:
         """Call the handlers."""
         message = await self.encoded(cmd)
         for subscriber in self._subscribers(message):
