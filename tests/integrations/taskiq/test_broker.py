@@ -1,0 +1,272 @@
+"""Tasks over RocketMQ: what Taskiq's users do with a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from taskiq import SimpleRetryMiddleware
+from taskiq.exceptions import SendTaskError
+
+from coherer.blocking.rocketmq import connect
+from coherer.errors import ClosedError, UnavailableError, UsageError
+from coherer.integrations import taskiq as plug
+from coherer.integrations.taskiq import RocketMQBroker
+from coherer.testing import EmbeddedNode, ManualClock, embedded_node
+from tests.integrations.taskiq.conftest import Working
+
+ROOT = Path(__file__).parents[3]
+WAIT_S = 30
+
+
+class Done:
+    """What tasks did."""
+
+    def __init__(self) -> None:
+        self.things: list[object] = []
+        self._changed = asyncio.Condition()
+
+    async def add(self, thing: object) -> None:
+        self.things.append(thing)
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def wait(self, count: int) -> list[object]:
+        async with asyncio.timeout(WAIT_S), self._changed:
+            await self._changed.wait_for(lambda: len(self.things) >= count)
+        return self.things
+
+
+async def test_tasks_that_waited_and_new_ones_run(url: str, topic: str, working: Working) -> None:
+    broker, done = RocketMQBroker(url, topics=topic), Done()
+
+    @broker.task
+    async def note(number: int, *, name: str = "") -> None:
+        await done.add((number, name))
+
+    await broker.startup()
+    await note.kiq(1, name="röt")
+    await broker.shutdown()
+    async with working(broker):
+        assert await done.wait(1) == [(1, "röt")]
+        await asyncio.gather(*(note.kiq(number) for number in range(2, 40)))
+        found = await done.wait(39)
+        assert Counter(found) == Counter([(1, "röt"), *((number, "") for number in range(2, 40))])
+
+
+async def test_acknowledged_tasks_are_not_repeated(url: str, topic: str, working: Working) -> None:
+    """Not even those that were still running when the worker was asked to stop."""
+    broker, done, go = RocketMQBroker(url, topics=topic), Done(), asyncio.Event()
+
+    @broker.task
+    async def note(number: int) -> None:
+        await done.add(number)
+        await go.wait()
+        await done.add(-number)
+
+    async with working(broker):
+        for number in range(1, 4):
+            await note.kiq(number)
+        await done.wait(3)
+        asyncio.get_running_loop().call_soon(go.set)  # after the worker is asked to stop
+    assert sorted(map(int, map(str, done.things))) == [-3, -2, -1, 1, 2, 3]
+    async with working(broker):
+        await note.kiq(9)
+        assert (await done.wait(8))[6:] == [9, -9]
+
+
+async def test_a_task_that_was_not_acknowledged_runs_again(
+    url: str, topic: str, working: Working
+) -> None:
+    broker, done = RocketMQBroker(url, topics=topic), Done()
+
+    @broker.task(ack_type="manual")
+    async def note(number: int) -> None:
+        await done.add(number)
+
+    async with working(broker):
+        await note.kiq(1)
+        await done.wait(1)
+    async with working(broker):
+        assert await done.wait(2) == [1, 1]
+
+
+async def test_delays_are_the_brokers(topic: str, working: Working) -> None:
+    with embedded_node(clock=ManualClock()) as node:
+        broker, done = RocketMQBroker(node.rocketmq_url, topics=topic), Done()
+
+        @broker.task
+        async def note(number: int) -> None:
+            await done.add(number)
+
+        async with working(broker):
+            await note.kicker().with_labels(delay=3600).kiq(1)
+            await note.kicker().with_labels(delay="7200.5").kiq(2)
+            await note.kicker().with_labels(delay=0).kiq(3)
+            assert await done.wait(1) == [3]
+            node.clock.advance(hours=1, seconds=1)
+            assert await done.wait(2) == [3, 1]
+            node.clock.advance(hours=1, seconds=1)
+            assert await done.wait(3) == [3, 1, 2]
+
+
+async def test_a_long_delay_is_waited_for_in_steps(
+    url: str, topic: str, working: Working, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plug, "TIMER_MAX", timedelta(milliseconds=300))
+    broker, done = RocketMQBroker(url, topics=topic), Done()
+
+    @broker.task
+    async def note(kicked: float) -> None:
+        await done.add(time.time() - kicked)
+
+    async with working(broker):
+        await note.kicker().with_labels(delay=1.5).kiq(time.time())
+        (waited,) = await done.wait(1)
+        assert float(str(waited)) >= 1.49
+
+
+async def test_retries_go_through_the_broker(url: str, topic: str, working: Working) -> None:
+    broker, done = RocketMQBroker(url, topics=topic), Done()
+    broker.add_middlewares(SimpleRetryMiddleware(default_retry_count=3))
+
+    @broker.task(retry_on_error=True)
+    async def fail() -> None:
+        await done.add("tried")
+        raise ValueError("as it should")
+
+    async with working(broker):
+        await fail.kiq()
+        assert await done.wait(3) == ["tried"] * 3
+
+
+async def test_topics_are_queues_with_workers_of_their_own(
+    url: str, topic: str, working: Working
+) -> None:
+    fast = RocketMQBroker(url, topics=[topic, f"{topic}-b"])
+    slow = RocketMQBroker(url, topics=f"{topic}-slow", group="slow")
+    done = Done()
+
+    async def note(name: str) -> None:
+        await done.add(name)
+
+    tasks = {broker: broker.register_task(note, task_name="note") for broker in (fast, slow)}
+    async with working(fast), working(slow):
+        await tasks[fast].kicker().with_labels(topic=f"{topic}-b").kiq("second topic")
+        await tasks[fast].kicker().with_labels(topic=f"{topic}-slow").kiq("other workers")
+        assert sorted(map(str, await done.wait(2))) == ["other workers", "second topic"]
+
+
+async def test_a_task_is_found_by_its_id(node: EmbeddedNode, topic: str) -> None:
+    broker = RocketMQBroker(node.rocketmq_url, topics=topic)
+
+    @broker.task
+    async def note() -> None: ...
+
+    await broker.startup()
+    task = await note.kicker().with_task_id("an id with spaces").kiq()
+    assert task.task_id == "an id with spaces"
+    await broker.shutdown()
+
+    def found() -> bool:
+        with connect(node.rocketmq_url) as client:
+            messages = client.admin().messages.find(topic, "id")
+        return [one.properties["taskiq_task"] for one in messages] == [note.task_name]
+
+    await asyncio.to_thread(until, found)
+
+
+async def test_mistakes_are_named(url: str, topic: str) -> None:
+    with pytest.raises(UsageError, match="tubemq"):
+        RocketMQBroker("tubemq://127.0.0.1:8715")
+    with pytest.raises(UsageError, match="needs a topic"):
+        RocketMQBroker(url, topics=[])
+    broker = RocketMQBroker(url, topics=topic)
+
+    @broker.task
+    async def note() -> None: ...
+
+    with pytest.raises(SendTaskError) as raised:
+        await note.kiq()
+    assert isinstance(raised.value.__cause__, ClosedError)
+    await broker.startup()
+    with pytest.raises(SendTaskError) as raised:
+        await note.kicker().with_labels(delay="soon").kiq()
+    assert "label delay is 'soon'" in str(raised.value.__cause__)
+    await broker.shutdown()
+    await broker.shutdown()
+    nobody = RocketMQBroker("rocketmq://127.0.0.1:9", connect_timeout_ms=100, timeout_ms=200)
+    with pytest.raises(UnavailableError):
+        await nobody.startup()
+
+
+TASKS = """
+import os, time
+from coherer.integrations.taskiq import RocketMQBroker
+
+broker = RocketMQBroker(os.environ["URL"], topics=os.environ["TOPIC"])
+
+@broker.task(task_name="note")
+def note(number: int) -> None:
+    with open(os.environ["NOTES"], "a") as notes:
+        notes.write(f"{number}\\n")
+    time.sleep(0.01)
+"""
+
+
+async def test_killed_workers_lose_nothing(url: str, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text(TASKS)
+    notes = tmp_path / "notes"
+    environment = {**os.environ, "URL": url, "TOPIC": topic, "NOTES": str(notes)}
+    broker = RocketMQBroker(url, topics=topic)
+
+    @broker.task(task_name="note")
+    def note(number: int) -> None: ...
+
+    def lines() -> list[int]:
+        return [int(line) for line in notes.read_text().split()] if notes.exists() else []
+
+    await broker.startup()
+    await asyncio.gather(*(note.kiq(number) for number in range(400)))
+    for enough in (100, 200):
+        with worker(tmp_path, environment) as process:
+            await asyncio.to_thread(until, lambda enough=enough: len(set(lines())) >= enough)
+            os.killpg(process.pid, signal.SIGKILL)
+    with worker(tmp_path, environment):
+        await asyncio.to_thread(until, lambda: len(set(lines())) == 400)
+    await broker.shutdown()
+
+
+@contextlib.contextmanager
+def worker(folder: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Taskiq's own command, which runs the tasks in processes of its own."""
+    command = [sys.executable, "-m", "taskiq", "worker", "tasks:broker", "--workers", "2"]
+    with (folder / "worker.log").open("ab") as log:
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def until(holds: object) -> None:
+    """Look again every few milliseconds until a condition holds."""
+    assert callable(holds)
+    end = time.monotonic() + 2 * WAIT_S
+    while not holds():
+        assert time.monotonic() < end, "it never held"
+        time.sleep(0.02)

@@ -1,0 +1,62 @@
+"""The programs of docs/how-to/taskiq.md run as they are printed, against a node."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from coherer.blocking.rocketmq import connect
+from tests.integrations.taskiq.conftest import Working
+
+PAGE = Path(__file__).parents[3] / "docs/how-to/taskiq.md"
+TEXT = PAGE.read_text("utf-8")
+SHOP, TOPICS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+
+
+def test_the_new_lines_are_those_of_the_program() -> None:
+    (change,) = re.findall(r"```diff\n(.*?)```", TEXT, re.DOTALL)
+    added = [line[1:] for line in change.splitlines() if line.startswith("+")]
+    assert added
+    assert all(line in SHOP.splitlines() for line in added)
+
+
+def test_the_application(url: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP.replace("rocketmq://127.0.0.1:9876", url), "utf-8")
+    subprocess.run([sys.executable, "shop.py"], cwd=tmp_path, check=True, timeout=60)
+    command = [sys.executable, "-m", "taskiq", "worker", "shop:broker", "--workers", "2"]
+    worker = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    guard = threading.Timer(60, worker.kill)
+    guard.start()
+    try:
+        assert worker.stdout is not None
+        printed: set[str] = set()  # a worker that joins may repeat a task of another
+        while len(printed) < 2 and (line := worker.stdout.readline()):
+            printed.add(line)
+    finally:
+        guard.cancel()
+        worker.terminate()
+        worker.communicate(timeout=60)
+    assert printed == {"order 1: 42 EUR\n", "order 2: 7 EUR\n"}
+    assert worker.returncode == 0
+
+
+async def test_topics(url: str, working: Working, capfd: Any) -> None:
+    names: dict[str, Any] = {"__name__": __name__}  # Taskiq looks for the module of a task
+    exec(compile(TOPICS.replace("rocketmq://127.0.0.1:9876", url), "shop.py", "exec"), names)
+    printed = ""
+    async with asyncio.timeout(60), working(names["fast"]), working(names["slow"]):
+        await names["greet"].kiq("you")
+        await names["report"].kiq(2026)
+        while printed.count("\n") < 2:
+            await asyncio.sleep(0.02)
+            printed += capfd.readouterr().out
+    assert sorted(printed.splitlines()) == ["hello you", "report of 2026"]
+    with connect(url) as client:
+        assert {"taskiq", "slow-workers"} <= set(client.admin().groups.names())
