@@ -18,7 +18,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import brokers, rocketmq_cases, spark_cases, spark_run, store_files, tubemq_cases
+from bench import (
+    backlog,
+    brokers,
+    rocketmq_cases,
+    spark_cases,
+    spark_run,
+    store_files,
+    tubemq_cases,
+)
 from bench.cases import CPP, Case
 from bench.results import CPP_PAIR, PAIRS, Results, Sample
 from bench.singles import embedded, idle, memory
@@ -129,6 +137,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="file for all results, with samples")
     parser.add_argument("--markdown", type=Path, help="file for the tables as Markdown")
     parser.add_argument("--folder", type=Path, help="for data; default: the temporary directory")
+    parser.add_argument(
+        "--backlog", type=int, nargs="*", help="messages of the backlogs; each takes 138 bytes"
+    )
     parser.add_argument("--without-java", action="store_true", help="measure Coherer alone")
     options = parser.parse_args(arguments)
     options.only = [name for name in options.only.split(",") if name]
@@ -245,6 +256,9 @@ def _measure_singles(results: Results, options: argparse.Namespace, folder: Path
             results.singles += measure(folder, options.repetitions)
     if _wanted("brokers", options.only):
         results.singles += brokers.measure(folder, options.repetitions, _log, quick=options.quick)
+    if _wanted("backlog", options.only):
+        counts = backlog.QUICK_COUNTS if options.quick else backlog.COUNTS
+        results.singles += backlog.measure(folder, _log, counts=options.backlog or counts)
     if _wanted("scan", options.only):
         results.singles += store_files.measure(
             folder, options.repetitions, _log, quick=options.quick

@@ -182,7 +182,8 @@ SEND_TAIL_BYTES_CACHED: Final = 256
 
 QUEUE_ENTRIES_WAITING: Final = 1_000_000
 """Entries of consume queues, 20 bytes each, in memory before they are written. Writing begins at
-half of them. After a crash, the next start examines as many records."""
+half of them, or earlier if few queues share them. After a crash, the next start examines as many
+records."""
 
 # -- HTTP administration
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coherer._record.layout import COMMITTED, PREPARED, ROLLED_BACK, decode
-from coherer._store import Draft, OsFiles, ReadStatus, Store, StoreOptions
+from coherer._store import Draft, DraftBatch, OsFiles, ReadStatus, Store, StoreOptions
 from coherer.errors import ClosedError, StoreError, UsageError
 
 
@@ -416,3 +416,27 @@ def test_mapped_memory_is_released_and_mapped_again(harness: Any, clock: Any) ->
 def test_invalid_options(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         StoreOptions(**wrong)
+
+
+def test_many_entries_are_written_early_so_that_a_start_after_a_kill_is_quick(harness: Any) -> None:
+    options: dict[str, Any] = {
+        "segment_bytes": 1 << 26,
+        "queue_segment_bytes": 6_000_000,
+        "pending_entries_max": 1_000_000,
+        "queue_flush_interval_ms": 3_600_000,
+    }
+    store = harness.open(**options)
+    count, total = 20_000, 0
+    for _ in range(8):
+        store.append(
+            [
+                DraftBatch(
+                    "t", 0, [b"x"] * count, [b""] * count, [0] * count, [0] * count, [()] * count
+                )
+            ]
+        )
+        total += count
+        store.tick()
+    recovered = harness.open(harness.crash(), **options)
+    assert recovered.queue_range("t", 0) == (0, total)
+    assert recovered.recovery.replayed < 100_000 < total

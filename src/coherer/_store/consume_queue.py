@@ -71,6 +71,13 @@ def _is_valid_topic(topic: str) -> bool:
     return bool(_TOPIC.match(topic)) and len(topic) <= TOPIC_BYTES_MAX
 
 
+_REPLAYED_MAX: Final = 100_000
+"""A start after a kill replays the records of so many entries in half a second."""
+
+_ENTRIES_PER_WRITE: Final = 10
+"""With fewer entries per queue, writing them early would cost a microsecond per message or more."""
+
+
 class PendingEntries:
     """The queues of a store that have entries in memory; the module describes the locks.
 
@@ -92,6 +99,11 @@ class PendingEntries:
     def is_half_full(self) -> bool:
         """Whether the entries should be written before the flush interval is over."""
         return self.count >= self._entries_max // 2
+
+    @property
+    def is_long_to_replay(self) -> bool:
+        """Whether the entries should be written early, so that a start after a kill is quick."""
+        return self.count >= max(_REPLAYED_MAX, _ENTRIES_PER_WRITE * len(self.queues))
 
     @property
     def is_full(self) -> bool:

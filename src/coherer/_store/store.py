@@ -484,7 +484,8 @@ class Store:
         self._queue_files.handles.shrink()
 
     def _queue_flush_is_due(self, now_ms: int) -> bool:
-        if self._queue_files.pending.is_half_full:
+        pending = self._queue_files.pending
+        if pending.is_half_full or pending.is_long_to_replay:
             return True
         if self._pause_ms[0] <= now_ms < self._pause_ms[1]:
             return False
