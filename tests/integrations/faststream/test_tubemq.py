@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
-from faststream import AckPolicy, Context
+from faststream import AckPolicy
 from faststream.exceptions import FeatureNotSupportedException, SetupError
 from prometheus_client import CollectorRegistry
 
 from coherer.integrations.faststream import (
     TestTubeMQBroker,
     TubeMQBroker,
-    TubeMQMessage,
     TubeMQPublisher,
     TubeMQPublishMessage,
     TubeMQResponse,
     TubeMQRoute,
     TubeMQRouter,
 )
+from coherer.integrations.faststream.annotations import TubeMQMessage
 from coherer.integrations.faststream.prometheus import TubeMQPrometheusMiddleware
 from coherer.testing import EmbeddedNode
 from tests.integrations.faststream.received import Received
-
-RawMessage = Annotated[TubeMQMessage, Context("message")]
 
 
 @pytest.fixture
@@ -38,12 +36,12 @@ async def test_a_handler_receives_what_is_published(url: str, topic: str) -> Non
 
     @broker.subscriber(topic, group_id=f"{topic}-group", tags="new || paid", start="earliest")
     @broker.publisher(f"{topic}-results", tag="done")
-    async def handle(body: dict[str, int], message: RawMessage) -> TubeMQResponse:
+    async def handle(body: dict[str, int], message: TubeMQMessage) -> TubeMQResponse:
         got.add((body, message))
         return TubeMQResponse(body["id"], headers={"mine": "1"})
 
     @broker.subscriber(f"{topic}-results", group_id=f"{topic}-group-2", start="earliest")
-    async def result(number: int, message: RawMessage) -> None:
+    async def result(number: int, message: TubeMQMessage) -> None:
         got.add((number, message))
 
     async with broker:
@@ -65,7 +63,7 @@ async def test_a_failed_batch_is_delivered_again(url: str, topic: str, how: str)
     broker, got = TubeMQBroker(url), Received()
 
     @broker.subscriber(topic, group_id=f"{topic}-group", start="earliest")
-    async def handle(number: int, message: RawMessage) -> None:
+    async def handle(number: int, message: TubeMQMessage) -> None:
         got.add(number)
         if number == 1 and got.count(1) == 1:
             if how == "raise":
@@ -106,7 +104,7 @@ async def test_batches_and_no_confirmation(url: str, topic: str) -> None:
     publisher, got = broker.publisher(topic, batch=True, headers={"h": "1"}), Received()
 
     @broker.subscriber(topic, group_id=f"{topic}-group", batch=True, start="earliest")
-    async def handle(bodies: list[str], message: RawMessage) -> None:
+    async def handle(bodies: list[str], message: TubeMQMessage) -> None:
         for body, headers in zip(bodies, message.batch_headers, strict=True):
             got.add((body, headers.get("h"), headers.get("m")))
         if len(got) == len(bodies):

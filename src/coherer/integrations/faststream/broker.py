@@ -14,7 +14,7 @@ from fast_depends import dependency_provider
 from faststream._internal.basic_types import LoggerProto
 from faststream._internal.broker import BrokerUsecase
 from faststream._internal.broker.registrator import Registrator
-from faststream._internal.configs import BrokerConfig
+from faststream._internal.configs import BrokerConfig, UnderlyingDriverAnnotation
 from faststream._internal.constants import EMPTY
 from faststream._internal.context.repository import ContextRepo
 from faststream._internal.di import FastDependsConfig
@@ -54,6 +54,9 @@ from coherer.integrations.faststream.subscriber import (
 from coherer.rocketmq import TlsOptions
 
 PING_PAUSE_S: Final = 0.1
+
+ANNOTATIONS: Final = "coherer.integrations.faststream.annotations"
+"""Where handlers find the types of arguments that FastStream injects."""
 
 MESSAGE_ID_CHARS: Final = 32
 """The length of a unique id, by which `coherer messages` finds a message."""
@@ -274,6 +277,12 @@ class BaseBroker(BaseRegistrator, BrokerUsecase[Any, Connection, Config]):
                 id_generator=given.get("id_generator", gen_cor_id),
                 broker_dependencies=tuple(given.get("dependencies", ())),
                 extra_context={"broker": self},
+                default_driver_annotations={
+                    kind: UnderlyingDriverAnnotation(
+                        type_hint=kind, module=ANNOTATIONS, name=kind.__name__
+                    )
+                    for kind in (message_class, type(self))
+                },
             ),
             specification=BrokerSpec(
                 description=given.get("description"),
