@@ -39,6 +39,10 @@ TIMER_MAX: Final = timedelta(days=2, hours=23)
 CREATED_WITHIN_MS: Final = 10_000
 """How long to wait until a new topic can be used."""
 
+PERSIST_MS: Final = 200
+"""How often acknowledgements are reported, if there are any: a task that was finished, but not yet
+reported, runs again when its queue gets another worker."""
+
 _NAME: Final = "taskiq_task"
 _DUE: Final = "taskiq_due"
 _MS: Final = timedelta(milliseconds=1)
@@ -56,7 +60,8 @@ class RocketMQBroker(AsyncBroker):
         partitions: the number of queues of a topic that is created. At most this many workers
             receive tasks of a topic at a time.
         consumer: options of the workers' consumers; see `coherer.rocketmq.ConsumerOptions`. By
-            default a new group starts at the oldest task, and a task may take any time.
+            default a new group starts at the oldest task, a task may take any time, and
+            acknowledgements are reported every 0.2 s.
         options: see `coherer.rocketmq.ClientOptions`, `user` and `password` for example.
 
     Raises:
@@ -79,7 +84,9 @@ class RocketMQBroker(AsyncBroker):
             raise UsageError("A broker needs a topic.", hint="Leave topics out for 'taskiq'.")
         self._group = group
         self._partitions = partitions
-        self._consumer_options = rocketmq.ConsumerKeywords(start="earliest", consume_ms=0)
+        self._consumer_options = rocketmq.ConsumerKeywords(
+            start="earliest", consume_ms=0, persist_ms=PERSIST_MS
+        )
         self._consumer_options.update(consumer or {})
         self._url = url
         self._options = options
