@@ -39,9 +39,13 @@ def embedded(folder: Path, repetitions: int) -> list[Single]:
 
 
 def memory(name: str, key: str, pids: list[int]) -> list[Single]:
-    """Resident memory of a system's broker."""
-    sizes = [size for size in map(resident_mb, pids) if size is not None]
-    return [Single(key, name, "MB", [sum(sizes)])] if sizes else []
+    """Resident memory of a system's broker, and the part of it that is not pages of files."""
+    found: list[Single] = []
+    for kind, suffix in (("VmRSS", ""), ("RssAnon", ", without pages of files")):
+        sizes = [size for pid in pids if (size := resident_mb(pid, kind)) is not None]
+        if sizes:
+            found.append(Single(f"{key}{suffix and '-heap'}", name + suffix, "MB", [sum(sizes)]))
+    return found
 
 
 def idle(folder: Path, repetitions: int) -> list[Single]:

@@ -46,13 +46,18 @@ def cpu_of_workers(pid: int) -> float:
     return ticks / TICKS
 
 
-def resident_mb(pid: int) -> float | None:
-    """Resident memory of a process in MB (10^6 bytes)."""
+def resident_mb(pid: int, kind: str = "VmRSS") -> float | None:
+    """Resident memory of a process in MB (10^6 bytes).
+
+    Args:
+        pid: the process.
+        kind: "VmRSS" for all, "RssAnon" without the pages of files.
+    """
     try:
         text = Path(f"/proc/{pid}/status").read_text("ascii")
     except OSError:
         return None
-    found = re.search(r"VmRSS:\s+(\d+) kB", text)
+    found = re.search(rf"{kind}:\s+(\d+) kB", text)
     return int(found[1]) * 1024 / 1e6 if found else None
 
 

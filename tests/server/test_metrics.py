@@ -355,3 +355,11 @@ async def test_a_scrape_can_be_interrupted_everywhere(
 async def test_scrapes_side_by_side_are_all_answered(watched: Node) -> None:
     answers = await asyncio.gather(*[fetched(watched, "/metrics") for _ in range(5)])
     assert [answer.status_code for answer in answers] == [200] * 5
+
+
+async def test_pages_of_mapped_files_are_told_apart_from_the_heap(watched: Node) -> None:
+    found = await watched.metrics.status()
+    assert found.memory_bytes is not None
+    assert found.mapped_bytes is not None
+    assert 0 < found.mapped_bytes < found.memory_bytes
+    assert "\ncoherer_mapped_bytes{" in (await watched.metrics.text()).decode()

@@ -136,6 +136,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
         disk: the store; None in a node without a broker.
         limits: the limits and their use.
         memory_bytes: the resident memory of the process; None if it is unknown.
+        mapped_bytes: the part of it that is pages of mapped files, which the system can drop.
         loop_lag_ms: 99 % of timers ran at most this late since the start; None before the first
             timer.
         warnings: what an operator should look at.
@@ -161,3 +162,4 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[StatusWarning, ...]
     silent: tuple[SilentMember, ...] = ()
     lags: tuple[GroupLag, ...] = ()
+    mapped_bytes: int | None = None

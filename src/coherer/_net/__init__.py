@@ -23,7 +23,7 @@ from coherer._net.limits import (
 from coherer._net.listener import Listener, bound_socket, listen
 from coherer._net.process import (
     check_loop,
-    memory_bytes,
+    memory,
     new_event_loop,
     raise_open_files_limit,
     run,
@@ -49,7 +49,7 @@ __all__ = [
     "check_loop",
     "dial",
     "listen",
-    "memory_bytes",
+    "memory",
     "new_event_loop",
     "raise_open_files_limit",
     "run",

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Coroutine
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from coherer._common.logs import Log
 from coherer.errors import UsageError
@@ -132,13 +132,25 @@ else:
         return open_files_max()
 
 
-def memory_bytes() -> int | None:
-    """Return the resident size of the process; None where the system has no /proc."""
+class Memory(NamedTuple):
+    """The memory of the process in bytes; None where the system has no /proc.
+
+    Args:
+        resident: the resident size.
+        mapped: the part that the system can drop at any time: pages of mapped files.
+    """
+
+    resident: int | None
+    mapped: int | None
+
+
+def memory() -> Memory:
+    """Return the memory of the process."""
     try:
-        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()
     except OSError:
-        return None
-    return int(pages) * mmap.PAGESIZE
+        return Memory(None, None)
+    return Memory(*(int(count) * mmap.PAGESIZE for count in pages[1:3]))
 
 
 @cache

@@ -136,6 +136,8 @@ def _figures(node: NodeStatus) -> dict[str, str]:
         figures |= _disk(node.disk)
     figures["files"] = node.directory
     figures["memory"] = size(node.memory_bytes)
+    if node.mapped_bytes is not None:
+        figures["memory"] += f", of which {size(node.mapped_bytes)} are pages of mapped files"
     late = UNKNOWN if node.loop_lag_ms is None else f"{node.loop_lag_ms:g} ms"
     figures["event loop"] = f"at most {late} late (99 %)"
     return figures

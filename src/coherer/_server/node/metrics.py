@@ -133,6 +133,11 @@ FAMILIES: Final = (
     Family("gauge", "coherer_ready", "1 if the node is ready (/health/ready), otherwise 0."),
     Family("gauge", "process_start_time_seconds", "When the node started, since 1970."),
     Family("gauge", "process_resident_memory_bytes", "Memory of the process (resident size)."),
+    Family(
+        "gauge",
+        "coherer_mapped_bytes",
+        "Pages of mapped files in the resident size, which the system can drop.",
+    ),
     Family("counter", "process_cpu_seconds_total", "User and system time of the process."),
     Family("histogram", "coherer_event_loop_lag_seconds", "How late timers of the node run."),
     Family("histogram", "coherer_append_messages", "How many messages are stored together."),
@@ -246,13 +251,14 @@ class Metrics:
         self._process(page)
 
     def _process(self, page: Page) -> None:
-        node, budget = self._node, self._node.budget
+        node, budget, memory = self._node, self._node.budget, net.memory()
         page.add("coherer_info", 1, _text({"version": __version__}))
         for name, value in {
             "coherer_ready": int(node.not_ready() is None),
             "process_start_time_seconds": node.load.started_s,
             "process_cpu_seconds_total": time.process_time(),
-            "process_resident_memory_bytes": net.memory_bytes(),
+            "process_resident_memory_bytes": memory.resident,
+            "coherer_mapped_bytes": memory.mapped,
             "coherer_connections": budget.connections.count,
             "coherer_connections_limit": budget.limits.connections_max,
             "coherer_connections_refused_total": budget.connections.refused,

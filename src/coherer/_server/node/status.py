@@ -104,7 +104,7 @@ def status_of(node: NodeParts, lags: Iterable[Lag]) -> NodeStatus:
         rates = tuple(Rate(name, *values[:2]) for name, values in found)
     disk = _disk(core) if core is not None else None
     limits, lag_ms = _limits(node), _quantile_ms(node.load.loop_lag)
-    ports = node.ports()
+    ports, memory = node.ports(), net.memory()
     return NodeStatus(
         version=__version__,
         pid=os.getpid(),
@@ -122,7 +122,8 @@ def status_of(node: NodeParts, lags: Iterable[Lag]) -> NodeStatus:
         rates=rates,
         disk=disk,
         limits=limits,
-        memory_bytes=net.memory_bytes(),
+        memory_bytes=memory.resident,
+        mapped_bytes=memory.mapped,
         loop_lag_ms=lag_ms,
         warnings=tuple(_warnings(node, disk, limits, lag_ms, node.load.busy)),
         silent=tuple(_longest_silent(node)),
