@@ -8,16 +8,27 @@ from collections.abc import Callable
 import pytest
 
 import coherer
+import coherer.blocking
+from coherer._server.node.node import Node
 from coherer.errors import (
     CohererError,
     DisconnectedError,
     RefusedError,
     RequestTimeoutError,
+    StoreError,
     UnavailableError,
     UsageError,
 )
 from coherer.message import Message
-from coherer.testing import EmbeddedNode, Fault, NodeFaults, SimulatedNode, embedded_node
+from coherer.testing import (
+    EmbeddedNode,
+    Fault,
+    NodeFaults,
+    SimulatedNode,
+    async_embedded_node,
+    embedded_node,
+    simulate,
+)
 
 PROTOCOLS = pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
 
@@ -249,3 +260,51 @@ async def test_a_node_with_real_sockets(protocol: str) -> None:
 def test_a_request_that_does_not_exist() -> None:
     with pytest.raises(UsageError, match="no request 'sned'"):
         NodeFaults().lose("sned")
+
+
+def test_the_error_of_a_test_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(node: Node) -> None:
+        await stop(node)
+        raise StoreError("The disk is gone.")
+
+    stop = Node.stop
+    monkeypatch.setattr(Node, "stop", broken)
+    notes = ["The node failed afterwards: The disk is gone."]
+
+    async def in_loop() -> None:
+        async with async_embedded_node():
+            raise AssertionError("of the test")
+
+    async def simulated() -> None:
+        raise AssertionError("of the test")
+
+    def embedded() -> None:
+        with embedded_node():
+            raise AssertionError("of the test")
+
+    for run in (
+        embedded,
+        lambda: asyncio.run(in_loop()),
+        lambda: simulate(in_loop()),
+        lambda: SimulatedNode().run(simulated()),
+    ):
+        with pytest.raises(AssertionError, match="of the test") as failure:
+            run()
+        assert failure.value.__notes__ == notes
+    with pytest.raises(StoreError, match="The disk is gone"), embedded_node():
+        pass  # without an error of the test, this one is raised
+
+
+@pytest.mark.parametrize("restart", [True, False])
+def test_a_failed_sync_of_the_test_does_not_fail_the_stop(*, restart: bool) -> None:
+    with embedded_node(flush="sync") as node:
+        node.create_topic("orders")
+        with (
+            coherer.blocking.connect(node.rocketmq_url) as client,
+            client.producer("orders") as producer,
+        ):
+            with node.faults.sync_fails():
+                assert "FLUSH_DISK_TIMEOUT" in repr(producer.send(Message("orders", b"1")))
+            if restart:
+                node.restart()
+                assert "FLUSH_DISK_TIMEOUT" not in repr(producer.send(Message("orders", b"2")))

@@ -15,10 +15,11 @@ class FaultyFiles(OsFiles):
     Attributes:
         full: whether every write fails as on a full disk.
         sync_fails: whether every sync fails.
+        failed: whether a write or a sync has failed since the node started.
     """
 
     def __init__(self) -> None:
-        self.full = self.sync_fails = False
+        self.full = self.sync_fails = self.failed = False
         self._open: set[int] = set()
         self._locks: dict[int, Path] = {}
 
@@ -80,8 +81,10 @@ class FaultyFiles(OsFiles):
 
     def _check_space(self) -> None:
         if self.full:
+            self.failed = True
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _check_sync(self) -> None:
         if self.sync_fails:
+            self.failed = True
             raise OSError(errno.EIO, os.strerror(errno.EIO))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -21,7 +21,7 @@ from coherer._common import clock as machine_clock
 from coherer._server.node.node import Node, NodeOptions
 from coherer._server.options.node import PORTS
 from coherer.blocking._portal import Portal
-from coherer.errors import UsageError
+from coherer.errors import CohererError, UsageError
 from coherer.testing.clock import ManualClock, WallClock
 from coherer.testing.faults import NodeFaults, Requests, taps_of
 from coherer.testing.simulation.loop import SimulatedLoop
@@ -129,7 +129,11 @@ class EmbeddedNode:
         self.options = with_ports(self.options, self._node)
 
     def stop(self) -> None:
-        """Stop the node cleanly and keep its files. Does nothing if it is stopped."""
+        """Stop the node cleanly and keep its files. Does nothing if it is stopped.
+
+        Raises:
+            StoreError: the disk failed, and no fault of the test made it fail.
+        """
         if self._node is None or self._portal is None:
             return
         if self._end_watch is not None:
@@ -138,7 +142,8 @@ class EmbeddedNode:
         node, portal = self._node, self._portal
         self._node = self._portal = None
         try:
-            portal.call(node.stop)
+            with taps_of(self.faults).own_failures():
+                portal.call(node.stop)
         finally:
             portal.close()
 
@@ -153,8 +158,11 @@ class EmbeddedNode:
         self.stop()
         try:
             yield
-        finally:
-            self.start()
+        except BaseException as error:
+            with noted_at(error):
+                self.start()
+            raise
+        self.start()
 
     @property
     def requests(self) -> Requests:
@@ -237,8 +245,11 @@ def embedded_node(
         node.start()
         try:
             yield node
-        finally:
-            node.stop()
+        except BaseException as error:
+            with noted_at(error):
+                node.stop()
+            raise
+        node.stop()
 
 
 @asynccontextmanager
@@ -257,19 +268,29 @@ async def async_embedded_node(
     simulated = isinstance(loop, SimulatedLoop) and clock is None
     message_clock = WallClock() if simulated else clock
     with workspace(directory) as path:
-        async with Node(node_options(path, options), message_clock=message_clock) as node:
-            if simulated and isinstance(loop, SimulatedLoop):
-                with loop.alarm(partial(next_s, loop, node)):
-                    yield node
-                return
-            if clock is None:
+        node = Node(node_options(path, options), message_clock=message_clock)
+        await node.start()
+        try:
+            with ExitStack() as stack:
+                if simulated and isinstance(loop, SimulatedLoop):
+                    stack.enter_context(loop.alarm(partial(next_s, loop, node)))
+                elif clock is not None:
+                    stack.callback(clock.watch(node.rocketmq.tick))
                 yield node
-                return
-            end_watch = clock.watch(node.rocketmq.tick)
-            try:
-                yield node
-            finally:
-                end_watch()
+        except BaseException as error:
+            with noted_at(error):
+                await node.stop()
+            raise
+        await node.stop()
+
+
+@contextmanager
+def noted_at(error: BaseException) -> Generator[None]:
+    """Add an error of the block to an earlier one as a note, instead of raising it."""
+    try:
+        yield
+    except CohererError as later:
+        error.add_note(f"The node failed afterwards: {later}")
 
 
 def next_s(loop: SimulatedLoop, node: Node) -> float | None:

@@ -30,7 +30,7 @@ from coherer._wire.rocketmq.session import Session
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.session import Request as TubeRequest
 from coherer._wire.tubemq.session import ServerSession
-from coherer.errors import CohererError, ProtocolError, UsageError
+from coherer.errors import CohererError, ProtocolError, StoreError, UsageError
 from coherer.testing.disk import FaultyFiles
 
 KINDS: Final = {
@@ -400,6 +400,17 @@ class Taps:
             call: calls a function in its thread; None if it is this one.
         """
         self._node, self.call = node, call or _call
+
+    @contextmanager
+    def own_failures(self) -> Generator[None]:
+        """Let the node stop: a failure of the disk that the test has caused is not raised again."""
+        try:
+            yield
+        except StoreError:
+            if not self.files.failed:
+                raise
+        finally:
+            self.files.failed = False
 
     def reset(self) -> None:
         """Reset all connections."""

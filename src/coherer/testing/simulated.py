@@ -11,7 +11,7 @@ from typing import Any, cast
 from coherer._server.node.node import Node, NodeOptions
 from coherer.errors import UsageError
 from coherer.testing.clock import WallClock
-from coherer.testing.embedded import next_s, node_options, with_ports, workspace
+from coherer.testing.embedded import next_s, node_options, noted_at, with_ports, workspace
 from coherer.testing.faults import NodeFaults, Requests, taps_of
 from coherer.testing.received import Received
 from coherer.testing.simulation import Process, SimulatedLoop, simulate
@@ -92,10 +92,15 @@ class SimulatedNode:
         taps_of(self.faults).attach(node)
 
     async def stop(self) -> None:
-        """Stop the node cleanly and keep its files. Does nothing if it is stopped."""
+        """Stop the node cleanly and keep its files. Does nothing if it is stopped.
+
+        Raises:
+            StoreError: the disk failed, and no fault of the test made it fail.
+        """
         node, self._node = self._node, None
         if node is not None:
-            await self._process.start(node.stop())
+            with taps_of(self.faults).own_failures():
+                await self._process.start(node.stop())
 
     def kill(self) -> None:
         """End the node at once, as by SIGKILL: what it has written stays."""
@@ -116,8 +121,11 @@ class SimulatedNode:
             await self.stop()
         try:
             yield
-        finally:
-            await self.start()
+        except BaseException as error:
+            with noted_at(error):
+                await self.start()
+            raise
+        await self.start()
 
     def run(self, test: Coroutine[Any, Any, object], *, seed: int = 0) -> None:
         """Run a coroutine in virtual time while the node runs; the plugin runs async tests so."""
@@ -129,8 +137,13 @@ class SimulatedNode:
                 await self.start()
                 try:
                     await test
-                finally:
+                except BaseException as error:
+                    with noted_at(error):
+                        await self.stop()
+                    raise
+                else:
                     await self.stop()
+                finally:
                     self._urls = None
 
         try:

@@ -1,8 +1,8 @@
-"""The lifecycle of clients, producers, consumers and readers: started once, open, closed.
+"""The lifecycle of clients, producers, consumers and readers: new, open, closed.
 
 | state | `start` | any other call | `close` |
 |---|---|---|---|
-| new | starting, then open; closed if it fails | `UsageError` | closed |
+| new | starting, then open; new again if it fails | `UsageError` | closed |
 | starting | `UsageError` | `UsageError` | closed; `start` raises `ClosedError` |
 | open | `UsageError` | works | closed |
 | closed | `ClosedError` | `ClosedError` | nothing |
@@ -90,7 +90,7 @@ class Lifecycle(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Start it; allowed once."""
+        """Start it; allowed once, and again after an error."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -129,7 +129,7 @@ class Lifecycle(ABC):
     async def _start_with(
         self, begin: Callable[[], Awaitable[None]], undo: Callable[[], Awaitable[None]]
     ) -> None:
-        """Move from "new" to "open" by `begin`; when that fails, to "closed" by `undo`.
+        """Move from "new" to "open" by `begin`; when that fails, back to "new" by `undo`.
 
         Raises:
             ClosedError: it, or its client, was closed, before or meanwhile.
@@ -142,10 +142,16 @@ class Lifecycle(ABC):
             await begin()
             self._check_starting()
         except BaseException:
-            self._state = "closed"
-            await undo()
+            try:
+                await undo()
+            finally:
+                self._failed_to_start()
             raise
         self._state = "open"
+
+    def _failed_to_start(self) -> None:
+        if self._state == "starting":  # not closed meanwhile
+            self._state = "new"
 
     def _end(self) -> bool:
         """Move to "closed"; returns whether it was open and has to be closed."""

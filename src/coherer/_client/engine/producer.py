@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, KeysView
+from collections.abc import Callable, Iterable, Iterator, KeysView, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import ClassVar, Final, TypeVar, cast
@@ -165,17 +165,14 @@ class BaseProducer(Lifecycle):
                 time.
             RefusedError: a server refused the producer, or a topic; see `publish`.
         """
-        self._check_new()
+        await self._start_with(self._begin, self._undo)
+
+    async def _begin(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._state = "starting"
-        try:
-            await self._register()
-            self._state = "open"
-            if self._first:
-                await self.publish(*self._first)
-        except BaseException:
-            await self.close()
-            raise
+        await self._register()
+        self._check_starting()
+        if self._first:
+            await self._publish(self._first)
 
     @abstractmethod
     async def publish(self, *topics: str) -> None:
@@ -283,8 +280,7 @@ class BaseProducer(Lifecycle):
 
     async def close(self) -> None:
         """Wait for the messages in flight, then close. Calling it again does nothing."""
-        was, self._state = self._state, "closed"
-        if was not in {"new", "closed"}:
+        if self._end():
             await self._leave()
 
     # -- for protocols
@@ -296,6 +292,14 @@ class BaseProducer(Lifecycle):
     @abstractmethod
     async def _register(self) -> None:
         """Register with the cluster."""
+
+    @abstractmethod
+    async def _publish(self, topics: Sequence[str]) -> None:
+        """Publish topics, also before the producer is open."""
+
+    @abstractmethod
+    async def _undo(self) -> None:
+        """Undo `_register` and `_publish`, so that they can be called again."""
 
     @abstractmethod
     async def _leave(self) -> None:

@@ -130,8 +130,8 @@ class Tracer:
     async def _send(self) -> None:
         try:
             if not self._open:
-                self._open = True
                 await self._producer.start()
+                self._open = True
             while self._waiting:
                 await asyncio.sleep(WAIT_MS / 1000)
                 count = min(len(self._waiting), BATCH_MAX)

@@ -307,6 +307,7 @@ class Membership:
         await cancel(self._heartbeat_task)
         if not self._registered:
             return
+        self._registered = False
         request = pb.CloseRequestC2M(
             clientId=self.member,
             groupName=self._subscription.group,

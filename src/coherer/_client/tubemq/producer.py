@@ -10,7 +10,7 @@ that sends it again may store it twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, overload
 
 from coherer import limits
@@ -101,6 +101,9 @@ class Producer(BaseProducer):
             UnavailableError: no master, or no broker of a topic, could be reached in time.
         """
         self.check()
+        await self._publish(topics)
+
+    async def _publish(self, topics: Sequence[str]) -> None:
         async with self._publishing:
             new = [topic for topic in topics if topic not in self._routes]
             if not new:
@@ -287,6 +290,12 @@ class Producer(BaseProducer):
     async def _register(self) -> None:
         await self._publisher.start()
         self._ticking = asyncio.create_task(self._tick(), name="producer tick")
+
+    async def _undo(self) -> None:
+        await self._leave()
+        self._publisher.forget()
+        for kept in (self._routes, self._targets, self._senders):
+            kept.clear()
 
     async def _leave(self) -> None:
         await self._window.wait_until_empty()

@@ -152,6 +152,13 @@ class Publisher:
                 await self._register()
                 await self._send_heartbeat()
 
+    def forget(self) -> None:
+        """Forget what was published, and what the master has sent; `start` may be called again."""
+        self.topics.clear()
+        self.brokers, self.infos = {}, {}
+        self._check_sum = -1
+        self._config_id = UNDEFINED
+
     async def stop(self) -> None:
         """Unregister. A failure is only logged."""
         await cancel(self._heartbeat_task)

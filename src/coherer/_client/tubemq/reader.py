@@ -111,6 +111,7 @@ class Reader(Lifecycle):
         self._record_bytes = RECORD_BYTES if columns else 0
         self._slot: int | None = None
         self._state = "new"
+        self._registered = False
         self._ack_pending = False
         self._next = offset  # the next offset to fetch
         self._max_offset = -1
@@ -131,17 +132,14 @@ class Reader(Lifecycle):
             RefusedError: the partition does not exist.
             UnavailableError: its broker cannot be reached.
         """
-        self._check_new()
+        await self._start_with(self._begin, self._leave)
+
+    async def _begin(self) -> None:
         await self._catalog.ready()
         self._slot = self._catalog.reserve()
-        try:
-            self._rpc = self._catalog.rpc(self._slot)
-            start = await self._register()
-        except BaseException:
-            self._state = "closed"
-            self._release()
-            raise
-        self._state = "open"
+        self._rpc = self._catalog.rpc(self._slot)
+        start = await self._register()
+        self._registered = True
         if self.exact and start.offset > self.position:
             self._report_deleted(start.offset)
         self.position = start.offset
@@ -178,17 +176,20 @@ class Reader(Lifecycle):
 
     async def close(self) -> None:
         """Unregister the partition. Calling it again does nothing."""
-        opened, self._state = self._state == "open", "closed"
-        if not opened:
-            return
-        await self._stop_fetching()
-        try:
-            await self._rpc.unregister(self.partition, consumed=False)
-        except CohererError as error:
-            _log.info("Unregistering %s failed: %s", self.partition.key, error)
-        self._release()
+        if self._end():
+            await self._leave()
 
     # -- inside
+
+    async def _leave(self) -> None:
+        await self._stop_fetching()
+        if self._registered:
+            self._registered = False
+            try:
+                await self._rpc.unregister(self.partition, consumed=False)
+            except CohererError as error:
+                _log.info("Unregistering %s failed: %s", self.partition.key, error)
+        self._release()
 
     def _check_client(self) -> None:
         self._catalog.check_client()

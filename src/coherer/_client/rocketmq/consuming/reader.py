@@ -240,8 +240,10 @@ class Reader(Lifecycle):
             RefusedError: the topic or the queue does not exist.
             UnavailableError: its broker cannot be reached.
         """
-        self._check_new()
-        self._state = "closed"
+        await self._start_with(self._begin, _nothing)
+        self._fetching.fetch_more()
+
+    async def _begin(self) -> None:
         await self._rpc.instance.start()
         await self._rpc.instance.routes.route(self.partition.topic)
         if self.end is None:
@@ -267,8 +269,6 @@ class Reader(Lifecycle):
             exact=True,
             masters_only=self._masters_only,
         )
-        self._state = "open"
-        self._fetching.fetch_more()
 
     async def read(self) -> MessageBatch | None:
         """The next messages; None at the end of the range or of the queue.
@@ -300,8 +300,7 @@ class Reader(Lifecycle):
 
     async def close(self) -> None:
         """Stop fetching. Calling it again does nothing."""
-        opened, self._state = self._state == "open", "closed"
-        if opened:
+        if self._end():
             self._check_gaps()
             self._fetching.stop()
             self._fetched.wake()
@@ -333,6 +332,10 @@ class Reader(Lifecycle):
         if not self._fetched.full:
             self._fetching.fetch_more()
         return batch
+
+
+async def _nothing() -> None:
+    """Leave nothing: connections belong to the client."""
 
 
 async def first_since(rpc: BrokerRpc, queue: Queue, low: int, high: int, time_ms: int) -> int:

@@ -98,8 +98,7 @@ class Producer(BaseProducer):
             UnavailableError: no name server, or no broker of a topic, could be reached in time.
         """
         self.check()
-        for topic in topics:
-            await self._sender.publish(topic)
+        await self._publish(topics)
 
     async def send(
         self,
@@ -413,6 +412,14 @@ class Producer(BaseProducer):
 
     async def _register(self) -> None:
         await self._sender.open()
+
+    async def _publish(self, topics: Sequence[str]) -> None:
+        for topic in topics:
+            await self._sender.publish(topic)
+
+    async def _undo(self) -> None:
+        await self._sender.close()
+        self._sender.forget()
 
     async def _leave(self) -> None:
         await self._sender.close()

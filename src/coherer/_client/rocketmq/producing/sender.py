@@ -197,6 +197,12 @@ class Sender:
             await broker.close()
         await self._instance.unregister_producer(self.group)
 
+    def forget(self) -> None:
+        """Forget what was published, after `close`; `open` may be called again."""
+        self._selectors.clear()
+        self._brokers.clear()
+        self._tasks.clear()
+
     async def publish(self, topic: str) -> None:
         """Look up a topic and connect to its brokers; returns when it can be sent to.
 
