@@ -291,7 +291,7 @@ async def test_a_partition_that_is_not_there(fake, kit, client) -> None:
     reader = client.reader(partition, 0)
     with pytest.raises(codes.ForbiddenError):
         await reader.start()
-    with pytest.raises(ClosedError):
+    with pytest.raises(UsageError, match="is not started"):
         await reader.read()
     await reader.close()
 

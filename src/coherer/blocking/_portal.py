@@ -47,6 +47,7 @@ from coherer._client.engine.consumer import on_sigterm
 from coherer._client.engine.lifecycle import warn_unclosed
 from coherer._client.engine.producer import BaseProducer, message_topic
 from coherer._client.engine.sender import Bulk, Outcome, SendReport, Sink, Stored
+from coherer._common.opened import opened
 from coherer.errors import ClosedError, CohererError, ForkedError, UsageError
 from coherer.message import Message, Receipt
 
@@ -294,6 +295,7 @@ class ManagedFacade(Facade[W]):
 
     def __init__(self, portal: Portal, inner: W) -> None:
         super().__init__(portal, inner)
+        opened(self, lambda one: one.unclosed)
         weakref.finalize(self, _leave, portal, inner).atexit = False
 
     @property
@@ -340,6 +342,7 @@ class ClientFacade(Facade[C]):
     def __init__(self, inner: C) -> None:
         super().__init__(Portal(), inner)
         self._portal.own(inner)
+        opened(self, lambda one: one._portal.alive, instead_of=inner)
 
     def __enter__(self) -> Self:
         return self

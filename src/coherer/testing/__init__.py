@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from coherer.testing.embedded import EmbeddedNode, async_embedded_node, embedded_node
     from coherer.testing.explore import explore
     from coherer.testing.faults import Fault, NodeFaults, ReceivedRequest, Requests
+    from coherer.testing.leftovers import LeftBehindWarning
     from coherer.testing.proxy import FaultProxy, Faults
     from coherer.testing.received import Received, Reception
     from coherer.testing.simulated import SimulatedNode
@@ -25,6 +26,7 @@ __all__ = [
     "Fault",
     "FaultProxy",
     "Faults",
+    "LeftBehindWarning",
     "ManualClock",
     "NodeFaults",
     "Received",
@@ -43,6 +45,7 @@ _MODULES = {
     "Fault": "coherer.testing.faults",
     "FaultProxy": "coherer.testing.proxy",
     "Faults": "coherer.testing.proxy",
+    "LeftBehindWarning": "coherer.testing.leftovers",
     "ManualClock": "coherer.testing.clock",
     "NodeFaults": "coherer.testing.faults",
     "Received": "coherer.testing.received",

@@ -7,9 +7,11 @@ or stop the node while its own code runs.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import tempfile
+import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -18,6 +20,7 @@ import msgspec
 
 from coherer._client.engine.options import options_of
 from coherer._common import clock as machine_clock
+from coherer._common.opened import opened
 from coherer._server.node.node import Node, NodeOptions
 from coherer._server.options.node import PORTS
 from coherer.blocking._portal import Portal
@@ -115,6 +118,7 @@ class EmbeddedNode:
         """Start the node; after `stop`, start it again on the same files and ports."""
         if self._node is not None:
             return
+        opened(self, lambda one: one._node is not None)
         self._portal = Portal()
         try:
             self._node = self._portal.call(lambda: _started(self.options, self._clock, self.faults))
@@ -127,6 +131,7 @@ class EmbeddedNode:
                 partial(self._clock_moved, self._portal, self._node)
             )
         self.options = with_ports(self.options, self._node)
+        _running.add(self)
 
     def stop(self) -> None:
         """Stop the node cleanly and keep its files. Does nothing if it is stopped.
@@ -139,6 +144,7 @@ class EmbeddedNode:
         if self._end_watch is not None:
             self._end_watch()
             self._end_watch = None
+        _running.discard(self)
         node, portal = self._node, self._portal
         self._node = self._portal = None
         try:
@@ -191,6 +197,17 @@ class EmbeddedNode:
         if self._portal is None:
             raise _stopped()
         return self._portal
+
+
+_running: Final[weakref.WeakSet[EmbeddedNode]] = weakref.WeakSet()
+
+
+@atexit.register
+def stop_all() -> None:
+    """Stop what was left running: later, its thread cannot run any more, and `stop` would hang."""
+    for node in list(_running):
+        with suppress(Exception):
+            node.stop()
 
 
 def _stopped() -> UsageError:

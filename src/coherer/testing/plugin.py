@@ -24,12 +24,13 @@ from coherer._common.loading import collector_paused
 
 # pytest loads the plugin in every session that has Coherer installed.
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
     from typing import Any
 
     from coherer.testing.embedded import EmbeddedNode
+    from coherer.testing.leftovers import Leftovers
     from coherer.testing.simulated import SimulatedNode
 
 
@@ -75,7 +76,9 @@ def coherer_rocketmq_url(coherer_node: EmbeddedNode) -> str:
 
 
 @pytest.fixture
-def coherer_simulated(tmp_path_factory: pytest.TempPathFactory) -> SimulatedNode:
+def coherer_simulated(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> SimulatedNode:
     """A node in virtual time, for one async test: it, its clients and the test share one loop.
 
     Days pass in milliseconds. No other plugin for async tests is needed.
@@ -83,7 +86,9 @@ def coherer_simulated(tmp_path_factory: pytest.TempPathFactory) -> SimulatedNode
     with collector_paused():
         from coherer.testing.simulated import SimulatedNode
 
-    return SimulatedNode(tmp_path_factory.mktemp("coherer"))
+    node = SimulatedNode(tmp_path_factory.mktemp("coherer"))
+    node.leftovers = request.node.stash.get(_leftovers, None)
+    return node
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -99,6 +104,67 @@ def pytest_pycollect_makeitem(
 
 
 _SIMULATED = "coherer_simulated"
+_FIXTURES = frozenset(
+    {"coherer_node", "coherer_url", "coherer_rocketmq_url", "coherer_topic", _SIMULATED}
+)
+_leftovers: pytest.StashKey[Leftovers] = pytest.StashKey()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Begin to look for what a test leaves behind, if it uses one of the fixtures."""
+    if not _FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
+        with collector_paused():
+            from coherer.testing.leftovers import Leftovers  # few sessions use the fixtures
+
+        item.stash[_leftovers] = Leftovers()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
+) -> Generator[None, object, object]:
+    """Leave out what a fixture opens for several tests."""
+    looking = getattr(request._pyfuncitem, "stash", {}).get(_leftovers, None)
+    if looking is None or fixturedef.scope == "function":
+        return (yield)
+    with looking.wider():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Look no more if the test fails: what it did not come to close is no news then."""
+    if call.excinfo is not None and _leftovers in item.stash:
+        item.stash[_leftovers].end()
+        del item.stash[_leftovers]
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """Warn of what a test has left behind, once its fixtures have ended."""
+    yield
+    looking = item.stash.get(_leftovers, None)
+    if looking is None:
+        return
+    del item.stash[_leftovers]
+    if found := looking.end():
+        from coherer.testing.leftovers import LeftBehindWarning
+
+        what = "".join(f"\n  {one}" for one in found)
+        item.warn(LeftBehindWarning(f"{item.nodeid} left behind, and should close or end:{what}"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    """Stop the nodes that tests have left running, while threads can still work."""
+    if "coherer.testing.embedded" in sys.modules:
+        from coherer.testing.embedded import stop_all  # loaded already
+
+        stop_all()
 
 
 def _in_virtual_time(test: Callable[..., Coroutine[Any, Any, object]]) -> Callable[..., None]:

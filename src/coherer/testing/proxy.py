@@ -24,6 +24,7 @@ import msgspec
 from coherer import _net as net
 from coherer._client.engine.options import parse_url
 from coherer._common.logs import Log
+from coherer._common.opened import opened
 from coherer.errors import CohererError, DisconnectedError, UsageError
 from coherer.testing.rewriting import Addresses, Translator
 
@@ -162,6 +163,7 @@ class FaultProxy:
         """Open the ports for clients; `async with` does this."""
         if self._listeners:
             return
+        opened(self, lambda one: bool(one._listeners))
         await self._listen(self.host, self.port, self._accept)
         self.port = self._listeners[0].port
         for (host, port), broker in self._brokers.items():

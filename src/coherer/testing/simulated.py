@@ -13,6 +13,7 @@ from coherer.errors import UsageError
 from coherer.testing.clock import WallClock
 from coherer.testing.embedded import next_s, node_options, noted_at, with_ports, workspace
 from coherer.testing.faults import NodeFaults, Requests, taps_of
+from coherer.testing.leftovers import Leftovers
 from coherer.testing.received import Received
 from coherer.testing.simulation import Process, SimulatedLoop, simulate
 
@@ -27,12 +28,14 @@ class SimulatedNode:
     Attributes:
         faults: faults on demand.
         received: records what handlers receive, if they are passed through it.
+        leftovers: notes what the test leaves open; the plugin sets it.
     """
 
     def __init__(self, directory: str | Path | None = None, **options: object) -> None:
         self.faults = NodeFaults()
         self.received = Received()
         self._directory = directory
+        self.leftovers: Leftovers | None = None
         self._given = {"admin_port": None, **options}
         self._node: Node | None = None
         self._process = Process("node")
@@ -135,8 +138,12 @@ class SimulatedNode:
             with workspace(self._directory) as path, loop.alarm(lambda: self._next_s(loop)):
                 self._options = node_options(path, self._given)
                 await self.start()
+                before = asyncio.all_tasks()
                 try:
                     await test
+                    if self.leftovers is not None:
+                        self.leftovers.look_at_tasks(asyncio.all_tasks() - before)
+                        self.leftovers.look()
                 except BaseException as error:
                     with noted_at(error):
                         await self.stop()

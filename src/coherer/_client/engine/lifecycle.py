@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import ClassVar, Literal, Self
 
+from coherer._common.opened import opened
 from coherer._net import check_loop, running_loop
 from coherer.errors import ClosedError, UsageError
 
@@ -137,6 +138,7 @@ class Lifecycle(ABC):
             ForkedError: its client was made in another process.
         """
         self._check_new()
+        opened(self, lambda one: one.unclosed)
         self._state = "starting"
         try:
             await begin()
@@ -183,6 +185,7 @@ class BaseClient(ABC):
     def __init__(self) -> None:
         # Weak: a client may make many. Objects in use are referenced by their tasks.
         # A `WeakSet` has no order, in which a simulation would close them.
+        opened(self, lambda one: one._connected())
         self._made: weakref.WeakKeyDictionary[Lifecycle, None] = weakref.WeakKeyDictionary()
 
     def __del__(self) -> None:

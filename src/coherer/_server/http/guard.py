@@ -1,4 +1,7 @@
-"""Who may use an administration: tokens, accounts and signatures, and a limit on guesses."""
+"""Who may use an administration: tokens, accounts and signatures, and a limit on guesses.
+
+See docs/protocol/tubemq.md, section 10.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,31 @@
+"""Tells who wants to know it of each object that has to be closed: the plugin for pytest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Watcher(Protocol):
+    """Is called in the thread, and in the task, that opens an object."""
+
+    def opened(
+        self, thing: object, is_open: Callable[[Any], bool], instead_of: object = None
+    ) -> None:
+        """An object was opened; `is_open(thing)` is whether it still has to be closed."""
+        ...
+
+
+_watchers: list[Watcher] = []
+
+
+def opened(thing: object, is_open: Callable[[Any], bool], instead_of: object = None) -> None:
+    """Tell that an object was opened, which closes `instead_of`, too."""
+    for watcher in _watchers:
+        watcher.opened(thing, is_open, instead_of)
+
+
+def watch(watcher: Watcher) -> Callable[[], None]:
+    """Tell a watcher from now on; returns a function that ends this."""
+    _watchers.append(watcher)
+    return lambda: _watchers.remove(watcher)

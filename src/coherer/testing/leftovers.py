@@ -1,0 +1,124 @@
+"""What a test has left behind: clients, nodes, tasks and threads that it has not closed or ended.
+
+The plugin looks after each test that uses one of its fixtures. What a fixture of a wider scope
+opens lives longer than a test, so it does not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, ClassVar, Final
+
+from coherer._common.opened import watch
+from coherer._net.descriptors import connections_to_itself, sockets
+from coherer.testing.embedded import EmbeddedNode
+from coherer.testing.simulation.process import Process, process_of
+
+_OURS: Final = str(Path(__file__).parents[1])
+_PYTHONS: Final = str(Path(asyncio.__file__).parents[1])
+
+
+class LeftBehindWarning(UserWarning):
+    """A test has left something open that it opened. The text says what, and where."""
+
+
+class Leftovers:
+    """Looks for what one test leaves behind, from now until `end`."""
+
+    shared: ClassVar[bool] = False
+    """Whether a fixture shares a client, which may open connections in any test."""
+
+    def __init__(self) -> None:
+        self._sockets = sockets()
+        self._things: dict[
+            int, tuple[weakref.ref[object], Callable[[Any], bool], str, Process | None]
+        ] = {}
+        self._threads = set(threading.enumerate())
+        self._paused = False
+        self._found: dict[str, None] = {}
+        self._end = watch(self)
+
+    def opened(
+        self, thing: object, is_open: Callable[[Any], bool], instead_of: object = None
+    ) -> None:
+        """An object was opened; see `coherer._common.opened`."""
+        self._things.pop(id(instead_of), None)
+        if self._paused:
+            if not isinstance(thing, EmbeddedNode):
+                Leftovers.shared = True
+        elif place := _place():
+            self._things[id(thing)] = (weakref.ref(thing), is_open, place, process_of())
+
+    @contextmanager
+    def wider(self) -> Generator[None]:
+        """Ignore what the block opens: a fixture that several tests share."""
+        before, self._paused = self._paused, True
+        try:
+            yield
+        finally:
+            self._paused = before
+            self._threads |= set(threading.enumerate())
+            self._sockets |= sockets()
+
+    def look(self) -> None:
+        """Note what is open now. In an event loop, note the tasks of the test, too."""
+        for number, (reference, is_open, place, process) in list(self._things.items()):
+            thing = reference()
+            killed = process is not None and not process.alive
+            if thing is not None and not killed and is_open(thing):
+                self._found[f"{thing!r}, opened at {place}"] = None
+            del self._things[number]
+
+    def look_at_tasks(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
+        """Note those tasks that are not Coherer's own; they end with what has started them."""
+        for task in tasks:
+            frames = [] if task.done() else task.get_stack(limit=1)
+            if frames and not _is_ours(frames[0].f_code.co_filename):
+                name = getattr(task.get_coro(), "__qualname__", task.get_name())
+                where = f"{frames[0].f_code.co_filename}:{frames[0].f_lineno}"
+                self._found[f"task {name}, which waits at {where}"] = None
+
+    def end(self) -> list[str]:
+        """End looking; returns what was left behind, each with its place."""
+        self._end()
+        self.look()
+        if not Leftovers.shared and not self._found:
+            self._found.update(dict.fromkeys(connections_to_itself(self._sockets)))
+        for thread in set(threading.enumerate()) - self._threads:
+            if (code := _code_of(thread)) is not None:
+                where = f"{code.co_filename}:{code.co_firstlineno}"
+                self._found[f"thread {thread.name}, which runs {code.co_qualname} of {where}"] = (
+                    None
+                )
+        return list(self._found)
+
+
+def _code_of(thread: threading.Thread) -> Any:
+    """The function of a thread; None for those of executors and of Coherer's own."""
+    function = getattr(thread, "_target", None) or type(thread).run
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    if code is None or _is_ours(code.co_filename) or "concurrent" in code.co_filename:
+        return None
+    return code
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith(_OURS)
+
+
+def _place() -> str:
+    """The line of the user that runs now; empty if there is none in this thread."""
+    frame: FrameType | None = sys._getframe(1)  # as `traceback`, at a hundredth of its cost
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not (_is_ours(file) or (file.startswith(_PYTHONS) and "site-packages" not in file)):
+            return f"{file}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
