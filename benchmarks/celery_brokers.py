@@ -109,6 +109,8 @@ class Broker:
     def start(self) -> None:
         data, environment = self._directory / "data", {}
         data.mkdir(exist_ok=True)
+        for path in (self._directory, data):  # RabbitMQ runs as a user of its own
+            path.chmod(0o777)
         if self.kind == "coherer":
             command = [sys.executable, "-m", "coherer", "serve", "-d", str(data)]
             ports = {"namesrv": 39876, "rocketmq": 39911, "master": 38715, "broker": 38123}
@@ -133,6 +135,7 @@ class Broker:
 
     def kill(self) -> None:
         self._program.kill()
+        await_that(lambda: not listens(self.port))
 
 
 def worker(broker: Broker, directory: Path) -> Program:

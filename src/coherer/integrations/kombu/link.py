@@ -21,6 +21,7 @@ import shutil
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -61,6 +62,9 @@ LEAVE_S: Final = 30.0
 
 RETRY_S: Final = 1.0
 """The pause before joining a group is tried again."""
+
+MEMBERS_MAX: Final = 300
+"""The most consumers of a client: its heartbeats describe all, and servers limit their size."""
 
 HANDOVER_S: Final = 0.5
 """How long a new owner of partitions waits for the old one to say that it has tasks from them."""
@@ -173,6 +177,7 @@ class _Member:
     def __init__(self, link: Link) -> None:
         self.link = link
         self.consumer: rocketmq.Consumer | None = None
+        self.client: rocketmq.Client | None = None
         self.task: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
@@ -182,9 +187,16 @@ class _Member:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+        await self.leave()
+
+    async def leave(self) -> None:
+        """Leave the group for now."""
         consumer, self.consumer = self.consumer, None
         if consumer is not None:
             await consumer.close()
+        client, self.client = self.client, None
+        if client is not None:
+            self.link.members[client] -= 1
 
 
 class Subscription(_Member):
@@ -205,6 +217,14 @@ class Subscription(_Member):
         self._assigned_ms: dict[Queue, int] = {}
         self._seen: dict[Queue, int] = {}
         self._leaving: set[Queue] = set()
+        self._committing: asyncio.Task[None] | None = None
+
+    async def leave(self) -> None:
+        """Leave the group for now; this stores acknowledgements, too."""
+        committing, self._committing = self._committing, None
+        if committing is not None:
+            committing.cancel()
+        await super().leave()
 
     async def run(self) -> None:
         """Join the group and fill the inbox, until cancelled."""
@@ -222,9 +242,7 @@ class Subscription(_Member):
         finally:
             if opening is not None:
                 opening.cancel()
-            joined, self.consumer = self.consumer, None
-            if joined is not None:
-                await joined.close()
+            await self.leave()
 
     async def reach_end(self, timeout_s: float) -> None:
         """Wait until everything that is in its partitions now has arrived, or something has."""
@@ -246,6 +264,18 @@ class Subscription(_Member):
                 return
             await asyncio.sleep(POLL_S)
 
+    def commit_soon(self) -> None:
+        """Store acknowledgements, in a while together with those that follow."""
+        if self._committing is None:
+            self._committing = asyncio.create_task(self._commit(), name="commit")
+
+    async def _commit(self) -> None:
+        await asyncio.sleep(self.link.options.commit_ms / 1000)
+        self._committing = None
+        if self.consumer is not None:
+            with suppress(CohererError):  # tried again by the consumer
+                await self.consumer.commit()
+
     def _unassigned(self) -> set[str]:
         """The topics of which this process has no partition (yet)."""
         assigned = frozenset() if self.consumer is None else self.consumer.assignment
@@ -255,12 +285,12 @@ class Subscription(_Member):
         link, spec = self.link, self.spec
         topics = spec.subscription()
         await asyncio.gather(*map(link.ensure, topics))
-        consumer = link.client.consumer(
+        self.client = link.member_client()
+        consumer = self.client.consumer(
             spec.topic,
             topics,
             start="earliest",
             queue_messages=link.options.prefetch,
-            persist_ms=link.options.commit_ms,
             consume_ms=0,
             strategy=few_moves,
             on_assigned=self._assigned,
@@ -273,7 +303,7 @@ class Subscription(_Member):
     async def _open(self) -> None:
         with suppress(CohererError):
             await self.reach_end(JOIN_S)
-        if self.consumer is not None and not self.consumer.assignment:
+        if self.consumer is not None and not self.consumer.assignment and await self._shared():
             _log.warning(
                 "No partition of queue %s is left for this process: others have all of them. Its "
                 "topic needs more partitions (transport option `partitions`, or `coherer topics "
@@ -282,6 +312,13 @@ class Subscription(_Member):
             )
         self.inbox.open = True
         self.link.signal.set()
+
+    async def _shared(self) -> bool:
+        """Whether the group has other members."""
+        with suppress(CohererError):
+            found = await self.link.client.admin().groups.consumers(self.spec.topic)
+            return found is not None and len(found.members) > 1
+        return False
 
     async def _receive(self, consumer: rocketmq.Consumer) -> None:
         while (batch := await consumer.receive()) is not None:
@@ -330,8 +367,7 @@ class Subscription(_Member):
 
     async def _await_owners(self, queues: list[Queue]) -> None:
         groups, group = self.link.client.admin().groups, self.spec.topic
-        found = await groups.consumers(group)
-        if found is None or len(found.members) < 2:
+        if not await self._shared():
             return
         await asyncio.sleep(HANDOVER_S)  # the others hear of the change at the same time
         deadline = time.monotonic() + HANDOVER_S + self.link.options.handover_ms / 1000
@@ -388,7 +424,8 @@ class Listener(_Member):
         """Join the group: messages from now on are received."""
         link = self.link
         await link.ensure(self.topic)
-        consumer = link.client.consumer(
+        self.client = link.member_client()
+        consumer = self.client.consumer(
             names.broadcast_group(self.topic),
             self.topic,
             model="broadcast",
@@ -434,6 +471,7 @@ class Link:
     Attributes:
         signal: set when messages wait.
         upkeep: guards what runs until it is cancelled.
+        members: how many consumers each client has.
     """
 
     def __init__(
@@ -445,6 +483,7 @@ class Link:
         self._url = url
         self._keywords = keywords
         self.upkeep = Upkeep()
+        self.members: Counter[rocketmq.Client] = Counter()
         self._portal = Portal()
         self._known: set[str] = set()
         self._creations: dict[str, asyncio.Task[None]] = {}
@@ -568,7 +607,14 @@ class Link:
         received = delivery.received
         self._settled(delivery)
         if received is not None:
-            self._portal.post_if_usable(received.ack)
+            subscription = self._subscriptions.get(delivery.queue)
+
+            def work() -> None:
+                received.ack()
+                if subscription is not None:
+                    subscription.commit_soon()
+
+            self._portal.post_if_usable(work)
 
     def requeue(self, delivery: Delivery) -> None:
         """Put a message at the end of its queue, for any consumer of it."""
@@ -632,6 +678,13 @@ class Link:
     def client(self) -> rocketmq.Client:
         """The asyncio client."""
         return self._client
+
+    def member_client(self) -> rocketmq.Client:
+        """A client for one more consumer."""
+        free = (one for one, count in self.members.items() if count < MEMBERS_MAX)
+        client = next(free, None) or rocketmq.connect(self._url, **self._keywords)
+        self.members[client] += 1
+        return client
 
     async def send(self, message: Message, content: payload.Payload) -> None:
         """Send a message, delayed until its ETA."""
@@ -708,6 +761,7 @@ class Link:
     async def _open(self) -> None:
         self._client = rocketmq.connect(self._url, **self._keywords)
         self._portal.own(_Closing(self))
+        self.members[self._client] = 0
         await self._client.exists("kombu")
         self._producer = self._client.producer(retry_lost=True)
         await self._producer.start()
@@ -723,7 +777,7 @@ class Link:
             if isinstance(subscription, Subscription) and subscription.timer is not None:
                 subscription.timer.cancel()
         await asyncio.gather(*(one.close() for one in members))
-        await self.client.close()
+        await asyncio.gather(*(client.close() for client in self.members))
 
     def _inbox(self, queue: str) -> Inbox | None:
         inbox = self._inboxes.get(queue)
