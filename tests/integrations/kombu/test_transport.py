@@ -261,6 +261,23 @@ def test_a_fanout_reaches_queues_of_other_connections(connect: Connect) -> None:
             archived[0].ack()
 
 
+def test_replies_are_drained_one_by_one(connect: Connect) -> None:
+    """`celery inspect` with destinations counts calls, and would wait for its timeout."""
+    exchange = kombu.Exchange("replies", type="direct")
+    queue = kombu.Queue("replies.1", exchange=exchange, routing_key="1", auto_delete=True)
+    with (
+        connect() as connection,
+        connect() as worker,
+        consuming(connection, queue, no_ack=True) as received,
+    ):
+        producer = kombu.Producer(worker.channel(), exchange=exchange)
+        for number in range(5):
+            producer.publish(number, routing_key="1", declare=[exchange])
+        for number in range(5):
+            connection.drain_events(timeout=30)
+            assert len(received) == number + 1
+
+
 def test_what_was_published_before_a_queue_was_bound_is_not_delivered(connect: Connect) -> None:
     exchange = kombu.Exchange("log", type="topic")
     with connect() as connection:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -224,8 +224,13 @@ class Channel(VirtualChannel):  # type: ignore[misc]
         super().basic_qos(prefetch_size, prefetch_count, apply_global)
         self.link.signal.set()
 
-    def deliver(self, limit: int) -> int:
-        """Pass messages that have arrived to their consumers; returns how many there were."""
+    def deliver(self, limit: int, last: Collection[str] = ()) -> int:
+        """Pass messages that have arrived to their consumers; returns how many there were.
+
+        Args:
+            limit: the maximum number.
+            last: after a message of one of these queues, no more follow.
+        """
         done = 0
         queues = list(self._active_queues)
         while queues and done < limit:
@@ -237,6 +242,8 @@ class Channel(VirtualChannel):  # type: ignore[misc]
                 raw = self._handed_out(delivery, no_ack=queue in self._no_ack)
                 self.connection.hand_over(raw, queue)
                 done += 1
+                if queue in last:
+                    return done
         if done and self._active_queues:  # fair to the queues behind
             self._active_queues.append(self._active_queues.pop(0))
         return done
@@ -465,7 +472,8 @@ class RocketMQ(VirtualTransport):  # type: ignore[misc]
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         signal = self.link.signal
-        while not self._deliver_some():
+        # Whoever waits for replies to a broadcast counts calls: one for each reply.
+        while not self._deliver_some(self._transient):
             left_s = None if deadline is None else max(deadline - time.monotonic(), 0)
             if not signal.wait(left_s) and left_s is not None and left_s <= 0:
                 raise TimeoutError
@@ -489,8 +497,13 @@ class RocketMQ(VirtualTransport):  # type: ignore[misc]
         if self._deliver_some() >= AT_ONCE:
             link.signal.set()
 
-    def _deliver_some(self) -> int:
-        return sum(channel.deliver(AT_ONCE) for channel in list(self.channels))
+    def _deliver_some(self, last: Collection[str] = ()) -> int:
+        done = 0
+        for channel in list(self.channels):
+            done += channel.deliver(AT_ONCE, last)
+            if done and last:
+                break
+        return done
 
 
 def _tls(given: Any) -> TlsOptions:
