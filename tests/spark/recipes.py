@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "landing.md"
-TARGETS = ("Parquet", "Delta Lake", "Iceberg", "DuckDB", "PostgreSQL")
+POSTGRES = {"PostgreSQL": "flights", "PostgreSQL, from the workers": "flights_by_place"}
+"""The recipes that need a server, and their tables."""
+
+TARGETS = ("Parquet", "Delta Lake", "Iceberg", "DuckDB", *POSTGRES)
 ROWS_PER_BATCH = 100
 Names = dict[str, object]
 Run = Callable[["DataStreamWriter"], None]
@@ -82,4 +85,5 @@ def landed(target: str, home: Path, database: str, names: Names) -> list[str]:
     import psycopg
 
     with psycopg.connect(database) as connection:
-        return [flight for (flight,) in connection.execute("SELECT flight FROM flights")]
+        select = f"SELECT flight FROM {POSTGRES[target]}"
+        return [flight for (flight,) in connection.execute(select.encode())]

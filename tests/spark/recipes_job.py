@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from coherer.spark import configure
 from tests.spark.landing import LATE
-from tests.spark.recipes import TARGETS, program
+from tests.spark.recipes import POSTGRES, TARGETS, program
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -62,6 +62,6 @@ if __name__ == "__main__":
     builder = builder.config("spark.ui.enabled", "false").config("spark.driver.memory", "1g")
     builder.config("spark.local.dir", str(home / "local")).getOrCreate()
     for target in TARGETS:
-        if target != "Parquet" and (target != "PostgreSQL" or database):
+        if target != "Parquet" and (target not in POSTGRES or database):
             halt(target, home / target, url, topic, database)
     threading.Event().wait()

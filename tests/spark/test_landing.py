@@ -23,7 +23,7 @@ import pytest
 
 from coherer.blocking.tubemq import connect
 from tests.spark.landing import ATTEMPTS, LATE, ROOT, WAIT_S, send
-from tests.spark.recipes import TARGETS, Names, landed, program
+from tests.spark.recipes import POSTGRES, TARGETS, Names, landed, program
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,13 +34,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SENT = range(1_000)
 MORE = range(1_000, 1_250)
-POSTGRES = Path("/usr/lib/postgresql")
+SERVERS = Path("/usr/lib/postgresql")
 """Where Debian's packages have the server, by version."""
 
 
 def server_programs() -> Path | None:
     """The directory of `initdb` and `pg_ctl`: the newest of Debian's, or that of the PATH."""
-    debian = sorted(POSTGRES.glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    debian = sorted(SERVERS.glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
     found = str(debian[-1]) if debian else shutil.which("initdb")
     return None if found is None else Path(found).parent
 
@@ -75,7 +75,7 @@ def database() -> Iterator[str]:
 
 def halt(url: str, topic: str, database: str, home: Path) -> None:
     """Runs all recipes to the moment between the two commits, and kills them."""
-    waiting = {target for target in TARGETS[1:] if target != "PostgreSQL" or database}
+    waiting = {target for target in TARGETS[1:] if target not in POSTGRES or database}
     with (home / "errors").open("wb") as errors:
         job = subprocess.Popen(
             [sys.executable, "-m", "tests.spark.recipes_job", url, topic, database, str(home)],
@@ -138,7 +138,7 @@ def test_a_recipe_that_is_killed_and_restarted(
     coherer_node: EmbeddedNode,
     database: str,
 ) -> None:
-    if target == "PostgreSQL" and not database:
+    if target in POSTGRES and not database:
         assert not os.environ.get("CI"), "CI lacks Debian's package postgresql"
         pytest.skip("no PostgreSQL server: install Debian's package postgresql")
     topic, home = killed
