@@ -262,6 +262,8 @@ class Sender:
                 hint="Call `producer.publish(topic)` first.",
             )
         if not selector.targets:
+            if self._instance.routes.known(self.full_name(topic)) is None:
+                del self._selectors[topic]  # this client has deleted the topic: look it up again
             raise UnavailableError("The topic has no writable queue.", topic=topic)
         if order_by is not None and queue is None:
             queue = selector.queue_of_key(order_by)
