@@ -15,7 +15,7 @@ import msgspec
 
 from tests.simulation.history import FAULTS, Event, History, Place
 from tests.simulation.receivers import ATTEMPTS, group_of
-from tests.simulation.senders import LEDGER
+from tests.simulation.senders import GUEST_NAME, LEDGER, NEWS, ORDERS, SCRATCH
 
 SLACK_S: Final = 130.0
 """How long a fault can have an effect: a broker forgets a silent member after 120 s."""
@@ -29,6 +29,8 @@ RETRY_S: Final = (3.0, 4.0, 6.0)
 """The delays of the retries: the levels from the third on."""
 SYNCED_S: Final = 2.0
 """The flush interval, and the slowest sync of the simulated disk."""
+DENIED: Final = "AclException"
+"""In the text of an error: the account may not do this."""
 MS: Final = 0.001
 """Times of messages are whole milliseconds."""
 
@@ -79,12 +81,41 @@ def disturbed(
 # -- what is stored
 
 
+def expired(history: History) -> Callable[[Event], bool]:
+    """Whether a message that was stored may have been deleted: it is old, or its topic was deleted.
+
+    Files are deleted from the beginning: what lies behind the first message of its queue is there.
+    """
+    end_s = history.events[-1].at_s if history.events else 0.0
+    deleted_s = max((event.at_s for event in history.of("deleting", "deleted")), default=-1.0)
+    first: dict[str, int] = {}
+    for event in history.of("final"):
+        if event.place is not None:
+            first.setdefault(event.place.queue, event.place.offset)
+
+    def may_be(event: Event) -> bool:
+        place = event.place
+        if place is not None and place.queue.startswith(f"{SCRATCH}@"):
+            return event.at_s <= deleted_s
+        begins = first.get(place.queue, 1 << 62) if place is not None else 1 << 62
+        old = event.at_s <= end_s - history.retention_s + MS
+        return old and (place is None or place.offset < begins)
+
+    return may_be
+
+
 def lost(history: History) -> Found:
     """What a broker has acknowledged is in its queue after a kill; and after a power cut, too, if
-    it acknowledges what is on the disk only."""
+    it acknowledges what is on the disk only. Retention deletes nothing before its time, and nothing
+    that still waits."""
     places = stored_places(history)
+    may_be_gone = expired(history)
+    seen = {event.message for event in history.of("received")}
     for event in [] if history.lossy else history.of("stored"):
-        if event.place is not None and event.place not in places[event.message]:
+        if not places[event.message] and may_be_gone(event):
+            if event.place is None and event.message not in seen:
+                yield event.message, "acknowledged for later, deleted, and delivered to nobody"
+        elif event.place is not None and event.place not in places[event.message]:
             yield (
                 event.message,
                 f"acknowledged at {event.place}, and now in {places[event.message]}",
@@ -121,7 +152,7 @@ def inconsistent_offsets(history: History) -> Found:
     """An offset never means two messages, not even after a power cut."""
     found: dict[Place, Event] = {}
     for event in history.of("stored", "received", "final"):
-        if event.place is None:
+        if event.place is None or event.place.queue.startswith(f"{SCRATCH}@"):
             continue
         first = found.setdefault(event.place, event)
         if first.message != event.message:
@@ -137,6 +168,8 @@ def reordered(history: History) -> Found:
             continue
         key = (event.who, event.place.queue)
         before = newest.get(key)
+        if event.place.queue.startswith(f"{SCRATCH}@"):
+            continue  # it was created again
         if before is not None and before.place is not None and before.place > event.place:
             yield event.message, f"{event.place} follows {before.place} ({before.message})"
         newest[key] = event
@@ -160,7 +193,7 @@ def unavailable(history: History) -> Found:
     """When nothing is wrong any more, each send is stored."""
     calm_s = history.calm_s()
     for event in history.of("failed"):
-        if event.at_s > calm_s:
+        if event.at_s > calm_s and event.who != GUEST_NAME:
             yield event.message, f"not stored when all was well: {event.note}"
 
 
@@ -173,8 +206,9 @@ def transactions(history: History) -> Found:
         if event.message in rolled_back:
             yield event.message, f"rolled back, and {event.what} by {event.who}"
     begun = {event.message for event in history.of("begun")}
+    seen = {event.message for event in history.of("received")}
     for message in () if history.lossy else sorted(committed & begun):
-        if not visible.get(message):
+        if not (visible.get(message) or message in seen):
             yield message, "committed, and never visible"
 
 
@@ -211,7 +245,7 @@ def nonmonotonic_poll(history: History) -> Found:
     seen: set[tuple[str, Place]] = set()
     for event in history.of("received"):
         place = event.place
-        if place is None or (event.group, place) in seen:
+        if place is None or (event.group, place) in seen or event.group == "scraps":
             continue
         seen.add((event.group, place))
         before = newest.get((event.group, place.queue))
@@ -230,6 +264,8 @@ def repeated(history: History) -> Found:
         (event.group, event.message, event.attempt + 1) for event in history.of("refused")
     )
     for (group, message, attempt), events in deliveries(history).items():
+        if group in {"press", "scraps"}:
+            continue  # an administrator resets the group, or creates its topic again
         if attempt and len(events) <= refusals[group, message, attempt]:
             continue  # the attempt before was delivered twice
         if group_of(group).orderly and refusals[group, message, attempt + 1]:
@@ -286,7 +322,7 @@ def late(history: History) -> Found:
     first = deliveries(history)
     stored = stored_places(history)
     for event in [] if history.jumped else history.of("send"):
-        if event.at_s < calm_s or not stored[event.message]:
+        if event.at_s < calm_s or not stored[event.message] or event.who == GUEST_NAME:
             continue
         topic = min(stored[event.message]).queue.partition("@")[0]
         expected_s = max(event.at_s, event.due_s) + PROMPT_S
@@ -318,7 +354,7 @@ def retries(history: History) -> Found:
     for group, message, attempt in () if history.lossy else sorted(refused):
         last = group == "crew" and attempt >= ATTEMPTS - 1
         back = (group, message, attempt + 1) in received
-        if not (last or back or (group, message) in handled):
+        if not (last or back or (group, message) in handled or history.retention_s < SLACK_S):
             yield message, f"refused by {group} at attempt {attempt}, and never came back"
 
 
@@ -340,8 +376,9 @@ def dead_letters(history: History) -> Found:
         )
         if number > most:
             yield message, f"dead {number} times, refused for the last time {most} times"
+    end_s = history.events[-1].at_s if history.events else 0.0
     for message in () if history.lossy else refused:
-        if not dead[message]:
+        if not dead[message] and refused[message][0].at_s > end_s - history.retention_s:
             yield message, f"refused {ATTEMPTS} times, and no dead letter"
 
 
@@ -390,6 +427,91 @@ def overtaken(history: History) -> Found:
                 yield event.message, f"{before.message} was refused, and lies before it"
 
 
+# -- administration
+
+
+def access(history: History) -> Found:
+    """What an account may not do is refused as soon as the change of the account has returned, and
+    what it may do works, while clients stay connected."""
+    changes = history.of("changing", "permitted", "forbidden")
+    begun_s = {event.message: event.at_s for event in history.of("send")}
+    for event in history.of("stored", "failed"):
+        if event.who != GUEST_NAME or event.message not in begun_s:
+            continue
+        before = [one for one in changes if one.at_s <= begun_s[event.message]]
+        meanwhile = any(begun_s[event.message] < one.at_s <= event.at_s for one in changes)
+        state = before[-1] if before and not meanwhile else None
+        if state is None:
+            continue
+        if state.what == "forbidden" and event.what == "stored":
+            yield event.message, f"stored, and forbidden since {state.at_s:.3f}"
+        if state.what == "permitted" and event.what == "failed" and DENIED in event.note:
+            yield event.message, f"refused, and permitted since {state.at_s:.3f}: {event.note}"
+
+
+def reset(history: History) -> Found:
+    """After an administrator has reset a group to the beginning, its members receive all messages
+    again."""
+    last_s: dict[str, float] = {}
+    for event in history.of("received"):
+        if event.group == "press":
+            last_s[event.message] = event.at_s
+    final = {event.message for event in history.of("final")}
+    died, slack_s = frozenset({"killed", "power", "stop"}), SLACK_S
+    for event in history.of("reset"):
+        # The broker saves positions later, and tells only members that it can reach.
+        if disturbed(history, event.at_s - slack_s, event.at_s + SAVED_S, FAULTS - died) or (
+            disturbed(history, event.at_s - SLACK_S, event.at_s + SAVED_S, died | {"started"})
+        ):
+            continue
+        for stored in history.of("stored"):
+            if (
+                stored.place is not None
+                and stored.place.queue.startswith(f"{NEWS}@")
+                and stored.at_s < event.at_s
+                and stored.message in final
+                and last_s.get(stored.message, 0.0) < event.at_s
+            ):
+                yield stored.message, f"not received again after the reset at {event.at_s:.3f}"
+
+
+def undead(history: History) -> Found:
+    """What a deleted topic held does not come back, neither after a restart nor when the topic is
+    created again."""
+    deletions = [
+        event
+        for event in history.of("deleted")
+        if not disturbed(history, event.at_s, event.at_s + SAVED_S, frozenset({"power"}))
+    ]
+    deleted_s = deletions[-1].at_s if deletions else -1.0
+    stored_s = {event.message: event.at_s for event in history.of("stored")}
+    for event in history.of("final"):
+        is_scratch = event.place is not None and event.place.queue.startswith(f"{SCRATCH}@")
+        if is_scratch and stored_s.get(event.message, deleted_s) < deleted_s:
+            yield event.message, f"its topic was deleted at {deleted_s:.3f}"
+
+
+def restored(history: History) -> Found:
+    """A backup of a running node holds everything that was acknowledged before it began, at the
+    same offsets; also one that continues an earlier backup."""
+    backups, found = history.of("backup"), {}
+    for event in history.of("restored"):
+        assert event.place is not None
+        found[event.message, event.place.offset] = event
+    brokers = {event.place.queue.rpartition(".")[0] for event in history.of("final") if event.place}
+    several = len({one.partition("@")[2] for one in brokers}) > 1
+    final = {event.message for event in history.of("final")}
+    for event in [] if several or not backups else history.of("stored"):
+        if (
+            event.place is not None
+            and event.place.queue.startswith(f"{ORDERS}@")
+            and event.at_s < backups[-1].at_s
+            and event.message in final
+            and (event.message, event.place.offset) not in found
+        ):
+            yield event.message, f"not in the backup that was made at {backups[-1].at_s:.3f}"
+
+
 def errors(history: History) -> Found:
     """No error is left for nobody to read."""
     for event in history.of("error"):
@@ -416,6 +538,10 @@ CHECKS: Final[tuple[Callable[[History], Found], ...]] = (
     dead_letters,
     exclusive,
     overtaken,
+    access,
+    reset,
+    undead,
+    restored,
     errors,
 )
 

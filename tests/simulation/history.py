@@ -9,10 +9,10 @@ from typing import Final
 import msgspec
 
 BEGINNINGS: Final = frozenset(
-    {"cut", "stopped", "severed", "unplugged", "frozen", "clock", "full", "sick"}
+    {"cut", "stopped", "severed", "unplugged", "frozen", "slow", "clock", "full", "sick"}
     | {"killed", "power", "stop", "crashed"}
 )
-ENDS: Final = frozenset({"healed", "plugged", "thawed", "recovered", "started"})
+ENDS: Final = frozenset({"healed", "fast", "plugged", "thawed", "recovered", "started"})
 FAULTS: Final = BEGINNINGS | ENDS
 """The events that are faults, or their ends."""
 
@@ -34,7 +34,9 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
             `rolled back` (transactions); `joined`, `received`, `handled`, `refused` (its handler
             failed), `kept` (its position is at the broker) and `left`; `calm` (60 s after the last
             fault); `final` (what the queues hold at the end) and `dead` (what those of dead letters
-            hold); or a fault.
+            hold); `changing`, `permitted` and `forbidden` (what the guest may do); `reset` (of a
+            group to the beginning); `deleting`, `deleted` and `created` (a topic); `backup` and
+            `restored` (what it holds); or a fault.
         message: its body.
         place: where it is stored.
         group: the consumer group; of a broadcast group the member.
@@ -78,12 +80,14 @@ class History:
     Attributes:
         lossy: whether the power was cut while messages were acknowledged before they were on disk.
         jumped: whether the clock of a node jumped.
+        retention_s: how long the brokers keep messages.
     """
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.lossy = False
         self.jumped = False
+        self.retention_s = float("inf")
         self._kinds: dict[str, list[Event]] = defaultdict(list)
 
     def add(self, events: Iterable[Event]) -> None:

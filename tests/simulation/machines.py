@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import itertools
 import os
@@ -22,6 +23,8 @@ PORTS = (
     "master_port", "broker_port", "namesrv_port", "rocketmq_port", "rocketmq_fast_port", "ha_port",
 )  # fmt: skip
 QUEUES = 2
+OPERATOR = ("operator", "operator-secret")
+RETENTION_S = 90.0
 
 
 class Disk(PowerFiles):
@@ -167,6 +170,21 @@ class Machine:
         await self.process.start(self.node.stop())
         self.kill()
 
+    async def drain(self, *, timeout_s: float, grace_s: float) -> None:
+        """Let clients leave."""
+
+        async def leave() -> None:
+            self.node.drain.start(timeout_s, grace_s)
+            await self.node.drain.finished.wait()
+
+        # Not `wait_for`: it would wait until a killed program has noticed that it is cancelled.
+        await asyncio.wait({self.process.start(leave())}, timeout=2 * timeout_s)
+
+    @property
+    def directory(self) -> Path:
+        """The directory of its node."""
+        return self._options.directory
+
     def set_clock(self, ahead_s: float) -> None:
         """Set its time of day."""
         self.clock_s = self.process.clock_s = ahead_s
@@ -198,6 +216,9 @@ class Cluster:
     def __init__(self, plan: Plan, directory: Path) -> None:
         self._plan = plan
         self._directory = directory
+        self._accounts: dict[str, object] = {}
+        if "accounts" in plan.extras:
+            self._accounts = {"users": dict([OPERATOR])}
         self.machines: list[Machine] = []
 
     async def start(self) -> None:
@@ -227,7 +248,11 @@ class Cluster:
         return node.rocketmq_url if self._plan.protocol == "rocketmq" else node.url
 
     def _broker(self) -> dict[str, object]:
+        retention: dict[str, object] = {}
+        if "retention" in self._plan.extras:
+            retention = {"retention_hours": RETENTION_S / 3600, "segment_bytes": 16 << 10}
         return {
+            **retention,
             "flush": self._plan.flush,
             "transaction_interval_ms": 10_000,
             "delay_levels": "1s 2s 3s 4s 6s 8s 10s 30s",
@@ -244,6 +269,10 @@ class Cluster:
         return {**options, "protocols": frozenset({"tubemq"}), "master": there}
 
     async def _add(self, name: str, **options: object) -> None:
+        if self._accounts:
+            home = self._directory / "accounts" / name
+            home.mkdir(parents=True)
+            options |= {**self._accounts, "accounts_directory": home}
         machine = Machine(name, self._directory, **options)
         self.machines.append(machine)
         await machine.start()

@@ -12,25 +12,35 @@ from typing import Final
 import msgspec
 
 TROUBLE_S: Final = 60.0
-NODE_FAULTS: Final = ("kill", "power", "restart", "full", "sick", "drop")
+NODE_FAULTS: Final = ("kill", "power", "restart", "full", "sick", "drop", "drain")
 CLIENT_FAULTS: Final = ("crash", "crash", "leave")
-ANY_FAULTS: Final = ("freeze", "unplug", "clock")
+ANY_FAULTS: Final = ("freeze", "unplug", "clock", "slow")
 NETWORK_FAULTS: Final = ("cut", "stop", "sever")
 FAULTS: Final = NODE_FAULTS + CLIENT_FAULTS + ANY_FAULTS + NETWORK_FAULTS
 
 SENDERS: Final = {
-    "tubemq": ("alice", "bob", "crowd"),
-    "rocketmq": ("alice", "bob", "crowd", "seller", "timer", "clerk", "foreman"),
+    "tubemq": ("alice", "bob", "crowd", "bulk"),
+    "rocketmq": (
+        *("alice", "bob", "crowd", "bulk", "seller", "timer", "clerk", "foreman"),
+        *("warden", "reporter", "scribbler"),
+    ),
 }
 GROUPS: Final = {
-    "tubemq": ("shop", "books", "blue"),
-    "rocketmq": ("shop", "books", "blue", "large", "radio", "ledger", "crew"),
+    "tubemq": ("shop", "books", "blue", "sloth"),
+    "rocketmq": (
+        *("shop", "books", "blue", "sloth", "large", "radio", "ledger", "crew"),
+        *("press", "scraps"),
+    ),
 }
 ALWAYS: Final = frozenset({"alice", "shop"})
 SETTINGS: Final = ("jitter_s", "pieces", "threads_s")
 """Of a plan; 0 makes them harmless."""
-NEEDS: Final = {"clerk": "ledger", "foreman": "crew"}
+NEEDS: Final = {
+    "clerk": "ledger", "foreman": "crew", "reporter": "press", "scribbler": "scraps",
+}  # fmt: skip
 """Senders whose topic only one group reads."""
+EXTRAS: Final = ("accounts", "retention", "backup")
+"""What the brokers and their operators do in some runs."""
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -68,6 +78,7 @@ class Plan(msgspec.Struct, frozen=True):
         threads_s: how long functions for executors take at most.
         senders: the programs that send.
         groups: the groups that receive, with two members each.
+        extras: those of `EXTRAS` that the run has.
         faults: in order.
     """
 
@@ -80,6 +91,7 @@ class Plan(msgspec.Struct, frozen=True):
     threads_s: float
     senders: tuple[str, ...]
     groups: tuple[str, ...]
+    extras: tuple[str, ...]
     faults: tuple[Fault, ...]
 
     def words(self) -> list[str]:
@@ -90,7 +102,7 @@ class Plan(msgspec.Struct, frozen=True):
         """
         rest = [name for name in SETTINGS if getattr(self, name)]
         shape = [] if self.shape == "one" else [self.shape]
-        return [*map(str, self.faults), *rest, *shape, *self.senders, *self.groups]
+        return [*map(str, self.faults), *rest, *self.extras, *shape, *self.senders, *self.groups]
 
     def only(self, words: Collection[str]) -> Plan:
         """The plan with these parts only.
@@ -104,6 +116,7 @@ class Plan(msgspec.Struct, frozen=True):
             shape=self.shape if self.shape in words else "one",
             senders=tuple(one for one in self.senders if one in words),
             groups=tuple(one for one in self.groups if one in words),
+            extras=tuple(one for one in self.extras if one in words),
             faults=tuple(one for one in self.faults if str(one) in words),
             **{name: 0 for name in SETTINGS if name not in words},
         )
@@ -128,6 +141,9 @@ def plan(seed: int, protocol: str) -> Plan:
         for one in GROUPS[protocol]
         if one in ALWAYS or one in readers or (one not in NEEDS.values() and chance.random() < 0.4)
     ]
+    extras = [one for one in EXTRAS if chance.random() < 0.25]
+    if "warden" in senders and "accounts" not in extras:
+        senders.remove("warden")
     kinds = [kind for kind in FAULTS if chance.random() < 0.5] or ["power"]
     return Plan(
         seed,
@@ -139,6 +155,7 @@ def plan(seed: int, protocol: str) -> Plan:
         chance.choice([0, 0.01, 0.2]),
         tuple(senders),
         tuple(groups),
+        tuple(extras),
         tuple(_faults(chance, kinds)),
     )
 

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from coherer.rocketmq import Sql92
 from tests.simulation.history import Event, Place
-from tests.simulation.senders import FAILURES, LEDGER, ORDERS, WORK, place_of
+from tests.simulation.senders import (
+    FAILURES,
+    LEDGER,
+    NEWS,
+    ORDERS,
+    SCRATCH,
+    WORK,
+    body_of,
+    place_of,
+)
 
 if TYPE_CHECKING:  # a run starts the programs, and they use the run
     from tests.simulation.workload import Run
 
 ATTEMPTS: Final = 4
 """How often the group `crew` gets a message before it becomes a dead letter."""
+
+
+HELD_S: Final = 2.0
+"""How long a member that is to leave works on its last messages, at most."""
 
 
 class Group(NamedTuple):
@@ -27,6 +41,7 @@ class Group(NamedTuple):
         accepts: whether a message that was sent passes the filter.
         options: of its members.
         commits: whether it commits each batch; otherwise it acknowledges.
+        slow: whether it lags behind while there is trouble.
     """
 
     topic: str
@@ -34,6 +49,7 @@ class Group(NamedTuple):
     accepts: Callable[[Event], bool] = lambda _: True
     options: Mapping[str, Any] = {}
     commits: bool = False
+    slow: bool = False
 
     @property
     def broadcast(self) -> bool:
@@ -50,6 +66,7 @@ GROUPS: Final = {
     "shop": Group(ORDERS),
     "books": Group(ORDERS, commits=True),
     "blue": Group(ORDERS, "blue", lambda sent: sent.tag == "blue"),
+    "sloth": Group(ORDERS, slow=True),
     "large": Group(
         ORDERS,
         Sql92("size BETWEEN 3 AND 6 AND TAGS = 'red'"),
@@ -58,6 +75,8 @@ GROUPS: Final = {
     "radio": Group(ORDERS, options={"model": "broadcast"}),
     "ledger": Group(LEDGER, options={"orderly": True, "batch_messages": 1}),
     "crew": Group(WORK, options={"batch_messages": 1, "max_attempts": ATTEMPTS}),
+    "press": Group(NEWS),
+    "scraps": Group(SCRATCH),
 }
 
 
@@ -85,10 +104,13 @@ async def receive(run: Run, who: str, name: str, chance: Random) -> None:
         run.connect(**client_options) as client,
         client.consumer(name, {group.topic: group.filter}, **options) as consumer,
     ):
-        while who not in run.leaving:
+        while not run.leaves(who).is_set():
             batch = await consumer.receive(1_000)
             if batch is not None:
                 await _handle(run, who, label, chance, consumer, batch)
+                if group.slow and not run.recovering.is_set():
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(run.recovering.wait(), chance.random() * 40)
     run.note(who, "left", group=label)
 
 
@@ -98,16 +120,15 @@ async def _handle(
     group, got = group_of(label), list(batch)
     retried: list[Any] = []
     for message in got:
-        body = message.body.decode()
+        body = body_of(message)
         attempt = getattr(message, "attempt", 0)
         where = _place(message, attempt)
         run.note(who, "received", body, place=where, group=label, attempt=attempt)
         if attempt < failures_of(body):
             retried.append(message)
-    if chance.random() < 0.3 and not run.calm.is_set():
-        await asyncio.sleep(chance.random() * 3)
+    await _work(run, who, chance, consumer, group)
     for message in got:
-        body, attempt = message.body.decode(), getattr(message, "attempt", 0)
+        body, attempt = body_of(message), getattr(message, "attempt", 0)
         what = "refused" if message in retried else "handled"
         place = _place(message, attempt)
         run.note(who, what, body, place=place, group=label, attempt=attempt)
@@ -116,9 +137,21 @@ async def _handle(
     elif group.commits:
         await consumer.commit(batch)
         for message in got:
-            run.note(who, "kept", message.body.decode(), place=_place(message, 0), group=label)
+            run.note(who, "kept", body_of(message), place=_place(message, 0), group=label)
     else:
         batch.ack()
+
+
+async def _work(run: Run, who: str, chance: Random, consumer: Any, group: Group) -> None:
+    """What a handler does. Members that are to leave do so while they work on their last messages,
+    and no request follows that could acknowledge these."""
+    if not run.calm.is_set():
+        if chance.random() < 0.3:
+            await asyncio.sleep(chance.random() * 3)
+    elif who.endswith("0") and not group.broadcast and chance.random() < 0.5:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(run.leaves(who).wait(), HELD_S)
+            consumer.pause()
 
 
 def _place(message: Any, attempt: int) -> Place | None:

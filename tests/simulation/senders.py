@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import timedelta
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from coherer.errors import CohererError
+from coherer.errors import CohererError, RefusedError
 from coherer.message import Message
 from coherer.rocketmq import StoredMessage, Verdict
 from tests.simulation.history import Place
@@ -19,10 +20,23 @@ if TYPE_CHECKING:  # a run starts the programs, and they use the run
 ORDERS: Final = "orders"
 LEDGER: Final = "ledger"
 WORK: Final = "work"
+NEWS: Final = "news"
+"""Its group is reset to the beginning now and then."""
+SCRATCH: Final = "scratch"
+"""It is deleted and created again now and then."""
 SEND_OK: Final = "SEND_OK"
-TOPICS: Final = (ORDERS, LEDGER, WORK)
+TOPICS: Final = (ORDERS, LEDGER, WORK, NEWS, SCRATCH)
 FAILURES: Final = "!"
 """Before the number of times that handlers refuse a message, at the end of its body."""
+
+GONE_S: Final = 65.0
+"""Clients ask for routes every 30 s. One that has not noticed the deletion would go on at its old
+offsets in the new topic."""
+BULK_BYTES: Final = 8_000
+FILLED: Final = "~"
+"""Before what makes a body large."""
+GUEST: Final = ("guest-account", "guest-secret")
+GUEST_NAME: Final = "guest"
 
 Sender = Callable[["Run", str, Random], Awaitable[None]]
 
@@ -32,11 +46,108 @@ def place_of(where: Any) -> Place:
     return Place(f"{where.topic}@{where.broker}.{where.partition}", where.offset)
 
 
+def body_of(message: Any) -> str:
+    """What an event calls a message: its body, without what makes it large."""
+    return str(message.body.decode().partition(FILLED)[0])
+
+
 async def send_each(run: Run, who: str, chance: Random) -> None:
     """Single messages with tags and properties."""
     async with run.connect() as client, client.producer() as producer:
         async for _ in run.turns(chance):
             await _send(run, who, chance, producer)
+
+
+async def send_bulk(run: Run, who: str, chance: Random) -> None:
+    """Large messages, which fill the buffers of those who read slowly."""
+    async with run.connect() as client, client.producer() as producer:
+        async for _ in run.turns(chance):
+            body = run.name(who)
+            run.note(who, "send", body)
+            large = f"{body}{FILLED}{chance.randbytes(BULK_BYTES).hex()}"
+            await _receipt(run, who, body, producer.send(Message(ORDERS, large.encode())))
+
+
+async def guard(run: Run, who: str, chance: Random) -> None:
+    """An administrator, who changes and removes the account of a guest that sends meanwhile."""
+    name, secret = GUEST
+    async with run.connect() as client:
+        accounts = client.admin().accounts
+        sending = asyncio.create_task(_send_as_guest(run, GUEST_NAME, chance))
+        try:
+            async for _ in run.turns(chance):
+                change = chance.choice(["permit", "permit", "deny", "remove", "secret"])
+                run.note(who, "changing", note=change)
+                try:
+                    if change == "remove":
+                        await accounts.delete(name)
+                    else:
+                        await accounts.set(
+                            name,
+                            "another-secret" if change == "secret" else secret,
+                            topic_perms=[f"{ORDERS}={'DENY' if change == 'deny' else 'PUB'}"],
+                        )
+                except RefusedError as error:  # it is not there
+                    run.note(who, "forbidden" if change == "remove" else "failed", note=str(error))
+                except CohererError as error:
+                    run.note(who, "failed", note=str(error))
+                else:
+                    run.note(who, "permitted" if change == "permit" else "forbidden")
+                await asyncio.sleep(chance.random() * 6)
+        finally:
+            sending.cancel()
+
+
+async def _send_as_guest(run: Run, who: str, chance: Random) -> None:
+    name, secret = GUEST
+    while not run.end.is_set():
+        try:
+            async with (
+                run.connect(user=name, password=secret) as client,
+                client.producer(group="guests") as producer,
+            ):
+                while not run.end.is_set():
+                    await asyncio.sleep(chance.random() * 1.5)
+                    body = run.name(who)
+                    run.note(who, "send", body)
+                    sending = producer.send(Message(ORDERS, body.encode()))
+                    await _receipt(run, who, body, sending)
+        except CohererError as error:  # it may not even ask for the route
+            run.note(who, "failed", note=str(error))
+            await asyncio.sleep(1)
+
+
+async def report(run: Run, who: str, chance: Random) -> None:
+    """News, whose group an administrator lets read from the beginning again now and then."""
+    async with run.connect() as client, client.producer() as producer:
+        async for _ in run.turns(chance):
+            body = run.name(who)
+            run.note(who, "send", body)
+            await _receipt(run, who, body, producer.send(Message(NEWS, body.encode())))
+            if chance.random() < 0.1 and not run.recovering.is_set():
+                with run.noting(who):
+                    await client.admin().groups.reset_offsets("press", NEWS, "earliest")
+                    run.note(who, "reset", group="press")
+
+
+async def scribble(run: Run, who: str, chance: Random) -> None:
+    """Messages of a topic that is deleted and created again now and then."""
+    async with run.connect() as client, client.producer() as producer:
+        topics = client.admin().topics
+        with suppress(RefusedError):  # it is there
+            await topics.create(SCRATCH, 2, wait_ms=5_000)
+        async for _ in run.turns(chance):
+            body = run.name(who)
+            run.note(who, "send", body)
+            await _receipt(run, who, body, producer.send(Message(SCRATCH, body.encode())))
+            if chance.random() < 0.1 and not run.recovering.is_set():
+                run.note(who, "deleting")
+                await topics.delete(SCRATCH)
+                run.note(who, "deleted")
+                await asyncio.sleep(GONE_S)
+                with suppress(RefusedError):  # a send has created it
+                    await topics.create(SCRATCH, 2, wait_ms=10_000)
+                run.note(who, "created")
 
 
 async def send_crowd(run: Run, who: str, chance: Random) -> None:
@@ -74,7 +185,9 @@ async def send_later(run: Run, who: str, chance: Random) -> None:
         async for _ in run.turns(chance):
             body = run.name(who)
             if chance.random() < 0.5:
-                delay_s = chance.choice([0.5, 7.0, 30.0])
+                # longer than messages are kept, if there is a limit
+                longest_s = 30.0 if run.recovering.is_set() else 110.0
+                delay_s = chance.choice([0.5, 7.0, 30.0, longest_s])
                 options: dict[str, Any] = {"delay": timedelta(seconds=delay_s)}
             else:
                 level, delay_s = chance.choice([(1, 1.0), (4, 4.0), (8, 30.0)])
@@ -160,6 +273,10 @@ SENDERS: Final[dict[str, Sender]] = {
     "alice": send_each,
     "bob": send_each,
     "crowd": send_crowd,
+    "bulk": send_bulk,
+    "warden": guard,
+    "reporter": report,
+    "scribbler": scribble,
     "seller": sell,
     "timer": send_later,
     "clerk": send_ledger,

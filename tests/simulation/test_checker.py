@@ -14,12 +14,13 @@ from tests.simulation.shrink import _fewer
 FIRST, SECOND, LAST = (Place("orders@a.0", offset) for offset in range(3))
 LEDGER, OTHER = Place("ledger@a.0", 0), Place("ledger@a.1", 0)
 AFTER = Place("ledger@a.0", 1)
+NEWS, SCRATCH = Place("news@a.0", 0), Place("scratch@a.0", 0)
 
 
 def event(what: str, message: str = "", place: Place | None = None, **more: object) -> Event:
     mine = {"send", "stored", "failed", "begun", "committed", "rolled back"}
     who = "alice" if what in mine else "shop0"
-    group = "" if what in mine | {"final", "dead", "calm", "error"} else "shop"
+    group = "" if what in mine | {"final", "dead", "calm", "error", "restored"} else "shop"
     fields = {"at_s": 1.0, "who": who, "group": group, **more}
     return Event(what=what, message=message, place=place, **fields)  # type: ignore[arg-type]
 
@@ -108,6 +109,22 @@ BAD = {
         ("received", "k", LEDGER), ("refused", "k", LEDGER), ("received", "l", AFTER),
         ("handled", "l", AFTER), ("handled", "k", LEDGER),
     ),
+    "access": [
+        event("changing", who="warden"), event("forbidden", who="warden"),
+        event("send", "g", at_s=2.0, who="guest"),
+        event("stored", "g", FIRST, at_s=3.0, who="guest"),
+        event("final", "g", FIRST, at_s=4.0),
+    ],
+    "reset": [
+        event("send", "n"), event("stored", "n", NEWS),
+        event("received", "n", NEWS, group="press"), event("final", "n", NEWS),
+        event("reset", group="press", at_s=200.0),
+    ],
+    "undead": [
+        event("send", "s"), event("stored", "s", SCRATCH), event("deleted", at_s=2.0),
+        event("final", "s", SCRATCH, at_s=3.0),
+    ],
+    "restored": [*GOOD, event("backup", at_s=2.0), event("restored", "a", FIRST)],
     "errors": [*GOOD, event("error", note="Task exception was never retrieved")],
 }  # fmt: skip
 
@@ -121,6 +138,18 @@ def test_a_history_without_faults() -> None:
 def test_a_check_finds_what_it_is_for(check: str) -> None:
     found = {one.check for one in judge(of(BAD[check]))}
     assert found == {check}
+
+
+def test_what_retention_may_delete() -> None:
+    gone = [one for one in GOOD if one.message != "a" or one.what != "final"]
+    history = of([*gone, event("calm", at_s=100.0)])
+    assert {one.check for one in judge(history)} == {"lost"}
+    history.retention_s = 90.0
+    assert judge(history) == []
+    behind = of([one for one in GOOD if one.message != "b" or one.what != "final"])
+    behind.add([event("calm", at_s=100.0)])
+    behind.retention_s = 90.0
+    assert {one.check for one in judge(behind)} == {"lost"}, "files are deleted from the beginning"
 
 
 def test_a_commit_that_never_becomes_visible() -> None:

@@ -91,6 +91,15 @@ class Trouble:
             chosen.clock_s = self._chance.choice(JUMPS_S)
         self._note(chosen.name, "clock", f"{chosen.clock_s:+.0f} s")
 
+    async def _slow(self, fault: Fault) -> None:
+        """A program reads slowly, as behind a bad line."""
+        process = self._any_program(fault)
+        self._note(process.name, "slow")
+        process.reads_bytes_s = 4_000
+        await asyncio.sleep(fault.lasts_s * 2)
+        process.reads_bytes_s = 0
+        self._note(process.name, "fast")
+
     # -- clients
 
     async def _crash(self, fault: Fault) -> None:
@@ -130,6 +139,14 @@ class Trouble:
         self._note(machine.name, what)
         await asyncio.sleep(fault.lasts_s / 2)
         await self._start(machine)
+
+    async def _drain(self, fault: Fault) -> None:
+        """Let clients leave a broker, and then restart it."""
+        machine = _chosen(fault, self._run.cluster.machines)
+        if machine.up and machine.node.core is not None:
+            self._note(machine.name, "draining")
+            await machine.drain(timeout_s=30, grace_s=5)
+        await self._restart(fault)
 
     async def _restart(self, fault: Fault) -> None:
         machine = _chosen(fault, self._run.cluster.machines)

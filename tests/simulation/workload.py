@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import suppress
+import warnings
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -17,12 +18,13 @@ from coherer.errors import CohererError, RefusedError
 from coherer.rocketmq import Verdict
 from coherer.testing import simulate
 from coherer.testing.simulation import Network, Process, SimulatedLoop
+from tests.simulation.backups import Backup
 from tests.simulation.checker import Wrong, judge
 from tests.simulation.history import Event, History
-from tests.simulation.machines import QUEUES, Cluster
+from tests.simulation.machines import OPERATOR, QUEUES, RETENTION_S, Cluster
 from tests.simulation.plan import Plan, plan
 from tests.simulation.receivers import GROUPS, receive
-from tests.simulation.senders import SENDERS, TOPICS, place_of
+from tests.simulation.senders import SENDERS, TOPICS, body_of, place_of
 from tests.simulation.trouble import Trouble
 
 RECOVERY_S: Final = 180.0
@@ -46,7 +48,7 @@ class Run:
 
     Attributes:
         clients: the programs of senders and receivers, by name.
-        leaving: the receivers that are to leave.
+        recovering: set when the trouble is over.
         calm: set when all is well again, and senders send for the last time.
         end: set when the programs may end.
         verdicts: what the sellers have decided.
@@ -57,10 +59,12 @@ class Run:
         self.history = History()
         self.cluster = Cluster(plan, directory)
         self.clients: dict[str, Process] = {}
-        self.leaving: set[str] = set()
+        self._leaving: dict[str, asyncio.Event] = {}
         self.calm, self.end = asyncio.Event(), asyncio.Event()
         self.verdicts: dict[str, Verdict] = {}
-        self._recovering = asyncio.Event()
+        self.recovering = asyncio.Event()
+        if "retention" in plan.extras:
+            self.history.retention_s = RETENTION_S
         self._loop: SimulatedLoop
         self._numbers = 0
         self._starts = 0
@@ -79,10 +83,18 @@ class Run:
 
     def note(self, who: str, what: str, message: str = "", **more: Any) -> None:
         """Add an event."""
-        self.history.add([Event(self._loop.time(), who, what, message, **more)])
+        self.history.add([Event(self.now_s(), who, what, message, **more)])
         for kind, happened in self._awaited:
             if kind == what:
                 happened.set()
+
+    @contextmanager
+    def noting(self, who: str) -> Iterator[None]:
+        """Note an error instead of raising it."""
+        try:
+            yield
+        except CohererError as error:
+            self.note(who, "failed", note=str(error))
 
     async def happens(self, what: str, timeout_s: float) -> None:
         """Wait for the next event of a kind."""
@@ -93,7 +105,9 @@ class Run:
         self._awaited.remove(awaited)
 
     def connect(self, **options: Any) -> Any:
-        """A client of the cluster."""
+        """A client of the cluster, by default of its operator."""
+        if "accounts" in self.plan.extras and "user" not in options:
+            options["user"], options["password"] = OPERATOR
         return coherer.connect(self.cluster.url, timeout_ms=5_000, **options)
 
     def name(self, who: str) -> str:
@@ -106,7 +120,7 @@ class Run:
         while not self.calm.is_set():
             yield
             # After the trouble a few are enough, so that who sends notices broken connections.
-            longest_s = 40 if self._recovering.is_set() or chance.random() < QUIET else 1.5
+            longest_s = 40 if self.recovering.is_set() or chance.random() < QUIET else 1.5
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.calm.wait(), chance.random() * longest_s)
         for _ in range(5):
@@ -116,14 +130,18 @@ class Run:
     def start(self, who: str) -> None:
         """Start a sender, or a member of a group, which is named after it."""
         self._starts += 1
-        self.leaving.discard(who)
+        self._leaving.pop(who, None)
         chance = self.plan.chance(f"{who} {self._starts}")
         self.clients[who] = process = Process(who)
         process.start(self._supervise(who, chance))
 
+    def leaves(self, who: str) -> asyncio.Event:
+        """Set when a receiver is to leave."""
+        return self._leaving.setdefault(who, asyncio.Event())
+
     async def leave(self, who: str) -> None:
         """Have a receiver leave in order."""
-        self.leaving.add(who)
+        self.leaves(who).set()
         await self.happens("left", timeout_s=20)
 
     async def _supervise(self, who: str, chance: Random) -> None:
@@ -162,21 +180,27 @@ class Run:
         for group in self.plan.groups:
             for number in range(2):
                 self.start(f"{group}{number}")
+        backup = Backup(self) if "backup" in self.plan.extras else None
+        backing_up = asyncio.create_task(backup.make()) if backup is not None else None
         await Trouble(self).all()
-        self._recovering.set()
+        if backing_up is not None:
+            await backing_up
+        self.recovering.set()
         await asyncio.sleep(RECOVERY_S)
         self.note("", "calm")
         self.calm.set()
-        await asyncio.sleep(CODA_S / 2)
+        await asyncio.sleep(CODA_S / 4)
         for group in self.plan.groups:
             if not GROUPS[group].broadcast:
                 await self.leave(f"{group}0")
-        await asyncio.sleep(CODA_S / 2 + END_S)
+        await asyncio.sleep(CODA_S * 3 / 4 + END_S)
         await self._look()
         self.end.set()
         for process in self.clients.values():
             process.kill()
         await self.cluster.stop()
+        if backup is not None:
+            backup.look()
 
     async def _create(self, client: Any, topic: str) -> None:
         if self.plan.protocol == "rocketmq":
@@ -184,9 +208,9 @@ class Run:
         else:
             self.cluster.machines[0].node.create_topic(topic, QUEUES)
 
-    async def _look(self) -> None:
+    async def _look(self, topics: tuple[str, ...] = TOPICS) -> None:
         async with self.connect() as client:
-            for topic in TOPICS:
+            for topic in topics:
                 await self._read(client, topic, "final")
             if "crew" in self.plan.groups:
                 with suppress(RefusedError):  # there is none
@@ -200,7 +224,7 @@ class Run:
                     for message in batch:
                         # A dead letter shows the topic that it was sent to.
                         place = place_of(message) if what == "final" else None
-                        self.note("reader", what, message.body.decode(), place=place)
+                        self.note("reader", what, body_of(message), place=place)
 
 
 def run(what: Plan) -> tuple[History, list[Wrong]]:
@@ -209,7 +233,12 @@ def run(what: Plan) -> tuple[History, list[Wrong]]:
     LOG_THROTTLE.forget()
     errors = _Errors()
     logging.getLogger().addHandler(errors)
-    with tempfile.TemporaryDirectory(prefix="coherer-") as directory:
+    with (
+        tempfile.TemporaryDirectory(prefix="coherer-") as directory,
+        warnings.catch_warnings(),
+    ):
+        # Those of killed programs.
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         one = Run(what, Path(directory))
         errors.run = one
         try:

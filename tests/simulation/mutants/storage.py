@@ -8,7 +8,6 @@ import pytest
 
 from coherer._rules.common.offsets import OffsetTable, Position
 from coherer._server.core.appending import Appender
-from coherer._server.core.core import Core
 from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._store import offset_reserve
 from coherer._store.checkpointer import Checkpointer
@@ -16,7 +15,6 @@ from coherer._store.commit_log import CommitLog
 from coherer._store.consume_queue import ConsumeQueue
 from coherer._store.files import UnsyncedFiles
 from coherer._store.recovery import Replayer
-from coherer._store.store import Store
 from coherer.errors import StoreError
 from tests.simulation.machines import Disk
 from tests.store.conftest import PowerFiles
@@ -86,12 +84,6 @@ def syncs_no_names(patch: Patch) -> None:
 def replays_nothing(patch: Patch) -> None:
     """After a kill, messages behind the checkpoint are in the log, but in no queue."""
     patch.setattr(Replayer, "replay", lambda replayer, record: "")
-
-
-def positions_before_messages(patch: Patch) -> None:
-    """Positions are on the disk before the messages that they have passed, and stay there."""
-    patch.setattr(Store, "save_config", lambda store, name, data: store._config.save(name, data))
-    patch.setattr(Core, "_correct_offsets", lambda core: None)
 
 
 def positions_run_ahead(patch: Patch) -> None:
@@ -207,7 +199,6 @@ MUTANTS: Final = {
         positions_run_ahead,
         positions_are_never_saved,
         topics_are_never_saved,
-        positions_before_messages,
         failed_syncs_are_ignored,
         dropped_pages_stay_dropped,
         forgets_names_of_a_killed_process,

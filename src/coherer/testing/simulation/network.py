@@ -1,7 +1,8 @@
 """Connections in memory, and their faults.
 
 Data takes the latency and a random part of the jitter. Within a connection it arrives in order;
-between connections the order varies.
+between connections the order varies. What the other end has not read, beyond the buffers of the
+systems (`WINDOW_BYTES`), is in the write buffer of the sender.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from coherer._common import machine
 from coherer.testing.simulation.process import Process, process_of
 
 LATENCY_S: Final = 0.0002
+WINDOW_BYTES: Final = 64 * 1024
+HIGH_BYTES: Final = 64 * 1024
+"""asyncio's default limit of a write buffer."""
 
 Protocols = Callable[[], asyncio.Protocol]
 
@@ -204,7 +208,10 @@ class Transport(asyncio.Transport):
         self._under_way: deque[bytes | None] = deque()  # None is the end
         self._arrived: deque[bytes | None] = deque()
         self._last_s = 0.0
-        self._paused = self._closing = self._lost = False
+        self._paused = self._closing = self._lost = self._full = False
+        self._unread = 0  # bytes that the other end has not read
+        self._high, self._low = HIGH_BYTES, HIGH_BYTES // 4
+        self._reads_at_s = 0.0  # a slow program reads the next piece then
         self.severed = False
         self.process = process_of(context)
         if self.process is not None:
@@ -220,11 +227,25 @@ class Transport(asyncio.Transport):
         if self._closing or not data:
             return
         chance, whole = self._network.pieces, bytes(data)
+        self._unread += len(whole)
         if chance and len(whole) > 1 and machine.random.random() < chance:
             middle = 1 + int(machine.random.random() * (len(whole) - 1))
             self.peer.expect(whole[:middle])
             whole = whole[middle:]
         self.peer.expect(whole)
+        self._pause_if_full()
+
+    def _pause_if_full(self) -> None:
+        if not self._full and self.get_write_buffer_size() > self._high:
+            self._full = True
+            self.protocol.pause_writing()
+
+    def were_read(self, count: int) -> None:
+        """The other end has read bytes."""
+        self._unread -= count
+        if self._full and not self._lost and self.get_write_buffer_size() <= self._low:
+            self._full = False
+            self._loop.call_soon(self.protocol.resume_writing, context=self._context)
 
     def expect(self, data: bytes | None) -> None:
         """Schedule the arrival of data, or of the end of the connection (None)."""
@@ -243,11 +264,21 @@ class Transport(asyncio.Transport):
         while self._arrived and not (self._paused or self._lost or self.severed):
             if not reaches(self.process, self.peer.process):
                 return
+            if self._reads_at_s > self._loop.time():
+                return
             data = self._arrived.popleft()
+            if data is not None:
+                self.peer.were_read(len(data))
+                self._slow_down(len(data))
             if data is None:
                 self._end(None)
             elif not self._closing:
                 self.protocol.data_received(data)
+
+    def _slow_down(self, count: int) -> None:
+        if self.process is not None and self.process.reads_bytes_s:
+            self._reads_at_s = self._loop.time() + count / self.process.reads_bytes_s
+            self._loop.call_at(self._reads_at_s, self._deliver, context=self._context)
 
     def lose(self, error: Exception | None) -> None:
         """Break the connection."""
@@ -298,11 +329,14 @@ class Transport(asyncio.Transport):
         self._loop.call_soon(self._deliver, context=self._context)
 
     def get_write_buffer_size(self) -> int:
-        """Always 0: written data is under way at once."""
-        return 0
+        """The bytes that the other end has not read, beyond `WINDOW_BYTES`."""
+        return max(self._unread - WINDOW_BYTES, 0)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """There is no buffer."""
+        """Set when the protocol is told to pause, and to resume."""
+        self._high = HIGH_BYTES if high is None else high
+        self._low = self._high // 4 if low is None else low
+        self._pause_if_full()
 
 
 class Server:

@@ -35,6 +35,7 @@ class Process:
     Attributes:
         alive: whether it was not killed.
         clock_s: how far its time of day is ahead of the simulation's. Its monotonic clock is right.
+        reads_bytes_s: how many bytes a second each of its connections reads; 0 for no limit.
 
     >>> from coherer.testing import simulate
     >>> async def forever(said: list[str]) -> None:
@@ -59,6 +60,7 @@ class Process:
         self.name = name
         self.alive = True
         self.clock_s = 0.0
+        self.reads_bytes_s = 0
         self._held: list[asyncio.Handle] | None = None
         self._context = copy_context()
         self._context.run(_running.set, self)
