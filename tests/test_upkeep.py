@@ -68,6 +68,7 @@ LOOPS = {
     "testing/faults.py::strike": ONCE,
     "testing/standalone.py::_run": "it looks whether its parent lives, which cannot fail",
     "testing/simulation/loop.py::run_in_executor": ONCE,
+    "testing/simulation/network.py::_slow_down": ONCE,
     "testing/simulation/network.py::expect": ONCE,
 }
 """Loops and timers that are no steps, and why."""

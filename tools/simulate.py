@@ -3,6 +3,7 @@
     python tools/simulate.py --seeds 1000                  # seeds 0 to 999, both protocols
     python tools/simulate.py --seed 7 --protocol rocketmq  # one run, and its timeline
     python tools/simulate.py --mutants                     # which seed finds each planted bug
+    python tools/simulate.py --against java --power        # real time, Java's RocketMQ 4.9.3
 
 It ends with 1 if a promise was broken. Then it prints how to repeat the run, leaves out what the
 failure does not need, and prints the timeline of what is left. `tests/simulation` has the programs,
@@ -16,18 +17,23 @@ import multiprocessing
 import os
 import sys
 import time
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from tests.simulation.mutants import MUTANTS, found_by_seed
+from tests.simulation.picture import picture
 from tests.simulation.plan import Plan, plan
 from tests.simulation.shrink import shrink
 from tests.simulation.workload import run
 
 PROTOCOLS: Final = ("tubemq", "rocketmq")
+SERVERS: Final = ("ours", "java", "java-tubemq")
 SHOWN: Final = 5
+PICTURES: Final = Path("build/simulation")
 SHRUNK: Final = 3
 """The number of failures that are made smaller, which takes a minute or two for each."""
 
@@ -51,12 +57,24 @@ def command(what: Plan, only: str = "") -> str:
     return f'{text} ONLY="{only}"' if only else text
 
 
-def show(what: Plan) -> bool:
-    """Print the timeline of a run, and what it breaks; returns whether it breaks something."""
+def show(what: Plan, picture_of: str = "") -> bool:
+    """Print the timeline of a run, and what it breaks; returns whether it breaks something.
+
+    Args:
+        what: the run.
+        picture_of: a check: draw what it finds, and say where.
+    """
     history, wrong = run(what)
+    wrong.sort(key=lambda each: each.check != picture_of)  # this one first
     print(history.timeline(wrong[0].message if wrong else ""))
     for each in wrong[:SHOWN]:
         print(f"  {each.check}: {each.message} {each.text}")
+    if wrong and picture_of:
+        path = PICTURES / f"{what.protocol}-{what.seed}-{wrong[0].check}.html"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        repeat = command(what, " ".join(what.words()))
+        path.write_text(picture(history, wrong[0], repeat), encoding="utf-8")
+        print(f"  Picture: {path}")
     return bool(wrong)
 
 
@@ -65,7 +83,7 @@ def show_shrunk(what: Plan, check: str) -> None:
     small = shrink(what, check)
     print(f"\nThe smallest part of seed {what.seed} that breaks `{check}`:")
     print(command(small, " ".join(small.words())))
-    show(small)
+    show(small, check)
 
 
 def search(runs: list[tuple[str, int]]) -> int:
@@ -92,15 +110,30 @@ def search(runs: list[tuple[str, int]]) -> int:
     return len(broken)
 
 
-def measure_mutants(first: int, seeds: int) -> int:
+def measure_mutants(first: int, seeds: int, protocols: Sequence[str]) -> int:
     """Print which seed finds each planted bug; returns how many are not found."""
     missed = 0
-    for name, mutant in MUTANTS.items():
+    for name, mutant in sorted(MUTANTS.items()):
+        if mutant.protocol not in protocols:
+            continue
         found = found_by_seed(mutant, range(first, first + seeds))
         missed += found is None
         text = f"not within {seeds}" if found is None else f"seed {found[0]}, by {found[1]}"
         print(f"| {name} | {mutant.protocol} | {text} |", flush=True)
     return missed
+
+
+def judge_real(server: str, seed: int, trouble_s: float, *, power: bool) -> int:
+    """Record the history of a real server, and print what it breaks; returns how much."""
+    from tests.simulation.real import record  # it needs the peers of tests/interop
+
+    history, wrong = record(server, seed, trouble_s, power=power)
+    counts = Counter(event.what for event in history.events)
+    print(", ".join(f"{count} {what}" for what, count in counts.items()))
+    for check, count in Counter(one.check for one in wrong).items():
+        first = next(one for one in wrong if one.check == check)
+        print(f"  {check} ({count}): {first.message} {first.text}")
+    return len(wrong)
 
 
 def main() -> int:
@@ -118,12 +151,20 @@ def main() -> int:
     parser.add_argument(
         "--shrink", metavar="CHECK", help="of one seed: leave out what is not needed"
     )
+    parser.add_argument(
+        "--against", choices=SERVERS, help="record a real server that is killed, and judge it"
+    )
+    parser.add_argument("--trouble", type=float, default=60.0, help="of it: for how many seconds")
+    parser.add_argument("--power", action="store_true", help="of it: lose what was not synced")
     parser.add_argument("--protocol", choices=PROTOCOLS, action="append")
     parser.add_argument("--mutants", action="store_true", help="plant bugs instead")
     chosen = parser.parse_args()
     protocols = chosen.protocol or PROTOCOLS
+    if chosen.against:
+        found = judge_real(chosen.against, chosen.seed or 0, chosen.trouble, power=chosen.power)
+        return 1 if found else 0
     if chosen.mutants:
-        return 1 if measure_mutants(chosen.first, chosen.seeds) else 0
+        return 1 if measure_mutants(chosen.first, chosen.seeds, protocols) else 0
     if chosen.seed is None:
         seeds = range(chosen.first, chosen.first + chosen.seeds)
         return 1 if search([(protocol, seed) for seed in seeds for protocol in protocols]) else 0
