@@ -68,7 +68,8 @@ MAKES: dict[str, tuple[str, Make]] = {
 
 def _kinds(base: type) -> set[type]:
     subclasses: set[type] = set()
-    for one in cast("list[type]", base.__subclasses__()):
+    direct: list[type] = base.__subclasses__()
+    for one in direct:
         subclasses |= _kinds(one) or {one}
     return subclasses
 

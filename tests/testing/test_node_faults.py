@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import pytest
 
 import coherer
 import coherer.blocking
+from coherer._net import Connection
 from coherer._server.node.node import Node
+from coherer._wire.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.session import Session
+from coherer._wire.tubemq import messages as pb
+from coherer._wire.tubemq import methods
+from coherer._wire.tubemq.session import ClientSession
 from coherer.errors import (
     CohererError,
     DisconnectedError,
@@ -30,6 +36,7 @@ from coherer.testing import (
     embedded_node,
     simulate,
 )
+from coherer.testing.faults import taps_of
 
 PROTOCOLS = pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
 
@@ -309,3 +316,85 @@ def test_a_failed_sync_of_the_test_does_not_fail_the_stop(*, restart: bool) -> N
             if restart:
                 node.restart()
                 assert "FLUSH_DISK_TIMEOUT" not in repr(producer.send(Message("orders", b"2")))
+
+
+@PROTOCOLS
+async def test_requests_are_recorded_before_anybody_looks(
+    coherer_simulated: SimulatedNode, protocol: str
+) -> None:
+    node = coherer_simulated
+    node.create_topic("orders")
+    async with connect(node, protocol) as client, client.producer("orders") as producer:
+        for number in range(3):
+            await producer.send(Message("orders", b"%d" % number * 100_000))
+        assert node.requests.count("send", topic="orders") == 3
+        with node.faults.lose("send", times=1) as lost, pytest.raises(CohererError):
+            await producer.send(Message("orders", b"lost"))
+        await producer.send(Message("orders", b"after"))
+    assert lost.hits == 1
+    assert node.requests.count("send", topic="orders") == 5
+
+
+class Recorder:
+    """A receiver of bytes."""
+
+    def __init__(self) -> None:
+        self.read = bytearray()
+
+    def received(self, data: bytes) -> None:
+        self.read.extend(data)
+
+    def closed(self, error: Exception | None) -> None:
+        del error
+
+
+class Silent(asyncio.Transport):
+    """A connection on which nothing is sent."""
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        del high, low
+
+
+def connected() -> Connection:
+    connection = Connection(lambda _: Recorder())
+    connection.connection_made(Silent())
+    return connection
+
+
+def heartbeat(protocol: str) -> bytes:
+    if protocol == "rocketmq":
+        return Session().request(RequestCode.HEART_BEAT, body=b"{}")[1]
+    message = pb.HeartRequestP2M(clientId="me", brokerCheckSum=-1, hostName="here")
+    return ClientSession().request(methods.PRODUCER_HEARTBEAT, message, 1_000)[1]
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("cut", [1, 5, 11, 20])
+async def test_a_fault_that_begins_within_a_request(protocol: str, cut: int) -> None:
+    """The beginning of the request is there already, so it arrives; the next one is struck."""
+    faults, recorder, one = NodeFaults(), Recorder(), heartbeat(protocol)
+    taps = taps_of(faults)
+    tap = taps.tap(protocol, lambda _: recorder)(connected())
+    tap.received(one + one[:cut])
+    assert bytes(recorder.read) == one + one[:cut]
+    with faults.lose("heartbeat") as lost:
+        tap.received(one[cut:] + one + one[:cut])
+        assert bytes(recorder.read) == one + one
+    assert lost.hits == 1
+    tap.received(one[cut:])  # what was held back
+    tap.received(one)
+    assert bytes(recorder.read) == one * 4
+    assert taps.requests.count("heartbeat") == 5
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("looking", [True, False])
+async def test_what_is_no_request_passes(*, protocol: str, looking: bool) -> None:
+    faults, recorder, one = NodeFaults(), Recorder(), heartbeat(protocol)
+    taps = taps_of(faults)
+    tap = taps.tap(protocol, lambda _: recorder)(connected())
+    with faults.lose("send") if looking else nullcontext():
+        tap.received(one + b"\0" * 40)
+        tap.received(b"more")
+    assert bytes(recorder.read) == one + b"\0" * 40 + b"more"
+    assert taps.requests.count("heartbeat") == 1

@@ -125,7 +125,9 @@ class EmbeddedNode:
         except BaseException:
             self._portal.close()
             raise
-        taps_of(self.faults).attach(self._node, self._portal.do)
+        taps_of(self.faults).attach(
+            self._node, self._portal.do, partial(_call_anywhere, self._portal)
+        )
         if self._clock is not None:
             self._end_watch = self._clock.watch(
                 partial(self._clock_moved, self._portal, self._node)
@@ -197,6 +199,13 @@ class EmbeddedNode:
         if self._portal is None:
             raise _stopped()
         return self._portal
+
+
+def _call_anywhere(portal: Portal, function: Callable[[], None]) -> None:
+    if portal.usable:
+        portal.do(function)
+    else:  # this is its thread, or it has ended
+        function()
 
 
 _running: Final[weakref.WeakSet[EmbeddedNode]] = weakref.WeakSet()

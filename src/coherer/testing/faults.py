@@ -58,6 +58,10 @@ KINDS: Final = {
 
 _KIND_OF: Final = {name: kind for kind, names in KINDS.items() for name in names}
 RECORDS_MAX: Final = 100_000
+HELD_BYTES_MAX: Final = 16 << 20
+"""What nobody has asked for yet is read once it is more than this."""
+
+_NAMES: Final = {code.value: code.name for code in RequestCode}
 _TUBE_HEAD: Final = struct.Struct(">Iii")
 _LENGTH: Final = struct.Struct(">i")
 _SEND_CODES: Final = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
@@ -106,13 +110,16 @@ class Requests:
     """
 
     def __init__(self) -> None:
+        self._catch_up: Callable[[], object] = lambda: None
         self._all: deque[ReceivedRequest] = deque(maxlen=RECORDS_MAX)
         self._watchers: list[Callable[[ReceivedRequest], object]] = []
 
     def __len__(self) -> int:
+        self._catch_up()
         return len(self._all)
 
     def __iter__(self) -> Iterator[ReceivedRequest]:
+        self._catch_up()
         return iter(tuple(self._all))
 
     def __repr__(self) -> str:
@@ -131,6 +138,7 @@ class Requests:
 
     def clear(self) -> None:
         """Forget all records."""
+        self._catch_up()
         self._all.clear()
 
     def of(
@@ -385,21 +393,50 @@ class Taps:
 
     def __init__(self) -> None:
         self.requests = Requests()
+        # Not public: users see what they can call.
+        requests = self.requests
+        requests._catch_up = lambda: self.call_anywhere(  # pyright: ignore[reportPrivateUsage]
+            self.catch_up
+        )
         self.active: Sequence[_RequestFault] = ()
         self.silent = False
         self.files = FaultyFiles()
         self.call: Callable[[Callable[[], None]], None] = _call
+        self.call_anywhere: Callable[[Callable[[], None]], None] = _call
+        self._held: deque[tuple[Tap, bytes]] = deque()
+        self._held_bytes = 0
         self._open: dict[Tap, None] = {}
         self._node: Node | None = None
 
-    def attach(self, node: Node, call: Callable[[Callable[[], None]], None] | None = None) -> None:
+    def attach(
+        self,
+        node: Node,
+        call: Callable[[Callable[[], None]], None] | None = None,
+        call_anywhere: Callable[[Callable[[], None]], None] | None = None,
+    ) -> None:
         """Use a node that has started.
 
         Args:
             node: the node.
             call: calls a function in its thread; None if it is this one.
+            call_anywhere: the same, from its own thread, too, and while it is stopped.
         """
         self._node, self.call = node, call or _call
+        self.call_anywhere = call_anywhere or _call
+
+    def hold(self, tap: Tap, data: bytes) -> None:
+        """Keep what a connection has received, to be read when somebody asks for it."""
+        self._held.append((tap, data))
+        self._held_bytes += len(data)
+        if self._held_bytes > HELD_BYTES_MAX:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Record the requests in what was kept."""
+        while self._held:
+            tap, data = self._held.popleft()
+            tap.note(data)
+        self._held_bytes = 0
 
     @contextmanager
     def own_failures(self) -> Generator[None]:
@@ -523,6 +560,7 @@ class Tap:
         self._end = _tubemq_end if protocol == "tubemq" else _rocketmq_end
         self._requests, self._answers = bytearray(), bytearray()
         self._plain = False
+        self._delivered = 0  # how many of the bytes in `_requests` the receiver has already
         self._send = connection.divert(self._written)
         self._inner = make(connection)
 
@@ -533,17 +571,63 @@ class Tap:
         if self._plain:
             self._inner.received(data)
             return
+        taps = self._faults
+        if not (
+            taps.active
+            or taps.silent
+            or self.severed
+            or taps.requests._watchers  # pyright: ignore[reportPrivateUsage]
+            or len(self._requests) > self._delivered
+        ):
+            taps.hold(self, data)
+            self._inner.received(data)
+            return
+        taps.catch_up()
         self._requests += data
         passed: list[bytes] = []
         try:
-            for raw in self._cut(self._requests):
-                passed += self._judge(raw)
+            for raw, frame in self._frames():
+                if self._delivered:  # the beginning is there, so the rest has to follow
+                    self._record(frame)
+                    passed.append(raw[self._delivered :])
+                    self._delivered = 0
+                else:
+                    passed += self._judge(raw, frame)
         except ProtocolError:  # replication, or a client that is wrong: the receiver decides
             self._plain = True
-            passed.append(bytes(self._requests))
+            passed.append(bytes(self._requests[self._delivered :]))
             self._requests.clear()
         if passed:
             self._inner.received(b"".join(passed))
+
+    def note(self, data: bytes) -> None:
+        """Record the requests in data that the receiver has already."""
+        if self._plain:
+            return
+        self._requests += data
+        try:
+            for _, frame in self._frames():
+                self._record(frame)
+        except ProtocolError:
+            self._plain = True
+            self._requests.clear()
+        self._delivered = len(self._requests)
+
+    def _frames(self) -> Iterator[tuple[bytes, _Frame | None]]:
+        """Remove the complete frames from the requests.
+
+        Raises:
+            ProtocolError: what remains does not begin with a frame.
+        """
+        while (end := self._end(self._requests)) is not None:
+            raw = bytes(self._requests[:end])
+            frame = self._read(raw, self.connection.peer)
+            del self._requests[:end]
+            yield raw, frame
+
+    def _record(self, frame: _Frame | None) -> None:
+        if frame is not None:  # not an answer of the client to a request of the node
+            self._faults.requests.add(frame.about)
 
     def closed(self, error: Exception | None) -> None:
         """The connection has ended."""
@@ -559,16 +643,13 @@ class Tap:
         except CohererError:  # as `Connection` does
             self.connection.close()
 
-    def _judge(self, raw: bytes) -> list[bytes]:
+    def _judge(self, raw: bytes, frame: _Frame | None) -> list[bytes]:
         if self.severed or self._faults.silent:
             return []
-        frames = self._read(raw, self.connection.peer)
-        if frames is None:  # an answer of the client to a request of the node
-            return [raw]
-        self._faults.requests.add(frames.about)
-        for fault in self._faults.active:
-            if fault.matches(frames.about):
-                data = fault.strike(self, frames)
+        self._record(frame)
+        for fault in self._faults.active if frame is not None else ():
+            if frame is not None and fault.matches(frame.about):
+                data = fault.strike(self, frame)
                 return [] if data is None else [data]
         return [raw]
 
@@ -638,7 +719,7 @@ def _read_rocketmq(raw: bytes, peer: str) -> _Frame | None:
         return None
     fields = command.fields
     short = command.code in _SEND_CODES
-    name = RequestCode(command.code).name if command.code in list(RequestCode) else ""
+    name = _NAMES.get(command.code, "")
     about = ReceivedRequest(
         protocol="rocketmq",
         code=command.code,

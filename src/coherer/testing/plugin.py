@@ -87,7 +87,7 @@ def coherer_simulated(
         from coherer.testing.simulated import SimulatedNode
 
     node = SimulatedNode(tmp_path_factory.mktemp("coherer"))
-    node.leftovers = request.node.stash.get(_leftovers, None)
+    node.leftovers = request.config.stash.get(_leftovers, None)
     return node
 
 
@@ -117,7 +117,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         with collector_paused():
             from coherer.testing.leftovers import Leftovers  # few sessions use the fixtures
 
-        item.stash[_leftovers] = Leftovers()
+        item.config.stash[_leftovers] = Leftovers()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -125,7 +125,7 @@ def pytest_fixture_setup(
     fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
 ) -> Generator[None, object, object]:
     """Leave out what a fixture opens for several tests."""
-    looking = getattr(request._pyfuncitem, "stash", {}).get(_leftovers, None)
+    looking = request.config.stash.get(_leftovers, None)
     if looking is None or fixturedef.scope == "function":
         return (yield)
     with looking.wider():
@@ -137,9 +137,9 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Look no more if the test fails: what it did not come to close is no news then."""
-    if call.excinfo is not None and _leftovers in item.stash:
-        item.stash[_leftovers].end()
-        del item.stash[_leftovers]
+    if call.excinfo is not None and _leftovers in item.config.stash:
+        item.config.stash[_leftovers].end()
+        del item.config.stash[_leftovers]
     return (yield)
 
 
@@ -147,10 +147,10 @@ def pytest_runtest_makereport(
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     """Warn of what a test has left behind, once its fixtures have ended."""
     yield
-    looking = item.stash.get(_leftovers, None)
+    looking = item.config.stash.get(_leftovers, None)
     if looking is None:
         return
-    del item.stash[_leftovers]
+    del item.config.stash[_leftovers]
     if found := looking.end():
         from coherer.testing.leftovers import LeftBehindWarning
 
