@@ -291,7 +291,7 @@ class Channel(VirtualChannel):  # type: ignore[misc]
 
 
 class RocketMQ(VirtualTransport):  # type: ignore[misc]
-    """kombu's transport over RocketMQ 4.9 and 5, and over Coherer's nodes.
+    """kombu's transport over RocketMQ 4.9, and over Coherer's nodes.
 
     The URL is `rocketmq://[user:password@]host[:port][/namespace]`; `rocketmqs://` is TLS. Further
     name servers are further URLs, separated by `;`.

@@ -296,7 +296,7 @@ class GroupMembership:
                 raise
             expected = missing and topic.startswith(RETRY_PREFIX)
             what = "does not exist yet" if missing else "cannot be looked up yet"
-            level = logging.INFO if expected else logging.WARNING
+            level = logging.DEBUG if expected else logging.WARNING
             _log.log(level, "Topic %s %s: %s", topic, what, error, about=(topic, error.code))
             return
         if subscription.kind == SQL92:
