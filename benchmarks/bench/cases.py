@@ -49,6 +49,22 @@ class Case:
         return max(int(self.count * QUICK), 1000) if quick else self.count
 
 
+def blocking(prefix: str, threads: int, count: int, goal: float) -> Case:
+    """The case `sync` with the blocking client, compared with the asyncio one."""
+    threads_text = "1 thread" if threads == 1 else f"{threads} threads"
+    return Case(
+        f"{prefix}blocking-{threads}",
+        f"send and wait, blocking, {threads_text} (to asyncio)",
+        "blocking",
+        count,
+        {"size": 1024, "threads": threads},
+        clients=(COHERER,),
+        brokers=(COHERER,),
+        baseline=f"{prefix}sync-{threads}",
+        goal=goal,
+    )
+
+
 def spread(prefix: str, count: int) -> list[Case]:
     """The same messages, sent to one topic, and round-robin to many topics.
 

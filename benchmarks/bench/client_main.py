@@ -9,6 +9,7 @@ import struct
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -51,7 +52,8 @@ class BenchClient:
 
     def __init__(self, request: Request) -> None:
         heartbeat_ms = number(request, "heartbeat_ms")
-        self._client: Any = coherer.connect(str(request["url"]), heartbeat_ms=heartbeat_ms)
+        self._url = str(request["url"])
+        self._client: Any = coherer.connect(self._url, heartbeat_ms=heartbeat_ms)
         self._tubemq_url = str(request.get("tubemq_url") or request["url"])
         self._producers: dict[int, Producer] = {}
         self._spread: dict[int, list[tuple[Producer, list[str]]]] = {}
@@ -139,6 +141,25 @@ class BenchClient:
         start = time.perf_counter()
         await asyncio.gather(*(call() for _ in range(callers)))
         return report(each * callers, time.perf_counter() - start, failed=0)
+
+    async def blocking(self, request: Request) -> Answer:
+        """The same as `sync`, from threads that use the blocking client."""
+        return await asyncio.to_thread(self._blocking, request)
+
+    def _blocking(self, request: Request) -> Answer:
+        topic, threads = str(request["topic"]), number(request, "threads")
+        each = number(request, "count") // threads
+        message = Message(topic, b"x" * number(request, "size"))
+        with coherer.blocking.connect(self._url) as client, client.producer(topic) as producer:
+
+            def call(_: int) -> None:
+                for _number in range(each):
+                    producer.send(message)
+
+            with ThreadPoolExecutor(threads) as pool:
+                start = time.perf_counter()
+                list(pool.map(call, range(threads)))
+                return report(each * threads, time.perf_counter() - start, failed=0)
 
     async def batch(self, request: Request) -> Answer:
         """Sends batches (RocketMQ) from callers that wait for each answer."""

@@ -6,7 +6,7 @@ of Java's broker, or 1,000.
 
 from __future__ import annotations
 
-from bench.cases import COHERER, CPP, JAVA, Case, spread
+from bench.cases import COHERER, CPP, JAVA, Case, blocking, spread
 
 ALL = (JAVA, COHERER, CPP)
 KIB = {"size": 1024}
@@ -67,6 +67,8 @@ CASES = [
     *spread("rocketmq-", 200_000),
     _sync(1, 20_000, 1.5),
     _sync(16, 80_000, 3.0),
+    blocking("rocketmq-", 1, 20_000, 0.6),
+    blocking("rocketmq-", 16, 80_000, 0.9),
     _batch(1, 200_000),
     _batch(16, 400_000),
     _consume("pull", 32, "pull, message by message", 1.0, clients=ALL, goal_cpp=3.0),

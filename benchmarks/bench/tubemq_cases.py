@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.cases import COHERER, Case, spread
+from bench.cases import COHERER, Case, blocking, spread
 
 
 def _produce(size: int, window: int, count: int) -> Case:
@@ -25,6 +25,8 @@ CASES = [
     *spread("", 300_000),
     Case("sync-1", "send and wait, 1 caller", "sync", 20_000, {"size": 1024, "threads": 1}),
     Case("sync-16", "send and wait, 16 callers", "sync", 100_000, {"size": 1024, "threads": 16}),
+    blocking("", 1, 20_000, 0.6),
+    blocking("", 16, 100_000, 0.9),
     Case(
         "pull", "consume message by message (Java: pull)", "consume_pull", 400_000, topic="consume"
     ),
