@@ -21,13 +21,14 @@ from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import Message as MessageSpec
 from faststream.specification.schema import Operation, PublisherSpec
 
+from coherer._common.logs import Log
 from coherer.errors import RefusedError
 from coherer.integrations.faststream.connection import Connection, NotConnected
 from coherer.integrations.faststream.message import BrokerMessage, Parser, RawMessage
 from coherer.integrations.faststream.response import Command
 from coherer.message import Message, Receipt
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 
 class Producer(ProducerProto[Command]):

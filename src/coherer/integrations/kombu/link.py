@@ -31,6 +31,7 @@ from typing import Any, Final
 import msgspec
 
 from coherer import rocketmq
+from coherer._common.logs import Log
 from coherer._common.upkeep import Upkeep
 from coherer._record.system_topics import DELAY_LEVELS_MS
 from coherer.blocking._portal import Portal
@@ -40,7 +41,7 @@ from coherer.integrations.kombu.inbox import KEPT_MAX, Delivery, Inbox, Signal
 from coherer.integrations.kombu.sharing import few_moves
 from coherer.rocketmq import Message, Queue, StoredMessage
 
-_log = logging.getLogger(__name__)
+_log = Log(logging.getLogger(__name__))
 
 EARLY: Final = timedelta(seconds=1)
 """Tasks that are due sooner are not delayed by the broker: the worker waits."""
