@@ -126,6 +126,7 @@ class Broker:
                 "RABBITMQ_NODENAME": "bench@localhost",
                 "RABBITMQ_MNESIA_BASE": str(data),
                 "RABBITMQ_LOG_BASE": str(self._directory),
+                "RABBITMQ_PID_FILE": str(data / "pid"),
                 "HOME": str(self._directory),
             }
         self._program = Program(command, self._log, **environment)
@@ -134,6 +135,10 @@ class Broker:
         time.sleep(3)  # RabbitMQ opens its port before it serves
 
     def kill(self) -> None:
+        pid = self._directory / "data/pid"
+        if pid.exists():  # RabbitMQ, which runs in a session of its own
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid.read_text()), signal.SIGKILL)
         self._program.kill()
         await_that(lambda: not listens(self.port))
 
