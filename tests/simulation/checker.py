@@ -95,8 +95,8 @@ def expired(history: History) -> Callable[[Event], bool]:
 
     def may_be(event: Event) -> bool:
         place = event.place
-        if place is not None and place.queue.startswith(f"{SCRATCH}@"):
-            return event.at_s <= deleted_s
+        if place is not None and place.queue.startswith(f"{SCRATCH}@") and event.at_s <= deleted_s:
+            return True
         begins = first.get(place.queue, 1 << 62) if place is not None else 1 << 62
         old = event.at_s <= end_s - history.retention_s + MS
         return old and (place is None or place.offset < begins)
