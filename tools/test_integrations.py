@@ -8,7 +8,8 @@ other tests, the plug NAME is installed into `.venv/integrations/NAME`, with its
 `integration-NAME` (which names its extra). mypy and pyright come from the environment of the
 checks, and look at the plug's libraries in its own.
 
-`make test` calls this program at its end.
+A test that fails is run once more, alone, as those of `tools/test_peers.py`. `make test` calls this
+program at its end.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Final
 
 from rich.console import Console
 from rich.table import Table
+from test_peers import run_twice
 
 ROOT: Final = Path(__file__).parent.parent
 TESTS: Final = ROOT / "tests/integrations"
@@ -100,8 +102,10 @@ def check(plug: str, *options: str) -> None:
     files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
     run(sys.executable, *mypy, *files)
     run(sys.executable, "-m", "pyright", "--pythonpath", python, "-p", pyright_settings(plug))
-    addopts = f"--override-ini=addopts={PYTEST_OPTIONS}"
-    run(python, "-m", "pytest", addopts, "-n", "2", TESTS / plug, path, *options)
+    tests = ("-n", "2", str(TESTS / plug), str(path), *options)
+    code = run_twice([tests], python=python, options=[f"--override-ini=addopts={PYTEST_OPTIONS}"])
+    if code:
+        raise subprocess.CalledProcessError(code, ["pytest", *tests])
 
 
 def main(arguments: list[str]) -> int:

@@ -6,7 +6,8 @@ fails is run again in a process of its own, when nothing else runs. If it passes
 as unstable, with its first error: its cause has to be found, but it does not cost a whole run. A
 run fails if a test fails twice, or if more than `UNSTABLE_MAX` tests failed once.
 
-`make test` calls this program, so that CI and the README run the same command.
+`make test` calls this program, so that CI and the README run the same command. The tests of plugs
+(`tools/test_integrations.py`) follow the same rule.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -32,10 +34,12 @@ _TESTS_FAILED: Final = 1
 """pytest's exit code if tests ran and some failed; higher ones mean that it could not run them."""
 
 
-def pytest(*arguments: str, failures: Path | None = None) -> int:
+def pytest(
+    *arguments: str, python: str | Path = sys.executable, failures: Path | None = None
+) -> int:
     """Run pytest; `tests/conftest.py` notes in the file `failures` which tests failed, and why."""
     noted = {} if failures is None else {"COHERER_FAILURES": str(failures)}
-    command = [sys.executable, "-m", "pytest", *arguments]
+    command = [str(python), "-m", "pytest", *arguments]
     return subprocess.run(command, env={**os.environ, **noted}, check=False).returncode
 
 
@@ -67,15 +71,26 @@ def verdict(failed: dict[str, str], failed_again: set[str]) -> tuple[int, Table 
     return code, table
 
 
-def main() -> int:
-    """Run both groups of tests, then the failed ones again; return the exit code."""
+def run_twice(
+    runs: Sequence[Sequence[str]],
+    *,
+    python: str | Path = sys.executable,
+    options: Sequence[str] = (),
+) -> int:
+    """Run groups of tests, then the failed ones again; return the exit code.
+
+    Args:
+        runs: the arguments of pytest for each group.
+        python: the interpreter.
+        options: further arguments for each group, and for the failed tests.
+    """
     console = Console()
     with tempfile.TemporaryDirectory() as directory:
         failures = Path(directory, "failures")
         failures.touch()
         broken = 0
-        for arguments in RUNS:
-            code = pytest(*arguments, failures=failures)
+        for arguments in runs:
+            code = pytest(*options, *arguments, python=python, failures=failures)
             if code > _TESTS_FAILED:
                 return code
             broken |= code
@@ -85,11 +100,18 @@ def main() -> int:
         if len(failed) > UNSTABLE_MAX:
             console.print(f"{len(failed)} tests failed; up to {UNSTABLE_MAX} are run again.")
             return _TESTS_FAILED
-        failed_again = {test for test in failed if pytest(test, "-n", "0") != 0}
+        failed_again = {
+            test for test in failed if pytest(*options, test, "-n", "0", python=python) != 0
+        }
         code, table = verdict(failed, failed_again)
         if table is not None:
             console.print(table)
         return code
+
+
+def main() -> int:
+    """Run the tests that need Spark or Apache's systems; return the exit code."""
+    return run_twice(RUNS)
 
 
 if __name__ == "__main__":
