@@ -39,6 +39,14 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Connections and threads of Spark and of Apache's systems may outlive one of their tests.
+    allowed = pytest.mark.filterwarnings("default::coherer.testing.LeftBehindWarning")
+    for item in items:
+        if item.get_closest_marker("spark") or item.get_closest_marker("interop"):
+            item.add_marker(allowed)
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Note a failed test and its error for `tools/test_peers.py`."""
     path = os.environ.get("COHERER_FAILURES")

@@ -8,7 +8,7 @@ pytest_plugins = ["pytester"]
 
 OPTIONS = ["-p", "no:randomly", "-q", "-o", "asyncio_default_fixture_loop_scope=function"]
 HEAD = """
-import asyncio, socket, threading
+import asyncio, socket, sys, threading
 from urllib.parse import urlsplit
 import pytest
 import coherer, coherer.blocking
@@ -97,6 +97,16 @@ async def test_proxy(coherer_url):  # leaves
     assert f"opened at test.py:{line(test, 'proxy.start()')}" in out
 
 
+LIBRARY = """
+import threading
+
+def wait():
+    threading.Event().wait()
+
+def start():
+    threading.Thread(target=wait, daemon=True).start()
+"""
+
 NOTHING = """
 @pytest.fixture(scope="module")
 def shared(coherer_url):
@@ -119,6 +129,9 @@ async def test_simulated(coherer_simulated):
     async with coherer.connect(coherer_simulated.url) as client, client.producer("a") as producer:
         await producer.send(coherer.Message("a", b"1"))
 
+def test_a_thread_of_a_library(coherer_url):
+    library.start()
+
 def test_without_a_fixture():
     kept.append(coherer.blocking.connect("tubemq://127.0.0.1:1"))
 
@@ -131,9 +144,11 @@ def test_that_fails(coherer_url):
 
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]])
 def test_nothing(pytester: pytest.Pytester, workers: list[str]) -> None:
-    pytester.makepyfile(HEAD + NOTHING)
+    installed = pytester.mkdir("site-packages")
+    (installed / "library.py").write_text(LIBRARY)
+    pytester.makepyfile(HEAD + f"sys.path.append({str(installed)!r})\nimport library\n" + NOTHING)
     result = pytester.runpytest_subprocess(*OPTIONS, *workers, "-W", "error")
-    result.assert_outcomes(passed=6, xfailed=1)
+    result.assert_outcomes(passed=7, xfailed=1)
 
 
 def test_two_workers_name_what_is_left(pytester: pytest.Pytester) -> None:

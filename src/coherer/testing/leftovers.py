@@ -21,6 +21,7 @@ from coherer.testing.embedded import EmbeddedNode
 from coherer.testing.simulation.process import Process, process_of
 
 _OURS: Final = str(Path(__file__).parents[1])
+_SPARK: Final = str(Path(_OURS, "spark"))
 _PYTHONS: Final = str(Path(asyncio.__file__).parents[1])
 
 
@@ -32,7 +33,7 @@ class Leftovers:
     """Looks for what one test leaves behind, from now until `end`."""
 
     shared: ClassVar[bool] = False
-    """Whether a fixture shares a client, which may open connections in any test."""
+    """Whether a fixture or Spark shares a client, which may open connections in any test."""
 
     def __init__(self) -> None:
         self._sockets = sockets()
@@ -49,7 +50,7 @@ class Leftovers:
     ) -> None:
         """An object was opened; see `coherer._common.opened`."""
         self._things.pop(id(instead_of), None)
-        if self._paused:
+        if self._paused or _is_sparks():
             if not isinstance(thing, EmbeddedNode):
                 Leftovers.shared = True
         elif place := _place():
@@ -100,16 +101,25 @@ class Leftovers:
 
 
 def _code_of(thread: threading.Thread) -> Any:
-    """The function of a thread; None for those of executors and of Coherer's own."""
+    """The function of a thread; None for those of executors, of libraries and of Coherer."""
     function = getattr(thread, "_target", None) or type(thread).run
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     if code is None or _is_ours(code.co_filename) or "concurrent" in code.co_filename:
         return None
-    return code
+    # Those of libraries may live as long as the process, as Spark's do.
+    return None if "site-packages" in code.co_filename else code
 
 
 def _is_ours(file: str) -> bool:
     return file.startswith(_OURS)
+
+
+def _is_sparks() -> bool:
+    """Whether a task of Spark runs, which leaves its client to the next one."""
+    frame = inspect.currentframe()
+    while frame is not None and not frame.f_code.co_filename.startswith(_SPARK):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _place() -> str:
