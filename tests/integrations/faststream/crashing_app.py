@@ -9,16 +9,18 @@ from faststream import FastStream
 
 from coherer.integrations.faststream import RocketMQBroker
 
-url, topic = sys.argv[1:]
-broker = RocketMQBroker(url, logger=None)
-app = FastStream(broker, logger=None)
 
-
-@broker.subscriber(topic, group_id=f"{topic}-group", start="earliest", max_workers=4)
 async def handle(number: int) -> None:
     await asyncio.sleep(0.005)  # work
     print(number, flush=True)
 
 
+async def main(url: str, topic: str) -> None:
+    broker = RocketMQBroker(url, logger=None)
+    group = f"{topic}-group"
+    broker.subscriber(topic, group_id=group, start="earliest", max_workers=4)(handle)
+    await FastStream(broker, logger=None).run()
+
+
 if __name__ == "__main__":
-    asyncio.run(app.run())
+    asyncio.run(main(*sys.argv[1:]))

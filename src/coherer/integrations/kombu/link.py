@@ -279,7 +279,9 @@ class Subscription(_Member):
 
     def _unassigned(self) -> set[str]:
         """The topics of which this process has no partition (yet)."""
-        assigned = frozenset() if self.consumer is None else self.consumer.assignment
+        assigned: frozenset[Queue] = frozenset()
+        if self.consumer is not None:
+            assigned = self.consumer.assignment
         return self.spec.subscription().keys() - {queue.topic for queue in assigned}
 
     async def _join(self) -> rocketmq.Consumer:

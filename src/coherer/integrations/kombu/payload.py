@@ -76,7 +76,8 @@ def eta(payload: Payload) -> datetime | None:
 
     A time without a time zone is the worker's business: only the application knows what it means.
     """
-    given = (payload.get("headers") or {}).get("eta")
+    headers: dict[str, Any] = payload.get("headers") or {}
+    given = headers.get("eta")
     if not isinstance(given, str):
         return None
     try:

@@ -5,6 +5,9 @@ counts, `Message`. Everything that other processes need to know is in RocketMQ, 
 process: an exchange is a topic that its bound queues read, so no publisher has to know them.
 """
 
+# The classes of kombu have no types, see `untyped`:
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import time
@@ -508,7 +511,9 @@ class RocketMQ(VirtualTransport):  # type: ignore[misc]
 
 def _tls(given: Any) -> TlsOptions:
     """The TLS settings of kombu's option `ssl`: True, or a mapping under the names of `ssl`."""
-    options = given if isinstance(given, Mapping) else {}
+    options: Mapping[str, Any] = {}
+    if isinstance(given, Mapping):
+        options = cast("Mapping[str, Any]", given)
     paths = {"trust": "ca_certs", "certificate": "certfile", "key": "keyfile"}
     files = {ours: options.get(name) or options.get(f"ssl_{name}") for ours, name in paths.items()}
     wanted = options.get("cert_reqs", options.get("ssl_cert_reqs"))
