@@ -15,7 +15,7 @@ The guide is docs/how-to/celery.md.
 
 from __future__ import annotations
 
-from coherer.integrations.kombu.link import TransportOptions
+from coherer.integrations.kombu.options import TransportOptions
 from coherer.integrations.kombu.transport import RocketMQ
 from coherer.integrations.kombu.untyped import transports
 

@@ -25,7 +25,9 @@ from coherer._common.version import __version__
 from coherer.errors import ClosedError, CohererError, RefusedError, UnavailableError, UsageError
 from coherer.integrations.kombu import names, payload
 from coherer.integrations.kombu.inbox import Delivery
-from coherer.integrations.kombu.link import Binding, Link, QueueSpec, TransportOptions
+from coherer.integrations.kombu.link import Link
+from coherer.integrations.kombu.options import TransportOptions
+from coherer.integrations.kombu.queues import Binding, QueueSpec
 from coherer.integrations.kombu.untyped import (
     ChannelError,
     DeclareOk,
