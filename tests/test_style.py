@@ -128,3 +128,26 @@ def test_nothing_is_left_unfinished() -> None:
         if path.suffix in {".py", ".md", ".java", ".toml"} and path.exists():
             text = path.read_text("utf-8")
             assert not [word for word in words if re.search(rf"\b{word}", text)], path
+
+
+def test_the_root_holds_what_a_reader_expects() -> None:
+    """A file that a tool leaves there is easily committed with the rest."""
+    found = {path.relative_to(ROOT).parts[0] for path in tracked()}
+    assert {name for name in found if not name.startswith(".")} == {
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "LICENSE",
+        "Makefile",
+        "README.md",
+        "SECURITY.md",
+        "benchmarks",
+        "changes",
+        "deploy",
+        "docs",
+        "examples",
+        "pyproject.toml",
+        "src",
+        "tests",
+        "tools",
+        "typings",
+    }
