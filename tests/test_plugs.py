@@ -25,6 +25,15 @@ def test_each_group_of_tests_belongs_to_a_plug() -> None:
     assert sorted(set(tested)) == PLUGS
 
 
+def test_the_contract_between_plugs_lists_all() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    [modules] = [
+        one["modules"] for one in contracts if one["name"] == "Plugs do not know each other"
+    ]
+    assert modules == [f"coherer.integrations.{plug}" for plug in PLUGS]
+
+
 @pytest.mark.parametrize("plug", PLUGS)
 def test_a_plug_is_in_the_reference(plug: str) -> None:
     pages = (ROOT / "docs/reference").glob("*.md")

@@ -30,6 +30,9 @@ from rich.table import Table
 from test_peers import run_twice
 
 ROOT: Final = Path(__file__).parent.parent
+PLUGS: Final = ROOT / "src/coherer/integrations"
+SHARED: Final = sorted(PLUGS.glob("_*.py"))
+"""The modules that plugs share; they are checked with each of them."""
 TESTS: Final = ROOT / "tests/integrations"
 PYTEST_OPTIONS: Final = (
     "--import-mode=importlib --strict-markers --strict-config --doctest-modules -p no:cacheprovider"
@@ -44,7 +47,7 @@ def plugs() -> list[str]:
 
 def source(plug: str) -> Path:
     """Return the package or the module of a plug."""
-    package = ROOT / "src/coherer/integrations" / plug
+    package = PLUGS / plug
     return package if package.is_dir() else package.with_suffix(".py")
 
 
@@ -72,7 +75,7 @@ def pyright_settings(plug: str) -> Path:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     place = ROOT / ".venv/integrations" / plug
     settings = project["tool"]["pyright"] | {
-        "include": [os.path.relpath(source(plug), place)],
+        "include": [os.path.relpath(path, place) for path in (source(plug), *SHARED)],
         "exclude": [],
     }
     file = place / "pyright.json"
@@ -100,9 +103,9 @@ def check(plug: str, *options: str) -> None:
     mypy = ("-m", "mypy", "--follow-imports=silent", "--python-executable", python)
     # One by one: `pyproject.toml` leaves the folder out for the environment of the checks.
     files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
-    run(sys.executable, *mypy, *files)
+    run(sys.executable, *mypy, *files, *SHARED)
     run(sys.executable, "-m", "pyright", "--pythonpath", python, "-p", pyright_settings(plug))
-    tests = ("-n", "2", str(TESTS / plug), str(path), *options)
+    tests = ("-n", "2", str(TESTS / plug), str(path), *map(str, SHARED), *options)
     code = run_twice([tests], python=python, options=[f"--override-ini=addopts={PYTEST_OPTIONS}"])
     if code:
         raise subprocess.CalledProcessError(code, ["pytest", *tests])

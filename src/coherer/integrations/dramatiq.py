@@ -14,9 +14,10 @@ def add(one: int, other: int) -> None:
 ```
 
 * A queue is a topic and a consumer group of its name; the worker processes are its members.
-* A message is acknowledged when its actor has returned. When a worker dies, the others get what it
-  has not acknowledged. A message may so be processed twice, but none is lost.
-* A message that failed for the last time becomes a dead letter of the group.
+* A message is acknowledged when its actor has returned. When a worker dies, the others receive what
+  it has not acknowledged. So a message may be processed twice, but none is lost.
+* A message that failed for the last time becomes a dead letter of the group. So does one that is
+  not Dramatiq's: wrong types would end the threads of Dramatiq's workers.
 * Delays, and so the pauses of `Retries`, are kept by the broker. RocketMQ 4 has delay levels only:
   there a message waits in several steps, and a worker holds it for the last second.
 """
@@ -31,7 +32,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final, Unpack
 
@@ -46,7 +48,6 @@ from dramatiq.errors import (
 )
 
 from coherer._common.logs import Log
-from coherer._record.system_topics import DELAY_LEVELS_MS
 from coherer.blocking import rocketmq
 from coherer.errors import (
     DisconnectedError,
@@ -55,14 +56,12 @@ from coherer.errors import (
     UnavailableError,
     UsageError,
 )
+from coherer.integrations._delays import DELAY_MAX, LEVEL_MIN, TIMER_MAX, level_for
 from coherer.message import Message
 
 __all__ = ["RocketMQBroker"]
 
 _log = Log(logging.getLogger(__name__))
-
-TIMER_MAX_MS: Final = 71 * 3_600_000
-"""The longest delay that is asked of a broker at once; Coherer's have a limit of three days."""
 
 CREATED_WITHIN_MS: Final = 10_000
 """How long to wait until a new topic can be used."""
@@ -72,12 +71,36 @@ PERSIST_MS: Final = 200
 yet reported, is processed again when its partition gets another worker."""
 
 JOIN_S: Final = 0.05
-"""How often `join` looks whether a queue is empty."""
+"""How often `join` checks whether a queue is empty."""
+
+ETA_MAX: Final = 2**53
+"""The latest time at which a message may be due, in ms since 1970."""
 
 _ACTOR: Final = "dramatiq_actor"
 _ETA: Final = "eta"
 _MS: Final = timedelta(milliseconds=1)
-_LOST: Final = (DisconnectedError, RequestTimeoutError, UnavailableError)
+_FIELDS: Final = {
+    "queue_name": str,
+    "actor_name": str,
+    "kwargs": dict,
+    "options": dict,
+    "message_id": str,
+    "message_timestamp": int,
+}
+
+
+def _error(kind: type[DramatiqError], *about: object) -> DramatiqError:
+    make: Callable[..., DramatiqError] = kind  # whose constructor has no types
+    return make(*about)
+
+
+@contextmanager
+def _connection_errors() -> Generator[None]:
+    """Raise what a lost connection causes as Dramatiq's error."""
+    try:
+        yield
+    except (DisconnectedError, RequestTimeoutError, UnavailableError) as error:
+        raise _error(ConnectionClosed, error) from error
 
 
 class RocketMQBroker(dramatiq.Broker):
@@ -151,7 +174,7 @@ class RocketMQBroker(dramatiq.Broker):
         """
         self._topic(message.queue_name)
         self.emit_before("enqueue", message, delay)
-        self._send(message, delay or 0)
+        self.send(message, min(delay or 0, DELAY_MAX // _MS) * _MS)
         self.emit_after("enqueue", message, delay)
         return message
 
@@ -168,20 +191,20 @@ class RocketMQBroker(dramatiq.Broker):
             ConnectionClosed: the broker cannot be reached, or does not answer in time.
         """
         topic = self._topic(queue_name)
-        try:
+        with _connection_errors():
             link = self._connected()
             link.ensure(topic, self._partitions)
             consumer = link.client.consumer(topic, topic, **self._consumer_options)
             consumer.start()
-        except _LOST as error:
-            raise _error(ConnectionClosed, error) from error
-        return _Consumer(self, consumer, prefetch, timeout)
+        return _Consumer(self, queue_name, consumer, prefetch, timeout)
 
+    @_connection_errors()
     def flush(self, queue_name: str) -> None:
-        """Drop the messages of a queue, but for those that are delayed.
+        """Drop the messages of a queue, except those that are delayed.
 
         Raises:
             QueueNotFound: the queue was never declared.
+            ConnectionClosed: the broker cannot be reached, or does not answer in time.
         """
         topic, client = self._topic(queue_name), self._connected().client
         if not client.exists(topic):
@@ -192,12 +215,13 @@ class RocketMQBroker(dramatiq.Broker):
         groups.reset_offsets(topic, topic, "latest")
 
     def flush_all(self) -> None:
-        """Drop the messages of all declared queues, but for those that are delayed."""
+        """Drop the messages of all declared queues, except those that are delayed."""
         for name in self.queues:
             self.flush(name)
 
+    @_connection_errors()
     def join(self, queue_name: str, *, timeout: int | None = None) -> None:
-        """Wait until all messages of a queue are processed, but for those that are delayed.
+        """Wait until all messages of a queue are processed, except those that are delayed.
 
         Args:
             queue_name: the queue.
@@ -205,7 +229,8 @@ class RocketMQBroker(dramatiq.Broker):
 
         Raises:
             QueueNotFound: the queue was never declared.
-            QueueJoinTimeout: some are not.
+            QueueJoinTimeout: some are not processed in time.
+            ConnectionClosed: the broker cannot be reached, or does not answer in time.
         """
         topic, link = self._topic(queue_name), self._connected()
         end = None if timeout is None else time.monotonic() + timeout / 1000
@@ -221,9 +246,26 @@ class RocketMQBroker(dramatiq.Broker):
         if link is not None and link.process == os.getpid():
             link.client.close()
 
-    def send_on(self, message: dramatiq.Message[Any]) -> None:
-        """Send a message that has not waited long enough on its way."""
-        self._send(message, left(message))
+    @_connection_errors()
+    def send(self, message: dramatiq.Message[Any], delay: timedelta) -> None:
+        """Send a message, with a delay in one step if the broker can keep it."""
+        link = self._connected()
+        link.ensure(self._topic(message.queue_name), self._partitions)
+        if delay <= timedelta():
+            link.producer.send(self._stored(message))
+            return
+        if delay <= TIMER_MAX:
+            try:
+                link.producer.send(self._stored(message), delay=delay)
+            except UsageError:
+                pass  # a broker of RocketMQ 4, which has levels only
+            else:
+                return
+        late = self._stored(message.copy(options={_ETA: current_millis() + delay // _MS}))
+        try:
+            link.producer.send(late, delay=min(delay, TIMER_MAX))
+        except UsageError:
+            link.producer.send(late, delay_level=level_for(delay))
 
     def _topic(self, queue_name: str) -> str:
         topic = self.queues.get(queue_name)
@@ -237,35 +279,11 @@ class RocketMQBroker(dramatiq.Broker):
                 self._link = _Link(rocketmq.connect(self._url, **self._options))
             return self._link
 
-    def _send(self, message: dramatiq.Message[Any], delay_ms: int) -> None:
-        try:
-            link = self._connected()
-            link.ensure(self._topic(message.queue_name), self._partitions)
-            if delay_ms <= 0:
-                link.producer.send(self._stored(message))
-                return
-            if delay_ms <= TIMER_MAX_MS:
-                try:
-                    link.producer.send(self._stored(message), delay=delay_ms * _MS)
-                except UsageError:
-                    pass  # a broker of RocketMQ 4, which has levels only
-                else:
-                    return
-            late = message.copy(options={_ETA: current_millis() + delay_ms})
-            step_ms = min(delay_ms, TIMER_MAX_MS)
-            try:
-                link.producer.send(self._stored(late), delay=step_ms * _MS)
-            except UsageError:
-                level = sum(one <= step_ms for one in DELAY_LEVELS_MS)
-                link.producer.send(self._stored(late), delay_level=max(level, 1))
-        except _LOST as error:
-            raise _error(ConnectionClosed, error) from error
-
     def _stored(self, message: dramatiq.Message[Any]) -> Message:
         return Message(
             self._topic(message.queue_name),
             message.encode(),
-            keys=(message.message_id,),
+            keys=tuple(message.message_id.split()),  # RocketMQ separates keys by spaces
             properties={_ACTOR: message.actor_name},
         )
 
@@ -307,13 +325,20 @@ class _Link:
 class _Consumer(dramatiq.Consumer):
     """The membership of a worker in the group of a queue.
 
-    Dramatiq takes messages in one thread, and settles them in those of its workers.
+    Dramatiq takes messages in one thread, and settles them in the threads of its workers. After an
+    error it makes a new consumer, and settles the messages of the old one there.
     """
 
     def __init__(
-        self, broker: RocketMQBroker, consumer: rocketmq.Consumer, prefetch: int, timeout_ms: int
+        self,
+        broker: RocketMQBroker,
+        queue: str,
+        consumer: rocketmq.Consumer,
+        prefetch: int,
+        timeout_ms: int,
     ) -> None:
         self._broker = broker
+        self._queue = queue
         self._consumer = consumer
         self._prefetch = prefetch
         self._timeout_ms = timeout_ms
@@ -321,8 +346,9 @@ class _Consumer(dramatiq.Consumer):
         self._held = 0
         self._settled = threading.Condition()
 
+    @_connection_errors()
     def __next__(self) -> dramatiq.MessageProxy | None:
-        """The next message; None if there is none, or the worker holds as many as it may."""
+        """The next message; None on timeout, or while the worker holds as many as it may."""
         with self._settled:
             if not self._settled.wait_for(
                 lambda: self._held < self._prefetch, self._timeout_ms / 1000
@@ -330,39 +356,27 @@ class _Consumer(dramatiq.Consumer):
                 return None
         received = next(self._waiting, None)
         if received is None:
-            try:
-                batch = self._consumer.receive(self._timeout_ms)
-            except _LOST as error:
-                raise _error(ConnectionClosed, error) from error
-            if batch is None:
-                return None
-            self._waiting = iter(batch)
+            batch = self._consumer.receive(self._timeout_ms)
+            self._waiting = iter(batch or ())
             received = next(self._waiting, None)
         return None if received is None else self._proxy(received)
 
     def ack(self, message: dramatiq.MessageProxy) -> None:
-        """A message was processed."""
-        own = _own(message)
-        try:
-            own.received.ack()
-        finally:
-            own.consumer.let_go()
+        """Acknowledge a message that was processed."""
+        proxy = _own(message)
+        proxy.received.ack()
+        proxy.consumer.let_go()
 
+    @_connection_errors()
     def nack(self, message: dramatiq.MessageProxy) -> None:
-        """A message failed for the last time: it becomes a dead letter of the group.
+        """Make a message that failed for the last time a dead letter of the group.
 
         Raises:
             ConnectionClosed: the broker cannot be reached. Dramatiq tries again.
         """
-        own = _own(message)
-        try:
-            own.received.dead_letter(reason="the actor failed")
-        except _LOST as error:
-            raise _error(ConnectionClosed, error) from error
-        except BaseException:
-            own.consumer.let_go()
-            raise
-        own.consumer.let_go()
+        proxy = _own(message)
+        proxy.received.dead_letter(reason="the actor failed")
+        proxy.consumer.let_go()
 
     def requeue(self, messages: Iterable[dramatiq.MessageProxy]) -> None:
         """Do nothing: what is not acknowledged is delivered again when the worker has left."""
@@ -378,17 +392,18 @@ class _Consumer(dramatiq.Consumer):
             self._settled.notify()
 
     def _proxy(self, received: rocketmq.ReceivedMessage) -> dramatiq.MessageProxy | None:
+        """Return a message for the worker, or None after settling one that is not for it now."""
         try:
-            message = dramatiq.Message.decode(bytes(received.body))
-        except DecodeError as error:
+            message = _decoded(bytes(received.body), self._queue)
+            if (left := _left(message)) > LEVEL_MIN:
+                self._broker.send(message, left)
+                received.ack()
+                return None
+        except (DecodeError, UsageError) as error:
             _log.error("A message of %s is dead: %s (%s)", received.topic, error, received.id)
             received.dead_letter(reason=str(error))
             return None
-        if (left_ms := left(message)) > DELAY_LEVELS_MS[0]:
-            self._broker.send_on(message)
-            received.ack()
-            return None
-        if left_ms <= 0:
+        if left <= timedelta():
             message.options.pop(_ETA, None)
         with self._settled:
             self._held += 1
@@ -396,7 +411,7 @@ class _Consumer(dramatiq.Consumer):
 
 
 class _Proxy(dramatiq.MessageProxy):
-    """A message, what settles it, and the consumer that holds it: a worker may have a new one."""
+    """A message, and the consumer that has received it."""
 
     def __init__(
         self,
@@ -409,20 +424,36 @@ class _Proxy(dramatiq.MessageProxy):
         self.consumer = consumer
 
 
-def _error(kind: type[DramatiqError], about: object) -> DramatiqError:
-    make: Callable[[object], DramatiqError] = kind  # whose constructor has no types
-    return make(about)
-
-
 def _own(message: dramatiq.MessageProxy) -> _Proxy:
     assert isinstance(message, _Proxy)  # noqa: S101 - of this broker
     return message
 
 
-def left(message: dramatiq.Message[Any]) -> int:
-    """The rest of a message's delay, in milliseconds; not positive if it is due."""
+def _decoded(body: bytes, queue: str) -> dramatiq.Message[Any]:
+    """Decode a message of a queue, and check what the threads of Dramatiq's workers rely on.
+
+    Raises:
+        DecodeError: it is not a message of this queue, or a field has a wrong type.
+    """
+    message = dramatiq.Message.decode(body)
+    for name, kind in _FIELDS.items():
+        if not isinstance(getattr(message, name), kind):
+            raise _error(DecodeError, f"Its {name} is not of type {kind.__name__}.", body, None)
+    if message.queue_name != queue:
+        raise _error(DecodeError, f"It is of queue {message.queue_name!r}.", body, None)
     eta = message.options.get(_ETA)
-    return int(eta) - current_millis() if isinstance(eta, int | float) else 0
+    if not (eta is None or (isinstance(eta, int | float) and abs(eta) <= ETA_MAX)):
+        raise _error(DecodeError, "Its eta is not a time in milliseconds.", body, None)
+    throws = message.options.get("throws")
+    if throws and not isinstance(throws, type | tuple):  # classes, if the encoder can pass them on
+        raise _error(DecodeError, "Its option throws is not an exception class.", body, None)
+    return message
+
+
+def _left(message: dramatiq.Message[Any]) -> timedelta:
+    """Return the rest of a message's delay; not positive if it is due."""
+    eta: float | None = message.options.get(_ETA)
+    return timedelta() if eta is None else (int(eta) - current_millis()) * _MS
 
 
 def _unread(client: rocketmq.Client, topic: str) -> bool:

@@ -13,13 +13,14 @@ async def add(one: int, other: int) -> int:
 
 * A topic is a queue of tasks; the workers are members of a consumer group, and share its queues.
 * A task is acknowledged when Taskiq says so, after its result is saved by default. When a worker
-  dies, the others get what it has not acknowledged. A task may so run twice, but none is lost.
+  dies, the others receive what it has not acknowledged. So a task may run twice, but none is lost.
 * The label `delay`, in seconds, delays a task at the broker; no worker holds it. RocketMQ 4 has
   delay levels only: there a task waits in several steps, and starts up to a second late.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Unpack
@@ -27,14 +28,14 @@ from typing import Any, Final, Unpack
 from taskiq import AckableMessage, AsyncBroker, BrokerMessage
 
 from coherer import rocketmq
-from coherer._record.system_topics import DELAY_LEVELS_MS
+from coherer._common.logs import Log
 from coherer.errors import ClosedError, RefusedError, UsageError
+from coherer.integrations._delays import DELAY_MAX, TIMER_MAX, level_for
 from coherer.message import Message
 
 __all__ = ["RocketMQBroker"]
 
-TIMER_MAX: Final = timedelta(days=2, hours=23)
-"""The longest delay that is asked of a broker at once; Coherer's have a limit of three days."""
+_log = Log(logging.getLogger(__name__))
 
 CREATED_WITHIN_MS: Final = 10_000
 """How long to wait until a new topic can be used."""
@@ -45,7 +46,9 @@ reported, runs again when its queue gets another worker."""
 
 _NAME: Final = "taskiq_task"
 _DUE: Final = "taskiq_due"
+_DUE_DIGITS_MAX: Final = 16  # enough for DELAY_MAX
 _MS: Final = timedelta(milliseconds=1)
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 class RocketMQBroker(AsyncBroker):
@@ -201,7 +204,7 @@ class RocketMQBroker(AsyncBroker):
                 pass  # a broker of RocketMQ 4, which has levels only
             else:
                 return
-        due_ms = round((datetime.now(UTC) + delay).timestamp() * 1000)
+        due_ms = (datetime.now(UTC) - _EPOCH + delay) // _MS
         properties = {**task.properties, _DUE: str(due_ms)}
         await self._send_step(
             Message(task.topic, task.body, keys=task.keys, properties=properties), delay
@@ -211,16 +214,20 @@ class RocketMQBroker(AsyncBroker):
         try:
             await self._sender.send(task, delay=min(left, TIMER_MAX))
         except UsageError:
-            level = sum(one <= left / _MS for one in DELAY_LEVELS_MS)
-            await self._sender.send(task, delay_level=max(level, 1))
+            await self._sender.send(task, delay_level=level_for(left))
 
     async def _send_on(self, message: rocketmq.ReceivedMessage, left: timedelta) -> None:
         """Send a task that has not waited long enough on its way."""
         task = Message(
             message.topic, bytes(message.body), keys=message.keys, properties=message.properties
         )
-        await self._send_step(task, left)
-        await message.ack()
+        try:
+            await self._send_step(task, left)
+        except UsageError as error:
+            _log.error("A task of %s is dead: %s (%s)", message.topic, error, message.id)
+            await message.dead_letter(reason=str(error))
+        else:
+            await message.ack()
 
 
 def _delay(labels: Mapping[str, Any]) -> timedelta | None:
@@ -233,15 +240,15 @@ def _delay(labels: Mapping[str, Any]) -> timedelta | None:
         raise UsageError(
             f"The label delay is {given!r}.", hint="It is a number of seconds."
         ) from error
-    return delay if delay >= _MS else None
+    return min(delay, DELAY_MAX) if delay >= _MS else None
 
 
 def _left(properties: Mapping[str, str]) -> timedelta | None:
     """The rest of a delay; None for a task that is due."""
     due = properties.get(_DUE)
-    if due is None or not due.isdecimal():
+    if due is None or len(due) > _DUE_DIGITS_MAX or not due.isdecimal():
         return None
-    left = int(due) * _MS - (datetime.now(UTC) - datetime.fromtimestamp(0, UTC))
+    left = int(due) * _MS - (datetime.now(UTC) - _EPOCH)
     return left if left >= _MS else None
 
 

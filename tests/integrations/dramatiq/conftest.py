@@ -1,39 +1,23 @@
-"""Fixtures: a node, brokers that close, workers in this process, and names of queues."""
+"""Fixtures: brokers that close, workers in this process, and names that no other test uses."""
 
 from __future__ import annotations
 
-import itertools
-import os
-from collections.abc import Callable, Generator, Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import dramatiq
 import pytest
 
 from coherer.integrations.dramatiq import RocketMQBroker
-from coherer.testing import EmbeddedNode, embedded_node
 
 Working = Callable[[dramatiq.Broker], AbstractContextManager[dramatiq.Worker]]
 Make = Callable[..., RocketMQBroker]
 
-_numbers = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def node() -> Generator[EmbeddedNode]:
-    with embedded_node() as running:
-        yield running
-
-
-@pytest.fixture
-def url(node: EmbeddedNode) -> str:
-    """The node's, or that of another cluster, to run these tests against it by hand."""
-    return os.environ.get("TEST_BROKER", node.rocketmq_url)
-
 
 @pytest.fixture
 def queue() -> str:
-    return f"{os.environ.get('TEST_PREFIX', '')}queue{next(_numbers)}"
+    return f"queue-{uuid.uuid4().hex}"
 
 
 @pytest.fixture

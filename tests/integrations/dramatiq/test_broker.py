@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
+import json
 import multiprocessing
-import os
 import queue as queues
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import dramatiq
@@ -25,6 +22,7 @@ from coherer.integrations.dramatiq import RocketMQBroker
 from coherer.message import Message
 from coherer.testing import EmbeddedNode, ManualClock, embedded_node
 from tests.integrations.dramatiq.conftest import Make, Working
+from tests.integrations.programs import Program, lines, until
 
 WAIT_S = 60
 
@@ -111,7 +109,7 @@ def test_delays_are_the_brokers(queue: str, make: Make, working: Working) -> Non
 def test_a_long_delay_is_waited_for_in_steps(
     make: Make, queue: str, working: Working, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plug, "TIMER_MAX_MS", 300)
+    monkeypatch.setattr(plug, "TIMER_MAX", timedelta(milliseconds=300))
     broker, done = make(), Done()
     note = actor(broker, lambda sent: done.add(time.time() - sent), queue, actor_name="note")
     with working(broker):
@@ -143,18 +141,119 @@ def test_what_fails_is_tried_again_and_then_is_a_dead_letter(
         broker.join(queue, timeout=WAIT_S * 1000)
 
 
-def test_what_is_no_message_is_a_dead_letter(
+def forged(queue: str, **fields: object) -> bytes:
+    """A message of actor note, with fields of which Dramatiq would never send some."""
+    message = {
+        "queue_name": queue,
+        "actor_name": "note",
+        "args": ["forged"],
+        "kwargs": {},
+        "options": {},
+        "message_id": "1",
+        "message_timestamp": 1,
+    }
+    return json.dumps(message | fields).encode()
+
+
+def test_what_only_an_attacker_sends_is_a_dead_letter(
+    make: Make, url: str, queue: str, working: Working
+) -> None:
+    """A worker has four threads: five messages of each kind would end them all."""
+    broker, done = make(), Done()
+
+    def fail(number: object) -> None:
+        done.add(number)
+        if number == "forged":
+            raise ValueError("as it should")
+
+    note = actor(broker, fail, queue, actor_name="note", max_retries=0)
+    future = 4e15
+    bodies = [
+        b"not JSON",
+        b"[]",
+        b"[" * 100_000,
+        forged(queue, args=3),
+        forged(queue, more=1),
+        forged(queue, queue_name="other"),
+        forged(queue, queue_name=3),
+        forged(queue, actor_name=["note"]),
+        forged(queue, actor_name="none"),
+        forged(queue, kwargs=[1]),
+        forged(queue, options=3),
+        forged(queue, message_id=None),
+        forged(queue, message_timestamp="now"),
+        forged(queue, options={"throws": "ValueError"}),
+        forged(queue, options={"eta": "now"}),
+        forged(queue, options={"eta": [1]}),
+        forged(queue, options={"eta": 10**400}),
+        forged(queue, options={"eta": float("nan")}),
+        forged(queue, options={"eta": float("-inf")}),
+        forged(queue, options={"eta": future}, actor_name="\1\2"),
+        forged(queue, options={"eta": future}, message_id="x" * 40_000),
+    ]
+    note.send("first")
+    with connect(url) as client, client.producer() as producer:
+        for body in bodies * 5:
+            producer.send(Message(queue, body))
+        with working(broker):
+            note.send("last")
+            assert sorted(map(str, done.wait(2))) == ["first", "last"]
+            until(lambda: client.exists(f"%DLQ%{queue}"))
+            broker.join(queue, timeout=WAIT_S * 1000)
+        dead = client.offsets(f"%DLQ%{queue}").values()
+        assert sum(end for _, end in dead) == 5 * len(bodies)
+    assert done.empty()
+
+
+def test_options_that_middleware_cannot_use_end_no_thread(
     make: Make, url: str, queue: str, working: Working
 ) -> None:
     broker, done = make(), Done()
     note = actor(broker, done.add, queue, actor_name="note")
-    note.send(1)
-    with connect(url) as client, client.producer() as producer:
-        producer.send(Message(queue, b"not JSON"))
+    broker.consume(queue).close()  # creates the topic
+    names = ("retries", "max_retries", "time_limit", "max_age", "pipe_target", "on_success")
+    with connect(url) as client, client.producer() as producer, working(broker):
+        for name in names * 5:
+            producer.send(Message(queue, forged(queue, options={name: ["no"]})))
+        broker.join(queue, timeout=WAIT_S * 1000)
+        note.send("last")
+        while done.wait(1) != ["last"]:
+            pass
+
+
+def test_an_id_may_have_spaces(make: Make, queue: str, working: Working) -> None:
+    broker, done = make(), Done()
+    note = actor(broker, done.add, queue, actor_name="note")
+    broker.enqueue(note.message(1).copy(message_id="an id"))
+    with working(broker):
+        assert done.wait(1) == [1]
+
+
+def test_prefixes_separate_applications(make: Make, queue: str, working: Working) -> None:
+    applications = {name: (make(name_prefix=name), Done()) for name in ("one-", "other-", "")}
+    for name, (broker, done) in applications.items():
+        actor(broker, done.add, queue, actor_name="note").send(name)
+    for name, (broker, done) in applications.items():
         with working(broker):
-            assert done.wait(1) == [1]
-            until(lambda: client.exists(f"%DLQ%{queue}"))
+            assert done.wait(1) == [name]
             broker.join(queue, timeout=WAIT_S * 1000)
+        assert done.empty()
+
+
+def test_a_broker_that_restarts_loses_nothing(make: Make, queue: str, working: Working) -> None:
+    with embedded_node() as node:
+        broker, done = make(node.rocketmq_url), Done()
+        note = actor(broker, done.add, queue, actor_name="note")
+        with working(broker):
+            for number in range(100):
+                note.send(number)
+            seen = {*done.wait(20)}
+            node.restart()
+            for number in range(100, 200):
+                note.send(number)
+            while len(seen) < 200:
+                seen |= {*done.wait(1)}
+        broker.close()
 
 
 def test_a_flushed_queue_is_empty(make: Make, queue: str, working: Working) -> None:
@@ -230,41 +329,15 @@ def note(number):
 def test_killed_workers_lose_nothing(make: Make, url: str, queue: str, tmp_path: Path) -> None:
     (tmp_path / "actors.py").write_text(ACTORS)
     notes = tmp_path / "notes"
-    environment = {**os.environ, "URL": url, "QUEUE": queue, "NOTES": str(notes)}
     note = actor(make(), lambda number: number, queue, actor_name="note")
 
-    def seen() -> set[str]:
-        return {*notes.read_text().split()} if notes.exists() else set()
+    def worker() -> Program:
+        command = ("-m", "dramatiq", "actors", "--processes", "2", "--threads", "2")
+        log = tmp_path / "worker.log"
+        return Program(*command, log=log, folder=tmp_path, URL=url, QUEUE=queue, NOTES=str(notes))
 
     for number in range(300):
         note.send(number)
-    for enough in (60, 120):
-        with worker(tmp_path, environment) as process:
-            until(lambda enough=enough: len(seen()) >= enough)
-            os.killpg(process.pid, signal.SIGKILL)
-    with worker(tmp_path, environment):
-        until(lambda: len(seen()) == 300)
-
-
-@contextlib.contextmanager
-def worker(folder: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Dramatiq's own command, which runs the actors in processes of its own."""
-    command = [sys.executable, "-m", "dramatiq", "actors", "--processes", "2", "--threads", "2"]
-    with (folder / "worker.log").open("ab") as log:
-        process = subprocess.Popen(
-            command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def until(holds: Callable[[], object]) -> None:
-    """Look again every few milliseconds until a condition holds."""
-    end = time.monotonic() + 3 * WAIT_S
-    while not holds():
-        assert time.monotonic() < end, "it never held"
-        time.sleep(0.02)
+    for enough in (60, 300):
+        with worker():
+            until(lambda enough=enough: len({*lines(notes)}) >= enough)

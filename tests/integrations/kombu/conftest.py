@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import socket
-import subprocess
-import sys
-import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -18,63 +13,7 @@ import kombu
 import pytest
 
 from tests.integrations.kombu.celery_app import make_app
-
-ROOT = Path(__file__).parents[3]
-WAIT_S = 60
-
-
-def until(holds: Callable[[], object], what: str = "the condition") -> Any:
-    """Look again every few milliseconds until a condition holds; return its value."""
-    deadline = time.monotonic() + WAIT_S
-    while not (found := holds()):
-        assert time.monotonic() < deadline, f"{what} does not hold after {WAIT_S} s"
-        time.sleep(0.02)
-    return found
-
-
-def lines(path: Path) -> list[str]:
-    """The lines of a file that another process writes."""
-    return path.read_text().splitlines() if path.exists() else []
-
-
-class Process:
-    """A program with a log."""
-
-    def __init__(self, command: list[str], log: Path, environment: dict[str, str]) -> None:
-        self.log = log
-        with log.open("ab") as out:
-            self.process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=os.environ | environment,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
-
-    def await_text(self, text: str) -> None:
-        """Wait until its log contains a text."""
-
-        def found() -> bool:
-            assert self.process.poll() is None, self.log.read_text()
-            return text in self.log.read_text()
-
-        until(found, f"{text!r} in {self.log}")
-
-    def kill(self) -> None:
-        """Kill it and its children at once."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-    def stop(self) -> None:
-        """End it in order."""
-        self.process.terminate()
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.kill()
+from tests.integrations.programs import Program
 
 
 class Cluster:
@@ -88,20 +27,10 @@ class Cluster:
 
     def start(self) -> None:
         """Start it, on the same ports and files as before."""
-        log = self._directory / f"{uuid.uuid4().hex}.log"
         options = [f"--{name}-port={port}" for name, port in self._ports.items()]
-        self.process = Process(
-            [
-                sys.executable,
-                "-m",
-                "coherer",
-                "serve",
-                "-d",
-                str(self._directory / "data"),
-                *options,
-            ],
-            log,
-            {},
+        self.process = Program(
+            *("-m", "coherer", "serve", "-d", str(self._directory / "data"), *options),
+            log=self._directory / f"{uuid.uuid4().hex}.log",
         )
         self.process.await_text("Press Ctrl-C")
 
@@ -159,18 +88,17 @@ class Celery:
             "TEST_PREFIX": prefix,
         }
         self.app = make_app(url, results.as_uri(), prefix)
-        self._workers: list[Process] = []
+        self._workers: list[Program] = []
 
     def task(self, name: str) -> Any:
         """A task of the application."""
         return self.app.tasks[name]
 
-    def worker(self, name: str, *options: str) -> Process:
+    def worker(self, name: str, *options: str) -> Program:
         """Start a worker, and wait until it is ready."""
-        command = [sys.executable, "-m", "celery", "-A", "tests.integrations.kombu.celery_app"]
-        command += ["worker", "-n", f"{name}@test", "-c", "2", "-l", "INFO", *options]
-        log = self._directory / f"{name}.log"
-        worker = Process(command, log, self._environment)
+        command = ["-m", "celery", "-A", "tests.integrations.kombu.celery_app", "worker"]
+        command += ["-n", f"{name}@test", "-c", "2", "-l", "INFO", *options]
+        worker = Program(*command, log=self._directory / f"{name}.log", **self._environment)
         self._workers.append(worker)
         worker.await_text(f"{name}@test ready")
         return worker

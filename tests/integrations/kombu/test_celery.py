@@ -9,7 +9,8 @@ from typing import Any
 import celery as celery_package
 from celery.result import AsyncResult
 
-from tests.integrations.kombu.conftest import Celery, Cluster, celery_on, lines, until
+from tests.integrations.kombu.conftest import Celery, Cluster, celery_on
+from tests.integrations.programs import lines, until
 
 
 def test_results_groups_chords_chains_and_retries(celery: Celery, tmp_path: Path) -> None:

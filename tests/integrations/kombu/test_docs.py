@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coherer.integrations.kombu import RocketMQ
-from tests.integrations.kombu.conftest import ROOT, Process
+from tests.integrations.programs import ROOT, Program
 
 PAGE = (ROOT / "docs/how-to/celery.md").read_text("utf-8")
 BEFORE, AFTER, CALLS, PARTITIONS, CLUSTER = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -19,22 +19,19 @@ def test_the_application_after_the_move(tmp_path: Path, coherer_rocketmq_url: st
     shop = AFTER.replace("rocketmq://127.0.0.1:9876", coherer_rocketmq_url)
     (tmp_path / "shop.py").write_text(shop)
     (tmp_path / "calls.py").write_text(CALLS)
-    environment = {"PYTHONPATH": str(tmp_path)}
     commands = [line.split() for line in PAGE.splitlines() if line.startswith("celery -A shop")]
     assert [command[3] for command in commands] == ["worker", "inspect"]
     log = tmp_path / "worker.log"
-    celery = [sys.executable, "-m", "celery"]
-    worker = Process([*celery, *commands[0][1:], "-c", "2"], log, environment)
-    try:
+    celery = ["-m", "celery", *commands[0][1:], "-c", "2"]
+    with Program(*celery, log=log, folder=tmp_path) as worker:
         worker.await_text(" ready.")
-        pong = [*celery, *commands[1][1:], "--timeout", "5"]
+        pong = [sys.executable, "-m", "celery", *commands[1][1:], "--timeout", "5"]
         options: dict[str, Any] = {"cwd": tmp_path, "capture_output": True, "text": True}
         found = subprocess.run(pong, timeout=60, check=True, **options)
         assert "pong" in found.stdout
         calls = [sys.executable, "calls.py"]
         found = subprocess.run(calls, timeout=60, check=True, **options)
         assert found.stdout == "order 7: 42 EUR\norder 8: 42 EUR\n"
-    finally:
         worker.stop()
 
 

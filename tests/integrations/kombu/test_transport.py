@@ -16,7 +16,7 @@ from kombu.exceptions import OperationalError
 from coherer import blocking
 from coherer.errors import UsageError
 from coherer.integrations.kombu import RocketMQ
-from tests.integrations.kombu.conftest import until
+from tests.integrations.programs import until
 
 Connect = Callable[..., kombu.Connection]
 

@@ -1,39 +1,22 @@
-"""Fixtures: a node, names that no other test uses, and workers in this process."""
+"""Fixtures: names that no other test uses, and workers in this process."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import os
-from collections.abc import AsyncIterator, Callable, Generator
+import uuid
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 from taskiq import AsyncBroker
 from taskiq.receiver import Receiver
 
-from coherer.testing import EmbeddedNode, embedded_node
-
 Working = Callable[[AsyncBroker], AbstractAsyncContextManager[None]]
-
-_numbers = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def node() -> Generator[EmbeddedNode]:
-    with embedded_node() as running:
-        yield running
-
-
-@pytest.fixture
-def url(node: EmbeddedNode) -> str:
-    """The node's, or that of another cluster, to run these tests against it by hand."""
-    return os.environ.get("TEST_BROKER", node.rocketmq_url)
 
 
 @pytest.fixture
 def topic() -> str:
-    return f"tasks{next(_numbers)}"
+    return f"tasks-{uuid.uuid4().hex}"
 
 
 @pytest.fixture

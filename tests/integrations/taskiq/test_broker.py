@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import signal
-import subprocess
-import sys
+import json
 import time
 from collections import Counter
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -23,10 +18,11 @@ from coherer.blocking.rocketmq import connect
 from coherer.errors import ClosedError, UnavailableError, UsageError
 from coherer.integrations import taskiq as plug
 from coherer.integrations.taskiq import RocketMQBroker
+from coherer.message import Message
 from coherer.testing import EmbeddedNode, ManualClock, embedded_node
+from tests.integrations.programs import Program, lines, until
 from tests.integrations.taskiq.conftest import Working
 
-ROOT = Path(__file__).parents[3]
 WAIT_S = 30
 
 
@@ -141,6 +137,55 @@ async def test_a_long_delay_is_waited_for_in_steps(
         assert float(str(waited)) >= 1.49
 
 
+async def test_what_only_an_attacker_sends_stops_no_worker(
+    url: str, topic: str, working: Working
+) -> None:
+    broker, done = RocketMQBroker(url, topics=topic), Done()
+
+    @broker.task(task_name="note")
+    async def note(number: int) -> None:
+        await done.add(number)
+
+    task = {"task_id": "1", "task_name": "note", "labels": {}, "args": [1], "kwargs": {}}
+    bodies = [
+        b"not JSON",
+        b"[]",
+        b"[" * 100_000,
+        *(json.dumps(task | {n: 3}).encode() for n in task),
+    ]
+    dues = ["9" * 5000, "9" * 17, "-1", "1e3", "\N{SUPERSCRIPT TWO}"]
+
+    def attack() -> None:
+        with connect(url) as client, client.producer() as producer:
+            for body in bodies:
+                producer.send(Message(topic, body))
+            for due in dues:
+                properties = {"taskiq_due": due}
+                producer.send(Message(topic, json.dumps(task).encode(), properties=properties))
+
+    async with working(broker):
+        await asyncio.to_thread(attack)
+        await note.kiq(2)
+        assert sorted(map(str, await done.wait(len(dues) + 1))) == ["1"] * len(dues) + ["2"]
+
+
+async def test_a_broker_that_restarts_loses_nothing(topic: str, working: Working) -> None:
+    with embedded_node() as node:
+        broker, done = RocketMQBroker(node.rocketmq_url, topics=topic), Done()
+
+        @broker.task
+        async def note(number: int) -> None:
+            await done.add(number)
+
+        async with working(broker):
+            await asyncio.gather(*(note.kiq(number) for number in range(100)))
+            await done.wait(20)
+            await asyncio.to_thread(node.restart)
+            await asyncio.gather(*(note.kiq(number) for number in range(100, 200)))
+            while len({*done.things}) < 200:
+                await done.wait(len(done.things) + 1)
+
+
 async def test_retries_go_through_the_broker(url: str, topic: str, working: Working) -> None:
     broker, done = RocketMQBroker(url, topics=topic), Done()
     broker.add_middlewares(SimpleRetryMiddleware(default_retry_count=3))
@@ -232,46 +277,19 @@ def note(number: int) -> None:
 async def test_killed_workers_lose_nothing(url: str, topic: str, tmp_path: Path) -> None:
     (tmp_path / "tasks.py").write_text(TASKS)
     notes = tmp_path / "notes"
-    environment = {**os.environ, "URL": url, "TOPIC": topic, "NOTES": str(notes)}
     broker = RocketMQBroker(url, topics=topic)
 
     @broker.task(task_name="note")
     def note(number: int) -> None: ...
 
-    def lines() -> list[int]:
-        return [int(line) for line in notes.read_text().split()] if notes.exists() else []
+    def worker() -> Program:
+        command = ("-m", "taskiq", "worker", "tasks:broker", "--workers", "2")
+        log = tmp_path / "worker.log"
+        return Program(*command, log=log, folder=tmp_path, URL=url, TOPIC=topic, NOTES=str(notes))
 
     await broker.startup()
     await asyncio.gather(*(note.kiq(number) for number in range(400)))
-    for enough in (100, 200):
-        with worker(tmp_path, environment) as process:
-            await asyncio.to_thread(until, lambda enough=enough: len(set(lines())) >= enough)
-            os.killpg(process.pid, signal.SIGKILL)
-    with worker(tmp_path, environment):
-        await asyncio.to_thread(until, lambda: len(set(lines())) == 400)
     await broker.shutdown()
-
-
-@contextlib.contextmanager
-def worker(folder: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Taskiq's own command, which runs the tasks in processes of its own."""
-    command = [sys.executable, "-m", "taskiq", "worker", "tasks:broker", "--workers", "2"]
-    with (folder / "worker.log").open("ab") as log:
-        process = subprocess.Popen(
-            command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def until(holds: object) -> None:
-    """Look again every few milliseconds until a condition holds."""
-    assert callable(holds)
-    end = time.monotonic() + 2 * WAIT_S
-    while not holds():
-        assert time.monotonic() < end, "it never held"
-        time.sleep(0.02)
+    for enough in (100, 400):
+        with worker():
+            await asyncio.to_thread(until, lambda enough=enough: len({*lines(notes)}) >= enough)

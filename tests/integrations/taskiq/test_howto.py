@@ -6,11 +6,11 @@ import asyncio
 import re
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 from coherer.blocking.rocketmq import connect
+from tests.integrations.programs import Program, lines, until
 from tests.integrations.taskiq.conftest import Working
 
 PAGE = Path(__file__).parents[3] / "docs/how-to/taskiq.md"
@@ -28,23 +28,10 @@ def test_the_new_lines_are_those_of_the_program() -> None:
 def test_the_application(url: str, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(SHOP.replace("rocketmq://127.0.0.1:9876", url), "utf-8")
     subprocess.run([sys.executable, "shop.py"], cwd=tmp_path, check=True, timeout=60)
-    command = [sys.executable, "-m", "taskiq", "worker", "shop:broker", "--workers", "2"]
-    worker = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    guard = threading.Timer(60, worker.kill)
-    guard.start()
-    try:
-        assert worker.stdout is not None
-        printed: set[str] = set()  # a worker that joins may repeat a task of another
-        while len(printed) < 2 and (line := worker.stdout.readline()):
-            printed.add(line)
-    finally:
-        guard.cancel()
-        worker.terminate()
-        worker.communicate(timeout=60)
-    assert printed == {"order 1: 42 EUR\n", "order 2: 7 EUR\n"}
-    assert worker.returncode == 0
+    command = ("-m", "taskiq", "worker", "shop:broker", "--workers", "2")
+    with Program(*command, log=tmp_path / "log", folder=tmp_path) as worker:
+        until(lambda: {"order 1: 42 EUR", "order 2: 7 EUR"} <= {*lines(worker.log)})
+        assert worker.stop() == 0
 
 
 async def test_topics(url: str, working: Working, capfd: Any) -> None:

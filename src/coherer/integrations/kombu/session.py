@@ -14,27 +14,21 @@ import logging
 import tempfile
 from collections import Counter
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from coherer import rocketmq
 from coherer._common.logs import Log
 from coherer._common.upkeep import Upkeep
-from coherer._record.system_topics import DELAY_LEVELS_MS
 from coherer.errors import RefusedError, UsageError
+from coherer.integrations._delays import LEVEL_MIN, TIMER_MAX, level_for
 from coherer.integrations.kombu import payload
 from coherer.integrations.kombu.inbox import Signal
 from coherer.integrations.kombu.options import TransportOptions
 from coherer.rocketmq import Message, Queue
 
 _log = Log(logging.getLogger(__name__))
-
-EARLY: Final = timedelta(seconds=1)
-"""Tasks that are due sooner are not delayed by the broker: the worker waits."""
-
-TIMER_MAX: Final = timedelta(days=2, hours=23)
-"""The longest delay that is asked of a broker at once; Coherer's have a limit of three days."""
 
 MEMBERS_MAX: Final = 300
 """The most consumers of a client: its heartbeats describe all, and servers limit their size."""
@@ -127,17 +121,17 @@ class Session:
                 _log.info("The broker has delay levels only: ETAs are reached in several steps.")
             else:
                 return
-        level = 0
-        if when is not None:
-            left_ms = (when - datetime.now(UTC)) / timedelta(milliseconds=1)
-            level = sum(one <= left_ms for one in DELAY_LEVELS_MS)
+        level = 0 if when is None else level_for(when - datetime.now(UTC))
         await self._producer.send(message, delay_level=level)
 
     def due(self, content: payload.Payload) -> datetime | None:
-        """When the broker shall deliver a message; None for at once."""
+        """When the broker shall deliver a message, or None for at once.
+
+        A worker itself waits for an ETA that is less than a second away.
+        """
         when = payload.eta(content) if self.options.timers else None
         now = datetime.now(UTC)
-        if when is None or when - now <= EARLY:
+        if when is None or when - now <= LEVEL_MIN:
             return None
         return min(when, now + TIMER_MAX)
 
