@@ -29,6 +29,7 @@ from coherer.integrations.faststream import (
 )
 from coherer.integrations.faststream import message as messages
 from coherer.integrations.faststream.annotations import RocketMQMessage
+from coherer.message import Message
 from coherer.rocketmq import Queue
 from coherer.testing import embedded_node
 from tests.integrations.faststream.received import Received, until
@@ -156,6 +157,52 @@ async def test_a_reply_that_nobody_waits_for_is_dropped(
         await until(lambda: "The reply to a request is dropped" in caplog.text)
         await broker.publish(2, topic)
         assert await got.wait(2) == [1, 2]
+
+
+GARBAGE = [
+    (b"\xff\xfe", {"content-type": "application/json"}),
+    (b"[" * 100_000, {"content-type": "application/json"}),
+    (b"\xff", {"content-type": "text/plain"}),
+    (b"1", {"content-type": "nonsense/x; y=z"}),
+    (b"x", {"content-type": "application/json", "content-length": "0"}),
+    (b"1", {"reply_to": "no such topic!"}),
+    (b"1", {"reply_to": "x" * 300}),
+    (b"1", {"correlation_id": "é\n" * 100}),
+]
+
+
+async def test_what_only_an_attacker_sends_stops_no_subscriber(url: str, topic: str) -> None:
+    broker, got, batches = RocketMQBroker(url), Received(), Received()
+
+    @broker.subscriber(topic, group_id=f"{topic}-one", start="earliest")
+    async def handle(number: int) -> int:
+        got.add(number)
+        return number
+
+    @broker.subscriber(
+        topic, group_id=f"{topic}-all", start="earliest", batch=True, batch_messages=1
+    )
+    async def handle_all(numbers: list[int]) -> None:
+        batches.add(numbers[-1])
+
+    async with broker:
+        await broker.start()
+        async with coherer.connect(url) as client, client.producer() as producer:
+            for body, headers in GARBAGE:
+                await producer.send(Message(topic, body, properties=headers))
+        await broker.publish(42, topic)
+        await until(lambda: 42 in got and 42 in batches)
+
+
+async def test_applications_that_start_at_once_create_a_topic_once(
+    url: str, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    brokers = [RocketMQBroker(url) for _ in range(5)]
+    for broker in brokers:
+        broker.subscriber(topic, group_id=f"{topic}-group")(lambda body: None)
+    await asyncio.gather(*(broker.start() for broker in brokers))
+    await asyncio.gather(*(broker.stop() for broker in brokers))
+    assert "could not be created" not in caplog.text
 
 
 # -- acknowledgement

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import difflib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, ClassVar, Final, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, TypeVar, Unpack, cast
 
 from fast_depends import dependency_provider
-from faststream._internal.basic_types import LoggerProto
-from faststream._internal.broker import BrokerUsecase
+from faststream._internal.basic_types import LoggerProto, SendableMessage
+from faststream._internal.broker import BrokerRouter, BrokerUsecase
 from faststream._internal.broker.registrator import Registrator
+from faststream._internal.broker.router import SubscriberRoute
 from faststream._internal.configs import BrokerConfig, UnderlyingDriverAnnotation
 from faststream._internal.constants import EMPTY
 from faststream._internal.context.repository import ContextRepo
@@ -24,12 +25,13 @@ from faststream._internal.logger.logging import get_broker_logger
 from faststream._internal.parser import DefaultCodec
 from faststream.exceptions import SetupError
 from faststream.message import gen_cor_id
+from faststream.response.publish_type import PublishType
 from faststream.security import BaseSecurity, SASLPlaintext
 from faststream.specification.schema import BrokerSpec
 
 from coherer._common.masking import masked_url
 from coherer.errors import CohererError
-from coherer.integrations.faststream.connection import Connection, NotConnected
+from coherer.integrations.faststream.connection import Connection
 from coherer.integrations.faststream.keywords import (
     BrokerKeywords,
     PublisherKeywords,
@@ -66,6 +68,7 @@ GRACEFUL_TIMEOUT_S: Final = 15.0
 
 S = TypeVar("S", bound=BaseSubscriber)
 P = TypeVar("P", bound=BasePublisher)
+R = TypeVar("R", bound=SubscriberRoute)
 T = TypeVar("T")
 
 
@@ -215,18 +218,30 @@ def check_names(what: str, given: Mapping[str, Any], *kinds: type[Any]) -> None:
             raise SetupError(f"{what} has no option {name}.{hint}")
 
 
-def router_config(prefix: str, given: RouterKeywords) -> Config:
-    """The options of a router."""
-    return Config(
-        prefix=prefix,
-        broker_dependencies=tuple(given.get("dependencies", ())),
-        broker_middlewares=given.get("middlewares", ()),
-        broker_parser=given.get("parser"),
-        broker_decoder=given.get("decoder"),
-        broker_codec=given.get("codec"),
-        ack_policy=given.get("ack_policy", EMPTY),
-        include_in_schema=given.get("include_in_schema"),
-    )
+class BaseRouter(BrokerRouter[Any, Config], Generic[R]):
+    """Subscribers and publishers that a broker includes.
+
+    Args:
+        prefix: a prefix of their topics.
+        handlers: subscribers.
+        options: see `RouterKeywords`.
+    """
+
+    def __init__(
+        self, prefix: str = "", handlers: Iterable[R] = (), **options: Unpack[RouterKeywords]
+    ) -> None:
+        check_names("A router", options, RouterKeywords)
+        config = Config(
+            prefix=prefix,
+            broker_dependencies=tuple(options.get("dependencies", ())),
+            broker_middlewares=options.get("middlewares", ()),
+            broker_parser=options.get("parser"),
+            broker_decoder=options.get("decoder"),
+            broker_codec=options.get("codec"),
+            ack_policy=options.get("ack_policy", EMPTY),
+            include_in_schema=options.get("include_in_schema"),
+        )
+        super().__init__(config=config, handlers=handlers, routers=options.get("routers", ()))
 
 
 class BaseBroker(BaseRegistrator, BrokerUsecase[Any, Connection, Config]):
@@ -241,6 +256,7 @@ class BaseBroker(BaseRegistrator, BrokerUsecase[Any, Connection, Config]):
 
     PROTOCOL: ClassVar[str]
     VERSION: ClassVar[str]
+    COMMAND: ClassVar[type[Command]]
 
     def __init__(
         self,
@@ -310,9 +326,10 @@ class BaseBroker(BaseRegistrator, BrokerUsecase[Any, Connection, Config]):
             await super().stop(exc_type, exc_val, exc_tb)
         finally:
             producer = self.config.broker_config.producer
-            connection, producer.connection = producer.connection, NotConnected()
+            connection, producer.opened = producer.opened, None
             self._connection = None
-            await connection.close()
+            if connection is not None:
+                await connection.close()
 
     async def ping(self, timeout: float | None) -> bool:  # noqa: ASYNC109 - FastStream's name
         """Whether a server answers in time.
@@ -343,8 +360,19 @@ class BaseBroker(BaseRegistrator, BrokerUsecase[Any, Connection, Config]):
         except BaseException:
             await connection.close()
             raise
-        producer.connection = connection
+        producer.opened = connection
         return connection
+
+    def _command(
+        self,
+        *messages: SendableMessage,
+        topic: str,
+        publish_type: PublishType = PublishType.PUBLISH,
+        **options: Any,
+    ) -> Command:
+        options["correlation_id"] = options.get("correlation_id") or self.config.id_generator()
+        body, *others = messages or (None,)
+        return self.COMMAND(body, *others, topic=topic, _publish_type=publish_type, **options)
 
 
 def serializer_of(config: BrokerConfig) -> Any:

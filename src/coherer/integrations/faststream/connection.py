@@ -1,8 +1,7 @@
 """What a broker asks of a protocol's client: to connect, to send, to subscribe.
 
-`RocketMQConnection` and `TubeMQConnection` are the only places that know how the clients differ;
-subscribers, publishers and brokers use the interface `Connection`. A test broker has one of its
-own.
+Only `RocketMQConnection` and `TubeMQConnection` know how the clients differ; subscribers,
+publishers and brokers use the interface `Connection`.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
-from faststream.exceptions import FeatureNotSupportedException, IncorrectState
+from faststream.exceptions import FeatureNotSupportedException
 
 from coherer import rocketmq, tubemq
-from coherer.errors import CohererError, RequestTimeoutError
+from coherer.errors import CohererError, RefusedError, RequestTimeoutError
 from coherer.integrations.faststream.message import RawMessage
 from coherer.integrations.faststream.response import Command, RocketMQPublishCommand
 from coherer.message import Message, Receipt
@@ -124,45 +123,6 @@ class Connection(ABC):
         """Make and start a consumer."""
 
 
-class NotConnected(Connection):
-    """Before `broker.connect()`: everything raises."""
-
-    async def open(self) -> None:
-        """See `Connection`."""
-
-    async def close(self) -> None:
-        """See `Connection`."""
-
-    async def ask(self) -> None:
-        """See `Connection`."""
-        raise _not_connected()
-
-    async def send(self, *_: object) -> Receipt:
-        """See `Connection`."""
-        raise _not_connected()
-
-    async def send_batch(self, *_: object) -> list[Receipt]:
-        """See `Connection`."""
-        raise _not_connected()
-
-    async def request(self, *_: object) -> RawMessage:
-        """See `Connection`."""
-        raise _not_connected()
-
-    async def reply(self, *_: object) -> Receipt:
-        """See `Connection`."""
-        raise _not_connected()
-
-    async def subscribe(self, wanted: Subscription, log: Log) -> Consumer:
-        """See `Connection`."""
-        del wanted, log
-        raise _not_connected()
-
-
-def _not_connected() -> IncorrectState:
-    return IncorrectState("The broker is not connected. Call `await broker.connect()` first.")
-
-
 class RocketMQConnection(Connection):
     """The client of a RocketMQ cluster.
 
@@ -185,11 +145,11 @@ class RocketMQConnection(Connection):
         self._directories: dict[str, Path] = {}
 
     async def open(self) -> None:
-        """See `Connection`."""
+        """Connect the producer; the client connects when it is first used."""
         await self._producer.start()
 
     async def close(self) -> None:
-        """See `Connection`."""
+        """Disconnect, and delete the offsets of subscribers without a group."""
         await self._client.close()
         for directory in self._directories.values():
             await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
@@ -197,11 +157,11 @@ class RocketMQConnection(Connection):
         self._directories.clear()
 
     async def ask(self) -> None:
-        """See `Connection`."""
+        """Ask the name servers for the brokers."""
         await self._client.admin().brokers.list(runtime=False)
 
     async def send(self, cmd: Command, message: Message, /) -> Receipt | asyncio.Future[Any]:
-        """See `Connection`."""
+        """Send one message; with `no_confirm`, return the future of its receipt."""
         given = cast("RocketMQPublishCommand", cmd)
         if not cmd.no_confirm:
             return await self._producer.send(
@@ -222,7 +182,7 @@ class RocketMQConnection(Connection):
         )
 
     async def send_batch(self, cmd: Command, messages: Sequence[Message], /) -> list[Receipt]:
-        """See `Connection`."""
+        """Send messages together to one queue."""
         given = cast("RocketMQPublishCommand", cmd)
         if given.deliver_at is not None or given.delay is not None:
             raise FeatureNotSupportedException(
@@ -232,17 +192,17 @@ class RocketMQConnection(Connection):
         return list(receipts)
 
     async def request(self, cmd: Command, message: Message, /) -> RawMessage:
-        """See `Connection`."""
+        """Send a message, and wait for the reply."""
         timeout_ms = max(1, math.ceil(cmd.timeout * 1000))
         return await self._producer.request(message, timeout_ms=timeout_ms)
 
     async def reply(self, request: RawMessage, message: Message, /) -> Receipt:
-        """See `Connection`."""
+        """Send a reply to the client that has sent a request."""
         received = cast("rocketmq.ReceivedMessage", request)
         return await self._producer.reply(received, message)
 
     async def subscribe(self, wanted: Subscription, log: Log) -> Consumer:
-        """See `Connection`."""
+        """Join a group, or make one that receives every message."""
         if wanted.create_topics:
             for topic in wanted.topics:
                 await _created(topic, self._create(topic), log)
@@ -257,9 +217,13 @@ class RocketMQConnection(Connection):
         return await _started(consumer, log)
 
     async def _create(self, topic: str) -> None:
-        if not await self._client.exists(topic):
-            topics = self._client.admin().topics
-            await topics.create(topic, PARTITIONS, exist_ok=True, wait_ms=TOPIC_WITHIN_MS)
+        if await self._client.exists(topic):
+            return
+        try:  # `exist_ok` would change the queues of a topic that another process just created
+            await self._client.admin().topics.create(topic, PARTITIONS, wait_ms=TOPIC_WITHIN_MS)
+        except RefusedError:
+            if not await self._client.exists(topic):
+                raise
 
     def _own_group(self, wanted: Subscription) -> str:
         """The name of a group whose members each receive everything.
@@ -292,19 +256,19 @@ class TubeMQConnection(Connection):
         self._producer = self._client.producer()
 
     async def open(self) -> None:
-        """See `Connection`."""
+        """Connect the producer."""
         await self._producer.start()
 
     async def close(self) -> None:
-        """See `Connection`."""
+        """Disconnect."""
         await self._client.close()
 
     async def ask(self) -> None:
-        """See `Connection`."""
+        """Ask the master for the brokers."""
         await self._client.admin().brokers.list()
 
     async def send(self, cmd: Command, message: Message, /) -> Receipt | asyncio.Future[Any]:
-        """See `Connection`."""
+        """Send one message; with `no_confirm`, return the future of its receipt."""
         if not cmd.no_confirm:
             return await self._producer.send(message)
         await self._producer.publish(message.topic)
@@ -312,22 +276,22 @@ class TubeMQConnection(Connection):
         return self._producer.submit(message)
 
     async def send_batch(self, cmd: Command, messages: Sequence[Message], /) -> list[Receipt]:
-        """See `Connection`."""
+        """Send messages at the same time: TubeMQ has no batches."""
         del cmd
         return list(await asyncio.gather(*map(self._producer.send, messages)))
 
     async def request(self, *_: object) -> RawMessage:
-        """See `Connection`."""
+        """Refuse: TubeMQ has no requests."""
         raise FeatureNotSupportedException(
             "TubeMQ has no `request`. Publish with `reply_to`, or use RocketMQ."
         )
 
     async def reply(self, *_: object) -> Receipt:
-        """See `Connection`."""
+        """Refuse: TubeMQ has no requests."""
         raise FeatureNotSupportedException("TubeMQ has no `request`.")
 
     async def subscribe(self, wanted: Subscription, log: Log) -> Consumer:
-        """See `Connection`."""
+        """Join a group."""
         assert wanted.group is not None  # noqa: S101 - `TubeMQBroker.subscriber` refuses
         if wanted.create_topics:
             for topic in wanted.topics:

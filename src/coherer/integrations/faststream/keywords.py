@@ -19,7 +19,7 @@ from faststream.specification.schema import Tag, TagDict
 
 
 class BrokerKeywords(TypedDict, total=False):
-    """The keywords of a broker, but for those of its client.
+    """The keywords of a broker, except those of its client.
 
     Args:
         allow_auto_create_topics: whether subscribers create topics that do not exist. Publishers
@@ -39,7 +39,7 @@ class BrokerKeywords(TypedDict, total=False):
         protocol_version: what AsyncAPI shows as its version.
         description: what AsyncAPI shows about the broker.
         tags: what AsyncAPI shows as tags.
-        logger: for the log lines of subscribers; None for none.
+        logger: for the log lines of subscribers; None to log nothing.
         log_level: the level of the broker's own log lines.
         apply_types: whether to validate and inject the arguments of handlers.
         serializer: validates and dumps with Pydantic, by default, or with msgspec.
@@ -96,7 +96,7 @@ class RouterKeywords(TypedDict, total=False):
 
 
 class SubscriberKeywords(TypedDict, total=False):
-    """The keywords of a subscriber, but for those of its consumer.
+    """The keywords of a subscriber, except those of its consumer.
 
     Args:
         group_id: the group, whose members share the messages. Without one, a RocketMQ subscriber
@@ -105,7 +105,7 @@ class SubscriberKeywords(TypedDict, total=False):
         batch: whether handlers receive lists.
         max_workers: how many messages, or batches, are handled at the same time.
         ack_policy: what happens to a message when its handler has ended; `NACK_ON_ERROR` by
-        default.
+            default.
         no_reply: whether to ignore `reply_to` and requests.
         dependencies: for its handlers; FastAPI's with its router.
         parser: see `BrokerKeywords`.
@@ -134,7 +134,7 @@ class SubscriberKeywords(TypedDict, total=False):
 
 
 class PublisherKeywords(TypedDict, total=False):
-    """The keywords of a publisher, but for those of its protocol.
+    """The keywords of a publisher, except those of its protocol.
 
     Args:
         tag: the tag of its messages.

@@ -15,6 +15,7 @@ from faststream._internal.endpoint.utils import ParserComposition
 from faststream._internal.parser import BatchCodecProto, CodecProto, DefaultCodec
 from faststream._internal.producer import ProducerProto
 from faststream._internal.types import CustomCallable, PublisherMiddleware
+from faststream.exceptions import IncorrectState
 from faststream.response.publish_type import PublishType
 from faststream.response.response import PublishCommand
 from faststream.specification.asyncapi.utils import resolve_payloads
@@ -22,8 +23,8 @@ from faststream.specification.schema import Message as MessageSpec
 from faststream.specification.schema import Operation, PublisherSpec
 
 from coherer._common.logs import Log
-from coherer.errors import RefusedError
-from coherer.integrations.faststream.connection import Connection, NotConnected
+from coherer.errors import RefusedError, UsageError
+from coherer.integrations.faststream.connection import Connection
 from coherer.integrations.faststream.message import BrokerMessage, Parser, RawMessage
 from coherer.integrations.faststream.response import Command
 from coherer.message import Message, Receipt
@@ -38,6 +39,9 @@ class Producer(ProducerProto[Command]):
         message_class: of the replies to requests.
         parser: the broker's own parser.
         decoder: the broker's own decoder.
+
+    Attributes:
+        opened: the connection, while the broker is connected.
     """
 
     def __init__(
@@ -51,7 +55,20 @@ class Producer(ProducerProto[Command]):
         self._decoder = ParserComposition(decoder, default.decode_message)
         self.codec: CodecProto = DefaultCodec()
         self.serializer: Any = None
-        self.connection: Connection = NotConnected()
+        self.opened: Connection | None = None
+
+    @property
+    def connection(self) -> Connection:
+        """The connection of the broker.
+
+        Raises:
+            IncorrectState: the broker is not connected.
+        """
+        if self.opened is None:
+            raise IncorrectState(
+                "The broker is not connected. Call `await broker.connect()` first."
+            )
+        return self.opened
 
     async def publish(self, cmd: Command) -> Receipt | asyncio.Future[Any] | None:
         """Send one message."""
@@ -60,7 +77,7 @@ class Producer(ProducerProto[Command]):
             return await self.connection.send(cmd, message)
         try:
             return await self.connection.reply(cmd.request, message)
-        except RefusedError as error:
+        except (RefusedError, UsageError) as error:
             # Delivering the request again would repeat the handler's work for nobody.
             _log.warning("The reply to a request is dropped: %s", error)
             return None

@@ -195,7 +195,7 @@ class RocketMQPublishCommand(Command):
         self.delay = delay
 
     def keys_of(self, part: Response | None) -> tuple[str, ...]:
-        """See `Command`."""
+        """The index keys; a message of a batch has its own or those of the command."""
         key, keys = self.key, self.keys
         if isinstance(part, RocketMQResponse):
             key, keys = part.key or key, part.keys or keys
@@ -208,7 +208,7 @@ class TubeMQPublishCommand(Command):
     def message(
         self, body: bytes, content_type: str | None, part: Response | None = None
     ) -> Message:
-        """See `Command`."""
+        """The message to send, whose properties TubeMQ can carry; see `quoted`."""
         made = super().message(body, content_type, part)
         return msgspec.structs.replace(made, properties=quoted(made.properties))
 

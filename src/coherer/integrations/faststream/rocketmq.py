@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final, Literal, TypedDict, Unpack, cast, overload
 
 from faststream._internal.basic_types import SendableMessage
-from faststream._internal.broker import BrokerRouter
 from faststream._internal.broker.router import ArgsContainer, SubscriberRoute
 from faststream.exceptions import FeatureNotSupportedException, SetupError
 from faststream.response.publish_type import PublishType
@@ -19,11 +18,10 @@ from faststream.response.publish_type import PublishType
 from coherer.integrations.faststream.broker import (
     BaseBroker,
     BaseRegistrator,
-    Config,
+    BaseRouter,
     check_names,
     login,
     part_of,
-    router_config,
 )
 from coherer.integrations.faststream.connection import RocketMQConnection
 from coherer.integrations.faststream.keywords import (
@@ -31,12 +29,11 @@ from coherer.integrations.faststream.keywords import (
     PublisherKeywords,
     PublishKeywords,
     RequestKeywords,
-    RouterKeywords,
     SubscriberKeywords,
 )
 from coherer.integrations.faststream.message import RocketMQMessage
 from coherer.integrations.faststream.publisher import BasePublisher
-from coherer.integrations.faststream.response import RocketMQPublishCommand
+from coherer.integrations.faststream.response import Command, RocketMQPublishCommand
 from coherer.integrations.faststream.subscriber import BaseSubscriber
 from coherer.rocketmq import (
     ConnectKeywords,
@@ -110,7 +107,7 @@ class RocketMQSubscriber(BaseSubscriber):
     """A subscriber of RocketMQ topics. Made by `RocketMQBroker.subscriber`."""
 
     async def start(self) -> None:
-        """See `BaseSubscriber`.
+        """Join the group and receive; see `BaseSubscriber.start`.
 
         Raises:
             SetupError: another subscriber of the broker is in the group.
@@ -338,6 +335,7 @@ class RocketMQBroker(RocketMQRegistrator, BaseBroker):
 
     PROTOCOL: ClassVar[str] = "rocketmq"
     VERSION: ClassVar[str] = "4.9"
+    COMMAND: ClassVar[type[Command]] = RocketMQPublishCommand
 
     def __init__(
         self,
@@ -454,19 +452,6 @@ class RocketMQBroker(RocketMQRegistrator, BaseBroker):
         reply = await self._basic_request(cmd, producer=self.config.producer)
         return cast("RocketMQMessage", reply)
 
-    def _command(
-        self,
-        *messages: SendableMessage,
-        topic: str,
-        publish_type: PublishType = PublishType.PUBLISH,
-        **options: Any,
-    ) -> RocketMQPublishCommand:
-        options["correlation_id"] = options.get("correlation_id") or self.config.id_generator()
-        body, *others = messages or (None,)
-        return RocketMQPublishCommand(
-            body, *others, topic=topic, _publish_type=publish_type, **options
-        )
-
 
 class RocketMQPublisher(ArgsContainer):
     """A publisher of a `RocketMQRoute`; its arguments are those of `RocketMQBroker.publisher`."""
@@ -495,27 +480,8 @@ class RocketMQRoute(SubscriberRoute):
         super().__init__(call, *topics, publishers=publishers, **options)
 
 
-class RocketMQRouter(RocketMQRegistrator, BrokerRouter[Any, Config]):
-    """Subscribers and publishers that a broker includes.
-
-    Args:
-        prefix: a prefix of their topics.
-        handlers: subscribers.
-        options: see `RouterKeywords`.
-    """
-
-    def __init__(
-        self,
-        prefix: str = "",
-        handlers: Iterable[RocketMQRoute] = (),
-        **options: Unpack[RouterKeywords],
-    ) -> None:
-        check_names("A router", options, RouterKeywords)
-        super().__init__(
-            handlers=handlers,
-            config=router_config(prefix, options),
-            routers=options.get("routers", ()),
-        )
+class RocketMQRouter(RocketMQRegistrator, BaseRouter[RocketMQRoute]):
+    """Subscribers and publishers that a broker includes; see `BaseRouter`."""
 
 
 def _selection(tags: str | Iterable[str] | None, sql92: str | None) -> Tags | Sql92 | None:

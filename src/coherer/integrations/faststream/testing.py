@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
-from typing import Any, ClassVar, Generic, cast, overload
+from typing import Any, ClassVar, Generic, TypedDict, Unpack, cast, overload
 from uuid import uuid4
 
 from faststream._internal.endpoint.utils import ParserComposition
@@ -24,7 +24,7 @@ from typing_extensions import TypeVar
 from coherer._wire.rocketmq.subscription import split_tags
 from coherer.errors import ClosedError
 from coherer.integrations.faststream.broker import BaseBroker, serializer_of
-from coherer.integrations.faststream.connection import Consumer, Log, NotConnected, Subscription
+from coherer.integrations.faststream.connection import Connection, Consumer, Log, Subscription
 from coherer.integrations.faststream.message import (
     BrokerMessage,
     Parser,
@@ -44,6 +44,18 @@ from coherer.rocketmq import Sql92, StoredMessage, Tags
 B = TypeVar("B", bound=BaseBroker)
 
 
+class TestKeywords(TypedDict, total=False):
+    """The keywords of a test broker.
+
+    Args:
+        with_real: use the cluster, and only record what handlers receive.
+        connect_only: do not start the subscribers; found out by default.
+    """
+
+    with_real: bool
+    connect_only: bool | None
+
+
 class NoMessages(Consumer):
     """The consumer of a subscriber in a test: it receives nothing."""
 
@@ -51,10 +63,10 @@ class NoMessages(Consumer):
         self._closed = asyncio.Event()
 
     async def start(self) -> None:
-        """See `Consumer`."""
+        """Do nothing: there is no group to join."""
 
     async def wait_assigned(self, timeout_ms: int | None = None) -> object:
-        """See `Consumer`."""
+        """Return at once."""
 
     async def receive(self, timeout_ms: int | None = None) -> None:
         """Wait until it is closed, or for the timeout."""
@@ -66,18 +78,21 @@ class NoMessages(Consumer):
         raise ClosedError("The consumer is closed.")
 
     async def close(self) -> None:
-        """See `Consumer`."""
+        """End `receive`."""
         self._closed.set()
 
 
-class FakeConnection(NotConnected):
+class FakeConnection:
     """The connection of a test broker: subscribers can start, and receive nothing."""
 
+    async def close(self) -> None:
+        """Do nothing: there is no client."""
+
     async def ask(self) -> None:
-        """See `Connection`."""
+        """Return, as if a server had answered."""
 
     async def subscribe(self, wanted: Subscription, log: Log) -> Consumer:
-        """See `Connection`."""
+        """Return a consumer that receives nothing."""
         del wanted, log
         return NoMessages()
 
@@ -104,7 +119,7 @@ class FakeProducer(Producer):
         self._parser = ParserComposition(config.broker_parser, default.parse_message)
         self._decoder = ParserComposition(config.broker_decoder, default.decode_message)
         self.codec = config.broker_codec or DefaultCodec()
-        self.connection = FakeConnection()
+        self.opened = cast("Connection", FakeConnection())
         self._config = config
         self._brokers = brokers
         self._receive = receive
@@ -234,8 +249,7 @@ class TestRocketMQBroker(BaseTestBroker[RocketMQBroker, EnterType], broker=Rocke
 
     Args:
         brokers: the application's brokers.
-        with_real: use the cluster, and only record what handlers receive.
-        connect_only: do not start the subscribers; found out by default.
+        options: see `TestKeywords`.
     """
 
     MESSAGE = RocketMQMessage
@@ -245,26 +259,18 @@ class TestRocketMQBroker(BaseTestBroker[RocketMQBroker, EnterType], broker=Rocke
         self: TestRocketMQBroker[RocketMQBroker],
         broker: RocketMQBroker,
         /,
-        *,
-        with_real: bool = False,
-        connect_only: bool | None = None,
+        **options: Unpack[TestKeywords],
     ) -> None: ...
 
     @overload
     def __init__(
         self: TestRocketMQBroker[tuple[RocketMQBroker, ...]],
         *brokers: RocketMQBroker,
-        with_real: bool = False,
-        connect_only: bool | None = None,
+        **options: Unpack[TestKeywords],
     ) -> None: ...
 
-    def __init__(
-        self,
-        *brokers: RocketMQBroker,
-        with_real: bool = False,
-        connect_only: bool | None = None,
-    ) -> None:
-        super().__init__(*brokers, with_real=with_real, connect_only=connect_only)
+    def __init__(self, *brokers: RocketMQBroker, **options: Unpack[TestKeywords]) -> None:
+        super().__init__(*brokers, **options)
 
     @staticmethod
     def _receive(message: Message, offset: int) -> RawMessage:
@@ -294,8 +300,7 @@ class TestTubeMQBroker(BaseTestBroker[TubeMQBroker, EnterType], broker=TubeMQBro
 
     Args:
         brokers: the application's brokers.
-        with_real: use the cluster, and only record what handlers receive.
-        connect_only: do not start the subscribers; found out by default.
+        options: see `TestKeywords`.
     """
 
     MESSAGE = TubeMQMessage
@@ -305,26 +310,18 @@ class TestTubeMQBroker(BaseTestBroker[TubeMQBroker, EnterType], broker=TubeMQBro
         self: TestTubeMQBroker[TubeMQBroker],
         broker: TubeMQBroker,
         /,
-        *,
-        with_real: bool = False,
-        connect_only: bool | None = None,
+        **options: Unpack[TestKeywords],
     ) -> None: ...
 
     @overload
     def __init__(
         self: TestTubeMQBroker[tuple[TubeMQBroker, ...]],
         *brokers: TubeMQBroker,
-        with_real: bool = False,
-        connect_only: bool | None = None,
+        **options: Unpack[TestKeywords],
     ) -> None: ...
 
-    def __init__(
-        self,
-        *brokers: TubeMQBroker,
-        with_real: bool = False,
-        connect_only: bool | None = None,
-    ) -> None:
-        super().__init__(*brokers, with_real=with_real, connect_only=connect_only)
+    def __init__(self, *brokers: TubeMQBroker, **options: Unpack[TestKeywords]) -> None:
+        super().__init__(*brokers, **options)
 
     @staticmethod
     def _receive(message: Message, offset: int) -> RawMessage:

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, ClassVar, Literal, TypedDict, Unpack, cast, overload
 
 from faststream._internal.basic_types import SendableMessage
-from faststream._internal.broker import BrokerRouter
 from faststream._internal.broker.router import ArgsContainer, SubscriberRoute
 from faststream.exceptions import FeatureNotSupportedException, SetupError
 from faststream.response.publish_type import PublishType
@@ -19,11 +18,10 @@ from coherer._wire.rocketmq.subscription import split_tags
 from coherer.integrations.faststream.broker import (
     BaseBroker,
     BaseRegistrator,
-    Config,
+    BaseRouter,
     check_names,
     login,
     part_of,
-    router_config,
 )
 from coherer.integrations.faststream.connection import TubeMQConnection
 from coherer.integrations.faststream.keywords import (
@@ -31,12 +29,11 @@ from coherer.integrations.faststream.keywords import (
     PublisherKeywords,
     PublishKeywords,
     RequestKeywords,
-    RouterKeywords,
     SubscriberKeywords,
 )
 from coherer.integrations.faststream.message import TubeMQMessage
 from coherer.integrations.faststream.publisher import BasePublisher
-from coherer.integrations.faststream.response import TubeMQPublishCommand
+from coherer.integrations.faststream.response import Command, TubeMQPublishCommand
 from coherer.integrations.faststream.subscriber import BaseSubscriber
 from coherer.tubemq import ConnectKeywords, Listener, Receipt, Start
 
@@ -245,6 +242,7 @@ class TubeMQBroker(TubeMQRegistrator, BaseBroker):
 
     PROTOCOL: ClassVar[str] = "tubemq"
     VERSION: ClassVar[str] = "1.13"
+    COMMAND: ClassVar[type[Command]] = TubeMQPublishCommand
 
     def __init__(self, url: str | None = None, **options: Unpack[TubeMQBrokerKeywords]) -> None:
         check_names("The broker", options, TubeMQBrokerKeywords)
@@ -344,19 +342,6 @@ class TubeMQBroker(TubeMQRegistrator, BaseBroker):
         reply = await self._basic_request(cmd, producer=self.config.producer)
         return cast("TubeMQMessage", reply)
 
-    def _command(
-        self,
-        *messages: SendableMessage,
-        topic: str,
-        publish_type: PublishType = PublishType.PUBLISH,
-        **options: Any,
-    ) -> TubeMQPublishCommand:
-        options["correlation_id"] = options.get("correlation_id") or self.config.id_generator()
-        body, *others = messages or (None,)
-        return TubeMQPublishCommand(
-            body, *others, topic=topic, _publish_type=publish_type, **options
-        )
-
 
 class TubeMQPublisher(ArgsContainer):
     """A publisher of a `TubeMQRoute`; its arguments are those of `TubeMQBroker.publisher`."""
@@ -385,24 +370,5 @@ class TubeMQRoute(SubscriberRoute):
         super().__init__(call, *topics, publishers=publishers, **options)
 
 
-class TubeMQRouter(TubeMQRegistrator, BrokerRouter[Any, Config]):
-    """Subscribers and publishers that a broker includes.
-
-    Args:
-        prefix: a prefix of their topics.
-        handlers: subscribers.
-        options: see `RouterKeywords`.
-    """
-
-    def __init__(
-        self,
-        prefix: str = "",
-        handlers: Iterable[TubeMQRoute] = (),
-        **options: Unpack[RouterKeywords],
-    ) -> None:
-        check_names("A router", options, RouterKeywords)
-        super().__init__(
-            handlers=handlers,
-            config=router_config(prefix, options),
-            routers=options.get("routers", ()),
-        )
+class TubeMQRouter(TubeMQRegistrator, BaseRouter[TubeMQRoute]):
+    """Subscribers and publishers that a broker includes; see `BaseRouter`."""
