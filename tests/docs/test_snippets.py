@@ -23,7 +23,7 @@ import coherer.blocking
 from coherer.cli import main
 from coherer.cli.serve.running import Ready
 from coherer.rocketmq import StoredMessage, Verdict
-from coherer.testing import EmbeddedNode, SimulatedNode, embedded_node
+from coherer.testing import EmbeddedNode, SimulatedCluster, SimulatedNode, embedded_node
 from tests.waiting import until
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -127,7 +127,7 @@ def test_the_page_about_logs() -> None:
 
 
 def test_testing(coherer_rocketmq_url: str, coherer_topic: str, node: EmbeddedNode) -> None:
-    simulated, order, moved, refused, fault, ordered, _, _ = blocks("how-to/testing.md")
+    simulated, order, moved, several, refused, fault, ordered, _, _ = blocks("how-to/testing.md")
     days = run("how-to/testing.md", simulated, node)["test_an_order_is_delivered_after_three_days"]
     refuses = run("how-to/testing.md", refused, node)["test_an_order_is_refused"]
     orders = run("how-to/testing.md", ordered, node)["test_orders_arrive_in_order"]
@@ -135,6 +135,10 @@ def test_testing(coherer_rocketmq_url: str, coherer_topic: str, node: EmbeddedNo
         virtual = SimulatedNode()
         in_memory = cast("Callable[[SimulatedNode], Coroutine[None, None, None]]", one)
         virtual.run(in_memory(virtual))
+    name = "test_orders_are_stored_while_a_broker_is_away"
+    cluster = SimulatedCluster()
+    away = run("how-to/testing.md", several, node)[name]
+    cluster.run(cast("Callable[[object], Coroutine[None, None, None]]", away)(cluster))
     test = run("how-to/testing.md", order, node)["test_an_order_arrives"]
     cast("Callable[[str, str], None]", test)(coherer_rocketmq_url, coherer_topic)
     name = "test_a_send_fails_while_the_cluster_is_away"

@@ -1,7 +1,8 @@
-"""Tools for tests: a node in the process, virtual time, and network faults.
+"""Tools for tests: nodes and clusters in the process, virtual time, and network faults.
 
 With pytest no import is needed: the package provides the fixtures `coherer_node`, `coherer_url`,
-`coherer_rocketmq_url`, `coherer_topic` and `coherer_simulated` (`coherer.testing.plugin`).
+`coherer_rocketmq_url`, `coherer_topic`, `coherer_cluster`, `coherer_simulated` and
+`coherer_simulated_cluster` (`coherer.testing.plugin`).
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ from typing import TYPE_CHECKING
 # For type checkers: the names load on first use.
 if TYPE_CHECKING:
     from coherer.testing.clock import ManualClock
+    from coherer.testing.cluster import EmbeddedCluster, embedded_cluster
     from coherer.testing.embedded import EmbeddedNode, async_embedded_node, embedded_node
     from coherer.testing.explore import explore
     from coherer.testing.faults import Fault, NodeFaults, ReceivedRequest, Requests
     from coherer.testing.leftovers import LeftBehindWarning
     from coherer.testing.proxy import FaultProxy, Faults
     from coherer.testing.received import Received, Reception
-    from coherer.testing.simulated import SimulatedNode
+    from coherer.testing.simulated import SimulatedCluster, SimulatedNode
     from coherer.testing.simulation import simulate
 
 __all__ = [
+    "EmbeddedCluster",
     "EmbeddedNode",
     "Fault",
     "FaultProxy",
@@ -33,14 +36,17 @@ __all__ = [
     "ReceivedRequest",
     "Reception",
     "Requests",
+    "SimulatedCluster",
     "SimulatedNode",
     "async_embedded_node",
+    "embedded_cluster",
     "embedded_node",
     "explore",
     "simulate",
 ]
 
 _MODULES = {
+    "EmbeddedCluster": "coherer.testing.cluster",
     "EmbeddedNode": "coherer.testing.embedded",
     "Fault": "coherer.testing.faults",
     "FaultProxy": "coherer.testing.proxy",
@@ -52,8 +58,10 @@ _MODULES = {
     "Reception": "coherer.testing.received",
     "ReceivedRequest": "coherer.testing.faults",
     "Requests": "coherer.testing.faults",
+    "SimulatedCluster": "coherer.testing.simulated",
     "SimulatedNode": "coherer.testing.simulated",
     "async_embedded_node": "coherer.testing.embedded",
+    "embedded_cluster": "coherer.testing.cluster",
     "embedded_node": "coherer.testing.embedded",
     "explore": "coherer.testing.explore",
     "simulate": "coherer.testing.simulation",

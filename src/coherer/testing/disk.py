@@ -15,16 +15,19 @@ class FaultyFiles(OsFiles):
     Attributes:
         full: whether every write fails as on a full disk.
         sync_fails: whether every sync fails.
+        gone: whether nothing changes any more, because the node's process was killed.
         failed: whether a write or a sync has failed since the node started.
     """
 
     def __init__(self) -> None:
-        self.full = self.sync_fails = self.failed = False
+        self.full = self.sync_fails = self.gone = self.failed = False
         self._open: set[int] = set()
         self._locks: dict[int, Path] = {}
 
     def open(self, path: Path, *, create: bool = False) -> int:
         """See `Files`."""
+        if self.gone and create and not self.exists(path):
+            path = Path(os.devnull)
         handle = super().open(path, create=create)
         self._open.add(handle)
         return handle
@@ -56,13 +59,15 @@ class FaultyFiles(OsFiles):
     def write(self, handle: int, data: bytes, offset: int) -> None:
         """See `Files`."""
         self._check_space()
-        super().write(handle, data, offset)
+        if not self.gone:
+            super().write(handle, data, offset)
 
     def resize(self, handle: int, size: int) -> None:
         """See `Files`."""
         if size > self.size(handle):
             self._check_space()
-        super().resize(handle, size)
+        if not self.gone:
+            super().resize(handle, size)
 
     def sync(self, handle: int) -> None:
         """See `Files`."""
@@ -78,6 +83,31 @@ class FaultyFiles(OsFiles):
         """See `Files`."""
         self._check_sync()
         return super().sync_all(path)
+
+    def make_directory(self, path: Path) -> None:
+        """See `Files`."""
+        if not self.gone:
+            super().make_directory(path)
+
+    def replace(self, source: Path, target: Path) -> None:
+        """See `Files`."""
+        if not self.gone:
+            super().replace(source, target)
+
+    def link(self, source: Path, target: Path) -> None:
+        """See `Files`."""
+        if not self.gone:
+            super().link(source, target)
+
+    def remove(self, path: Path) -> None:
+        """See `Files`."""
+        if not self.gone:
+            super().remove(path)
+
+    def remove_tree(self, path: Path) -> None:
+        """See `Files`."""
+        if not self.gone:
+            super().remove_tree(path)
 
     def _check_space(self) -> None:
         if self.full:

@@ -31,8 +31,8 @@ from coherer.testing.simulation.loop import SimulatedLoop
 
 T = TypeVar("T")
 
-_PORTS: Final = tuple(name for name in PORTS if name != "ha_port")
-"""The ports of a node, except the one for slaves, which is closed by default."""
+_FREE_PORTS: Final = dict.fromkeys((name for name in PORTS if name != "ha_port"), 0)
+"""Any free ports for a node, without the one for slaves, which is closed by default."""
 
 _COLLECTIONS: Final = ("roles", "protocols")
 """Options whose names may come in a list, too."""
@@ -70,6 +70,11 @@ class EmbeddedNode:
         if self._node is None:
             raise _stopped()
         return self._node
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the node runs."""
+        return self._node is not None
 
     @property
     def clock(self) -> ManualClock:
@@ -141,19 +146,41 @@ class EmbeddedNode:
         Raises:
             StoreError: the disk failed, and no fault of the test made it fail.
         """
-        if self._node is None or self._portal is None:
+        if (ending := self._end()) is None:
             return
+        node, portal = ending
+        try:
+            with taps_of(self.faults).own_failures():
+                portal.call(node.stop)
+        finally:
+            portal.close()
+
+    def kill(self) -> None:
+        """End the node at once, as by SIGKILL: what it has written stays.
+
+        Connections are reset, requests are not answered, and offsets that were committed in the
+        last seconds may be lost. Masters and name servers hear nothing from it. Does nothing if the
+        node is stopped.
+        """
+        if (ending := self._end()) is None:
+            return
+        node, portal = ending
+        with taps_of(self.faults).killed(portal.do):
+            try:
+                portal.call(partial(node.stop, farewell=False))
+            finally:
+                portal.close()
+
+    def _end(self) -> tuple[Node, Portal] | None:
+        if self._node is None or self._portal is None:
+            return None
         if self._end_watch is not None:
             self._end_watch()
             self._end_watch = None
         _running.discard(self)
         node, portal = self._node, self._portal
         self._node = self._portal = None
-        try:
-            with taps_of(self.faults).own_failures():
-                portal.call(node.stop)
-        finally:
-            portal.close()
+        return node, portal
 
     def restart(self) -> None:
         """Stop and start the node: connections break, stored messages are kept."""
@@ -161,9 +188,16 @@ class EmbeddedNode:
         self.start()
 
     @contextmanager
-    def down(self) -> Generator[None]:
-        """Let the node be stopped inside the block; afterwards it is where it was."""
-        self.stop()
+    def down(self, *, kill: bool = False) -> Generator[None]:
+        """Let the node be stopped inside the block; afterwards it is where it was.
+
+        Args:
+            kill: end it at once instead of cleanly.
+        """
+        if kill:
+            self.kill()
+        else:
+            self.stop()
         try:
             yield
         except BaseException as error:
@@ -231,10 +265,7 @@ async def _started(options: NodeOptions, clock: ManualClock | None, faults: Node
 
 def with_ports(options: NodeOptions, node: Node) -> NodeOptions:
     """The options with the ports that a node has opened, so that the next start opens them."""
-    ports = node.ports()
-    return msgspec.structs.replace(
-        options, **{name: ports[name] for name in _PORTS if name in ports}
-    )
+    return msgspec.structs.replace(options, **node.ports())
 
 
 def node_options(directory: Path, given: Mapping[str, object]) -> NodeOptions:
@@ -244,8 +275,7 @@ def node_options(directory: Path, given: Mapping[str, object]) -> NodeOptions:
         for name, value in given.items()
         if name in _COLLECTIONS and isinstance(value, list | tuple | set)
     }
-    ports = dict.fromkeys(_PORTS, 0)
-    return options_of(NodeOptions, {**ports, "directory": directory, **given, **named})
+    return options_of(NodeOptions, {**_FREE_PORTS, "directory": directory, **given, **named})
 
 
 @contextmanager
@@ -265,17 +295,24 @@ def embedded_node(
         ...
     ```
     """
-    _catch_up(clock)
+    catch_up(clock)
     with workspace(directory) as path:
         node = EmbeddedNode(node_options(path, options), clock)
-        node.start()
-        try:
+        with running(node):
             yield node
-        except BaseException as error:
-            with noted_at(error):
-                node.stop()
-            raise
-        node.stop()
+
+
+@contextmanager
+def running(node: EmbeddedNode) -> Generator[None]:
+    """Run a node inside the block."""
+    node.start()
+    try:
+        yield
+    except BaseException as error:
+        with noted_at(error):
+            node.stop()
+        raise
+    node.stop()
 
 
 @asynccontextmanager
@@ -289,7 +326,7 @@ async def async_embedded_node(
         clock: moves the time of messages; see `embedded_node`.
         options: node options, such as `host` or `admin_port`.
     """
-    _catch_up(clock)
+    catch_up(clock)
     loop = asyncio.get_running_loop()
     simulated = isinstance(loop, SimulatedLoop) and clock is None
     message_clock = WallClock() if simulated else clock
@@ -326,7 +363,8 @@ def next_s(loop: SimulatedLoop, node: Node) -> float | None:
     return None if due_ms is None else loop.now_s + (due_ms - machine_clock.wall_ms()) / 1000
 
 
-def _catch_up(clock: ManualClock | None) -> None:
+def catch_up(clock: ManualClock | None) -> None:
+    """Set a clock that is behind the time of day to it."""
     if clock is not None:  # clients name times by the machine's clock
         clock.set(max(clock.now_ms(), machine_clock.wall_ms()))
 

@@ -13,7 +13,7 @@ import asyncio
 import struct
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import Final, Literal, Self
@@ -449,6 +449,26 @@ class Taps:
         finally:
             self.files.failed = False
 
+    @contextmanager
+    def killed(self, call: Callable[[Callable[[], None]], None]) -> Generator[None]:
+        """Let nothing leave the node any more, and nothing reach its disk, while it is stopped.
+
+        Args:
+            call: calls a function in the node's thread.
+        """
+        call(self._vanish)
+        try:
+            with suppress(StoreError):
+                yield
+        finally:
+            self.files.close_all()
+            self.files.gone = self.files.failed = False
+
+    def _vanish(self) -> None:
+        self.files.gone = True
+        self.sever()
+        self.reset()
+
     def reset(self) -> None:
         """Reset all connections."""
         for tap in list(self._open):
@@ -486,6 +506,7 @@ class Taps:
 
         def tapped(connection: Connection) -> Tap:
             one = Tap(self, connection, make, protocol, self._open.pop)
+            one.severed = self.files.gone
             self._open[one] = None
             return one
 

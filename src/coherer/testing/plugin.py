@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
+    from coherer.testing.cluster import EmbeddedCluster
     from coherer.testing.embedded import EmbeddedNode
     from coherer.testing.leftovers import Leftovers
-    from coherer.testing.simulated import SimulatedNode
+    from coherer.testing.simulated import SimulatedCluster, SimulatedNode
 
 
 class _UnchangedModules(MetaPathFinder):
@@ -91,22 +92,77 @@ def coherer_simulated(
     return node
 
 
+@pytest.fixture
+def coherer_cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EmbeddedCluster]:
+    """A cluster of two brokers for one test, with real time and sockets.
+
+    `@pytest.mark.coherer_cluster(brokers=3)` changes it; see `embedded_cluster`.
+    """
+    with collector_paused():
+        from coherer.testing.cluster import embedded_cluster
+
+    options = _cluster_options(request, tmp_path_factory)
+    with embedded_cluster(**options) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def coherer_simulated_cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> SimulatedCluster:
+    """A cluster of two brokers in virtual time, for one async test.
+
+    `@pytest.mark.coherer_cluster(brokers=3)` changes it; see `SimulatedCluster`.
+    """
+    with collector_paused():
+        from coherer.testing.simulated import SimulatedCluster
+
+    cluster = SimulatedCluster(**_cluster_options(request, tmp_path_factory))
+    cluster.leftovers = request.config.stash.get(_leftovers, None)
+    return cluster
+
+
+def _cluster_options(
+    request: pytest.FixtureRequest, directories: pytest.TempPathFactory
+) -> dict[str, Any]:
+    marker = request.node.get_closest_marker("coherer_cluster")
+    if marker is not None and marker.args:
+        raise pytest.UsageError("coherer_cluster has named arguments only, such as brokers=3.")
+    given: dict[str, Any] = {} if marker is None else marker.kwargs
+    return {"directory": directories.mktemp("coherer"), **given}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the mark."""
+    config.addinivalue_line(
+        "markers", "coherer_cluster(brokers=2, slaves=False, apart=False): the nodes of a cluster."
+    )
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(
     collector: pytest.Module | pytest.Class, name: str, obj: object
 ) -> None:
-    """Make an async test that uses `coherer_simulated` a plain one, before other plugins see it."""
-    if inspect.iscoroutinefunction(obj) and _SIMULATED in inspect.signature(obj).parameters:
-        run = _in_virtual_time(obj)
+    """Make an async test in virtual time a plain one, before other plugins see it."""
+    if not inspect.iscoroutinefunction(obj):
+        return
+    if found := _SIMULATED & inspect.signature(obj).parameters.keys():
+        run = _in_virtual_time(obj, sorted(found))
         # For pytest-asyncio, whose marker is often given to a whole module.
         run = pytest.mark.filterwarnings("ignore:.*is not an async function")(run)
         setattr(collector.obj, name, run)
 
 
-_SIMULATED = "coherer_simulated"
-_FIXTURES = frozenset(
-    {"coherer_node", "coherer_url", "coherer_rocketmq_url", "coherer_topic", _SIMULATED}
-)
+_SIMULATED = frozenset({"coherer_simulated", "coherer_simulated_cluster"})
+_FIXTURES = _SIMULATED | {
+    "coherer_node",
+    "coherer_url",
+    "coherer_rocketmq_url",
+    "coherer_topic",
+    "coherer_cluster",
+}
 _leftovers: pytest.StashKey[Leftovers] = pytest.StashKey()
 
 
@@ -167,17 +223,25 @@ def pytest_sessionfinish() -> None:
         stop_all()
 
 
-def _in_virtual_time(test: Callable[..., Coroutine[Any, Any, object]]) -> Callable[..., None]:
+def _in_virtual_time(
+    test: Callable[..., Coroutine[Any, Any, object]], names: Sequence[str]
+) -> Callable[..., None]:
     @functools.wraps(test)
     def run(*args: object, **fixtures: object) -> None:
-        node = cast("SimulatedNode", fixtures[_SIMULATED])
+        if len(names) > 1:
+            raise pytest.UsageError(f"A test cannot use both {' and '.join(names)}.")
+        (name,) = names
         seeds = getattr(test, "_coherer_seeds", None)
         if seeds is None:
-            node.run(test(*args, **fixtures))
+            one = cast("SimulatedNode | SimulatedCluster", fixtures[name])
+            one.run(test(*args, **fixtures))
             return
+        if name != "coherer_simulated":
+            raise pytest.UsageError("A test with @explore uses coherer_simulated, not a cluster.")
         from coherer.testing.explore import run_seeds
 
-        run_seeds(seeds, node.fresh, lambda one: test(*args, **{**fixtures, _SIMULATED: one}))
+        node = cast("SimulatedNode", fixtures[name])
+        run_seeds(seeds, node.fresh, lambda one: test(*args, **{**fixtures, name: one}))
 
     return run
 

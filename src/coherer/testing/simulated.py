@@ -1,16 +1,21 @@
-"""A node in the loop of an async test, in virtual time: what the fixture `coherer_simulated` is."""
+"""A node or a cluster in the loop of an async test, in virtual time.
+
+The fixtures `coherer_simulated` and `coherer_simulated_cluster` are objects of these classes.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from coherer._server.node.node import Node, NodeOptions
 from coherer.errors import UsageError
 from coherer.testing.clock import WallClock
+from coherer.testing.cluster import LOOK_S, TOPIC_S, Shape, late, urls_of, without_topic
 from coherer.testing.embedded import next_s, node_options, noted_at, with_ports, workspace
 from coherer.testing.faults import NodeFaults, Requests, taps_of
 from coherer.testing.leftovers import Leftovers
@@ -44,6 +49,11 @@ class SimulatedNode:
 
     def __repr__(self) -> str:
         return f"<SimulatedNode {self.url if self._node is not None else 'stopped'}>"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the node runs."""
+        return self._node is not None
 
     @property
     def node(self) -> Node:
@@ -91,7 +101,7 @@ class SimulatedNode:
         )
         await self._process.start(node.start())
         self._node, self._options = node, with_ports(self._options, node)
-        self._urls = (node.url, node.rocketmq_url)
+        self._urls = urls_of(node)
         taps_of(self.faults).attach(node)
 
     async def stop(self) -> None:
@@ -133,30 +143,30 @@ class SimulatedNode:
     def run(self, test: Coroutine[Any, Any, object], *, seed: int = 0) -> None:
         """Run a coroutine in virtual time while the node runs; the plugin runs async tests so."""
 
-        async def main() -> None:
-            loop = cast("SimulatedLoop", asyncio.get_running_loop())
-            with workspace(self._directory) as path, loop.alarm(lambda: self._next_s(loop)):
-                self._options = node_options(path, self._given)
-                await self.start()
-                before = asyncio.all_tasks()
-                try:
-                    await test
-                    if self.leftovers is not None:
-                        self.leftovers.look_at_tasks(asyncio.all_tasks() - before)
-                        self.leftovers.look()
-                except BaseException as error:
-                    with noted_at(error):
-                        await self.stop()
-                    raise
-                else:
-                    await self.stop()
-                finally:
-                    self._urls = None
+        @asynccontextmanager
+        async def opened() -> AsyncGenerator[None]:
+            with workspace(self._directory) as path:
+                async with self._running(node_options(path, self._given)):
+                    yield
 
-        try:
-            simulate(main(), seed=seed)
-        finally:
-            test.close()
+        _run(opened(), test, self.leftovers, seed)
+
+    @asynccontextmanager
+    async def _running(self, options: NodeOptions) -> AsyncGenerator[None]:
+        loop = cast("SimulatedLoop", asyncio.get_running_loop())
+        self._options = options
+        with loop.alarm(partial(self._next_s, loop)):
+            await self.start()
+            try:
+                yield
+            except BaseException as error:
+                with noted_at(error):
+                    await self.stop()
+                raise
+            else:
+                await self.stop()
+            finally:
+                self._urls = None
 
     def _next_s(self, loop: SimulatedLoop) -> float | None:
         return None if self._node is None else next_s(loop, self._node)
@@ -164,3 +174,149 @@ class SimulatedNode:
     def fresh(self) -> SimulatedNode:
         """Another node with the same options, in a temporary directory."""
         return SimulatedNode(None, **self._given)
+
+
+class _Member(SimulatedNode):
+    """A node of a cluster; `on_restart` is called when it has started again."""
+
+    on_restart: Callable[[], object] | None = None
+
+    @property
+    def options(self) -> NodeOptions:
+        """Its options."""
+        return self._options
+
+    def running(self, options: NodeOptions) -> AbstractAsyncContextManager[None]:
+        """Run it inside the block."""
+        return self._running(options)
+
+    async def start(self) -> None:
+        restarted = self._urls is not None and not self.is_running
+        await super().start()
+        if restarted and self.on_restart is not None:
+            self.on_restart()
+
+
+class SimulatedCluster:
+    """A cluster in virtual time. Made by the fixture `coherer_simulated_cluster`.
+
+    Each node is a `SimulatedNode`, with its own faults and requests.
+
+    Args:
+        directory: the directory of all files; None for a temporary directory that is deleted.
+        brokers: the number of brokers.
+        slaves: whether each broker has a slave, which serves RocketMQ.
+        apart: whether the master and the name server have a node of their own.
+        options: node options for all nodes, such as `flush`.
+
+    Attributes:
+        brokers: the brokers.
+        slaves: the slave of each broker; empty without slaves.
+        master: the node with TubeMQ's master and the name server: the first broker, unless it is
+            apart.
+        received: records what handlers receive, if they are passed through it.
+        leftovers: notes what the test leaves open; the plugin sets it.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path | None = None,
+        *,
+        brokers: int = 2,
+        slaves: bool = False,
+        apart: bool = False,
+        **options: object,
+    ) -> None:
+        self._master, self._others = _Member(), [_Member() for _ in range(brokers - (not apart))]
+        self._slaves = [_Member() for _ in range(brokers if slaves else 0)]
+        self._brokers = self._others if apart else [self._master, *self._others]
+        self.master: SimulatedNode = self._master
+        self.brokers: list[SimulatedNode] = [*self._brokers]
+        self.slaves: list[SimulatedNode] = [*self._slaves]
+        self.received = Received()
+        self.leftovers: Leftovers | None = None
+        self._directory = directory
+        self._shape = Shape(brokers, slaves, apart)
+        self._given = {"admin_port": None, **options}
+
+    def __repr__(self) -> str:
+        where = self.url if self.master.is_running else "stopped"
+        return f"<SimulatedCluster {where}, {len(self.brokers)} brokers>"
+
+    @property
+    def url(self) -> str:
+        """The URL for TubeMQ clients. It stays the same while the master is stopped."""
+        return self.master.url
+
+    @property
+    def rocketmq_url(self) -> str:
+        """The URL for RocketMQ clients. It stays the same while the name server is stopped."""
+        return self.master.rocketmq_url
+
+    async def create_topic(self, name: str, partitions: int = 1) -> None:
+        """Create a topic on all brokers, and wait until clients find it on those that run.
+
+        Args:
+            name: its name.
+            partitions: how many on each broker.
+
+        Raises:
+            UsageError: the master is stopped.
+            RequestTimeoutError: a broker did not report the topic within 30 s.
+        """
+        self.master.create_topic(name, partitions)
+        up = [one.options for one in self._brokers if one.is_running]
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + TOPIC_S
+        while missing := without_topic(self.master.node, up, name):
+            if loop.time() > until_s:
+                raise late(name, missing)
+            await asyncio.sleep(LOOK_S)
+
+    def run(self, test: Coroutine[Any, Any, object], *, seed: int = 0) -> None:
+        """Run a coroutine in virtual time while the cluster runs."""
+        _run(self._opened(), test, self.leftovers, seed)
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncGenerator[None]:
+        async with AsyncExitStack() as stack:
+
+            async def start(node: _Member, options: NodeOptions) -> None:
+                await stack.enter_async_context(node.running(options))
+                await node.node.ready()
+
+            shape, master = self._shape, self._master
+            first = shape.first(stack.enter_context(workspace(self._directory)), self._given)
+            await start(master, first)
+            for node, options in zip(self._others, shape.others(first, master.node), strict=True):
+                await start(node, options)
+            for node, options in zip(self._slaves, shape.slaves(first, master.node), strict=True):
+                await start(node, options)
+            master.on_restart = self._register_again
+            yield
+
+    def _register_again(self) -> None:
+        # At once: the name server has forgotten them, and they register every 30 s.
+        for node in (*self._others, *self._slaves):
+            if node.is_running:
+                node.node.rocketmq.announce()
+
+
+def _run(
+    opened: AbstractAsyncContextManager[None],
+    test: Coroutine[Any, Any, object],
+    leftovers: Leftovers | None,
+    seed: int,
+) -> None:
+    async def main() -> None:
+        async with opened:
+            before = asyncio.all_tasks()
+            await test
+            if leftovers is not None:
+                leftovers.look_at_tasks(asyncio.all_tasks() - before)
+                leftovers.look()
+
+    try:
+        simulate(main(), seed=seed)
+    finally:
+        test.close()

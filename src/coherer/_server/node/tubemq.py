@@ -242,13 +242,17 @@ class TubeMqService:
         if self._embedded is not None:
             self._embedded.sync()
 
-    async def leave(self) -> None:
-        """Unregister the broker at the master; a master leaves its ensemble."""
+    async def leave(self, *, farewell: bool = True) -> None:
+        """Unregister the broker at the master; a master leaves its ensemble.
+
+        Args:
+            farewell: whether a remote master is told; otherwise it misses the heartbeats.
+        """
         if self._ensemble is not None:
             await self._ensemble.close()
             self._ensemble = None
         if self._remote is not None:
-            await self._remote.close()
+            await self._remote.close(farewell=farewell)
         if self._adoption is not None:
             self._adoption.close()
         if self._embedded is not None:

@@ -110,8 +110,6 @@ class HaSlave:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self.link is not None:
-            self.link.connection.close()
 
     async def _follow_once(self) -> None:
         """Copy the log until the connection ends.
@@ -127,6 +125,8 @@ class HaSlave:
             await self.link.ended.wait()
             raise UnavailableError(self.link.trouble, server=self.address)
         finally:
+            if self.link is not None:
+                self.link.connection.close()
             self.link = None
 
     async def _pause(self) -> None:
