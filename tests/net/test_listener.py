@@ -96,6 +96,28 @@ async def test_closing_aborts_connections_that_do_not_read() -> None:
         await peer.until_closed()
 
 
+class Accepted(asyncio.Transport):
+    """A connection that the system accepted before the port was closed."""
+
+    aborted = False
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        del high, low
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+async def test_a_connection_accepted_just_before_the_port_closes_is_aborted() -> None:
+    listener = await net.listen("127.0.0.1", 0, echoing)
+    connection, transport = listener.new_connection(), Accepted()
+    await listener.close()
+    connection.connection_made(transport)
+    assert transport.aborted
+    assert listener.connections == 0
+    connection.connection_lost(None)
+
+
 @pytest.mark.parametrize(
     "scenario",
     [

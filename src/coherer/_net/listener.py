@@ -57,6 +57,7 @@ class Listener:
         self._server: asyncio.Server | TlsAcceptor
         self._empty = asyncio.Event()
         self._empty.set()
+        self._closing = False
 
     @property
     def connections(self) -> int:
@@ -100,6 +101,7 @@ class Listener:
         Args:
             timeout_ms: connections with unsent bytes are aborted after this time.
         """
+        self._closing = True
         self._server.close()
         for connection in tuple(self._connections):
             connection.close()
@@ -112,6 +114,9 @@ class Listener:
             await self._empty.wait()
 
     def _admit(self, connection: Connection) -> Receiver:
+        if self._closing:  # accepted just before
+            connection.abort()
+            return NullReceiver()
         # Count only now: asyncio never reports connections whose TLS handshake fails.
         if (
             len(self._connections) >= self._connections_max

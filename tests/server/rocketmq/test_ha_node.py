@@ -171,6 +171,17 @@ async def test_sends_to_a_synchronous_master_wait_for_its_slave(harness: Harness
     assert slave.core.store.end_offset == harness.master.core.store.end_offset
 
 
+async def test_a_slave_that_stops_closes_its_connection(harness: Harness) -> None:
+    await harness.start()
+    slave = await harness.slave()
+    assert harness.master.rocketmq.replicator is not None
+    master = harness.master.rocketmq.replicator.master
+    assert master is not None
+    await until(lambda: master.slaves)
+    await slave.stop()
+    await until(lambda: not master.slaves)
+
+
 async def test_a_slave_restarted_as_a_master(harness: Harness) -> None:
     quick = {"transaction_timeout_ms": 1, "transaction_interval_ms": 100}
     await harness.start()
