@@ -66,6 +66,7 @@ LOOPS = {
     "testing/faults.py::_written": ONCE,
     "testing/faults.py::delay": ONCE,
     "testing/faults.py::strike": ONCE,
+    "testing/simulated.py::create_topic": RETRIES,
     "testing/standalone.py::_run": "it looks whether its parent lives, which cannot fail",
     "testing/simulation/loop.py::run_in_executor": ONCE,
     "testing/simulation/network.py::_slow_down": ONCE,
