@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 THIRD_PARTY = {"landing.md", "decoding.md", "arrow.md"}
 """Their programs use libraries whose own types strict checkers reject; other tests run them."""
 
-PLUGS = {"celery.md", "dramatiq.md", "faststream.md", "taskiq.md"}
+PLUGS = {"airflow.md", "celery.md", "dramatiq.md", "faststream.md", "taskiq.md"}
 """Their programs use libraries of the plugs' environments, where other tests run them."""
 
 NOT_INSTALLED = ("testcontainers",)
