@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
+from typing import Any
 
 import pytest
 
@@ -37,6 +39,7 @@ from coherer.testing import (
     simulate,
 )
 from coherer.testing.faults import taps_of
+from tests.waiting import until
 
 PROTOCOLS = pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
 
@@ -242,6 +245,47 @@ async def test_an_expired_consumer_comes_back(
         await producer.send(Message("orders", b"1"))
         batch = await consumer.receive()
         assert batch is not None
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("members", [1, None])
+async def test_revoked_partitions(
+    coherer_simulated: SimulatedNode, protocol: str, members: int | None
+) -> None:
+    node, held, news = coherer_simulated, {"a": set[object](), "b": set[object]()}, Counter[str]()
+    node.create_topic("orders", 4)
+
+    def consumer(client: coherer.Client, name: str) -> coherer.Consumer:
+        def assigned(partitions: Iterable[Any]) -> None:
+            held[name] |= (found := {one for one in partitions if one.topic == "orders"})
+            news["assigned"] += len(found)
+
+        def revoked(partitions: Iterable[Any]) -> None:
+            held[name] -= (gone := {one for one in partitions if one.topic == "orders"})
+            news["revoked"] += len(gone)
+
+        return client.consumer("shop", "orders", on_assigned=assigned, on_revoked=revoked)
+
+    def shares() -> list[int]:
+        return sorted(map(len, held.values()))
+
+    async with (
+        connect(node, protocol) as one,
+        connect(node, protocol) as two,
+        consumer(one, "a"),
+        consumer(two, "b"),
+    ):
+        await until(lambda: shares() == [2, 2], 600)
+        news.clear()
+        left = [0, 4] if members else [0, 0]
+        with node.faults.revoke("shop", members=members):
+            await until(lambda: shares() == left, 600)
+            await asyncio.sleep(300)
+            assert shares() == left
+            assert news == ({"revoked": 2, "assigned": 2} if members else {"revoked": 4})
+        await until(lambda: shares() == [2, 2], 600)
+        with pytest.raises(UsageError, match="no members"), node.faults.revoke("nobody"):
+            raise AssertionError("there is no such group")
 
 
 @PROTOCOLS

@@ -23,7 +23,11 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message as PbMessage
 
 from coherer._net import Connection, Receiver
+from coherer._rules.rocketmq import clients as rocketmq_clients
+from coherer._rules.tubemq.groups import ConsumerGroup
 from coherer._server.node.node import Node
+from coherer._server.rocketmq.remoting import Channel
+from coherer._wire.rocketmq.bodies import ConsumerIds
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.session import Session
@@ -60,6 +64,11 @@ _KIND_OF: Final = {name: kind for kind, names in KINDS.items() for name in names
 RECORDS_MAX: Final = 100_000
 HELD_BYTES_MAX: Final = 16 << 20
 """What nobody has asked for yet is read once it is more than this."""
+
+NEVER_MS: Final = 1 << 62
+NOBODY: Final = "nobody"
+"""The one member of a group whose members have lost their partitions: consumers ignore an empty
+list."""
 
 _NAMES: Final = {code.value: code.name for code in RequestCode}
 _TUBE_HEAD: Final = struct.Struct(">Iii")
@@ -371,6 +380,34 @@ class NodeFaults:
         """
         self._taps.call(partial(self._taps.expire, group))
 
+    @contextmanager
+    def revoke(self, group: str, *, members: int | None = None) -> Generator[None]:
+        """Let members of a group give up their partitions, which the other members take over.
+
+        They stay members, and get partitions again after the block. Consumers notice both within
+        one of their heartbeats. RocketMQ's consumers ask any broker who is a member, so in a
+        cluster each broker needs this fault.
+
+        Args:
+            group: the group.
+            members: how many of them, in the order of their ids; None for all.
+
+        Raises:
+            UsageError: the group has no members.
+        """
+        with _RequestFault(
+            self._taps,
+            _selector("GET_CONSUMER_LIST_BY_GROUP", None, group, "rocketmq"),
+            self._taps.list_members,
+            None,
+        ):
+            self._taps.call(partial(self._taps.revoke, group, members))
+            try:
+                yield
+            finally:
+                self._taps.call_anywhere(partial(self._taps.end_revocation, group))
+        self._taps.call_anywhere(partial(self._taps.members_changed, group))
+
     def reset(self) -> None:
         """Reset all connections with clients."""
         self._taps.call(self._taps.reset)
@@ -403,6 +440,7 @@ class Taps:
         self.files = FaultyFiles()
         self.call: Callable[[Callable[[], None]], None] = _call
         self.call_anywhere: Callable[[Callable[[], None]], None] = _call
+        self._revoked: dict[str, list[str]] = {}
         self._held: deque[tuple[Tap, bytes]] = deque()
         self._held_bytes = 0
         self._open: dict[Tap, None] = {}
@@ -499,6 +537,54 @@ class Taps:
         for channel in () if members is None else members.channels:
             channel.close()  # as for a client whose lease has run out
 
+    def revoke(self, group: str, members: int | None) -> None:
+        """Take the partitions of members of a group away."""
+        tubemq, rocketmq = self._groups(group)
+        chosen = sorted([*(tubemq.members if tubemq else ()), *_ids(rocketmq)])[:members]
+        if not chosen:
+            raise UsageError(f"Group {group} has no members.")
+        self._revoked[group] = chosen
+        if tubemq is not None and (now_ms := self._master_ms()) is not None:
+            tubemq.suspend(chosen, now_ms, NEVER_MS)
+        self.members_changed(group)
+
+    def end_revocation(self, group: str) -> None:
+        """Let the members of a group have partitions again."""
+        chosen = self._revoked.pop(group, [])
+        tubemq, _ = self._groups(group)
+        if tubemq is not None and (now_ms := self._master_ms()) is not None:
+            tubemq.suspend(chosen, now_ms, now_ms)
+
+    def members_changed(self, group: str) -> None:
+        """Let RocketMQ's consumers of a group share its queues again."""
+        _, rocketmq = self._groups(group)
+        for channel in () if rocketmq is None else rocketmq.channels:
+            channel.notify(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
+
+    def list_members(self, tap: Tap, frame: _Frame) -> None:
+        """Answer GET_CONSUMER_LIST_BY_GROUP without the members whose partitions are revoked."""
+        _, rocketmq = self._groups(frame.about.group)
+        revoked = self._revoked.get(frame.about.group, ())
+        left = [one for one in _ids(rocketmq) if one not in revoked]
+        body = ConsumerIds(consumer_id_list=left or [NOBODY]).encode()
+        (command,) = Session().receive(frame.data)
+        tap.answer(Session().response(command, body=body))
+
+    def _groups(
+        self, group: str
+    ) -> tuple[ConsumerGroup | None, rocketmq_clients.ConsumerGroup[Channel] | None]:
+        if self._node is None:
+            raise UsageError("The node is stopped.")
+        master, broker = self._node.master, self._node.rocketmq.broker
+        return (
+            None if master is None else master.state.groups.get(group),
+            None if broker is None else broker.state.consumers.get(group),
+        )
+
+    def _master_ms(self) -> int | None:
+        master = None if self._node is None else self._node.master
+        return None if master is None else master.state.now_ms()
+
     def tap(
         self, protocol: str, make: Callable[[Connection], Receiver]
     ) -> Callable[[Connection], Receiver]:
@@ -511,6 +597,10 @@ class Taps:
             return one
 
         return tapped
+
+
+def _ids(group: rocketmq_clients.ConsumerGroup[Channel] | None) -> list[str]:
+    return [] if group is None else group.client_ids
 
 
 def _call(function: Callable[[], None]) -> None:
