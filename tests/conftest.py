@@ -40,15 +40,10 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # Connections and threads of Spark, Apache's systems and pools of kombu may outlive a test.
+    # Connections and threads of Spark and of Apache's systems may outlive a test.
     allowed = pytest.mark.filterwarnings("default::coherer.testing.LeftBehindWarning")
-    plugs = Path(__file__).parent / "integrations"
     for item in items:
-        if (
-            item.get_closest_marker("spark")
-            or item.get_closest_marker("interop")
-            or item.path.is_relative_to(plugs)
-        ):
+        if item.get_closest_marker("spark") or item.get_closest_marker("interop"):
             item.add_marker(allowed)
 
 

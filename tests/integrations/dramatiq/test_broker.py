@@ -20,7 +20,7 @@ from coherer.errors import UsageError
 from coherer.integrations import dramatiq as plug
 from coherer.integrations.dramatiq import RocketMQBroker
 from coherer.message import Message
-from coherer.testing import EmbeddedNode, ManualClock, embedded_node
+from coherer.testing import ManualClock, embedded_node
 from tests.integrations.dramatiq.conftest import Make, Working
 from tests.integrations.programs import Program, lines, until
 
@@ -271,12 +271,12 @@ def test_a_flushed_queue_is_empty(make: Make, queue: str, working: Working) -> N
         assert done.wait(1) == [2]
 
 
-def test_a_message_is_found_by_its_id(make: Make, node: EmbeddedNode, queue: str) -> None:
-    note = actor(make(node.rocketmq_url), lambda: None, queue, actor_name="note")
+def test_a_message_is_found_by_its_id(make: Make, url: str, queue: str) -> None:
+    note = actor(make(), lambda: None, queue, actor_name="note")
     sent = note.send()
 
     def found() -> bool:
-        with connect(node.rocketmq_url) as client:
+        with connect(url) as client:
             messages = client.admin().messages.find(queue, sent.message_id)
         return [one.properties["dramatiq_actor"] for one in messages] == ["note"]
 

@@ -21,13 +21,12 @@ from coherer.integrations.faststream import (
 )
 from coherer.integrations.faststream.annotations import TubeMQMessage
 from coherer.integrations.faststream.prometheus import TubeMQPrometheusMiddleware
-from coherer.testing import EmbeddedNode
 from tests.integrations.faststream.received import Received
 
 
 @pytest.fixture
-def url(node: EmbeddedNode) -> str:
-    return node.url
+def url(coherer_url: str) -> str:
+    return coherer_url
 
 
 async def test_a_handler_receives_what_is_published(url: str, topic: str) -> None:

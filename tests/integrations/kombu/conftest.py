@@ -15,6 +15,8 @@ import pytest
 from tests.integrations.kombu.celery_app import make_app
 from tests.integrations.programs import Program
 
+Connect = Callable[..., kombu.Connection]
+
 
 class Cluster:
     """A node in a process of its own, which may be killed and started again."""
@@ -65,14 +67,17 @@ def prefix() -> str:
 
 
 @pytest.fixture
-def connect(coherer_rocketmq_url: str, prefix: str) -> Callable[..., kombu.Connection]:
-    """Make a connection to the session's node."""
+def connect(coherer_rocketmq_url: str, prefix: str) -> Iterator[Connect]:
+    """Makes connections to the session's node, which are released after the test."""
+    with contextlib.ExitStack() as made:
 
-    def make(**options: object) -> kombu.Connection:
-        options = {"name_prefix": prefix, "partitions": 2} | options
-        return kombu.Connection(coherer_rocketmq_url, transport_options=options)
+        def make(url: str = coherer_rocketmq_url, **options: object) -> kombu.Connection:
+            options = {"name_prefix": prefix, "partitions": 2} | options
+            connection = kombu.Connection(url, transport_options=options)
+            made.callback(connection.release)
+            return connection
 
-    return make
+        yield make
 
 
 class Celery:
@@ -107,6 +112,7 @@ class Celery:
         """End the workers."""
         for worker in self._workers:
             worker.kill()
+        kombu.pools.reset()
         self.app.close()
 
 

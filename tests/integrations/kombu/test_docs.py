@@ -32,7 +32,6 @@ def test_the_application_after_the_move(tmp_path: Path, coherer_rocketmq_url: st
         calls = [sys.executable, "calls.py"]
         found = subprocess.run(calls, timeout=60, check=True, **options)
         assert found.stdout == "order 7: 42 EUR\norder 8: 42 EUR\n"
-        worker.stop()
 
 
 def test_the_application_before_the_move_is_one_of_celery() -> None:

@@ -9,12 +9,13 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import kombu
 import pytest
+
+from tests.integrations.kombu.conftest import Connect
 
 CACHE: Final = Path.home() / ".cache/coherer-peers"
 VERSION: Final = importlib.metadata.version("kombu")
@@ -62,7 +63,7 @@ CLOSED_PORT: Final = 9  # discard: nobody serves it
 
 
 @pytest.fixture
-def connection(connect: Callable[..., kombu.Connection]) -> kombu.Connection:
+def connection(connect: Connect) -> kombu.Connection:
     return connect()
 
 
@@ -72,11 +73,8 @@ def invalid_connection() -> kombu.Connection:
 
 
 @pytest.fixture
-def failover_connection(coherer_rocketmq_url: str, prefix: str) -> kombu.Connection:
-    return kombu.Connection(
-        f"rocketmq://127.0.0.1:{CLOSED_PORT};{coherer_rocketmq_url}",
-        transport_options={"name_prefix": prefix},
-    )
+def failover_connection(connect: Connect, coherer_rocketmq_url: str) -> kombu.Connection:
+    return connect(f"rocketmq://127.0.0.1:{CLOSED_PORT};{coherer_rocketmq_url}")
 
 
 class TestBasicFunctionality(common.BasicFunctionality):  # type: ignore[misc]

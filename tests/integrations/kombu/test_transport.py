@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -16,9 +17,8 @@ from kombu.exceptions import OperationalError
 from coherer import blocking
 from coherer.errors import UsageError
 from coherer.integrations.kombu import RocketMQ
+from tests.integrations.kombu.conftest import Connect
 from tests.integrations.programs import until
-
-Connect = Callable[..., kombu.Connection]
 
 
 @contextmanager
@@ -170,21 +170,90 @@ def test_a_rejected_message_is_a_dead_letter(
         assert sum(end for _, end in client.offsets(dead).values()) == 1
 
 
-def test_a_message_of_another_program_is_a_dead_letter(
+def forged(**parts: object) -> bytes:
+    """A message as kombu stores it, with parts of types that kombu would never send."""
+    head = {
+        "content-type": "text/plain",
+        "content-encoding": "utf-8",
+        "headers": {},
+        "properties": {"delivery_info": {"exchange": "news", "routing_key": "foreign"}},
+    }
+    return json.dumps(head | parts).encode() + b"\nforged"
+
+
+NO_MESSAGES = [
+    b"no JSON",
+    b"[]\n",
+    b"\xff\n\xff",
+    b"[" * 100_000,
+    forged(properties=1),
+    forged(properties={"delivery_info": 3}),
+    forged(properties={"delivery_info": {"routing_key": [1]}}),
+    forged(properties={"body_encoding": "base64"}),
+    forged(properties={"body_encoding": "none"}),
+    forged(headers=[1]),
+    forged(headers={"__type__": "decimal", "__value__": "x"}),
+    forged(headers={"__type__": "uuid", "__value__": 3}),
+    forged(**{"content-encoding": 3}),
+    forged(**{"content-type": ["text/plain"]}),
+]
+
+ODD_MESSAGES = [
+    forged(headers=None),
+    forged(properties={"priority": 1e400}),
+    forged(properties={"priority": 10**400}),
+    forged(properties={"priority": -3}),
+    forged(properties={"priority": "high"}),
+    forged(properties={"expiration": float("inf")}),
+    forged(properties={"expiration": 10**400}),
+    forged(properties={"delivery_info": {"consumer_tag": [1]}}),
+    *(
+        forged(headers={"eta": eta})
+        for eta in (3, "soon", "-1", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59")
+    ),
+]
+
+
+def test_what_only_an_attacker_sends_to_a_queue_stops_no_consumer(
     connect: Connect, prefix: str, coherer_rocketmq_url: str
 ) -> None:
-    with connect() as connection, closing(connection.SimpleQueue("foreign")) as queue:
+    dead = f"%DLQ%{prefix}foreign"
+    with (
+        connect() as connection,
+        closing(connection.SimpleQueue("foreign")) as queue,
+        blocking.connect(coherer_rocketmq_url) as client,
+        client.producer() as producer,
+    ):
+        assert isinstance(client, blocking.rocketmq.Client)
         queue.put("first")
         assert queue.get(timeout=10).payload == "first"
-        with blocking.connect(coherer_rocketmq_url) as client, client.producer() as producer:
-            for body in (b"no JSON", b"[]\n", b'{"properties": 1}\n', b"\xff\n\xff"):
-                producer.send(blocking.rocketmq.Message(f"{prefix}foreign", body, tag="queue"))
-            queue.put("second")
-            assert queue.get(timeout=10).payload == "second"
-            dead = f"%DLQ%{prefix}foreign"
-            assert isinstance(client, blocking.rocketmq.Client)
-            until(lambda: client.exists(dead))
-            until(lambda: sum(end for _, end in client.offsets(dead).values()) == 4)
+        for body in NO_MESSAGES + ODD_MESSAGES:
+            producer.send(blocking.rocketmq.Message(f"{prefix}foreign", body, tag="queue"))
+        queue.put("last")
+        found = ""
+        while found != "last":
+            message = queue.get(timeout=10)
+            found = message.payload
+            message.ack()
+        until(lambda: client.exists(dead))
+        until(lambda: sum(end for _, end in client.offsets(dead).values()) == len(NO_MESSAGES))
+
+
+def test_what_only_an_attacker_sends_to_an_exchange_stops_no_listener(
+    connect: Connect, prefix: str, coherer_rocketmq_url: str
+) -> None:
+    exchange = kombu.Exchange("news", type="fanout")
+    queue = kombu.Queue("mine", exchange=exchange, auto_delete=True)
+    with (
+        connect() as connection,
+        consuming(connection, queue, no_ack=True) as received,
+        blocking.connect(coherer_rocketmq_url) as client,
+        client.producer() as producer,
+    ):
+        for body in NO_MESSAGES + ODD_MESSAGES:
+            producer.send(blocking.rocketmq.Message(f"{prefix}news", body))
+        kombu.Producer(connection.channel(), exchange=exchange).publish("last")
+        drain(connection, lambda: "last" in payloads(received))
 
 
 def test_size_and_purge(connect: Connect) -> None:
@@ -368,8 +437,10 @@ def test_a_forked_child_may_just_close_its_parents_connection(connect: Connect) 
         assert queue.get(timeout=10).payload == "still works"
 
 
-def test_a_connection_that_is_not_closed_ends_with_its_last_reference(connect: Connect) -> None:
-    connection = connect()
+def test_a_connection_that_is_not_closed_ends_with_its_last_reference(
+    coherer_rocketmq_url: str,
+) -> None:
+    connection = kombu.Connection(coherer_rocketmq_url)
     connection.connect()
     link = connection.transport.link
     del connection

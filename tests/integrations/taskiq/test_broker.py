@@ -19,7 +19,7 @@ from coherer.errors import ClosedError, UnavailableError, UsageError
 from coherer.integrations import taskiq as plug
 from coherer.integrations.taskiq import RocketMQBroker
 from coherer.message import Message
-from coherer.testing import EmbeddedNode, ManualClock, embedded_node
+from coherer.testing import ManualClock, embedded_node
 from tests.integrations.programs import Program, lines, until
 from tests.integrations.taskiq.conftest import Working
 
@@ -217,8 +217,8 @@ async def test_topics_are_queues_with_workers_of_their_own(
         assert sorted(map(str, await done.wait(2))) == ["other workers", "second topic"]
 
 
-async def test_a_task_is_found_by_its_id(node: EmbeddedNode, topic: str) -> None:
-    broker = RocketMQBroker(node.rocketmq_url, topics=topic)
+async def test_a_task_is_found_by_its_id(url: str, topic: str) -> None:
+    broker = RocketMQBroker(url, topics=topic)
 
     @broker.task
     async def note() -> None: ...
@@ -229,7 +229,7 @@ async def test_a_task_is_found_by_its_id(node: EmbeddedNode, topic: str) -> None
     await broker.shutdown()
 
     def found() -> bool:
-        with connect(node.rocketmq_url) as client:
+        with connect(url) as client:
             messages = client.admin().messages.find(topic, "id")
         return [one.properties["taskiq_task"] for one in messages] == [note.task_name]
 

@@ -30,10 +30,10 @@ class Delivery:
     Args:
         queue: kombu's name of the queue.
         payload: the message.
-        received: what is acknowledged; None if nothing is.
+        received: what to acknowledge; None for a transient queue, which acknowledges nothing.
         stored: its form in RocketMQ.
         source: the queue of RocketMQ that it comes from.
-        ttl_ms: the queue's limit of how long messages wait; None without one.
+        ttl_ms: how long messages of the queue may wait; None for no limit.
     """
 
     __slots__ = (
@@ -152,7 +152,7 @@ class Inbox:
         return dropped
 
     def pop(self) -> Delivery | None:
-        """The next message, if the inbox is open."""
+        """The next message; None if the inbox is empty or not open."""
         with self._lock:
             if not self.open or not self._heap:
                 return None

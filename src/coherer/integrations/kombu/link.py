@@ -143,7 +143,7 @@ class Link:
             self._portal.post(lambda: self._leave_later(subscription))
 
     def pop(self, queue: str) -> Delivery | None:
-        """The next message of a queue that has arrived; None if there is none."""
+        """The next message of a queue that has arrived, or None."""
         inbox = self._inbox(queue)
         found = None if inbox is None else inbox.pop()
         while found is not None and found.expired:
@@ -152,7 +152,7 @@ class Link:
         return found
 
     def get(self, spec: QueueSpec) -> Delivery | None:
-        """The next message of a queue; None if there is none for this process."""
+        """The next message of a queue, or None if it has no message for this process."""
         if spec.name in self._inboxes:
             return self.pop(spec.name)
         subscription = self._use(spec)

@@ -2,7 +2,7 @@
 
 A transient queue (exclusive or auto-delete) lives in the process that has bound it. The listener of
 the exchange fills the inboxes of all transient queues that are bound to it, from the moment they
-are bound. Nobody acknowledges anything: what this process has not handed out ends with it.
+are bound. Nothing is acknowledged: what this process has not handed out is lost with it.
 """
 
 from __future__ import annotations

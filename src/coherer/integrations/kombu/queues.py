@@ -47,8 +47,8 @@ class QueueSpec(msgspec.Struct, frozen=True):
         name: kombu's name.
         topic: its topic, and its group.
         steps: the priorities that have topics of their own; empty for none.
-        ttl_ms: how long its messages wait at most; None for ever.
-        bindings: the exchanges that it gets messages from.
+        ttl_ms: how long its messages may wait; None for no limit.
+        bindings: the exchanges that it receives messages from.
     """
 
     name: str

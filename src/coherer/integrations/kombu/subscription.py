@@ -1,7 +1,7 @@
 """This process's membership in the group of a queue.
 
 * The group has the name of the queue. Its members share the queue's messages; when one dies or
-  leaves, the others get what it has not acknowledged.
+  leaves, the others receive what it has not acknowledged.
 * A message is in one of three places: in the inbox, in kombu's hands (`Inbox.in_hand`), or settled.
 * A partition that is being given up (`_leaving`) adds nothing to the inbox any more.
 * While kombu has messages from a partition that is given up, this process locks it at the broker.
@@ -42,6 +42,8 @@ HANDOVER_S: Final = 0.5
 """How long a new owner of partitions waits for the old one to say that it has tasks from them."""
 
 POLL_S: Final = 0.01
+"""How often to check progress that nothing reports: of messages that a consumer's filter leaves
+out, and of those that other threads settle."""
 
 
 class Subscription(Membership):
@@ -176,7 +178,7 @@ class Subscription(Membership):
             self._seen[batch.queue] = batch.next_offset
 
     async def _sort(self, message: rocketmq.ReceivedMessage, source: Queue) -> Delivery | None:
-        """A message for the inbox; None if it is settled already."""
+        """A message for the inbox, or None after settling one that does not belong there."""
         stored = message.detach()
         try:
             content = payload.decode(stored.body)

@@ -213,7 +213,7 @@ class Channel(VirtualChannel):  # type: ignore[misc]
             self.link.cancel(queue)
 
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Any:
-        """One message, or None if there is none for this process."""
+        """The next message, or None if the queue has no message for this process."""
         delivery = self.link.get(self.connection.spec(queue))
         if delivery is None:
             return None
@@ -346,7 +346,7 @@ class RocketMQ(VirtualTransport):  # type: ignore[misc]
         """The connection to the cluster.
 
         Raises:
-            ClosedError: there is none.
+            ClosedError: the connection is closed.
         """
         if self._link is None:
             raise ClosedError("The connection is closed.")
@@ -473,7 +473,7 @@ class RocketMQ(VirtualTransport):  # type: ignore[misc]
         """Deliver messages; wait for the first.
 
         Raises:
-            TimeoutError: there was none in time.
+            TimeoutError: no message arrived in time.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         signal = self.link.signal
