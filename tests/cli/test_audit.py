@@ -137,7 +137,7 @@ def test_faults_are_found(
     again = spark.createDataFrame([("again",)], "value string").write.format("rocketmq")
     again.options(url=url, topic=filled).mode("append").save()
     done = audit(filled, "--url", url, "--landed", landed)
-    assert done.exit_code == 1
+    assert done.exit_code == 3
     assert f"{COUNT + 1} messages, 0 missing, 0 sent twice, 8 not landed, 3 doubled" in done.stdout
     other = tmp_path / "other"
     spark.range(3).write.parquet(str(other))

@@ -34,6 +34,9 @@ ROCKETMQ_SAYS = {
     ],
 }
 SPARK_SAYS = {"spark_table.py": ["shop|  500"]}
+ROCKETMQ_SPARK_SAYS = {
+    "audit_and_replay.py": ["10 not landed, 0 doubled", "the table is complete: True"],
+}
 BEFORE = {"consume.py": "produce.py"}
 
 
@@ -52,7 +55,7 @@ def run(*words: str, timeout: int = 60) -> str:
 
 def test_none_is_forgotten() -> None:
     scripts = {path.name for path in EXAMPLES.glob("*.py")}
-    assert scripts == {*SAYS, *ROCKETMQ_SAYS, *SPARK_SAYS, "test_orders.py"}
+    assert scripts == {*SAYS, *ROCKETMQ_SAYS, *SPARK_SAYS, *ROCKETMQ_SPARK_SAYS, "test_orders.py"}
     text = (EXAMPLES / "README.md").read_text("utf-8")
     assert all(f"[{name}]({name})" in text for name in scripts)
 
@@ -79,6 +82,15 @@ def test_it_runs_on_rocketmq(name: str, coherer_rocketmq_url: str) -> None:
 def test_it_runs_on_spark(name: str, coherer_node: EmbeddedNode) -> None:
     said = run(name, coherer_node.url, timeout=180)
     for text in SPARK_SAYS[name]:
+        assert text in said
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ROCKETMQ_SPARK_SAYS)
+def test_it_runs_on_spark_over_rocketmq(name: str, coherer_rocketmq_url: str) -> None:
+    said = run(name, coherer_rocketmq_url, timeout=600)
+    for text in ROCKETMQ_SPARK_SAYS[name]:
         assert text in said
 
 

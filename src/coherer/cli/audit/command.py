@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import typer
@@ -13,13 +13,16 @@ import typer
 from coherer.cli import jobs
 from coherer.cli.groups import committed_offsets, group_states
 from coherer.cli.job_arguments import JobArguments, with_arguments
-from coherer.cli.output import FAILED, amount, print_json, print_table
+from coherer.cli.output import amount, print_json, print_table
 from coherer.cli.target import AdminTarget, AdminUrl
 from coherer.errors import UsageError
 
 # Spark is an extra; help and errors of options work without it.
 if TYPE_CHECKING:
     from coherer.cli.audit.report import Committed, Report
+
+INCOMPLETE: Final = 3
+"""Exit code: the audit worked, and the topic or the table lacks or repeats messages."""
 
 app = typer.Typer(help="Count what was sent, stored, consumed and landed.", add_completion=False)
 
@@ -58,9 +61,9 @@ def audit(
 
     Sent messages count in the minute of sending, the others in the minute of storing (TubeMQ has
     one time, to the minute). --group counts the messages below the offsets of the group as
-    consumed; --landed counts the rows of a table. Exit codes: 0 whole; 1 offsets are missing,
-    messages were sent twice, the table lacks or repeats messages, or the source or Spark failed; 2
-    the command line is wrong; 130 interrupted.
+    consumed; --landed counts the rows of a table. Exit codes: 0 whole; 1 the source or Spark
+    failed; 2 the command line is wrong; 3 offsets are missing, messages were sent twice, or the
+    table lacks or repeats messages; 130 interrupted.
     """
     jobs.check_installed()
     from coherer.cli.audit.report import COLUMNS
@@ -83,7 +86,7 @@ def audit(
     report = _report(source, parts, committed, landed, given.spark_remote, shown=not given.as_json)
     _show(report, plot, as_json=given.as_json)
     if not report.is_whole:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(INCOMPLETE)
 
 
 def _check_plot(plot: Path) -> None:
