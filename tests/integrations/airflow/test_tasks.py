@@ -13,12 +13,12 @@ from airflow.sdk.exceptions import AirflowSensorTimeout
 
 import coherer
 from coherer import blocking
-from coherer.errors import CohererError, UsageError
+from coherer.errors import CohererError, RefusedError, UnavailableError, UsageError
 from coherer.integrations.airflow.hooks import CohererHook, settings_of, shared_client
 from coherer.integrations.airflow.operators import ConsumeOperator, ProduceOperator
 from coherer.integrations.airflow.sensors import MessageSensor
 from coherer.message import Message
-from coherer.testing import EmbeddedNode
+from coherer.testing import EmbeddedNode, embedded_node
 
 CONNECTIONS = ["coherer_default", "tubemq_default"]
 both = pytest.mark.parametrize("conn_id", CONNECTIONS)
@@ -195,6 +195,24 @@ def test_what_a_function_failed_on_comes_again(conn_id: str, topic: str) -> None
         with pytest.raises(RuntimeError, match="messages"):
             run(task)
     assert received(topic, group="g", conn_id=conn_id) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+@both
+def test_a_missing_topic_and_a_missing_broker_are_named(
+    node: EmbeddedNode, conn_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(RefusedError, match="nosuch"):
+        received("nosuch", conn_id=conn_id)
+    with embedded_node() as other:
+        url = other.url if conn_id == "tubemq_default" else other.rocketmq_url
+        monkeypatch.setenv("AIRFLOW_CONN_STOPPED", url)
+        other.create_topic("t")
+        assert received("t", conn_id="stopped") == []
+        send("t", "one", conn_id="stopped")
+        other.restart()
+        assert received("t", conn_id="stopped") == [b"one"]
+        with other.down(), pytest.raises(UnavailableError):
+            received("t", conn_id="stopped")
 
 
 def test_no_more_messages_than_asked_for(topic: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Self
 
 import msgspec
@@ -24,8 +25,12 @@ ASSIGNED_WITHIN_MS: Final = 3_000
 POLL_MS: Final = 100
 """How long a request waits for messages, before a task looks whether it has read everything."""
 
-CAUGHT_UP_WITHIN_MS: Final = 10_000
-"""After this time without a message there is nothing to read, whatever a broker says."""
+QUIET_MS: Final = 3_000
+"""After this time without a message everything was read with TubeMQ, whose brokers do not answer
+before there is a message."""
+
+ANSWERED_WITHIN_MS: Final = 10_000
+"""How long to wait for what RocketMQ's brokers hold."""
 
 
 class Subscription(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +61,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
 
         Args:
             client: the client.
-            options: options of the consumer that both protocols have.
+            options: options of a consumer of RocketMQ.
 
         Raises:
             UsageError: the protocol has no such filter.
@@ -77,7 +82,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(
                 "TubeMQ's brokers filter by tags, not by SQL92.", topic=self.topic, hint="Use tags."
             )
-        return client.consumer(self.group, {self.topic: tags}, start=self.start, **options)
+        return client.consumer(self.group, {self.topic: tags}, start=self.start)
 
 
 def subscription_of(task: object) -> Subscription:
@@ -91,12 +96,19 @@ class Reading:
     Args:
         client: a blocking client.
         subscription: what to read.
+
+    Raises:
+        RefusedError: the topic does not exist.
     """
 
     def __init__(self, client: blocking.Client, subscription: Subscription) -> None:
+        self._client = client
+        self._topic = subscription.topic
+        self._answers = isinstance(client, blocking.rocketmq.Client)
         self._consumer = subscription.consumer(client, poll_ms=POLL_MS)
 
     def __enter__(self) -> Self:
+        self._client.offsets(self._topic)  # raises if there is no such topic
         self._consumer.start()
         return self
 
@@ -108,18 +120,19 @@ class Reading:
 
         Args:
             most: how many at most. TubeMQ confirms whole batches only: there it may be more.
+
+        Raises:
+            CohererError: a broker refuses, or cannot be reached.
         """
-        try:
+        batch = None
+        with suppress(RequestTimeoutError):  # other members may read everything
             self._consumer.wait_assigned(ASSIGNED_WITHIN_MS)
-        except RequestTimeoutError:
-            return None  # the other members read everything
-        for _ in range(CAUGHT_UP_WITHIN_MS // POLL_MS):
-            batch = self._consumer.receive(POLL_MS)
-            if batch is not None:
-                break
-            if self._caught_up():
-                return None
-        else:
+            for _ in range((ANSWERED_WITHIN_MS if self._answers else QUIET_MS) // POLL_MS):
+                batch = self._consumer.receive(POLL_MS)
+                if batch is not None or self._caught_up():
+                    break
+        if batch is None:
+            self._client.offsets(self._topic)  # raises if a broker cannot be reached
             return None
         messages = list(batch)
         if most is None or len(messages) <= most or not hasattr(messages[0], "ack"):
