@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 
@@ -118,11 +119,26 @@ async def test_a_connection_accepted_just_before_the_port_closes_is_aborted() ->
     connection.connection_lost(None)
 
 
+async def test_a_cancelled_listen_leaves_the_port_free() -> None:
+    listener = await net.listen("127.0.0.1", 0, echoing)
+    await listener.close()
+    for turns in range(8):
+        listening = asyncio.create_task(net.listen("127.0.0.1", listener.port, echoing))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        listening.cancel()
+        with suppress(asyncio.CancelledError):
+            await (await listening).close()
+        again = await net.listen("127.0.0.1", listener.port, echoing)
+        await again.close()
+
+
 @pytest.mark.parametrize(
     "scenario",
     [
         test_connections_beyond_the_limit_are_refused,
         test_closing_aborts_connections_that_do_not_read,
+        test_a_cancelled_listen_leaves_the_port_free,
         test_a_port_in_use_is_refused,
     ],
 )

@@ -89,6 +89,19 @@ def test_a_start_that_fails_leaves_nothing(tmp_path: Path) -> None:
         raise AssertionError("there is no such option")
 
 
+def test_after_a_failed_start_it_is_stopped() -> None:
+    with embedded_node() as node, embedded_node() as other:
+        other.stop()
+        other.options = node.options
+        for _ in range(2):
+            with pytest.raises((StoreError, UsageError), match="use"):
+                other.start()
+        assert not other.is_running
+        with pytest.raises(UsageError, match="stopped"):
+            other.call(lambda: None)
+        other.kill()
+
+
 async def test_it_can_share_the_loop() -> None:
     async with async_embedded_node(default_partitions=5) as node:
         assert node.create_topic("a")

@@ -1,4 +1,4 @@
-"""Tells who wants to know it of each object that has to be closed: the plugin for pytest."""
+"""Reports each object that has to be closed: the pytest plugin looks for those left open."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class Watcher(Protocol):
-    """Is called in the thread, and in the task, that opens an object."""
+    """Receives the reports, in the thread and the task that open an object."""
 
     def opened(
         self, thing: object, is_open: Callable[[Any], bool], instead_of: object = None
@@ -20,12 +20,12 @@ _watchers: list[Watcher] = []
 
 
 def opened(thing: object, is_open: Callable[[Any], bool], instead_of: object = None) -> None:
-    """Tell that an object was opened, which closes `instead_of`, too."""
+    """Report that an object was opened; closing it closes `instead_of`, too."""
     for watcher in _watchers:
         watcher.opened(thing, is_open, instead_of)
 
 
 def watch(watcher: Watcher) -> Callable[[], None]:
-    """Tell a watcher from now on; returns a function that ends this."""
+    """Report to a watcher from now on; returns a function that ends this."""
     _watchers.append(watcher)
     return lambda: _watchers.remove(watcher)

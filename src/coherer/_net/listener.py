@@ -83,9 +83,15 @@ class Listener:
                 self.host, self.port = acceptor.open(address, port)
                 self._server = acceptor
                 return
+            # In two steps: a server that is cancelled while it begins to serve stays open.
             server = self._server = await loop.create_server(
-                self.new_connection, address, port, backlog=_BACKLOG
+                self.new_connection, address, port, backlog=_BACKLOG, start_serving=False
             )
+            try:
+                await server.start_serving()
+            except BaseException:
+                server.close()
+                raise
         except OSError as error:
             raise _listen_error(host, port, error) from error
         self.host, self.port = server.sockets[0].getsockname()[:2]

@@ -72,17 +72,19 @@ class FaultyFiles(OsFiles):
     def sync(self, handle: int) -> None:
         """See `Files`."""
         self._check_sync()
-        super().sync(handle)
+        if not self.gone:
+            super().sync(handle)
 
     def sync_directory(self, path: Path) -> None:
         """See `Files`."""
         self._check_sync()
-        super().sync_directory(path)
+        if not self.gone:
+            super().sync_directory(path)
 
     def sync_all(self, path: Path) -> bool:
         """See `Files`."""
         self._check_sync()
-        return super().sync_all(path)
+        return self.gone or super().sync_all(path)
 
     def make_directory(self, path: Path) -> None:
         """See `Files`."""

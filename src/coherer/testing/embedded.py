@@ -129,6 +129,7 @@ class EmbeddedNode:
             self._node = self._portal.call(lambda: _started(self.options, self._clock, self.faults))
         except BaseException:
             self._portal.close()
+            self._portal = None
             raise
         taps_of(self.faults).attach(
             self._node, self._portal.do, partial(_call_anywhere, self._portal)

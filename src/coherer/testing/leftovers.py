@@ -115,7 +115,7 @@ def _is_ours(file: str) -> bool:
 
 
 def _is_sparks() -> bool:
-    """Whether a task of Spark runs, which leaves its client to the next one."""
+    """Whether a task of Spark is running; its client stays open for the next task."""
     frame = inspect.currentframe()
     while frame is not None and not frame.f_code.co_filename.startswith(_SPARK):
         frame = frame.f_back

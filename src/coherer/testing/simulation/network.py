@@ -333,7 +333,7 @@ class Transport(asyncio.Transport):
         return max(self._unread - WINDOW_BYTES, 0)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Set when the protocol is told to pause, and to resume."""
+        """Set the sizes at which the protocol pauses and resumes writing; see asyncio."""
         self._high = HIGH_BYTES if high is None else high
         self._low = self._high // 4 if low is None else low
         self._pause_if_full()
@@ -349,6 +349,9 @@ class Server:
     def getsockname(self) -> tuple[str, int]:
         """Its address."""
         return self._address
+
+    async def start_serving(self) -> None:
+        """It serves from the beginning."""
 
     def close(self) -> None:
         """Close the port."""
