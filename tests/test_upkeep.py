@@ -60,7 +60,7 @@ LOOPS = {
     "integrations/kombu/subscription.py::_await_owners": RETRIES,
     "integrations/kombu/link.py::_leave_later": ONCE,
     "integrations/kombu/subscription.py::_revoked": RETRIES,
-    "integrations/kombu/subscription.py::reach_end": RETRIES,
+    "integrations/kombu/subscription.py::_reach_end": RETRIES,
     "testing/proxy.py::pump": ONCE,
     "testing/explore.py::_strike": "the faults of a test, whose failure is the test's",
     "testing/faults.py::_written": ONCE,

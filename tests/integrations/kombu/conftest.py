@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from tests.integrations.kombu.celery_app import make_app
 from tests.integrations.programs import Program
+from tests.interop.peers.process import free_ports
 
 Connect = Callable[..., kombu.Connection]
 
@@ -41,21 +41,13 @@ class Cluster:
         self.process.kill()
 
 
-def free_ports(*names: str) -> dict[str, int]:
-    """Ports that nobody uses."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in names]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return dict(zip(names, ports, strict=True))
-
-
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """A node that the test may kill."""
     directory = tmp_path / "node"
     directory.mkdir()
-    found = Cluster(directory, free_ports("namesrv", "rocketmq", "master", "broker", "admin"))
+    names = ("namesrv", "rocketmq", "master", "broker", "admin")
+    found = Cluster(directory, dict(zip(names, free_ports(len(names)), strict=True)))
     yield found
     found.process.stop()
 

@@ -21,7 +21,7 @@ from typing import Final
 
 from coherer import rocketmq
 from coherer.blocking._portal import Portal
-from coherer.errors import CohererError, RefusedError, RequestTimeoutError
+from coherer.errors import CohererError, RefusedError
 from coherer.integrations.kombu import names, payload
 from coherer.integrations.kombu.inbox import KEPT_MAX, Delivery, Inbox, Signal
 from coherer.integrations.kombu.listener import Listener
@@ -29,7 +29,7 @@ from coherer.integrations.kombu.membership import Membership
 from coherer.integrations.kombu.options import TransportOptions
 from coherer.integrations.kombu.queues import Binding, QueueSpec
 from coherer.integrations.kombu.session import Session
-from coherer.integrations.kombu.subscription import JOIN_S, Subscription
+from coherer.integrations.kombu.subscription import Subscription
 from coherer.rocketmq import Message
 
 LINGER_S: Final = 1.0
@@ -158,7 +158,7 @@ class Link:
         subscription = self._use(spec)
         found = self.pop(spec.name)
         if found is None:
-            self._portal.call(lambda: self._await_end(subscription))
+            self._portal.call(subscription.open)
             found = self.pop(spec.name)
         self._portal.post(lambda: self._leave_later(subscription))
         return found
@@ -221,12 +221,12 @@ class Link:
     # -- administration
 
     def size(self, spec: QueueSpec) -> int:
-        """How many messages wait in a queue."""
+        """The number of messages that wait in a queue."""
         inbox = self._inboxes.get(spec.name)
         return len(inbox) if inbox is not None else self._portal.call(lambda: self._size(spec))
 
     def purge(self, spec: QueueSpec) -> int:
-        """Drop the messages of a queue; returns how many there were."""
+        """Drop the messages of a queue, and return their number."""
         count = self.size(spec)
         inbox = self._inbox(spec.name)
         if spec.name not in self._inboxes:
@@ -253,9 +253,6 @@ class Link:
         members: list[Membership] = [*self._subscriptions.values(), *self._listeners.values()]
         self._subscriptions.clear()
         self._listeners.clear()
-        for subscription in members:
-            if isinstance(subscription, Subscription) and subscription.timer is not None:
-                subscription.timer.cancel()
         await asyncio.gather(*(one.close() for one in members))
         await self._session.close()
 
@@ -286,11 +283,6 @@ class Link:
         self._portal.post(begin)
         return subscription
 
-    async def _await_end(self, subscription: Subscription) -> None:
-        with suppress(RequestTimeoutError):
-            await subscription.reach_end(JOIN_S)
-        subscription.inbox.open = True
-
     def _settled(self, delivery: Delivery) -> None:
         inbox = self._inbox(delivery.queue)
         if inbox is not None:
@@ -301,9 +293,8 @@ class Link:
         loop = asyncio.get_running_loop()
         if subscription.timer is not None:
             subscription.timer.cancel()
-        if subscription.users > 0 or self._subscriptions.get(subscription.spec.name) is not (
-            subscription
-        ):
+        current = self._subscriptions.get(subscription.spec.name)
+        if subscription.users > 0 or subscription is not current:
             return
         began_s = loop.time() if since_s is None else since_s
         waited_s = loop.time() - began_s

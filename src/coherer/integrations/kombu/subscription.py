@@ -18,7 +18,7 @@ from typing import Final
 
 from coherer import rocketmq
 from coherer._common.logs import Log
-from coherer.errors import CohererError
+from coherer.errors import CohererError, RequestTimeoutError
 from coherer.integrations.kombu import names, payload
 from coherer.integrations.kombu.inbox import Delivery, Inbox
 from coherer.integrations.kombu.membership import Membership
@@ -52,6 +52,8 @@ class Subscription(Membership):
     Attributes:
         users: how many consumers of kombu read the queue.
         inbox: its waiting messages.
+        timer: leaves the group when nobody has read the queue for a while.
+        leaving: closes the subscription in the background.
     """
 
     def __init__(self, session: Session, spec: QueueSpec) -> None:
@@ -65,6 +67,12 @@ class Subscription(Membership):
         self._seen: dict[Queue, int] = {}
         self._leaving: set[Queue] = set()
         self._committing: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        """End the task and leave the group."""
+        if self.timer is not None:
+            self.timer.cancel()
+        await super().close()
 
     async def leave(self) -> None:
         """Leave the group for now; this stores acknowledgements, too."""
@@ -84,17 +92,26 @@ class Subscription(Membership):
         opening: asyncio.Task[None] | None = None
         try:
             consumer = await self._join()
-            opening = asyncio.create_task(self._open(), name="open inbox")
+            opening = asyncio.create_task(self._begin(), name="open inbox")
             await self._receive(consumer)
         finally:
             if opening is not None:
                 opening.cancel()
             await self.leave()
 
-    async def reach_end(self, timeout_s: float) -> None:
-        """Wait until everything that is in its partitions now has arrived, or something has."""
-        deadline = time.monotonic() + timeout_s
-        partial = deadline - timeout_s + PARTIAL_S
+    async def open(self) -> None:
+        """Open the inbox when everything that is in the partitions now has arrived.
+
+        Raises:
+            CohererError: a server does not answer.
+        """
+        with suppress(RequestTimeoutError):
+            await self._reach_end()
+        self.inbox.open = True
+
+    async def _reach_end(self) -> None:
+        deadline = time.monotonic() + JOIN_S
+        partial = deadline - JOIN_S + PARTIAL_S
         while (missing := self._unassigned()) and time.monotonic() < deadline:
             if len(missing) < len(self.spec.subscription()) and time.monotonic() > partial:
                 break
@@ -145,9 +162,11 @@ class Subscription(Membership):
         self.consumer = consumer
         return consumer
 
-    async def _open(self) -> None:
+    async def _begin(self) -> None:
         with suppress(CohererError):
-            await self.reach_end(JOIN_S)
+            await self.open()
+        self.inbox.open = True
+        self.session.signal.set()
         if self.consumer is not None and not self.consumer.assignment and await self._shared():
             _log.warning(
                 "No partition of queue %s is left for this process: others have all of them. Its "
@@ -155,8 +174,6 @@ class Subscription(Membership):
                 "alter`).",
                 self.spec.name,
             )
-        self.inbox.open = True
-        self.session.signal.set()
 
     async def _shared(self) -> bool:
         """Whether the group has other members."""
