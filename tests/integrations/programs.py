@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -80,3 +81,11 @@ def until(holds: Callable[[], T], what: str = "the condition") -> T:
 def lines(path: Path) -> list[str]:
     """Return the lines of a file that another process writes."""
     return path.read_text().splitlines() if path.exists() else []
+
+
+def added_lines(page: str) -> set[str]:
+    """Return the lines that the change on a page adds to a program."""
+    [change] = re.findall(r"```diff\n(.*?)```", page, re.DOTALL)
+    added = {line[1:] for line in change.splitlines() if line.startswith("+")}
+    assert added
+    return added

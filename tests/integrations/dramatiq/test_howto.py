@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.integrations.programs import Program, lines, until
+from tests.integrations.programs import Program, added_lines, lines, until
 
 PAGE = Path(__file__).parents[3] / "docs/how-to/dramatiq.md"
 TEXT = PAGE.read_text("utf-8")
@@ -15,10 +15,7 @@ TEXT = PAGE.read_text("utf-8")
 
 
 def test_the_new_lines_are_those_of_the_program() -> None:
-    (change,) = re.findall(r"```diff\n(.*?)```", TEXT, re.DOTALL)
-    added = [line[1:] for line in change.splitlines() if line.startswith("+")]
-    assert added
-    assert all(line in SHOP.splitlines() for line in added)
+    assert added_lines(TEXT) <= {*SHOP.splitlines()}
 
 
 def test_the_application(url: str, tmp_path: Path) -> None:

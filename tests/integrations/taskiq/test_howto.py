@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coherer.blocking.rocketmq import connect
-from tests.integrations.programs import Program, lines, until
+from tests.integrations.programs import Program, added_lines, lines, until
 from tests.integrations.taskiq.conftest import Working
 
 PAGE = Path(__file__).parents[3] / "docs/how-to/taskiq.md"
@@ -19,10 +19,7 @@ SHOP, TOPICS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 
 def test_the_new_lines_are_those_of_the_program() -> None:
-    (change,) = re.findall(r"```diff\n(.*?)```", TEXT, re.DOTALL)
-    added = [line[1:] for line in change.splitlines() if line.startswith("+")]
-    assert added
-    assert all(line in SHOP.splitlines() for line in added)
+    assert added_lines(TEXT) <= {*SHOP.splitlines()}
 
 
 def test_the_application(url: str, tmp_path: Path) -> None:
