@@ -34,6 +34,12 @@ from coherer.testing import EmbeddedNode  # noqa: E402 - see above
 _numbers = itertools.count()
 
 
+@pytest.fixture(scope="session")
+def node(coherer_node: EmbeddedNode) -> EmbeddedNode:
+    """The node that the connections name."""
+    return coherer_node
+
+
 @pytest.fixture(scope="session", autouse=True)
 def connections(node: EmbeddedNode) -> None:
     """Connections to the node, over both protocols."""

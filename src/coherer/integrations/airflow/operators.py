@@ -177,14 +177,22 @@ class ConsumeOperator(BaseOperator):
         self.start = start
         self.conn_id = conn_id
 
-    def execute(self, context: Context, event: object = None) -> int:
+    def execute(self, context: Context) -> int:
         """Read and handle messages.
 
         Raises:
             CohererError: the cluster cannot be reached, or refuses; its class says which.
             Exception: what the function raised.
         """
+        del context
+        return self._read()
+
+    def execute_complete(self, context: Context, event: object = None) -> int:
+        """Read and handle messages: there is one, or another member of the group was faster."""
         del context, event
+        return self._read()
+
+    def _read(self) -> int:
         count = 0
         with (
             CohererHook(self.conn_id).get_conn() as client,
@@ -202,6 +210,7 @@ class ConsumeOperator(BaseOperator):
                 count += len(messages)
         if not count and self.wait_for_messages:
             self.defer(
-                trigger=AwaitMessageTrigger(**asdict(subscription_of(self))), method_name="execute"
+                trigger=AwaitMessageTrigger(**asdict(subscription_of(self))),
+                method_name="execute_complete",
             )
         return count
