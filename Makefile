@@ -6,8 +6,9 @@ BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 ROWS ?=
 TESTS ?=
 PYTEST := $(BIN)/python -m pytest
+FAST := $(PYTEST) -n auto --dist loadfile -m "not interop and not spark"
 
-.PHONY: demo test check lint types docs bench simulate clean
+.PHONY: demo test coverage check lint types docs bench simulate clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/coherer demo $(if $(ROWS),--rows $(ROWS))
@@ -15,12 +16,16 @@ demo: $(VENV)/demo.stamp
 # All tests, those that start Apache's systems last, when nothing else needs the processor; or TESTS.
 test: $(VENV)/check.stamp
 ifeq ($(TESTS),)
-	$(PYTEST) -n auto --dist loadfile -m "not interop and not spark" --cov --cov-report=
+	$(FAST)
 	$(BIN)/python tools/test_peers.py
 	$(BIN)/python tools/test_integrations.py
 else
 	$(PYTEST) $(TESTS)
 endif
+
+# Tracing makes the same tests twice as slow, so that only the workflow's newest Python runs this.
+coverage: $(VENV)/check.stamp
+	$(FAST) --cov
 
 check: lint types test
 

@@ -19,8 +19,13 @@ BATCH: Final = 32
 PERSIST_MS: Final = 200
 """How often acknowledgements are reported to RocketMQ, if there are any."""
 
-ASSIGNED_WITHIN_MS: Final = 3_000
-"""How long to wait for a partition. A group may have more members than the topic has partitions."""
+ASSIGNED_WITHIN_MS: Final = 120_000
+"""How long to wait for a partition: a group may have more members than the topic has partitions.
+
+Java's TubeMQ master hands partitions out once a minute, and tells a member with its next heartbeat;
+those of a killed member are free after half a minute. A member that gave up sooner would report
+that everything is read.
+"""
 
 POLL_MS: Final = 100
 """How long a request waits for messages, before a task looks whether it has read everything."""
