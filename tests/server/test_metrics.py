@@ -311,7 +311,8 @@ async def test_a_scrape_of_a_large_node_is_little_work(large: Node) -> None:
     for scrape in (1, 2, 3, 4):
         calls = Calls()
         text = (await calls.of(large.metrics.pieces())).decode()
-        assert calls.total < 210_000
+        # The first one formats the names that later ones, also of other tests, find in a cache.
+        assert calls.total < (300_000 if scrape == 1 else 210_000)
         for name in (
             "rocketmq_messages_in_total",
             "rocketmq_messages_out_total",
