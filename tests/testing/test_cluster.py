@@ -159,15 +159,15 @@ def test_with_real_sockets(coherer_cluster: EmbeddedCluster, protocol: str) -> N
 
 def test_a_killed_broker_says_nothing_to_its_master(coherer_cluster: EmbeddedCluster) -> None:
     first, second = coherer_cluster.brokers
-    farewells = ("brokerCloseClientB2M", "UNREGISTER_BROKER")
+    unregistering = ("brokerCloseClientB2M", "UNREGISTER_BROKER")
     second.kill()
     second.kill()
-    assert [first.requests.count(one) for one in farewells] == [0, 0]
+    assert [first.requests.count(one) for one in unregistering] == [0, 0]
     second.start()
     second.run(second.node.ready)
     second.stop()
     second.kill()
-    assert [first.requests.count(one) for one in farewells] == [1, 1]
+    assert [first.requests.count(one) for one in unregistering] == [1, 1]
 
 
 def test_a_killed_node_keeps_what_it_has_acknowledged() -> None:

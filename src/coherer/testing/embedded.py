@@ -168,7 +168,7 @@ class EmbeddedNode:
         node, portal = ending
         with taps_of(self.faults).killed(portal.do):
             try:
-                portal.call(partial(node.stop, farewell=False))
+                portal.call(partial(node.stop, unregister=False))
             finally:
                 portal.close()
 

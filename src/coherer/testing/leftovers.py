@@ -123,7 +123,7 @@ def _is_sparks() -> bool:
 
 
 def _place() -> str:
-    """The line of the user that runs now; empty if there is none in this thread."""
+    """Where the user's own code is, as `file:line`; empty if this thread runs none of it."""
     frame = inspect.currentframe()  # as `traceback`, at a hundredth of its cost
     while frame is not None:
         file = frame.f_code.co_filename

@@ -300,12 +300,12 @@ class Node:
         )
         return self.siblings.problem(but=self.options.broker_id) or missing or None
 
-    async def stop(self, *, farewell: bool = True) -> None:
+    async def stop(self, *, unregister: bool = True) -> None:
         """Stop in order. Does nothing if the node has stopped already.
 
         Args:
-            farewell: whether remote masters and name servers are told. A test that kills a node
-                does not tell them.
+            unregister: whether to tell remote masters and name servers. A test that kills a node
+                leaves it to them to notice.
 
         Raises:
             StoreError: the disk failed; everything else was done nevertheless. A full disk is
@@ -324,8 +324,8 @@ class Node:
                 stack.push_async_callback(self.core.close)
                 stack.callback(self.rocketmq.close)
                 stack.callback(self.tubemq.close)
-            stack.push_async_callback(self.rocketmq.leave, farewell=farewell)
-            stack.push_async_callback(self.tubemq.leave, farewell=farewell)
+            stack.push_async_callback(self.rocketmq.leave, unregister=unregister)
+            stack.push_async_callback(self.tubemq.leave, unregister=unregister)
             stack.push_async_callback(cancel_tasks, self._tasks)
             stack.push_async_callback(self.drain.close)
             self._store = self._config_files = self._saver = None

@@ -212,14 +212,14 @@ class RocketMqService:
         if self.broker is not None:
             await self.broker.save()
 
-    async def leave(self, *, farewell: bool = True) -> None:
-        """Unregister from the name servers if there is a `farewell`, and stop replication."""
+    async def leave(self, *, unregister: bool = True) -> None:
+        """Stop replication, and `unregister` from remote name servers."""
         async with AsyncExitStack() as stack:  # runs in reverse order
             stack.callback(self._outgoing.close)
             if self.replicator is not None:
                 stack.push_async_callback(self.replicator.close)
             if self._remote is not None:
-                stack.push_async_callback(self._remote.close, farewell=farewell)
+                stack.push_async_callback(self._remote.close, unregister=unregister)
             if self._embedded is not None:
                 stack.callback(self._embedded.close)
             self.replicator = self._remote = self._embedded = None

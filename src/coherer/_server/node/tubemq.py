@@ -242,17 +242,17 @@ class TubeMqService:
         if self._embedded is not None:
             self._embedded.sync()
 
-    async def leave(self, *, farewell: bool = True) -> None:
+    async def leave(self, *, unregister: bool = True) -> None:
         """Unregister the broker at the master; a master leaves its ensemble.
 
         Args:
-            farewell: whether a remote master is told; otherwise it misses the heartbeats.
+            unregister: whether to tell a remote master, which otherwise waits for heartbeats.
         """
         if self._ensemble is not None:
             await self._ensemble.close()
             self._ensemble = None
         if self._remote is not None:
-            await self._remote.close(farewell=farewell)
+            await self._remote.close(unregister=unregister)
         if self._adoption is not None:
             self._adoption.close()
         if self._embedded is not None:

@@ -273,8 +273,8 @@ class RemoteRegistrar:
                 self._announce_timeout_ms,
             )
 
-    async def close(self, *, farewell: bool = True) -> None:
-        """Unregister from all name servers, unless it is to end without a `farewell`."""
+    async def close(self, *, unregister: bool = True) -> None:
+        """Stop registering, and `unregister` from all name servers."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -286,7 +286,7 @@ class RemoteRegistrar:
                 address, RequestCode.UNREGISTER_BROKER, fields, timeout_ms=FAREWELL_MS
             )
             for address in self._addresses
-            if farewell and address not in self._trouble
+            if unregister and address not in self._trouble
         ]
         for sent in await asyncio.gather(*farewells, return_exceptions=True):
             if isinstance(sent, Exception):

@@ -420,12 +420,12 @@ class RemoteMasterLink:
         """Register, and stay registered, in a background task."""
         self._tasks = self.upkeep.start()
 
-    async def close(self, *, farewell: bool = True) -> None:
-        """Unregister the broker, unless it is to end without a `farewell`."""
+    async def close(self, *, unregister: bool = True) -> None:
+        """Stop the heartbeats, and `unregister` the broker."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        close_request = self._exchange.close_request() if farewell else None
+        close_request = self._exchange.close_request() if unregister else None
         try:
             if close_request is not None:
                 await self._masters.call(*close_request)
