@@ -13,10 +13,17 @@ from airflow.sdk.exceptions import AirflowSensorTimeout
 
 import coherer
 from coherer import blocking
-from coherer.errors import CohererError, RefusedError, UnavailableError, UsageError
+from coherer.errors import (
+    CohererError,
+    RefusedError,
+    RequestTimeoutError,
+    UnavailableError,
+    UsageError,
+)
 from coherer.integrations.airflow.hooks import CohererHook, settings_of, shared_client
 from coherer.integrations.airflow.operators import ConsumeOperator, ProduceOperator
 from coherer.integrations.airflow.sensors import MessageSensor
+from coherer.integrations.airflow.subscription import Reading, Subscription
 from coherer.message import Message
 from coherer.testing import EmbeddedNode, embedded_node
 
@@ -213,6 +220,44 @@ def test_a_missing_topic_and_a_missing_broker_are_named(
         assert received("t", conn_id="stopped") == [b"one"]
         with other.down(), pytest.raises(UnavailableError):
             received("t", conn_id="stopped")
+
+
+@both
+def test_a_topic_that_cannot_be_read_to_its_end(conn_id: str) -> None:
+    """A task that succeeded would say that there is nothing more to read."""
+    with embedded_node() as other:
+        other.create_topic("t")
+        url = other.url if conn_id == "tubemq_default" else other.rocketmq_url
+        with blocking.connect(url) as client:
+            with client.producer("t") as producer:
+                producer.send_many(Message("t", bytes(1_000_000)) for _ in range(20)).check()
+            reading = Subscription(conn_id=conn_id, topic="t", group="g")
+            with Reading(client, reading, silence_ms=300) as left:
+                found = left.next(None)
+                assert found is not None
+                other.kill()
+                with pytest.raises(RequestTimeoutError, match="has not read the topic to its end"):
+                    list(iter(lambda: left.next(None), None))
+
+
+@both
+def test_messages_that_come_while_it_reads_are_left_to_the_next_task(
+    conn_id: str, topic: str
+) -> None:
+    """Otherwise a task would never end on a topic that somebody always sends to."""
+    send(topic, "first", conn_id=conn_id)
+    runs: list[list[bytes]] = []
+
+    def handle(messages: list[coherer.AnyMessage]) -> None:
+        assert len(runs) < 1_000, "it never ends"
+        runs.append([one.body for one in messages])
+        send(topic, f"sent in run {len(runs)}", conn_id=conn_id)
+
+    options: dict[str, Any] = {"group": "busy", "conn_id": conn_id}
+    run(ConsumeOperator(task_id="read", topic=topic, handler=handle, **options))
+    sent = [b"first", *(b"sent in run %d" % number for number in range(1, len(runs) + 1))]
+    read = [body for bodies in runs for body in bodies]
+    assert sorted(read + received(topic, **options)) == sorted(sent)
 
 
 def test_no_more_messages_than_asked_for(topic: str) -> None:

@@ -129,9 +129,9 @@ class ProduceOperator(BaseOperator):
 class ConsumeOperator(BaseOperator):
     """Hands the messages of a topic to a function, and returns how many there were.
 
-    It reads until `max_messages`, or until it has read everything that is there. Messages are
-    confirmed after the function returned. If it raises, its messages come again when Airflow runs
-    the task again.
+    It reads until `max_messages`, or until it has read what the topic held when it began. Messages
+    are confirmed after the function returned. If it raises, its messages come again when Airflow
+    runs the task again.
 
     Args:
         topic: the topic.
@@ -199,11 +199,13 @@ class ConsumeOperator(BaseOperator):
             Reading(client, subscription_of(self)) as reading,
         ):
             while self.max_messages is None or count < self.max_messages:
-                found = reading.next(self.max_messages and self.max_messages - count)
+                waiting = self.wait_for_messages and not self.deferrable and not count
+                most = self.max_messages and self.max_messages - count
+                found = reading.next(most, later=waiting)
                 if found is None:
-                    if count or not self.wait_for_messages or self.deferrable:
-                        break
-                    continue
+                    if waiting:
+                        continue
+                    break
                 messages, confirm = found
                 self.handler(messages)
                 confirm()

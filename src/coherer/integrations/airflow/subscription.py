@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final, Self
 
 import msgspec
@@ -30,12 +29,12 @@ that everything is read.
 POLL_MS: Final = 100
 """How long a request waits for messages, before a task looks whether it has read everything."""
 
-QUIET_MS: Final = 3_000
-"""After this time without a message everything was read with TubeMQ, whose brokers do not answer
-before there is a message."""
+SILENCE_MS: Final = 30_000
+"""How long a task waits for messages that a topic has, before it fails."""
 
-ANSWERED_WITHIN_MS: Final = 10_000
-"""How long to wait for what RocketMQ's brokers hold."""
+UNMATCHED_MS: Final = 3_000
+"""How long a task with tags waits over TubeMQ, before it takes everything as read: a broker does
+not answer while no message has one of the tags."""
 
 
 class Subscription(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,65 +95,99 @@ def subscription_of(task: object) -> Subscription:
 
 
 class Reading:
-    """Reads what a topic holds, and stops at its end. Use it with `with`.
+    """Reads what a topic held when the reading began. Use it with `with`.
 
     Args:
         client: a blocking client.
         subscription: what to read.
+        silence_ms: how long to wait for messages that the topic has.
 
     Raises:
         RefusedError: the topic does not exist.
+        UnavailableError: a server could not be reached.
     """
 
-    def __init__(self, client: blocking.Client, subscription: Subscription) -> None:
+    def __init__(
+        self, client: blocking.Client, subscription: Subscription, *, silence_ms: int = SILENCE_MS
+    ) -> None:
         self._client = client
-        self._topic = subscription.topic
-        self._answers = isinstance(client, blocking.rocketmq.Client)
+        self._subscription = subscription
         self._consumer = subscription.consumer(client, poll_ms=POLL_MS)
+        self._silence_ms = silence_ms
+        self._tubemq = client if isinstance(client, blocking.tubemq.Client) else None
+        self._ends: Mapping[Any, tuple[int, int]] = {}
+        self._positions: dict[Any, int] = {}  # behind what was confirmed
 
     def __enter__(self) -> Self:
-        self._client.offsets(self._topic)  # raises if there is no such topic
+        self._ends = self._client.offsets(self._subscription.topic)
         self._consumer.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._consumer.close()
 
-    def next(self, most: int | None) -> tuple[list[coherer.AnyMessage], Callable[[], None]] | None:
-        """The next messages, and what confirms them; None at the end of the topic.
+    def next(
+        self, most: int | None, *, later: bool = False
+    ) -> tuple[list[coherer.AnyMessage], Callable[[], None]] | None:
+        """The next messages, and what confirms them; None if there are no more.
 
         Args:
             most: how many at most. TubeMQ confirms whole batches only: there it may be more.
+            later: whether to look for messages that came after the reading began.
 
         Raises:
-            CohererError: a broker refuses, or cannot be reached.
+            RequestTimeoutError: the topic has more messages, but no broker sends them.
         """
-        batch = None
-        with suppress(RequestTimeoutError):  # other members may read everything
-            self._consumer.wait_assigned(ASSIGNED_WITHIN_MS)
-            for _ in range((ANSWERED_WITHIN_MS if self._answers else QUIET_MS) // POLL_MS):
-                batch = self._consumer.receive(POLL_MS)
-                if batch is not None or self._caught_up():
-                    break
-        if batch is None:
-            self._client.offsets(self._topic)  # raises if a broker cannot be reached
-            return None
+        for polls in range(self._silence_ms // POLL_MS):
+            try:
+                self._consumer.wait_assigned(ASSIGNED_WITHIN_MS)
+            except RequestTimeoutError:
+                return None  # the other members have all partitions
+            ended = self._at_end() or self._is_unmatched(polls * POLL_MS)
+            if ended and not later:
+                return None
+            batch = self._consumer.receive(POLL_MS)
+            if batch is not None:
+                return self._taken(batch, most)
+            if ended:
+                return None
+        errors = (one.error for one in self._consumer.progress.values())
+        raise RequestTimeoutError(
+            f"Group {self._subscription.group} has not read the topic to its end, and no message "
+            f"came for {self._silence_ms} ms.",
+            topic=self._subscription.topic,
+            hint="Are all brokers of the topic up?",
+        ) from next((error for error in errors if error is not None), None)
+
+    def _taken(
+        self, batch: Any, most: int | None
+    ) -> tuple[list[coherer.AnyMessage], Callable[[], None]]:
         messages = list(batch)
-        if most is None or len(messages) <= most or not hasattr(messages[0], "ack"):
-            return messages, lambda: self._confirm([batch])
-        return messages[:most], lambda: self._confirm(messages[:most])
+        if most is None or len(messages) <= most or self._tubemq is not None:
+            return messages, lambda: self._positions.update(self._consumer.commit(batch))
 
-    def _confirm(self, read: Sequence[Any]) -> None:
-        for one in read:
-            one.ack()
-        self._consumer.commit()
+        def confirm() -> None:
+            for one in messages[:most]:
+                one.ack()
+            self._consumer.commit()
 
-    def _caught_up(self) -> bool:
-        found: Mapping[object, Any] = self._consumer.progress
-        return bool(found) and all(
-            one.max_offset >= 0
-            and (one.backlog_bytes == 0 if one.backlog_bytes >= 0 else one.offset >= one.max_offset)
-            for one in found.values()
+        return messages[:most], confirm
+
+    def _at_end(self) -> bool:
+        """Whether every assigned partition is read up to where it ended."""
+        found: Mapping[Any, Any] = self._consumer.progress
+        for partition, progress in found.items():
+            _, end = self._ends.get(partition, (0, progress.max_offset))
+            if end < 0 or max(progress.offset, self._positions.get(partition, 0)) < end:
+                return False
+        return bool(found)
+
+    def _is_unmatched(self, silent_ms: int) -> bool:
+        return (
+            self._tubemq is not None
+            and self._subscription.tags is not None
+            and silent_ms >= UNMATCHED_MS
+            and not self._tubemq.unreadable_brokers(self._subscription.topic)
         )
 
 
