@@ -1,4 +1,4 @@
-"""Fixtures: connections to a node, Airflow's database, and names of topics.
+"""Fixtures: connections, Airflow's database, and names of topics.
 
 Airflow reads its settings when it is imported, so they are set here before.
 """
@@ -6,10 +6,10 @@ Airflow reads its settings when it is imported, so they are set here before.
 from __future__ import annotations
 
 import atexit
-import itertools
 import os
 import shutil
 import tempfile
+import uuid
 from pathlib import Path
 
 HOME = Path(tempfile.mkdtemp(prefix="coherer-airflow-"))
@@ -29,28 +29,22 @@ os.environ |= {
 
 import pytest  # noqa: E402 - see above
 
+from coherer.blocking import connect  # noqa: E402 - see above
 from coherer.testing import EmbeddedNode  # noqa: E402 - see above
-
-_numbers = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def node(coherer_node: EmbeddedNode) -> EmbeddedNode:
-    """The node that the connections name."""
-    return coherer_node
 
 
 @pytest.fixture(scope="session", autouse=True)
-def connections(node: EmbeddedNode) -> None:
-    """Connections to the node, over both protocols."""
-    os.environ["AIRFLOW_CONN_COHERER_DEFAULT"] = node.rocketmq_url
-    os.environ["AIRFLOW_CONN_TUBEMQ_DEFAULT"] = node.url
+def connections(coherer_node: EmbeddedNode, coherer_rocketmq_url: str) -> None:
+    """Connections to the clusters, over both protocols."""
+    os.environ["AIRFLOW_CONN_COHERER_DEFAULT"] = coherer_rocketmq_url
+    os.environ["AIRFLOW_CONN_TUBEMQ_DEFAULT"] = coherer_node.url
 
 
 @pytest.fixture
-def topic(node: EmbeddedNode) -> str:
-    name = f"topic{next(_numbers)}"
-    node.create_topic(name, 2)
+def topic(coherer_rocketmq_url: str) -> str:
+    name = f"topic-{uuid.uuid4()}"
+    with connect(coherer_rocketmq_url) as client:
+        client.admin().topics.create(name, 2, wait_ms=60_000)
     return name
 
 

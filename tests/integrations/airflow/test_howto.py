@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from coherer.blocking import connect
-from coherer.testing import EmbeddedNode
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries that Airflow starts
 
@@ -43,12 +42,12 @@ def test_the_new_lines_are_those_of_the_program() -> None:
     assert all(line in FLIGHTS.splitlines() for line in added)
 
 
-def test_flights(node: EmbeddedNode, database: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_flights(url: str, database: Path, capsys: pytest.CaptureFixture[str]) -> None:
     module = load(database, "flights", FLIGHTS)
     assert state_of(module.checked.dag) == "success"
     found: dict[str, Any] = {}
     with (
-        connect(node.rocketmq_url) as client,
+        connect(url) as client,
         client.consumer("look", ["flights_dead", "flights_alerts"], start="earliest") as consumer,
     ):
         while len(found) < 2:
@@ -62,6 +61,6 @@ def test_flights(node: EmbeddedNode, database: Path, capsys: pytest.CaptureFixtu
     assert "HA 51 is 1301 minutes late\n" in capsys.readouterr().out
 
 
-def test_waiting(node: EmbeddedNode, database: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_waiting(database: Path, capfd: pytest.CaptureFixture[str]) -> None:
     module = load(database, "orders", ORDERS)
     assert state_of(module.orders) == "success"

@@ -25,7 +25,7 @@ from coherer.integrations.airflow.operators import ConsumeOperator, ProduceOpera
 from coherer.integrations.airflow.sensors import MessageSensor
 from coherer.integrations.airflow.subscription import Reading, Subscription
 from coherer.message import Message
-from coherer.testing import EmbeddedNode, embedded_node
+from coherer.testing import embedded_node
 
 CONNECTIONS = ["coherer_default", "tubemq_default"]
 both = pytest.mark.parametrize("conn_id", CONNECTIONS)
@@ -64,7 +64,7 @@ def received(topic: str, **options: Any) -> list[bytes]:
 
 
 @both
-def test_a_connection_is_tested(node: EmbeddedNode, conn_id: str) -> None:
+def test_a_connection_is_tested(conn_id: str) -> None:
     works, text = CohererHook(conn_id).test_connection()
     assert works, text
     assert "Brokers: " in text
@@ -114,7 +114,7 @@ def test_wrong_connections_are_named(uri: str, text: str) -> None:
         settings_of(Connection(conn_id="wrong", uri=uri))
 
 
-async def test_triggers_of_a_loop_share_a_client(node: EmbeddedNode) -> None:
+async def test_triggers_of_a_loop_share_a_client() -> None:
     async with shared_client("coherer_default") as one:
         async with (
             shared_client("coherer_default") as two,
@@ -129,7 +129,7 @@ async def test_triggers_of_a_loop_share_a_client(node: EmbeddedNode) -> None:
         assert later is not one
 
 
-async def test_an_asyncio_client_belongs_to_its_caller(node: EmbeddedNode) -> None:
+async def test_an_asyncio_client_belongs_to_its_caller() -> None:
     async with await CohererHook().aget_conn() as client:
         assert await client.admin().brokers.list()
 
@@ -153,11 +153,11 @@ def test_what_is_produced_is_consumed(conn_id: str, topic: str) -> None:
     assert run(task2) == 0
 
 
-def test_conditions_and_keys(node: EmbeddedNode, topic: str) -> None:
+def test_conditions_and_keys(url: str, topic: str) -> None:
     send(topic, "late", properties={"delay": "20"}, keys=["k1"])
     send(topic, "early", properties={"delay": "1"})
     assert received(topic, sql92="delay > 15") == [b"late"]
-    with blocking.rocketmq.connect(node.rocketmq_url) as client:
+    with blocking.rocketmq.connect(url) as client:
         assert [one.body for one in client.admin().messages.find(topic, "k1")] == [b"late"]
     with pytest.raises(UsageError, match="SQL92"):
         received(topic, sql92="delay > 15", conn_id="tubemq_default")
@@ -165,7 +165,7 @@ def test_conditions_and_keys(node: EmbeddedNode, topic: str) -> None:
         received(topic, sql92="delay > 15", tags="a")
 
 
-def test_a_delivery_time(node: EmbeddedNode, topic: str) -> None:
+def test_a_delivery_time(topic: str) -> None:
     at = datetime.now(UTC) + timedelta(milliseconds=300)
     send(topic, "later", deliver_at=at.isoformat())
     send(topic, "also later", delay=timedelta(milliseconds=300))
@@ -178,7 +178,7 @@ def test_a_delivery_time(node: EmbeddedNode, topic: str) -> None:
 
 
 def test_a_failed_send_says_what_is_stored(
-    node: EmbeddedNode, topic: str, monkeypatch: pytest.MonkeyPatch
+    topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(CohererError, match="1 messages may not be stored, 1 are"):
         send(topic, "good", b"x" * 5_000_000)
@@ -206,7 +206,7 @@ def test_what_a_function_failed_on_comes_again(conn_id: str, topic: str) -> None
 
 @both
 def test_a_missing_topic_and_a_missing_broker_are_named(
-    node: EmbeddedNode, conn_id: str, monkeypatch: pytest.MonkeyPatch
+    conn_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(RefusedError, match="nosuch"):
         received("nosuch", conn_id=conn_id)

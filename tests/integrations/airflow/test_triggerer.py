@@ -15,7 +15,6 @@ from sqlalchemy import select
 
 from coherer import Message
 from coherer.blocking import connect
-from coherer.testing import EmbeddedNode
 from tests.integrations.programs import Program, until
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries that Airflow starts
@@ -48,7 +47,7 @@ def events(topic: str) -> list[str]:
 
 
 def test_no_message_is_lost_when_the_triggerer_is_killed(
-    node: EmbeddedNode, database: Path, tmp_path: Path
+    url: str, database: Path, tmp_path: Path
 ) -> None:
     (database / "watching.py").write_text(DAG)
     [bundle] = DagBundlesManager().get_all_dag_bundles()
@@ -56,7 +55,7 @@ def test_no_message_is_lost_when_the_triggerer_is_killed(
     bag = BundleDagBag(bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
     assert not bag.import_errors
     sync_bag_to_db(bag, bundle.name, None)
-    with connect(node.rocketmq_url) as client, client.producer() as producer:
+    with connect(url) as client, client.producer() as producer:
         producer.send(Message("other", b"0"))
         with triggerer(tmp_path / "log"):
             for number in range(20):

@@ -24,7 +24,7 @@ from coherer.integrations.airflow.hooks import RocketMQHook, TubeMQHook
 from coherer.integrations.airflow.operators import ConsumeOperator
 from coherer.integrations.airflow.sensors import MessageSensor
 from coherer.integrations.airflow.triggers import AwaitMessageTrigger, MessageTrigger
-from coherer.testing import EmbeddedNode, ManualClock, embedded_node
+from coherer.testing import ManualClock, embedded_node
 from tests.waiting import until
 
 both = pytest.mark.parametrize("conn_id", ["coherer_default", "tubemq_default"])
@@ -75,19 +75,19 @@ async def send(url: str, topic: str, *bodies: str) -> None:
 
 @both
 async def test_events_that_are_not_stored_come_again(
-    node: EmbeddedNode, topic: str, conn_id: str
+    url: str, topic: str, conn_id: str
 ) -> None:
     trigger = MessageTrigger(topic, group=f"{topic}-group", conn_id=conn_id)
-    await send(node.rocketmq_url, topic, "1", "2", "3")
+    await send(url, topic, "1", "2", "3")
     async with watching(trigger) as [watcher]:
         first = [await watcher.body(stored=False) for _ in range(3)]
         assert sorted(first) == ["1", "2", "3"]
     async with watching(trigger) as [watcher]:
         again = [await watcher.body() for _ in range(3)]
         assert sorted(again) == ["1", "2", "3"]
-        await send(node.rocketmq_url, topic, "4")
+        await send(url, topic, "4")
         assert await watcher.body() == "4"
-        await send(node.rocketmq_url, topic, "5")
+        await send(url, topic, "5")
         assert await watcher.body(stored=False) == "5"  # so 4 is settled
     async with watching(trigger) as [watcher]:
         found = {await watcher.body()}
@@ -116,8 +116,8 @@ async def test_a_failed_event_is_delivered_again(conn_id: str) -> None:
             await stream.aclose()
 
 
-async def test_a_backlog_waits_for_the_database(node: EmbeddedNode, topic: str) -> None:
-    await send(node.rocketmq_url, topic, *map(str, range(plug.WINDOW + 1)))
+async def test_a_backlog_waits_for_the_database(url: str, topic: str) -> None:
+    await send(url, topic, *map(str, range(plug.WINDOW + 1)))
     _, kwargs = MessageTrigger(topic, f"{topic}-group").serialize()
     stream = MessageTrigger.create_shared_stream_producer(kwargs)
     events = stream.open_stream()
@@ -132,12 +132,12 @@ async def test_a_backlog_waits_for_the_database(node: EmbeddedNode, topic: str) 
     await stream.aclose()
 
 
-async def test_one_connection_for_many_triggers(node: EmbeddedNode, topic: str) -> None:
+async def test_one_connection_for_many_triggers(url: str, topic: str) -> None:
     groups = [f"{topic}-{number}" for number in range(5)]
-    await send(node.rocketmq_url, topic, "x")
+    await send(url, topic, "x")
     async with (
         watching(*(MessageTrigger(topic, group) for group in groups)) as watchers,
-        rocketmq.connect(node.rocketmq_url) as client,
+        rocketmq.connect(url) as client,
     ):
         for watcher in watchers:
             assert await watcher.body() == "x"
@@ -146,11 +146,11 @@ async def test_one_connection_for_many_triggers(node: EmbeddedNode, topic: str) 
         assert len(members) == 5
         assert len(set(members)) == 1
 
-    await until(lambda: gone(node, groups))
+    await until(lambda: gone(url, groups))
 
 
-async def gone(node: EmbeddedNode, groups: list[str]) -> bool:
-    async with rocketmq.connect(node.rocketmq_url) as client:
+async def gone(url: str, groups: list[str]) -> bool:
+    async with rocketmq.connect(url) as client:
         return not any(group.members for group in await client.admin().groups.list(*groups))
 
 
@@ -169,8 +169,8 @@ async def test_a_broker_restarts(conn_id: str) -> None:
                 pass
 
 
-async def test_without_a_triggerer(node: EmbeddedNode, topic: str) -> None:
-    await send(node.rocketmq_url, topic, "1", "2")
+async def test_without_a_triggerer(url: str, topic: str) -> None:
+    await send(url, topic, "1", "2")
     events = MessageTrigger(topic, group=f"{topic}-group", tags=None).run()
     async with asyncio.timeout(WAIT_S):
         bodies = [(await anext(events)).payload["body"] for _ in range(2)]
@@ -199,14 +199,14 @@ async def both_at_once(first: Coroutine[Any, Any, Any], then: Coroutine[Any, Any
 
 
 @both
-def test_a_deferred_sensor(node: EmbeddedNode, topic: str, conn_id: str) -> None:
+def test_a_deferred_sensor(url: str, topic: str, conn_id: str) -> None:
     task = MessageSensor(
         task_id="wait", topic=topic, group=f"{topic}-group", conn_id=conn_id, deferrable=True
     )
     context: Any = {"ti": type("", (), {"xcom_push": lambda self, key, value: None})()}
     deferred = deferral(lambda: task.execute(context))
     assert deferred.timeout is not None
-    sending = send(node.rocketmq_url, topic, "now")
+    sending = send(url, topic, "now")
     event = asyncio.run(both_at_once(first_event(deferred), sending))
     kwargs = deferred.kwargs or {}
     [found] = task.execute_complete(context, event, **kwargs)
@@ -216,7 +216,7 @@ def test_a_deferred_sensor(node: EmbeddedNode, topic: str, conn_id: str) -> None
     assert again.kwargs == deferred.kwargs
 
 
-def test_a_deferred_consumer(node: EmbeddedNode, topic: str) -> None:
+def test_a_deferred_consumer(url: str, topic: str) -> None:
     bodies: list[bytes] = []
     task = ConsumeOperator(
         task_id="receive",
@@ -229,7 +229,7 @@ def test_a_deferred_consumer(node: EmbeddedNode, topic: str) -> None:
     )
     context: Any = {}
     deferred = deferral(lambda: task.execute(context))
-    with connect_blocking(node.rocketmq_url) as client, client.producer() as producer:
+    with connect_blocking(url) as client, client.producer() as producer:
         producer.send(Message(topic, b"old", tag="old"))
         producer.send(Message(topic, b"new", tag="new"))
     event = asyncio.run(first_event(deferred))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
+import uuid
 
 import pytest
-
-_numbers = itertools.count()
 
 
 @pytest.fixture
 def topic() -> str:
-    return f"topic{next(_numbers)}"
+    return f"topic-{uuid.uuid4()}"
