@@ -217,13 +217,7 @@ def test_uses_that_make_no_sense(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import pytest
-        from coherer.testing import explore
-
         async def test_both(coherer_simulated, coherer_simulated_cluster):
-            pass
-
-        @explore(seeds=1)
-        async def test_exploration(coherer_simulated_cluster):
             pass
 
         @pytest.mark.coherer_cluster(3)
@@ -236,11 +230,10 @@ def test_uses_that_make_no_sense(pytester: pytest.Pytester) -> None:
         """
     )
     result = pytester.runpytest_subprocess("--strict-markers", "-p", "no:randomly")
-    result.assert_outcomes(failed=3, errors=1)
+    result.assert_outcomes(failed=2, errors=1)
     result.stdout.fnmatch_lines_random(
         [
             "*cannot use both coherer_simulated and coherer_simulated_cluster.",
-            "*uses coherer_simulated, not a cluster.",
             "*named arguments only, such as brokers=3.",
             "*colour*",
         ]

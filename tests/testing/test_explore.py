@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 
 import coherer
 from coherer.errors import CohererError, UsageError
 from coherer.message import Message
-from coherer.testing import SimulatedNode, explore
+from coherer.testing import SimulatedCluster, SimulatedNode, explore
 from coherer.testing.explore import run_seeds, schedule_of
 
 ORDERS = 10
 
 
 async def shop(
-    node: SimulatedNode, protocol: str, handle: Callable[[coherer.Batch], Awaitable[None]]
+    node: SimulatedNode | SimulatedCluster,
+    protocol: str,
+    handle: Callable[[coherer.Batch], Awaitable[None]],
 ) -> None:
     """A small application, which survives errors."""
     url = node.url if protocol == "tubemq" else node.rocketmq_url
-    async with coherer.connect(url, timeout_ms=3_000) as client, client.producer() as producer:
-        consumer = await joined(client)
+    async with coherer.connect(url, timeout_ms=3_000) as client:
+        producer = client.producer()
+        await started(producer)
+        consumer = client.consumer("shop", "orders", start="earliest")
+        await started(consumer)
         working = asyncio.create_task(consumer.run(node.received.by("shop", handle)))
         for number in range(ORDERS):
             while True:
@@ -38,15 +45,14 @@ async def shop(
         working.cancel()
 
 
-async def joined(client: coherer.Client) -> coherer.Consumer:
+async def started(one: coherer.Producer | coherer.Consumer) -> None:
     while True:
-        consumer = client.consumer("shop", "orders", start="earliest")
         try:
-            await consumer.start()
+            await one.start()
         except CohererError:
             await asyncio.sleep(1)
-            continue
-        return consumer
+        else:
+            return
 
 
 async def idempotent(node: SimulatedNode, protocol: str) -> None:
@@ -92,6 +98,37 @@ def test_a_handler_that_is_not() -> None:
     with pytest.raises(AssertionError) as again:
         run_seeds([seed], SimulatedNode, careless)
     assert again.value.__notes__ == [note], "a seed is a run"
+
+
+@explore(seeds=5)
+@pytest.mark.coherer_cluster(brokers=2, slaves=True, apart=True)
+@pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
+async def test_a_cluster(coherer_simulated_cluster: SimulatedCluster, protocol: str) -> None:
+    booked: set[bytes] = set()
+
+    async def handle(batch: coherer.Batch) -> None:
+        booked.update(batch.bodies())
+
+    await coherer_simulated_cluster.create_topic("orders")
+    await shop(coherer_simulated_cluster, protocol, handle)
+    assert len(booked) == ORDERS
+
+
+def test_the_report_names_the_node() -> None:
+    async def fragile(cluster: SimulatedCluster) -> None:
+        await cluster.create_topic("orders")
+        last = cluster.brokers[1].node
+        await shop(cluster, "rocketmq", ignore)
+        assert cluster.brokers[1].node is last, "it was started again"
+
+    async def ignore(_: coherer.Batch) -> None:
+        pass
+
+    with pytest.raises(AssertionError, match="started again") as caught:
+        run_seeds(range(30), partial(SimulatedCluster, apart=True), fragile)
+    (note,) = caught.value.__notes__
+    _, line = note.splitlines()
+    assert re.match(r"- Broker-b was (killed|restarted) .*at request \d+ ", line), note
 
 
 def test_a_test_that_fails_anyway() -> None:

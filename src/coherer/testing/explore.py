@@ -1,9 +1,11 @@
 """Runs a user's test under random faults of the broker and the network, from seeds.
 
 A schedule is a list of faults. Each strikes at a request: the n-th one that the node receives,
-heartbeats not counted. So the faults hit a test wherever it is busy, however short it is. The first
-run has no faults, and counts the requests. If a schedule breaks the test, the faults that the
-failure does not need are removed, one after the other. Everything follows from the seed.
+heartbeats not counted. So the faults hit a test wherever it is busy, however short it is. In a
+cluster the requests to all nodes count, and a fault strikes the node that has just received the
+n-th one. The first run has no faults, and counts the requests. If a schedule breaks the test, the
+faults that the failure does not need are removed, one after the other. Everything follows from the
+seed.
 """
 
 from __future__ import annotations
@@ -14,15 +16,15 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from random import Random
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from coherer._common import clock
 from coherer.errors import CohererError, UsageError
-from coherer.testing.faults import ReceivedRequest, taps_of
+from coherer.testing.faults import ReceivedRequest
 from coherer.testing.received import Reception, counted, shortened
-from coherer.testing.simulated import SimulatedNode
+from coherer.testing.simulated import SimulatedCluster, SimulatedNode
 from coherer.testing.simulation import SimulatedLoop
 
 ATTRIBUTE: Final = "_coherer_seeds"
@@ -30,16 +32,18 @@ FAULTS_MAX: Final = 4
 PATIENCE_S: Final = 900.0
 """How much longer a test may take with faults, in virtual time, before it counts as hung."""
 KINDS: Final = {
-    "killed": "the broker was killed",
-    "restarted": "the broker was restarted",
-    "reset": "all connections were reset",
+    "killed": "{node} was killed",
+    "restarted": "{node} was restarted",
+    "reset": "all connections of {node} were reset",
     "stalled": "the network stood still",
 }
+"""What happens to a node."""
 _IDLE: Final = frozenset({"heartbeat", "register"})
 _BACK_S: Final = (0.0, 0.5, 5.0, 40.0)
 _LATER_S: Final = (0.0, 0.0, 0.0003, 0.002)
 
 F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, object]])
+Simulated = TypeVar("Simulated", bound=SimulatedNode | SimulatedCluster)
 
 
 class Strike(msgspec.Struct, frozen=True):
@@ -63,31 +67,39 @@ class Happened(msgspec.Struct, frozen=True):
 
     Args:
         strike: the fault.
+        node: the name of the node that it struck.
         during: the request at which it struck.
         time_ms: when.
         end_ms: when it ended.
     """
 
     strike: Strike
+    node: str
     during: ReceivedRequest
     time_ms: int
     end_ms: int
+
+    @property
+    def what(self) -> str:
+        """What happened."""
+        return KINDS[self.strike.kind].format(node=self.node)
 
     def text(self) -> str:
         """A sentence."""
         topic = f" of {self.during.topic}" if self.during.topic else ""
         lasts = f" for {self.strike.for_s:g} s" if self.strike.for_s else ""
         number = f"request {self.strike.request} ({self.during.name}{topic})"
-        return f"{KINDS[self.strike.kind]}{lasts} at {number}"
+        return f"{self.what}{lasts} at {number}"
 
 
 def explore(*, seeds: int = 100, first: int = 0) -> Callable[[F], F]:
-    """Run an async test with `coherer_simulated` under random faults, once for each seed.
+    """Run an async test in virtual time under random faults, once for each seed.
 
-    The broker is killed and restarted, connections are reset, the network stands still and is slow.
-    The first seed that breaks the test is reported, with the faults that it needs. The test should
-    record what it receives (`coherer_simulated.received`): then the report names the messages that
-    were delivered several times.
+    The test uses `coherer_simulated` or `coherer_simulated_cluster`. A broker is killed and
+    restarted, connections are reset, the network stands still and is slow. The first seed that
+    breaks the test is reported, with the faults that it needs. The test should record what it
+    receives (`received` of the node or the cluster): then the report names the messages that were
+    delivered several times.
 
     ```python
     @explore(seeds=100)
@@ -110,14 +122,20 @@ def explore(*, seeds: int = 100, first: int = 0) -> Callable[[F], F]:
 
 def run_seeds(
     seeds: Sequence[int],
-    node: Callable[[], SimulatedNode],
-    test: Callable[[SimulatedNode], Coroutine[Any, Any, object]],
+    fresh: Callable[[], Simulated],
+    test: Callable[[Simulated], Coroutine[Any, Any, object]],
 ) -> None:
-    """Run a test under the faults of each seed, and raise the first failure, shrunken."""
+    """Run a test under the faults of each seed, and raise the first failure, shrunken.
+
+    Args:
+        seeds: in this order.
+        fresh: makes the node or the cluster of a run.
+        test: the test.
+    """
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        explored = _Exploration(node, test)
+        explored = _Exploration(fresh, test)
         calm = explored.calm()
         if calm.error is not None:
             raise _noted(calm.error, "It fails without faults, too.")
@@ -141,13 +159,14 @@ class _Run(msgspec.Struct):
     repeated: list[list[Reception]]
 
 
-class _Exploration:
+class _Exploration(Generic[Simulated]):
     def __init__(
         self,
-        node: Callable[[], SimulatedNode],
-        test: Callable[[SimulatedNode], Coroutine[Any, Any, object]],
+        fresh: Callable[[], Simulated],
+        test: Callable[[Simulated], Coroutine[Any, Any, object]],
     ) -> None:
-        self._node, self._test = node, test
+        self._fresh = fresh
+        self._test = test
         self._limit_s: float | None = None
 
     def calm(self) -> _Run:
@@ -158,14 +177,14 @@ class _Exploration:
 
     def run(self, seed: int, schedule: Sequence[Strike]) -> _Run:
         """Run the test once."""
-        node = self._node()
-        trouble = _Trouble(node, seed, schedule, self._limit_s)
+        simulated = self._fresh()
+        trouble = _Trouble(simulated.nodes, seed, schedule, self._limit_s)
         error: BaseException | None = None
         try:
-            node.run(trouble.beside(self._test(node)), seed=seed)
+            simulated.run(trouble.beside(self._test(simulated)), seed=seed)
         except Exception as caught:  # noqa: BLE001 - the test's, whatever it is
             error = caught
-        repeated = node.received.repeated()
+        repeated = simulated.received.repeated()
         return _Run(error, trouble.requests, trouble.took_s, trouble.happened, repeated)
 
     def breaks(self, seed: int, requests: int) -> bool:
@@ -208,15 +227,19 @@ class _Trouble:
     """Lets the faults of a schedule strike."""
 
     def __init__(
-        self, node: SimulatedNode, seed: int, schedule: Sequence[Strike], limit_s: float | None
+        self,
+        nodes: Sequence[SimulatedNode],
+        seed: int,
+        schedule: Sequence[Strike],
+        limit_s: float | None,
     ) -> None:
         self.requests = 0
         self.took_s = 0.0
         self._limit_s = limit_s
         self.happened: list[Happened] = []
-        self._node, self._seed = node, seed
+        self._nodes, self._seed = nodes, seed
         self._schedule = list(schedule)
-        self._due: asyncio.Queue[tuple[Strike, ReceivedRequest]] = asyncio.Queue()
+        self._due: asyncio.Queue[tuple[Strike, SimulatedNode, ReceivedRequest]] = asyncio.Queue()
 
     async def beside(self, test: Coroutine[Any, Any, object]) -> None:
         """Run the test and the faults."""
@@ -224,7 +247,8 @@ class _Trouble:
         if self._schedule and isinstance(loop, SimulatedLoop):
             chance = Random(self._seed)  # noqa: S311 - not for secrets
             loop.network.jitter_s = chance.choice([0.0, 0.001, 0.05])
-        taps_of(self._node.faults).requests.watch(self._arrived)
+        for node in self._nodes:
+            node.requests.watch(partial(self._arrived, node))
         striking, began_s = asyncio.create_task(self._strike()), loop.time()
         try:
             async with asyncio.timeout(self._limit_s):
@@ -235,20 +259,21 @@ class _Trouble:
             with suppress(asyncio.CancelledError):
                 await striking
 
-    def _arrived(self, request: ReceivedRequest) -> None:
+    def _arrived(self, node: SimulatedNode, request: ReceivedRequest) -> None:
         if request.kind in _IDLE:
             return
         self.requests += 1
         while self._schedule and self._schedule[0].request <= self.requests:
-            self._due.put_nowait((self._schedule.pop(0), request))
+            self._due.put_nowait((self._schedule.pop(0), node, request))
 
     async def _strike(self) -> None:
         while True:
-            strike, during = await self._due.get()
+            strike, node, during = await self._due.get()
             await asyncio.sleep(strike.later_s)
             began_ms = clock.wall_ms()
-            await _ACTS[strike.kind](self._node, strike.for_s)
-            self.happened.append(Happened(strike, during, began_ms, clock.wall_ms()))
+            await _ACTS[strike.kind](node, strike.for_s)
+            ended_ms = clock.wall_ms()
+            self.happened.append(Happened(strike, node.name, during, began_ms, ended_ms))
 
 
 async def _down(node: SimulatedNode, for_s: float, *, kill: bool) -> None:
@@ -291,7 +316,7 @@ def _report(seed: int, failed: _Run) -> str:
 
 def _blame(times: Sequence[Reception], happened: Sequence[Happened]) -> str:
     before = [one for one in happened if one.time_ms <= times[1].time_ms]
-    after = f" after {KINDS[before[-1].strike.kind]}" if before else ""
+    after = f" after {before[-1].what}" if before else ""
     places = len({one.place for one in times})
     stored = f" It was sent again, and is stored {counted(places)}." if places > 1 else ""
     one = times[0]

@@ -232,16 +232,14 @@ def _in_virtual_time(
             raise pytest.UsageError(f"A test cannot use both {' and '.join(names)}.")
         (name,) = names
         seeds = getattr(test, "_coherer_seeds", None)
+        simulated = cast("SimulatedNode | SimulatedCluster", fixtures[name])
         if seeds is None:
-            one = cast("SimulatedNode | SimulatedCluster", fixtures[name])
-            one.run(test(*args, **fixtures))
+            simulated.run(test(*args, **fixtures))
             return
-        if name != "coherer_simulated":
-            raise pytest.UsageError("A test with @explore uses coherer_simulated, not a cluster.")
         from coherer.testing.explore import run_seeds
 
-        node = cast("SimulatedNode", fixtures[name])
-        run_seeds(seeds, node.fresh, lambda one: test(*args, **{**fixtures, name: one}))
+        fresh: Callable[[], SimulatedNode | SimulatedCluster] = simulated.fresh
+        run_seeds(seeds, fresh, lambda one: test(*args, **{**fixtures, name: one}))
 
     return run
 

@@ -31,10 +31,13 @@ class SimulatedNode:
         options: node options, such as `default_partitions`.
 
     Attributes:
+        name: what reports call it: in a cluster, the name of the broker or "the master".
         faults: faults on demand.
         received: records what handlers receive, if they are passed through it.
         leftovers: notes what the test leaves open; the plugin sets it.
     """
+
+    name = "the broker"
 
     def __init__(self, directory: str | Path | None = None, **options: object) -> None:
         self.faults = NodeFaults()
@@ -54,6 +57,11 @@ class SimulatedNode:
     def is_running(self) -> bool:
         """Whether the node runs."""
         return self._node is not None
+
+    @property
+    def nodes(self) -> list[SimulatedNode]:
+        """This node, as the list that a cluster has."""
+        return [self]
 
     @property
     def node(self) -> Node:
@@ -244,6 +252,11 @@ class SimulatedCluster:
         return f"<SimulatedCluster {where}, {len(self.brokers)} brokers>"
 
     @property
+    def nodes(self) -> list[SimulatedNode]:
+        """All nodes, in the order in which they start."""
+        return [self._master, *self._others, *self._slaves]
+
+    @property
     def url(self) -> str:
         """The URL for TubeMQ clients. It stays the same while the master is stopped."""
         return self.master.url
@@ -281,19 +294,31 @@ class SimulatedCluster:
     async def _opened(self) -> AsyncGenerator[None]:
         async with AsyncExitStack() as stack:
 
-            async def start(node: _Member, options: NodeOptions) -> None:
+            async def start(node: _Member, options: NodeOptions, name: str = "") -> None:
+                node.name = name or options.broker_name
                 await stack.enter_async_context(node.running(options))
                 await node.node.ready()
 
             shape, master = self._shape, self._master
             first = shape.first(stack.enter_context(workspace(self._directory)), self._given)
-            await start(master, first)
+            await start(master, first, "the master" if shape.apart else "")
             for node, options in zip(self._others, shape.others(first, master.node), strict=True):
                 await start(node, options)
             for node, options in zip(self._slaves, shape.slaves(first, master.node), strict=True):
-                await start(node, options)
+                await start(node, options, f"the slave of {options.broker_name}")
             master.on_restart = self._register_again
             yield
+
+    def fresh(self) -> SimulatedCluster:
+        """Another cluster with the same shape and options, in a temporary directory."""
+        shape = self._shape
+        return SimulatedCluster(
+            None,
+            brokers=shape.brokers,
+            slaves=shape.with_slaves,
+            apart=shape.apart,
+            **self._given,
+        )
 
     def _register_again(self) -> None:
         # At once: the name server has forgotten them, and they register every 30 s.

@@ -177,9 +177,7 @@ def test_a_delivery_time(topic: str) -> None:
         send(topic, "later", delay=timedelta(1), conn_id="tubemq_default")
 
 
-def test_a_failed_send_says_what_is_stored(
-    topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_send_says_what_is_stored(topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CohererError, match="1 messages may not be stored, 1 are"):
         send(topic, "good", b"x" * 5_000_000)
     assert received(topic) == [b"good"]

@@ -74,9 +74,7 @@ async def send(url: str, topic: str, *bodies: str) -> None:
 
 
 @both
-async def test_events_that_are_not_stored_come_again(
-    url: str, topic: str, conn_id: str
-) -> None:
+async def test_events_that_are_not_stored_come_again(url: str, topic: str, conn_id: str) -> None:
     trigger = MessageTrigger(topic, group=f"{topic}-group", conn_id=conn_id)
     await send(url, topic, "1", "2", "3")
     async with watching(trigger) as [watcher]:
