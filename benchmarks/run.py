@@ -21,13 +21,14 @@ from pathlib import Path
 from bench import (
     backlog,
     brokers,
+    operators,
     rocketmq_cases,
     spark_cases,
     spark_run,
     store_files,
     tubemq_cases,
 )
-from bench.cases import CPP, Case
+from bench.cases import BEHIND, CPP, Case
 from bench.results import CPP_PAIR, PAIRS, Results, Sample
 from bench.singles import embedded, idle, memory
 from bench.sites import SETTINGS, Bench, RocketMQBench, TubeMQBench
@@ -174,7 +175,7 @@ def _measure(bench: Bench, results: Results, suite: Suite, options: argparse.Nam
         for client, broker in suite.pairs
         if client in case.clients and broker in case.brokers and (client, broker) in bench.clients
     ]
-    if any(case.topic == "consume" for case in results.cases):
+    if any(case.topic == "consume" or BEHIND in case.parameters for case in results.cases):
         _fill(bench, suite, options)
     for repetition in range(options.repetitions + 1):
         for case, client, broker in todo:
@@ -254,6 +255,11 @@ def _measure_singles(results: Results, options: argparse.Namespace, folder: Path
         if _wanted(key, options.only):
             _log(f"{key}: {options.repetitions} fresh processes")
             results.singles += measure(folder, options.repetitions)
+    if _wanted("commands", options.only):
+        _log(f"commands: {options.repetitions} times each")
+        results.singles += operators.commands(folder, options.repetitions)
+    if _wanted("large", options.only):
+        results.singles += operators.large(folder, options.repetitions, _log, quick=options.quick)
     if _wanted("brokers", options.only):
         results.singles += brokers.measure(folder, options.repetitions, _log, quick=options.quick)
     if _wanted("backlog", options.only):

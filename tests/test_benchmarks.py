@@ -19,11 +19,11 @@ def test_a_quick_run_without_java(tmp_path: Path) -> None:
     rocketmq = "rocketmq-sync-1,rocketmq-pull,rocketmq-latency,embedded"
     command += [
         "--only",
-        f"sync-1,batches,latency,{rocketmq},idle,scan",
+        f"sync-1,batches,latency,blocking-many,{rocketmq},idle,scan,commands,large",
         "--json",
         str(out),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(out.read_text("utf-8"))
     assert found["machine"]["cores"] >= 1
@@ -39,6 +39,8 @@ def test_a_quick_run_without_java(tmp_path: Path) -> None:
         "rocketmq-received_ms",
         "idle",
         "scan-100-all columns",
+        "command-fixture",
+        "large-metrics-size",
     }
 
 

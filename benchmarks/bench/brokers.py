@@ -29,7 +29,7 @@ from tests.waiting import until
 BROKERS = (1, 2)
 LOADS = 2
 PARTITIONS = 4
-GOAL = 1.7
+GOAL = 1.8
 COUNT, QUICK_COUNT = 150_000, 5_000
 """Messages of each load process."""
 WINDOW = 500

@@ -8,12 +8,16 @@ import json
 import struct
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, nullcontext
 from operator import methodcaller
+from pathlib import Path
+from subprocess import PIPE
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import coherer
+from bench.cases import BEHIND
 from coherer import Message
 from coherer import _net as net
 from tests.interop.peers.driver_main import lines_until_end
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
 
 Request: TypeAlias = dict[str, object]
 Answer: TypeAlias = dict[str, object]
+READER = Path(__file__).parent / "reader_main.py"
 HEAD = struct.Struct(">qqq")  # run, number, time
 PARTITIONS = 4  # as in `sites`, which imports more than a client has
 BODIES, TO_ARROW = methodcaller("bodies"), methodcaller("to_arrow")
@@ -161,6 +166,21 @@ class BenchClient:
                 list(pool.map(call, range(threads)))
                 return report(each * threads, time.perf_counter() - start, failed=0)
 
+    async def blocking_produce(self, request: Request) -> Answer:
+        """The same as `produce`, by a thread that uses the blocking client."""
+        return await asyncio.to_thread(self._blocking_produce, request)
+
+    def _blocking_produce(self, request: Request) -> Answer:
+        topic, count = str(request["topic"]), number(request, "count")
+        body = b"x" * number(request, "size")
+        with (
+            coherer.blocking.connect(self._url) as client,
+            client.producer(topic, window=number(request, "window")) as producer,
+        ):
+            start = time.perf_counter()
+            sent = producer.send_many(Message(topic, body) for _ in range(count))
+            return report(count, time.perf_counter() - start, failed=len(sent.failed))
+
     async def batch(self, request: Request) -> Answer:
         """Sends batches (RocketMQ) from callers that wait for each answer."""
         topic, callers = str(request["topic"]), number(request, "threads")
@@ -259,6 +279,25 @@ class BenchClient:
 
     async def latency(self, request: Request) -> Answer:
         """Measures latency: a producer at a steady rate and a handler in one process."""
+        async with self._reader() if BEHIND in request else nullcontext():
+            return await self._latency(request)
+
+    @asynccontextmanager
+    async def _reader(self) -> AsyncGenerator[None]:
+        """A process that reads from the beginning."""
+        reader = await asyncio.create_subprocess_exec(
+            *(sys.executable, str(READER), self._url, "consume"), stdin=PIPE, stdout=PIPE
+        )
+        try:
+            assert reader.stdout is not None
+            assert await reader.stdout.readline(), "nothing to read"
+            yield
+            assert reader.returncode is None, "it reads until the end"
+        finally:
+            reader.kill()
+            await reader.wait()
+
+    async def _latency(self, request: Request) -> Answer:
         topic = str(request["topic"])
         producer = await self.producer(5000, topic)
         meter = Meter(number(request, "count"), number(request, "warm"))

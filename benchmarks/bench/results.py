@@ -125,9 +125,12 @@ class Results:
 
     def met(self, case: Case) -> bool | None:
         """Whether the case reaches its goal; None without a goal or a result."""
-        if case.goal_ms is not None:
-            p50 = self.median(case.key, COHERER, COHERER, "p50_ms")
-            return None if p50 is None else p50 <= case.goal_ms
+        limits = {"p50_ms": case.goal_ms, "p99_ms": case.goal_p99_ms}
+        if given := {name: limit for name, limit in limits.items() if limit is not None}:
+            found = {name: self.median(case.key, COHERER, COHERER, name) for name in given}
+            if None in found.values():
+                return None
+            return all(found[name] <= limit for name, limit in given.items())
         ratio = self.ratio(case)
         return None if case.goal is None or ratio is None else ratio >= case.goal
 
@@ -159,6 +162,7 @@ class Results:
             "title": case.title,
             "ratio_to_java": self.ratio(case),
             "goal": case.goal if case.goal_ms is None else case.goal_ms,
+            "goal_p99_ms": case.goal_p99_ms,
             "met": self.met(case),
             "ratio_to_cpp": self.ratio_cpp(case),
             "goal_cpp": case.goal_cpp,
@@ -205,8 +209,9 @@ class Results:
         return "" if p50 is None else f"{p50:,.2f} ms, p99 {p99:,.2f}"
 
     def _goal_text(self, case: Case) -> str:
-        if case.goal_ms is not None:
-            goal = f"\u2264 {case.goal_ms:g} ms"
+        limits = (("", case.goal_ms), ("p99 ", case.goal_p99_ms))
+        if given := [f"{name}\u2264 {limit:g} ms" for name, limit in limits if limit is not None]:
+            goal = ", ".join(given)
         elif case.goal is not None:
             goal = f"\u2265 {case.goal:g}"
         else:

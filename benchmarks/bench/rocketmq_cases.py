@@ -6,7 +6,7 @@ of Java's broker, or 1,000.
 
 from __future__ import annotations
 
-from bench.cases import COHERER, CPP, JAVA, Case, blocking, spread
+from bench.cases import COHERER, CPP, JAVA, Case, blocking, blocking_many, latencies, spread
 
 ALL = (JAVA, COHERER, CPP)
 KIB = {"size": 1024}
@@ -44,7 +44,7 @@ def _batch(callers: int, count: int) -> Case:
         "batch",
         count,
         KIB | {"threads": callers, "batch": 32},
-        goal=1.0,
+        goal=1.1,
     )
 
 
@@ -63,30 +63,23 @@ def _consume(how: str, per_pull: int, title: str, goal: float | None, **more: ob
 
 CASES = [
     _produce(500, 1.5),
-    _produce(5000, 1.5),
+    _produce(5000, 1.6),
     *spread("rocketmq-", 200_000),
     _sync(1, 20_000, 1.5),
-    _sync(16, 80_000, 3.0),
-    blocking("rocketmq-", 1, 20_000, 0.6),
-    blocking("rocketmq-", 16, 80_000, 0.9),
+    _sync(16, 80_000, 2.5),
+    blocking("rocketmq-", 1, 20_000),
+    blocking("rocketmq-", 16, 80_000),
+    blocking_many("rocketmq-", "rocketmq-produce-5000", "send", 200_000),
     _batch(1, 200_000),
     _batch(16, 400_000),
     _consume("pull", 32, "pull, message by message", 1.0, clients=ALL, goal_cpp=3.0),
-    _consume("pull", 1000, "pull, message by message", 1.0),
+    _consume("pull", 1000, "pull, message by message", 1.3),
     _consume("batches", 32, "in batches", None, clients=(COHERER,), reference="rocketmq-pull-32"),
     _consume(
         "batches", 1000, "in batches", None, clients=(COHERER,), reference="rocketmq-pull-1000"
     ),
     _consume("push", 32, "push", None, clients=ALL, goal_cpp=10.0),
-    _consume("push", 1000, "push", None),
-    Case(
-        "rocketmq-latency",
-        "end to end at 1,000/s, p50",
-        "latency",
-        5_000,
-        {"rate": 1000, "size": 100, "warm": 1000},
-        topic="latency",
-        goal=1.0,
-    ),
+    _consume("push", 1000, "push", 1.3),
+    *latencies("rocketmq-"),
 ]
 """The cases, in the order of the table."""

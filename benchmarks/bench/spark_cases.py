@@ -140,7 +140,7 @@ def _floor(partitions: int, of_tuned: float) -> SparkCase:
 
 
 CASES = [
-    SparkCase("spark-batch-1k-8", "batch, 1 KiB, 8 partitions", "batch", "rows-1k-8", of_tuned=1.0),
+    SparkCase("spark-batch-1k-8", "batch, 1 KiB, 8 partitions", "batch", "rows-1k-8", of_tuned=1.1),
     SparkCase(
         "spark-batch-1k-1",
         "batch, 1 KiB, 1 partition",
@@ -155,7 +155,7 @@ CASES = [
         "batch",
         "rows-100b-8",
         of_default=1.5,
-        of_tuned=0.6,
+        of_tuned=0.9,
     ),
     SparkCase("spark-now-1k-8", "AvailableNow, 1 KiB", "now", "rows-1k-8", of_tuned=1.0),
     SparkCase(
@@ -164,7 +164,7 @@ CASES = [
         "now",
         "rows-100b-8",
         of_default=1.5,
-        of_tuned=0.6,
+        of_tuned=0.9,
     ),
     SparkCase(
         "spark-json-8", "JSON \u2192 windowed counts \u2192 Parquet", "json", "json-8", of_tuned=0.9
