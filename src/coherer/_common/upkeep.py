@@ -137,25 +137,28 @@ class Upkeep:
 
     def tick(self) -> None:
         """Run the steps that are due. None of them may wait."""
+        now_ms = self._now_ms()
         for part in self._parts:
             if isinstance(part, Upkeep):
                 part.tick()
-            elif part[1].is_due(self._now_ms()):
+            elif part[1].is_due(now_ms) and self._begin(part[0]) is not None:
                 with self.guard(part[0].name):
-                    if part[0].work() is not None:
-                        raise TypeError(f"The step {part[0].name!r} waits; use `round`.")
+                    raise TypeError(f"The step {part[0].name!r} waits; use `round`.")
 
     async def round(self) -> None:
         """Run the steps that are due, one after the other, and wait for those that wait."""
+        # Most steps do not wait, or are not due. They are worth neither a coroutine nor a look at
+        # the clock, ten times a second each.
+        now_ms = self._now_ms()
         for part in self._parts:
             if isinstance(part, Upkeep):
                 await part.round()
-            elif part[1].is_due(self._now_ms()):
-                # Most steps do not wait. They are not worth a coroutine, ten times a second each.
+            elif part[1].is_due(now_ms):
                 waiting = self._begin(part[0])
                 if waiting is not None:
                     with self.guard(part[0].name):
                         await waiting
+                    now_ms = self._now_ms()
 
     async def run(self, pause_s: float) -> None:
         """Run the steps in rounds until this is cancelled."""

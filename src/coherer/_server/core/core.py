@@ -12,6 +12,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
+from coherer._common.clock import IntervalTimer
 from coherer._common.logs import Log
 from coherer._record.system_topics import SYSTEM_GROUPS
 from coherer._rules.common.offsets import OffsetTable
@@ -36,6 +37,8 @@ TOPICS_FILE = "topics.json"
 GROUPS_FILE = "subscriptionGroup.json"
 OFFSETS_FILE = "consumerOffset.json"
 GROUP_IDLE_MS = 20 * 24 * 3_600_000
+TO_GO_EVERY_MS = 1_000
+"""How often it is looked up which files will be deleted in the next two minutes."""
 
 
 class Core:
@@ -96,6 +99,8 @@ class Core:
             store, self.flusher, self._arrived, self.disk, self.counters.put, self._save_topics
         )
         self._group_idle_ms = group_idle_ms
+        self._to_go, self._to_go_end = 0, -1
+        self._to_go_timer = IntervalTimer(TO_GO_EVERY_MS, now_ms())
         self._correct_offsets()
         self._arrivals: list[Arrived] = [self.counters.stored]
         self._changes: list[Callable[[], None]] = []
@@ -291,7 +296,12 @@ class Core:
     @property
     def next_to_go(self) -> int:
         """The log offset before which waiting messages must be stored again."""
-        return min(self.store.next_to_go(self.retention_ms()), self.store.durable_offset)
+        # It changes with the log, and slowly with the time; ten times a second three services ask.
+        store = self.store
+        if store.end_offset != self._to_go_end or self._to_go_timer.is_due(self.now_ms()):
+            self._to_go_end = store.end_offset
+            self._to_go = store.next_to_go(self.retention_ms())
+        return min(self._to_go, store.durable_offset)
 
     def hide_expired(self, limits: Mapping[str, TopicLimit]) -> None:
         """Hide messages of topics that have their own limits; call it every few seconds.

@@ -88,23 +88,6 @@ _USERS_DEADLINES: Final = frozenset({"wait_assigned"})
 """Functions of those modules that wait as long as their callers want."""
 
 
-class _NoSelector:
-    """Takes the place of a selector: waiting moves the time."""
-
-    def __init__(self, loop: SimulatedLoop) -> None:
-        self._loop = loop
-
-    def select(self, timeout: float | None) -> list[object]:
-        if timeout is None:
-            raise RuntimeError(_STUCK)
-        if timeout > 0 and not self._loop.leap():
-            self._loop.now_s = round(self._loop.now_s + timeout, 7)
-        return []
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
 class SimulatedLoop(asyncio.BaseEventLoop):
     """See the module.
 
@@ -126,9 +109,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.leaped_s = 0.0
         self.leaps = True
         self._ready: deque[asyncio.Handle]
-        self._scheduled: list[Timer]
-        self._selector = _NoSelector(self)
-        self._clock_resolution = 1e-7
+        self._stopping: bool
+        # Not `_scheduled`: tuples are compared much faster than timers.
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._numbers = itertools.count()
 
     def time(self) -> float:
         """Seconds of virtual time since the loop was created.
@@ -167,9 +151,25 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         timer.periodic = asker in _PERIODIC
         if self.leaps and not timer.periodic and asker != network.__name__:
             self.stay_awake(CALM_S)
-        heapq.heappush(self._scheduled, timer)
-        timer._scheduled = True  # pyright: ignore[reportPrivateUsage] - as BaseEventLoop does
+        heapq.heappush(self._timers, (timer.when(), next(self._numbers), timer))
         return timer
+
+    def _run_once(self) -> None:
+        """Run what is ready. If nothing is, move the time to the next timer first."""
+        timers, ready = self._timers, self._ready
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+        if not (ready or self._stopping):
+            if not timers:
+                raise RuntimeError(_STUCK)
+            if timers[0][0] > self.now_s and not self.leap():
+                self.now_s = timers[0][0]
+        while timers and timers[0][0] <= self.now_s:
+            ready.append(heapq.heappop(timers)[2])
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle.cancelled():
+                handle._run()
 
     def again(self, handles: list[asyncio.Handle]) -> None:
         """Run the callbacks that a frozen program could not run."""
@@ -194,7 +194,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if not self.leaps or not self.network.whole or self.now_s < self._leap_from_s:
             return False
         moments = [
-            timer.when() for timer in self._scheduled if not (timer.periodic or timer.cancelled())
+            when for when, _, timer in self._timers if not (timer.periodic or timer.cancelled())
         ]
         moments += [moment for alarm in self.alarms if (moment := alarm()) is not None]
         if not moments and self.now_s > self._stuck_at_s:
@@ -203,10 +203,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if by_s < CALM_S:
             self._leap_from_s = self.now_s + LANDING_S
             return False
-        for timer in self._scheduled:
+        for index, (when, number, timer) in enumerate(self._timers):
             if timer.periodic:
-                timer._when += by_s  # pyright: ignore[reportPrivateUsage] - no other way to move it
-        heapq.heapify(self._scheduled)
+                timer._when = when + by_s  # pyright: ignore[reportPrivateUsage] - no other way
+                self._timers[index] = (when + by_s, number, timer)
+        heapq.heapify(self._timers)
         self.now_s = round(self.now_s + by_s, 7)
         self.leaped_s += by_s
         self.stay_awake(LANDING_S + CALM_S)
@@ -227,9 +228,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             process.own(agen)
         else:
             super()._asyncgen_firstiter_hook(agen)  # type: ignore[misc]
-
-    def _process_events(self, event_list: list[object]) -> None:
-        """There are no events of the system."""
 
     def _write_to_self(self) -> None:
         """The loop never sleeps."""

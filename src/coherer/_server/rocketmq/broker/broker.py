@@ -41,6 +41,7 @@ from coherer._server.rocketmq.remoting import Answer, Channel, Handler, Remoting
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command
 
+STATISTICS_MS: Final = 1_000
 PULL_CODES: Final = frozenset((int(RequestCode.PULL_MESSAGE), int(RequestCode.LITE_PULL_MESSAGE)))
 
 
@@ -98,7 +99,7 @@ class RocketBroker:
         upkeep = Upkeep(
             Step("ending held pulls", lambda: self.pulls.suspended.expire(state.now_ms())),
             self.clients.upkeep,
-            Step("taking statistics", lambda: state.counters.tick(state.now_ms())),
+            Step("taking statistics", lambda: state.counters.tick(state.now_ms()), STATISTICS_MS),
             Step("delivering delayed messages", as_master(self.delays.tick)),
             Step("delivering timed messages", as_master(self.timers.tick)),
             Step("checking transactions", as_master(self.transactions.tick)),

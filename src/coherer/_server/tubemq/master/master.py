@@ -19,7 +19,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from google.protobuf.message import Message as PbMessage
 
@@ -44,6 +44,9 @@ from coherer._wire.tubemq.session import JAVA_EXCEPTION, STANDBY, Request, Serve
 from coherer.errors import ProtocolError, StoreError, UsageError
 
 _log = Log(logging.getLogger(__name__))
+
+HOUSEKEEPING_MS: Final = 1_000
+"""How often expired clients, brokers and tokens are looked for, which last for many seconds."""
 
 # The fields that an error answer must have besides success, errCode and errMsg.
 _ERROR_FIELDS: dict[int, dict[str, object]] = {
@@ -172,10 +175,14 @@ class Master:
             return step
 
         return Upkeep(
-            Step("expiring TubeMQ producers", active(self._expire_producers)),
-            Step("expiring TubeMQ consumers", active(self._expire_consumers)),
-            Step("expiring TubeMQ brokers", active(self._expire_brokers)),
-            Step("renewing visit tokens", active(lambda it, now: it.visit_tokens.rotate(now))),
+            Step("expiring TubeMQ producers", active(self._expire_producers), HOUSEKEEPING_MS),
+            Step("expiring TubeMQ consumers", active(self._expire_consumers), HOUSEKEEPING_MS),
+            Step("expiring TubeMQ brokers", active(self._expire_brokers), HOUSEKEEPING_MS),
+            Step(
+                "renewing visit tokens",
+                active(lambda it, now: it.visit_tokens.rotate(now)),
+                HOUSEKEEPING_MS,
+            ),
             Step("applying changed topics", active(MasterState.apply_changes)),
             Step(_BALANCE, active(self._balance)),
             Step("saving group members", active(MasterState.save_members)),
