@@ -44,6 +44,8 @@ class Contender:
 
     def can(self, case: SparkCase) -> bool:
         """Whether it takes part in a case."""
+        if case.only and self.key not in case.only:
+            return False
         return self.action is None or self.action[0] == case.action
 
     def does(self, case: SparkCase) -> str:
@@ -95,6 +97,7 @@ TOPICS = {
     for topic in (
         Topic("rows-1k-8", 8, "1k", 1_000_000),
         Topic("rows-1k-1", 1, "1k", 1_000_000),
+        Topic("rows-mixed-8", 8, "mixed", 1_000_000),
         Topic("rows-100b-8", 8, "100b", 4_000_000),
         Topic("json-8", 8, "json", 1_000_000),
         Topic("pace-1", 1, "100b"),
@@ -116,6 +119,9 @@ class SparkCase:
         parameters: of the action.
         of_default: minimum ratio to Kafka with default settings; of speeds, also for times.
         of_tuned: minimum ratio to Kafka tuned.
+        only: the contenders that can do it; empty for all.
+        baseline: the case that the same contender is compared with.
+        of_baseline: minimum ratio to it.
     """
 
     key: str
@@ -125,6 +131,9 @@ class SparkCase:
     parameters: dict[str, int] = field(default_factory=dict)
     of_default: float | None = None
     of_tuned: float | None = None
+    only: tuple[str, ...] = ()
+    baseline: str = ""
+    of_baseline: float | None = None
 
 
 def _sink(tasks: int) -> SparkCase:
@@ -157,6 +166,14 @@ CASES = [
         of_default=1.5,
         of_tuned=0.9,
     ),
+    SparkCase(
+        "spark-batch-mixed-8",
+        "batch, 1,000 to 1,300 B at random, 8 partitions (to 1 KiB)",
+        "batch",
+        "rows-mixed-8",
+        baseline="spark-batch-1k-8",
+        of_baseline=0.9,
+    ),
     SparkCase("spark-now-1k-8", "AvailableNow, 1 KiB", "now", "rows-1k-8", of_tuned=1.0),
     SparkCase(
         "spark-now-100b-8",
@@ -171,6 +188,16 @@ CASES = [
     ),
     _sink(2),
     _sink(8),
+    SparkCase(
+        "spark-exactly-8",
+        "sink in a transaction, 1 KiB, 8 tasks (to the sink)",
+        "exactly",
+        "sink-8",
+        {"tasks": 8, "rows": 250_000, "size": 1024},
+        only=(ROCKETMQ,),
+        baseline="spark-sink-8",
+        of_baseline=0.6,
+    ),
     _floor(1, 1.0),
     _floor(8, 1.58),
 ]

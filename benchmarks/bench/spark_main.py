@@ -131,6 +131,12 @@ class Runner:
         )
         return self._available(counts, "parquet", meter)
 
+    def exactly(self, request: dict[str, Any], meter: Meter) -> dict[str, Any]:
+        """The same as `sink`, in one transaction."""
+        with tempfile.TemporaryDirectory(dir=self._folder) as state:
+            options = {"transactional": "true", "checkpointLocation": state}
+            return self.sink({**request, "access": {**request["access"], **options}}, meter)
+
     def sink(self, request: dict[str, Any], meter: Meter) -> dict[str, Any]:
         """Writes generated rows to a topic."""
         number = self._spark.range(0, request["rows"], 1, request["tasks"])

@@ -79,9 +79,18 @@ class SparkResults:
             return None
         return theirs / ours if case.action == "floor" else ours / theirs
 
+    def ratio_to_baseline(self, case: SparkCase, key: str) -> float | None:
+        """The ratio of a contender's rate to its own in the case's baseline."""
+        ours = self.figure(case, key)
+        baselines = (other for other in self.cases if other.key == case.baseline)
+        before = next((self.figure(other, key) for other in baselines), None)
+        return ours / before if ours and before else None
+
     def met(self, case: SparkCase, key: str) -> bool | None:
         """Whether a contender reaches all goals that can be judged; None without any."""
         known = [(self.ratio(case, key, to), goal) for to, goal in _goals(case)]
+        if case.of_baseline is not None:
+            known.append((self.ratio_to_baseline(case, key), case.of_baseline))
         judged = [ratio >= goal for ratio, goal in known if ratio is not None]
         return all(judged) if judged else None
 
@@ -103,6 +112,7 @@ class SparkResults:
                     "cpu_us": {part: self.cpu(case, one.key, part) for part in PARTS},
                     "ratio_to_default": self.ratio(case, one.key, KAFKA),
                     "ratio_to_tuned": self.ratio(case, one.key, KAFKA_TUNED),
+                    "ratio_to_baseline": self.ratio_to_baseline(case, one.key),
                     "met": self.met(case, one.key) if one.key in FORMATS else None,
                     "samples": [asdict(sample) for sample in self.samples[case.key, one.key]],
                 }
@@ -158,6 +168,9 @@ class SparkResults:
         return table
 
     def _ratios(self, case: SparkCase, key: str) -> str:
+        if case.baseline:
+            ratio = ratio_text(self.ratio_to_baseline(case, key))
+            return f"{ratio} {mark(self.met(case, key))}".strip()
         ratios = [ratio_text(self.ratio(case, key, to)) for to in (KAFKA, KAFKA_TUNED)]
         return f"{', '.join(filter(None, ratios))} {mark(self.met(case, key))}".strip()
 
@@ -182,6 +195,8 @@ def _goals(case: SparkCase) -> list[tuple[str, float]]:
 
 
 def _goal(case: SparkCase) -> str:
+    if case.of_baseline is not None:
+        return f"\u2265 {case.of_baseline:g} of {case.baseline.removeprefix('spark-')}"
     names = {KAFKA: "default", KAFKA_TUNED: "tuned"}
     return ", ".join(f"\u2265 {goal:g} of {names[to]}" for to, goal in _goals(case))
 

@@ -86,11 +86,20 @@ def start_spark(python: Path, jars: Path | None, folder: Path) -> Driver:
 
 
 def payloads(kind: str, folder: Path) -> Path:
-    """A file with a message in each line: `1k`, `100b` (characters), or `json` (250 bytes)."""
+    """A file with a message in each line.
+
+    Args:
+        kind: `1k`, `100b` or `mixed` (1,000 to 1,300) characters, or `json` (250 bytes).
+        folder: of the file.
+    """
     file = folder / f"{kind}.txt"
     if not file.exists():
         chance = random.Random(SEED)
-        make = {"1k": lambda: _text(chance, 1024), "100b": lambda: _text(chance, 100)}
+        make = {
+            "1k": lambda: _text(chance, 1024),
+            "100b": lambda: _text(chance, 100),
+            "mixed": lambda: _text(chance, chance.randint(1_000, 1_300)),
+        }
         line = make.get(kind, lambda: _event(chance, 250))
         file.write_text("\n".join(line() for _ in range(LINES)), "ascii")
     return file
