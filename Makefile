@@ -11,7 +11,7 @@ MEMORY := $(shell df -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {pr
 FAST := files=$$(mktemp -d $(MEMORY)) && trap 'rm -rf "$$files"' EXIT && TMPDIR=$$files \
 	$(PYTEST) -n auto --dist loadfile -m "not interop and not spark"
 
-.PHONY: demo test coverage check lint types docs bench simulate clean
+.PHONY: demo test coverage check lint types docs bench soak simulate clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/coherer demo $(if $(ROWS),--rows $(ROWS))
@@ -46,6 +46,10 @@ docs: $(VENV)/check.stamp
 
 bench: $(VENV)/check.stamp
 	$(BIN)/python benchmarks/run.py $(BENCH)
+
+# Clients come and go for MINUTES: what grows meanwhile is in build/soak.
+soak: $(VENV)/check.stamp
+	$(BIN)/python benchmarks/soak.py --minutes $(or $(MINUTES),10)
 
 # Looks for broken promises in SEEDS runs, or shows the run of SEED, or the part of it that ONLY names.
 simulate: $(VENV)/check.stamp

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -44,6 +45,24 @@ def test_a_quick_run_without_java(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
+def test_a_short_soak(tmp_path: Path) -> None:
+    command = [sys.executable, str(RUN.with_name("soak.py")), "--minutes", "0.1", "--every", "0.5"]
+    command += ["--rate", "40", "--out", str(tmp_path / "out"), "--folder", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    found = json.loads((tmp_path / "out" / "soak.json").read_text("utf-8"))
+    # In seconds only a slope may be wrong.
+    assert not [one for one in found["problems"] if "the slope" not in one]
+    counts = found["counts"]
+    assert counts["received"] > counts["sent"] > 0
+    assert found["samples"][-1]["node_anonymous_mb"] > 0
+    page = (tmp_path / "out" / "soak.html").read_text("utf-8")
+    assert "<polyline" in page
+    assert [one.name for one in tmp_path.iterdir()] == ["out"]
+
+
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> None:
     """The modules of the benchmarks can be imported."""
@@ -75,3 +94,36 @@ def test_the_comparison_with_kafka_judges_medians() -> None:
     assert not results.met(floor, "kafka")
     assert "| 1.70, 0.85 \u2713 |" in results.markdown()
     assert "0.50 + 0.50 + 0.50" in results.markdown()
+
+
+@pytest.mark.usefixtures("bench")
+def test_a_slope_is_judged_by_its_interval() -> None:
+    from bench.trends import trend
+
+    random = Random(7)
+    times_s = [2.0 * number for number in range(1_800)]
+    noise = [random.expovariate(1.0) for _ in times_s]
+
+    def found(percent: float, share: float = 1.0) -> str:
+        some = [
+            (at_s, 100 + percent * at_s / 3600 + more)
+            for at_s, more in zip(times_s, noise, strict=True)
+            if at_s <= share * 3600
+        ]
+        return trend(*zip(*some, strict=True)).verdict(1.0)
+
+    assert found(0.0) == "met"
+    assert found(3.0) == "missed"
+    assert found(0.0, share=0.05) == "unknown", "three minutes"
+    assert found(3.0, share=0.0005) == "unknown", "two seconds"
+
+
+@pytest.mark.usefixtures("bench")
+def test_a_constant_has_a_certain_slope_and_a_step_has_none() -> None:
+    from bench.trends import trend
+
+    times_s = [60.0 * number for number in range(49)]
+    constant = trend(times_s, [8.0] * 49)
+    assert (constant.percent, constant.low, constant.high) == (0.0, 0.0, 0.0)
+    assert trend(times_s, [0.0] * 49).verdict(1.0) == "met"
+    assert trend(times_s, [100.0] * 24 + [102.0] * 25).verdict(1.0) == "unknown"

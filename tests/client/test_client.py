@@ -237,6 +237,17 @@ async def test_a_range_whose_end_comes_while_it_is_read(fake, client) -> None:
         assert await reader.read() is None
 
 
+async def test_a_range_that_ends_within_an_answer_lacks_nothing(fake, client, caplog) -> None:
+    fake.topics["demo"] = 1
+    fake.put("demo", 0, *[b"%d" % n for n in range(10)])
+    [partition] = await client.partitions("demo")
+    with caplog.at_level("WARNING"):
+        async with client.reader(partition, 0, end=3) as reader:
+            assert await read(reader) == [b"0", b"1", b"2"]
+            assert reader.left_out == 0
+    assert not caplog.records
+
+
 async def test_two_readers_of_one_partition(fake, client) -> None:
     fake.topics["demo"] = 1
     fake.put("demo", 0, *[b"%d" % n for n in range(12)])

@@ -170,8 +170,9 @@ class Reader(Lifecycle):
             self.position = end
             if len(batch) or batch.skipped:
                 return batch
-        if self.exact and self.position < self._next:
-            self._report_deleted(self._next)
+        end = self._next if self.end is None else min(self._next, self.end)
+        if self.exact and self.position < end:  # the last fetch may have gone beyond the range
+            self._report_deleted(end)
         return None
 
     async def close(self) -> None:
