@@ -72,7 +72,7 @@ def _is_valid_topic(topic: str) -> bool:
 
 
 _REPLAYED_MAX: Final = 100_000
-"""A start after a kill replays the records of so many entries in half a second."""
+"""A start after a kill replays the records of so many entries in a fifth of a second."""
 
 _ENTRIES_PER_WRITE: Final = 10
 """With fewer entries per queue, writing them early would cost a microsecond per message or more."""

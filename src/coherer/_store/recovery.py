@@ -23,12 +23,15 @@ of the log file that Java's rule finds by store times (docs/protocol/rocketmq.md
 
 from __future__ import annotations
 
+import struct
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from coherer._record.layout import (
     COMMITTED,
@@ -41,10 +44,11 @@ from coherer._record.layout import (
     store_ms_of,
 )
 from coherer._record.properties import TAGS, TIMER_OUT_MS, decode, index_keys, tag_code
+from coherer._record.runs import Fields
 from coherer._record.system_topics import OP_HALF_TOPIC, TIMER_TOPIC
 from coherer._store import inventory as inventories
 from coherer._store.checkpoint import Checkpoint
-from coherer._store.commit_log import CommitLog, Scanner
+from coherer._store.commit_log import CommitLog
 from coherer._store.consume_queue import (
     BLANK_ENTRY,
     BLANK_SIZE,
@@ -61,12 +65,19 @@ from coherer._store.index import KeyIndex
 from coherer._store.index_file import IndexKeys
 from coherer._store.model import DamagedRange, RecoveryReport, StoreOptions
 from coherer._store.offset_reserve import Gap, is_gap
+from coherer._store.scanner import Scanner
 from coherer.errors import UsageError
 
 RECORD_BYTES_MIN = 92
 """The size of the smallest record: n damaged bytes held n / 92 messages at most."""
 
+_PLACE: Final = struct.Struct(">qi")
+"""The first fields of a queue entry: where the record begins, and its size."""
+
+_OFFSET = itemgetter(3)
+_STORE_MS = itemgetter(5)
 _WINDOW_ENTRIES = 4096
+_NO_WINDOW = (0, b"")
 _RECORDS_PER_PUBLISH = 10_000
 _TIMER_TOPIC = TIMER_TOPIC.encode()
 _OP_TOPIC = OP_HALF_TOPIC.encode()
@@ -115,6 +126,7 @@ class Replayer:
         self._now_ms = now_ms
         self._pending = queues.pending
         self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}
+        self._tagged: dict[tuple[bytes, int], ConsumeQueue] = {}  # their entries hold tag codes
         self._touched: dict[ConsumeQueue, None] = {}
         self._first_offsets: dict[str, int] = {}
         self._windows: dict[ConsumeQueue, tuple[int, bytes]] = {}
@@ -143,23 +155,63 @@ class Replayer:
         """Compare a record with its queue entry; return the problem, or ""."""
         if record.sys_flag & ROLLED_BACK in (PREPARED, ROLLED_BACK):
             return ""
-        queue = self.queue_of(record)
+        queue = self._queues.get((record.topic, record.queue_id)) or self.queue_of(record)
         if queue is None:
             return "topic"
         queue_offset, offset = record.queue_offset, record.physical_offset
         if queue.min <= queue_offset < queue.max:
-            begin, window = self._windows.get(queue, (0, b""))
+            begin, window = self._windows.get(queue, _NO_WINDOW)
             at = (queue_offset - begin) * ENTRY_BYTES
             if not 0 <= at < len(window):
                 window, at = queue.read(queue_offset, _WINDOW_ENTRIES), 0
+                window = window[: len(window) // ENTRY_BYTES * ENTRY_BYTES]
                 self._windows[queue] = queue_offset, window
-            entry = window[at : at + ENTRY_BYTES]
-            if len(entry) == ENTRY_BYTES and ENTRY.unpack(entry)[:2] == (offset, record.size):
+            if window.startswith(_PLACE.pack(offset, record.size), at):
                 return ""
         if offset < self._first_offset_of(queue.topic):
             self.orphans += 1  # its topic was deleted, and perhaps created again since
             return ""
         return "its queue knows another record"
+
+    def check_all(self, run: Sequence[Fields]) -> Iterator[tuple[RecordSummary, str]]:
+        """Do as `check` for each record; return those with a problem, and the problem."""
+        find_queue, find_window, pack = self._queues.get, self._windows.get, _PLACE.pack
+        for fields in run:
+            size, queue_id, queue_offset, offset, _, _, topic, _ = fields
+            queue = find_queue((topic, queue_id))
+            if queue is not None:
+                begin, window = find_window(queue, _NO_WINDOW)
+                at = (queue_offset - begin) * ENTRY_BYTES
+                if at >= 0 and window.startswith(pack(offset, size), at):
+                    continue
+            record = RecordSummary(*fields)
+            wrong = self.check(record)
+            if wrong:
+                yield record, wrong
+
+    def replay_all(self, run: Sequence[Fields]) -> Iterator[tuple[RecordSummary, str]]:
+        """Do as `replay` for each record; return those with a problem, and the problem."""
+        find_queue, touched, pack = self._tagged.get, self._touched, ENTRY.pack
+        for fields in run:
+            size, queue_id, queue_offset, offset, sys_flag, _, topic, text = fields
+            queue = find_queue((topic, queue_id))
+            if (
+                queue is None
+                or queue_offset != queue.next + len(queue.new_entries)
+                or sys_flag & ROLLED_BACK
+                or self._committed[1]
+            ):
+                record = RecordSummary(*fields)
+                wrong = self.replay(record)
+                if wrong:
+                    yield record, wrong
+                continue
+            code, keys = tag_and_keys(text)
+            touched[queue] = None
+            queue.new_entries.append(pack(offset, size, code))
+            if keys:
+                self._add_keys(queue, keys, RecordSummary(*fields))
+            self.replayed += 1
 
     def _first_offset_of(self, topic: str) -> int:
         """Return the first log offset that any queue of a topic knows."""
@@ -173,19 +225,21 @@ class Replayer:
 
     def replay(self, record: RecordSummary) -> str:
         """Add a record's queue entry and keys; return the problem, or ""."""
-        queue = self.queue_of(record)
+        queue = self._queues.get((record.topic, record.queue_id)) or self.queue_of(record)
         if queue is None:
             return "topic"
         offset, kind = record.physical_offset, record.sys_flag & ROLLED_BACK
-        keys = tag_and_keys(record.properties)[1]
         if kind not in (PREPARED, ROLLED_BACK):
-            wrong = self._prepare_queue(queue, record.queue_offset, offset)
-            if wrong:
-                return wrong
+            if record.queue_offset != queue.next + len(queue.new_entries):
+                wrong = self._prepare_queue(queue, record.queue_offset, offset)
+                if wrong:
+                    return wrong
             self._touched[queue] = None
             queue.new_entries.append(ENTRY.pack(offset, record.size, entry_code(queue, record)))
         if kind != ROLLED_BACK:
-            self._add_keys(queue, keys, record)
+            keys = tag_and_keys(record.properties)[1]
+            if keys:
+                self._add_keys(queue, keys, record)
         if kind == COMMITTED or self._committed[1]:
             self._note_end(record)
         self.replayed += 1
@@ -209,7 +263,7 @@ class Replayer:
     def restore_keys(self, record: RecordSummary) -> None:
         """Add a record's keys again."""
         queue, keys = self.queue_of(record), tag_and_keys(record.properties)[1]
-        if queue is not None and record.sys_flag & ROLLED_BACK != ROLLED_BACK:
+        if keys and queue is not None and record.sys_flag & ROLLED_BACK != ROLLED_BACK:
             self._add_keys(queue, keys, record)
 
     def queue_of(self, record: RecordSummary) -> ConsumeQueue | None:
@@ -222,6 +276,8 @@ class Replayer:
             except (UsageError, UnicodeDecodeError):
                 return None
             self._queues[key] = queue
+            if queue.delay_ms is None and record.topic != _TIMER_TOPIC:
+                self._tagged[key] = queue
         return queue
 
     def clear_cache(self) -> None:
@@ -231,7 +287,7 @@ class Replayer:
 
     def _add_keys(self, queue: ConsumeQueue, keys: tuple[str, ...], record: RecordSummary) -> None:
         index, offset = self._index, record.physical_offset
-        if not keys or index is None or offset <= index.indexed_to:
+        if index is None or offset <= index.indexed_to:
             return
         index.write_if_full(self._now_ms)
         hashes = queue.key_hashes.hash_all(keys)
@@ -466,26 +522,29 @@ class Recovery:
     ) -> tuple[list[DamagedRange], int]:
         suspects: list[DamagedRange] = []
         last_ms, seen = self._checkpoint.log_ms, 0
-        for record in scanner:
+
+        def suspect(record: RecordSummary, wrong: str) -> None:
+            offset = record.physical_offset
+            suspects.append(DamagedRange(offset, offset + record.size, wrong))
+            replayer.lost_bytes += record.size
+
+        for run in scanner.runs():
             for piece in scanner.damage[seen:]:
                 replayer.lost_bytes += max(piece.end - max(piece.begin, replay_from), 0)
             seen = len(scanner.damage)
-            offset = record.physical_offset
-            if offset < replay_from:
-                wrong = replayer.check(record)
-                if wrong and self._queue_is_wrong(replayer, record):
-                    wrong = ""
-            else:
+            known = len(suspects)
+            middle = bisect_left(run, replay_from, key=_OFFSET)
+            for record, wrong in replayer.check_all(run[:middle]):
+                if not self._queue_is_wrong(replayer, record):
+                    suspect(record, wrong)
+            if middle < len(run):
                 self._rebuild(replayer, replay_from)
-                wrong = replayer.replay(record)
-            if wrong:
-                suspects.append(DamagedRange(offset, offset + record.size, wrong))
-                replayer.lost_bytes += record.size
-            elif record.store_ms > last_ms:
-                last_ms = record.store_ms
-            if replayer.replayed % _RECORDS_PER_PUBLISH == 0:
+                for record, wrong in replayer.replay_all(run[middle:]):
+                    suspect(record, wrong)
                 replayer.publish()
-        replayer.publish()
+            bad = {piece.begin for piece in suspects[known:]}
+            good = [fields for fields in run if _OFFSET(fields) not in bad] if bad else run
+            last_ms = max(last_ms, max(map(_STORE_MS, good), default=0))
         replayer.finish()
         self._rebuild(replayer, replay_from)
         return suspects, last_ms

@@ -15,12 +15,13 @@ import msgspec
 from coherer._record.layout import PREPARED, ROLLED_BACK, RecordSummary
 from coherer._store import inventory
 from coherer._store.checkpoint import CheckpointFile
-from coherer._store.commit_log import CommitLog, Scanner
+from coherer._store.commit_log import CommitLog
 from coherer._store.consume_queue import BLANK_SIZE, ConsumeQueue, QueueDirectory
 from coherer._store.files import OsFiles, ReadOnlyFiles, translate_os_errors
 from coherer._store.index import KeyIndex
 from coherer._store.model import DamagedRange, StoreOptions
 from coherer._store.recovery import Replayer, find_gaps, is_covered
+from coherer._store.scanner import Scanner
 from coherer.errors import UsageError
 
 _ALL_BYTES = 1 << 62
