@@ -83,7 +83,8 @@ _TIMER_TOPIC = TIMER_TOPIC.encode()
 _OP_TOPIC = OP_HALF_TOPIC.encode()
 _UNMARKED_MAX = 100_000
 _REPLICA_GAP_MAX = 1_000_000
-_INDEXED_NAMES = (b"TAGS\x01", b"KEYS\x01", b"UNIQ_KEY\x01")
+_OFFSET_MAX = (1 << 63) - 1
+_TAGS, _KEYS, _UNIQUE_KEY = b"TAGS\x01", b"KEYS\x01", b"UNIQ_KEY\x01"
 
 
 class Replayer:
@@ -192,8 +193,9 @@ class Replayer:
     def replay_all(self, run: Sequence[Fields]) -> Iterator[tuple[RecordSummary, str]]:
         """Do as `replay` for each record; return those with a problem, and the problem."""
         find_queue, touched, pack = self._tagged.get, self._touched, ENTRY.pack
+        new, indexed_to = IndexKeys([], [], []), self._indexed_to
         for fields in run:
-            size, queue_id, queue_offset, offset, sys_flag, _, topic, text = fields
+            size, queue_id, queue_offset, offset, sys_flag, store_ms, topic, text = fields
             queue = find_queue((topic, queue_id))
             if (
                 queue is None
@@ -201,6 +203,7 @@ class Replayer:
                 or sys_flag & ROLLED_BACK
                 or self._committed[1]
             ):
+                self._add_all_keys(new)
                 record = RecordSummary(*fields)
                 wrong = self.replay(record)
                 if wrong:
@@ -209,9 +212,12 @@ class Replayer:
             code, keys = tag_and_keys(text)
             touched[queue] = None
             queue.new_entries.append(pack(offset, size, code))
-            if keys:
-                self._add_keys(queue, keys, RecordSummary(*fields))
+            if keys and offset > indexed_to:
+                hashes = queue.key_hashes.hash_all(keys)
+                count = len(hashes)
+                new.extend(IndexKeys(hashes, [offset] * count, [store_ms] * count))
             self.replayed += 1
+        self._add_all_keys(new)
 
     def _first_offset_of(self, topic: str) -> int:
         """Return the first log offset that any queue of a topic knows."""
@@ -285,14 +291,24 @@ class Replayer:
         self._windows.clear()
         self._first_offsets.clear()
 
+    @property
+    def _indexed_to(self) -> int:
+        """The log offset up to which keys are in the index; without an index, the highest one."""
+        return _OFFSET_MAX if self._index is None else self._index.indexed_to
+
     def _add_keys(self, queue: ConsumeQueue, keys: tuple[str, ...], record: RecordSummary) -> None:
-        index, offset = self._index, record.physical_offset
-        if index is None or offset <= index.indexed_to:
-            return
-        index.write_if_full(self._now_ms)
-        hashes = queue.key_hashes.hash_all(keys)
-        count = len(hashes)
-        index.add(IndexKeys(hashes, [offset] * count, [record.store_ms] * count))
+        offset = record.physical_offset
+        if offset > self._indexed_to:
+            hashes = queue.key_hashes.hash_all(keys)
+            count = len(hashes)
+            self._add_all_keys(IndexKeys(hashes, [offset] * count, [record.store_ms] * count))
+
+    def _add_all_keys(self, keys: IndexKeys) -> None:
+        """Move keys to the index."""
+        if self._index is not None and keys:
+            self._index.write_if_full(self._now_ms)
+            self._index.add(keys)
+            keys.drop(len(keys))
 
     def _prepare_queue(self, queue: ConsumeQueue, queue_offset: int, offset: int) -> str:
         """Make `queue_offset` the next entry of a queue; return why that is impossible, or ""."""
@@ -361,7 +377,7 @@ def entry_code(queue: ConsumeQueue, record: RecordSummary) -> int:
 @lru_cache(maxsize=4096)
 def tag_and_keys(text: bytes) -> tuple[int, tuple[str, ...]]:
     """Return the tag code and the index keys of a property text."""
-    if not any(name in text for name in _INDEXED_NAMES):
+    if _TAGS not in text and _KEYS not in text and _UNIQUE_KEY not in text:
         return 0, ()
     properties = decode(text)
     return tag_code(properties.get(TAGS)), index_keys(properties)
