@@ -8,6 +8,7 @@ TESTS ?=
 PYTEST := $(BIN)/python -m pytest
 # Nodes sync their files, which takes half the time of tests on a disk: in memory, if 4 GB are free.
 MEMORY := $(shell df -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "-p /dev/shm"}')
+SIMULATE := $(BIN)/python tools/simulate.py
 FAST := files=$$(mktemp -d $(MEMORY)) && trap 'rm -rf "$$files"' EXIT && TMPDIR=$$files \
 	$(PYTEST) -n auto --dist loadfile -m "not interop and not spark"
 
@@ -20,6 +21,7 @@ demo: $(VENV)/demo.stamp
 test: $(VENV)/check.stamp
 ifeq ($(TESTS),)
 	$(FAST)
+	$(SIMULATE) --seeds 100
 	$(BIN)/python tools/test_peers.py
 	$(BIN)/python tools/test_integrations.py
 else
@@ -53,7 +55,7 @@ soak: $(VENV)/check.stamp
 
 # Looks for broken promises in SEEDS runs, or shows the run of SEED, or the part of it that ONLY names.
 simulate: $(VENV)/check.stamp
-	$(BIN)/python tools/simulate.py $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100)) $(if $(PROTOCOL),--protocol $(PROTOCOL)) $(if $(ONLY),--only "$(ONLY)") $(if $(SHRINK),--shrink $(SHRINK))
+	$(SIMULATE) $(if $(FORM),--form $(FORM)) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100)) $(if $(PROTOCOL),--protocol $(PROTOCOL)) $(if $(ONLY),--only "$(ONLY)") $(if $(SHRINK),--shrink $(SHRINK))
 
 $(VENV)/pip.stamp:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'

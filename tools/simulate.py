@@ -2,6 +2,7 @@
 
     python tools/simulate.py --seeds 1000                  # seeds 0 to 999, both protocols
     python tools/simulate.py --seed 7 --protocol rocketmq  # one run, and its timeline
+    python tools/simulate.py --seeds 100 --form long       # more programs, and longer trouble
     python tools/simulate.py --mutants                     # which seed finds each planted bug
     python tools/simulate.py --against java --power        # real time, Java's RocketMQ 4.9.3
 
@@ -13,6 +14,7 @@ the faults and the checks; docs/explanation/simulation.md explains them.
 from __future__ import annotations
 
 import argparse
+import gc
 import multiprocessing
 import os
 import sys
@@ -26,34 +28,37 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from tests.simulation.mutants import MUTANTS, found_by_seed
 from tests.simulation.picture import picture
-from tests.simulation.plan import Plan, plan
+from tests.simulation.plan import FORMS, Plan, plan
 from tests.simulation.shrink import shrink
 from tests.simulation.workload import run
 
 PROTOCOLS: Final = ("tubemq", "rocketmq")
 SERVERS: Final = ("ours", "java", "java-tubemq")
+DEFAULT: Final = "short"
+RUNS_OF_A_WORKER: Final = 15
 SHOWN: Final = 5
 PICTURES: Final = Path("build/simulation")
 SHRUNK: Final = 3
 """The number of failures that are made smaller, which takes a minute or two for each."""
 
 
-def one(chosen: tuple[str, int]) -> tuple[str, int, str, str, float]:
-    """Simulate a protocol and a seed.
+def one(what: Plan) -> tuple[Plan, str, str, float]:
+    """Simulate a plan.
 
     Returns:
-        Both, the check that has found something, all that was found as text, and the seconds of
+        It, the check that has found something, all that was found as text, and the seconds of
         virtual time.
     """
-    protocol, seed = chosen
-    history, wrong = run(plan(seed, protocol))
+    history, wrong = run(what)
     text = "\n".join(f"  {one.check}: {one.message} {one.text}" for one in wrong[:SHOWN])
-    return protocol, seed, wrong[0].check if wrong else "", text, history.events[-1].at_s
+    return what, wrong[0].check if wrong else "", text, history.events[-1].at_s
 
 
 def command(what: Plan, only: str = "") -> str:
     """The command that repeats a run."""
     text = f"make simulate SEED={what.seed} PROTOCOL={what.protocol}"
+    if what.form != DEFAULT:
+        text += f" FORM={what.form}"
     return f'{text} ONLY="{only}"' if only else text
 
 
@@ -86,18 +91,27 @@ def show_shrunk(what: Plan, check: str) -> None:
     show(small, check)
 
 
-def search(runs: list[tuple[str, int]]) -> int:
-    """Simulate seeds on all cores; returns how many broke a promise."""
+def _begin_worker() -> None:
+    """Collect no garbage: it takes a tenth of the time, and a worker ends after a few runs."""
+    gc.freeze()
+    gc.disable()
+
+
+def search(runs: list[Plan]) -> int:
+    """Simulate plans on all cores; returns how many broke a promise."""
     began, virtual_s, done = time.monotonic(), 0.0, 0
-    broken: list[tuple[str, int, str]] = []
+    broken: list[tuple[Plan, str]] = []
     # A killed program's memory is never freed, so that its destructors do not run. Not an executor:
     # that of Python 3.11 waits for ever when its last worker has done its share.
-    with multiprocessing.get_context("spawn").Pool(os.cpu_count(), maxtasksperchild=20) as pool:
-        for protocol, seed, check, text, took_s in pool.imap_unordered(one, runs):
+    workers = multiprocessing.get_context("spawn").Pool(
+        os.cpu_count(), _begin_worker, maxtasksperchild=RUNS_OF_A_WORKER
+    )
+    with workers as pool:
+        for what, check, text, took_s in pool.imap_unordered(one, runs):
             virtual_s, done = virtual_s + took_s, done + 1
             if check:
-                broken.append((protocol, seed, check))
-                print(f"\n{command(plan(seed, protocol))}\n{text}")
+                broken.append((what, check))
+                print(f"\n{command(what)}\n{text}", flush=True)
             elif sys.stdout.isatty():
                 print(f"\r{done} of {len(runs)}", end="", flush=True)
     took_s = time.monotonic() - began
@@ -105,18 +119,18 @@ def search(runs: list[tuple[str, int]]) -> int:
         f"\n{done} runs, {virtual_s / 3600:.1f} simulated hours in {took_s / 60:.1f} minutes; "
         f"{len(broken)} broke a promise"
     )
-    for protocol, seed, check in broken[:SHRUNK]:
-        show_shrunk(plan(seed, protocol), check)
+    for what, check in broken[:SHRUNK]:
+        show_shrunk(what, check)
     return len(broken)
 
 
-def measure_mutants(first: int, seeds: int, protocols: Sequence[str]) -> int:
+def measure_mutants(first: int, seeds: int, protocols: Sequence[str], form: str) -> int:
     """Print which seed finds each planted bug; returns how many are not found."""
     missed = 0
     for name, mutant in sorted(MUTANTS.items()):
         if mutant.protocol not in protocols:
             continue
-        found = found_by_seed(mutant, range(first, first + seeds))
+        found = found_by_seed(mutant, range(first, first + seeds), form)
         missed += found is None
         text = f"not within {seeds}" if found is None else f"seed {found[0]}, by {found[1]}"
         print(f"| {name} | {mutant.protocol} | {text} |", flush=True)
@@ -146,6 +160,7 @@ def main() -> int:
     )
     parser.add_argument("--seeds", type=int, default=100, help="how many, from --first on")
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--form", choices=FORMS, default=DEFAULT)
     parser.add_argument("--seed", type=int, help="one seed, with its timeline")
     parser.add_argument("--only", help="of one seed: the parts of its plan, as printed")
     parser.add_argument(
@@ -164,13 +179,15 @@ def main() -> int:
         found = judge_real(chosen.against, chosen.seed or 0, chosen.trouble, power=chosen.power)
         return 1 if found else 0
     if chosen.mutants:
-        return 1 if measure_mutants(chosen.first, chosen.seeds, protocols) else 0
+        missed = measure_mutants(chosen.first, chosen.seeds, protocols, chosen.form)
+        return 1 if missed else 0
     if chosen.seed is None:
         seeds = range(chosen.first, chosen.first + chosen.seeds)
-        return 1 if search([(protocol, seed) for seed in seeds for protocol in protocols]) else 0
+        runs = [plan(seed, protocol, chosen.form) for seed in seeds for protocol in protocols]
+        return 1 if search(runs) else 0
     wrong = False
     for protocol in protocols:
-        what = plan(chosen.seed, protocol)
+        what = plan(chosen.seed, protocol, chosen.form)
         if chosen.only is not None:
             what = what.only(chosen.only.split())
         if chosen.shrink:

@@ -430,9 +430,13 @@ def overtaken(history: History) -> Found:
 # -- administration
 
 
+REGISTERED_S: Final = 1.0
+"""After its start a broker has told the name server that it is there."""
+
+
 def access(history: History) -> Found:
     """What an account may not do is refused as soon as the change of the account has returned, and
-    what it may do works, while clients stay connected."""
+    what it may do works, while clients stay connected, if the change has reached all brokers."""
     changes = history.of("changing", "permitted", "forbidden")
     begun_s = {event.message: event.at_s for event in history.of("send")}
     for event in history.of("stored", "failed"):
@@ -441,12 +445,23 @@ def access(history: History) -> Found:
         before = [one for one in changes if one.at_s <= begun_s[event.message]]
         meanwhile = any(begun_s[event.message] < one.at_s <= event.at_s for one in changes)
         state = before[-1] if before and not meanwhile else None
-        if state is None:
+        if state is None or (len(before) > 1 and _is_away(history, before[-2].at_s, state.at_s)):
             continue
         if state.what == "forbidden" and event.what == "stored":
             yield event.message, f"stored, and forbidden since {state.at_s:.3f}"
         if state.what == "permitted" and event.what == "failed" and DENIED in event.note:
             yield event.message, f"refused, and permitted since {state.at_s:.3f}: {event.note}"
+
+
+def _is_away(history: History, begin_s: float, end_s: float) -> bool:
+    """Whether a broker was down, or had not registered yet, in a time."""
+    down_s: dict[str, float] = {}
+    for event in history.of("killed", "power", "stop", "started"):
+        if event.what != "started":
+            down_s.setdefault(event.who, event.at_s)
+        elif down_s.pop(event.who, end_s + 1) <= end_s and event.at_s + REGISTERED_S >= begin_s:
+            return True
+    return any(at_s <= end_s for at_s in down_s.values())
 
 
 def reset(history: History) -> Found:

@@ -32,8 +32,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
         who: the program.
         what: `send`, `stored`, `failed` (it may be stored or not), `begun`, `committed` and
             `rolled back` (transactions); `joined`, `received`, `handled`, `refused` (its handler
-            failed), `kept` (its position is at the broker) and `left`; `calm` (60 s after the last
-            fault); `final` (what the queues hold at the end) and `dead` (what those of dead letters
+            failed), `kept` (its position is at the broker) and `left`; `calm` (all is well
+            again); `final` (what the queues hold at the end) and `dead` (what those of dead letters
             hold); `changing`, `permitted` and `forbidden` (what the guest may do); `reset` (of a
             group to the beginning); `deleting`, `deleted` and `created` (a topic); `backup` and
             `restored` (what it holds); or a fault.

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
-TROUBLE_S: Final = 60.0
 NODE_FAULTS: Final = ("kill", "power", "restart", "full", "sick", "drop", "drain")
 CLIENT_FAULTS: Final = ("crash", "crash", "leave")
 ANY_FAULTS: Final = ("freeze", "unplug", "clock", "slow")
@@ -39,6 +38,41 @@ NEEDS: Final = {
     "clerk": "ledger", "foreman": "crew", "reporter": "press", "scribbler": "scraps",
 }  # fmt: skip
 """Senders whose topic only one group reads."""
+SILENT_S: Final = 4.0
+"""A client that is away for longer has lost its power: nobody is told."""
+FORGETTING_S: Final = 150.0
+"""RocketMQ's brokers forget such a client after 120 s, and look every 10 s. Then the members of its
+groups share the queues, at the latest within 20 s."""
+CALMING_S: Final = 75.0
+"""Otherwise: clients notice broken connections, ask for routes every 30 s, and share queues."""
+
+
+class Form(NamedTuple):
+    """How much a run has.
+
+    Args:
+        trouble_s: how long faults begin.
+        pause_s: between the beginnings of two faults, at most.
+        lasts_s: how long faults last.
+        senders: the probability of each sender.
+        groups: that of each group which no sender needs.
+        kinds: that of each kind of fault.
+    """
+
+    trouble_s: float
+    pause_s: float
+    lasts_s: tuple[float, ...]
+    senders: float
+    groups: float
+    kinds: float
+
+
+FORMS: Final = {
+    "short": Form(20.0, 6.0, (0.5, 1.0, 4.0, 10.0), 0.3, 0.2, 0.3),
+    "long": Form(60.0, 12.0, (0.5, 1.0, 4.0, 10.0, 20.0), 0.6, 0.4, 0.5),
+}
+"""A short run has half of the programs, and a third of the trouble."""
+
 EXTRAS: Final = ("accounts", "retention", "backup")
 """What the brokers and their operators do in some runs."""
 
@@ -63,6 +97,13 @@ class Fault(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return f"{self.kind}@{self.at_s}"
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether the other end of a connection may not be told that it is gone."""
+        if self.kind in {"crash", "sick"}:
+            return self.lasts_s >= SILENT_S
+        return self.kind in {"sever", "power", "drop"}
+
 
 class Plan(msgspec.Struct, frozen=True):
     """One run.
@@ -70,6 +111,7 @@ class Plan(msgspec.Struct, frozen=True):
     Args:
         seed: of everything.
         protocol: `tubemq` or `rocketmq`.
+        form: one of `FORMS`.
         shape: of the cluster: `one` node, `two` brokers with a master or name server apart, or a
             master and its `slave`.
         flush: the option of the brokers.
@@ -84,6 +126,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     seed: int
     protocol: str
+    form: str
     shape: str
     flush: str
     jitter_s: float
@@ -98,7 +141,7 @@ class Plan(msgspec.Struct, frozen=True):
         """The parts of the plan that can be left out: the faults, the programs, and the rest.
 
         >>> plan(0, "tubemq").words()[-3:]
-        ['alice', 'crowd', 'shop']
+        ['pieces', 'alice', 'shop']
         """
         rest = [name for name in SETTINGS if getattr(self, name)]
         shape = [] if self.shape == "one" else [self.shape]
@@ -121,30 +164,41 @@ class Plan(msgspec.Struct, frozen=True):
             **{name: 0 for name in SETTINGS if name not in words},
         )
 
+    @property
+    def quiet_s(self) -> float:
+        """How long nothing goes wrong after the faults, until everything has to be right."""
+        if "scribbler" in self.senders or any(fault.is_silent for fault in self.faults):
+            return FORGETTING_S
+        return CALMING_S
+
     def chance(self, who: str) -> Random:
         """Random numbers of one program, which do not depend on the others."""
         return Random(f"{self.seed} {who}")
 
 
-def plan(seed: int, protocol: str) -> Plan:
+def plan(seed: int, protocol: str, form: str = "short") -> Plan:
     """The run of a seed.
 
     Seeds differ in which programs and which kinds of faults they have: a fault that would hide the
     effect of another one is missing in half of them.
     """
-    chance = Random(f"{seed} {protocol}")
+    chance, amount = Random(f"{seed} {protocol}"), FORMS[form]
     shapes = ["one", "one", "two"] + (["slave"] if protocol == "rocketmq" else [])
-    senders = [one for one in SENDERS[protocol] if one in ALWAYS or chance.random() < 0.6]
+    senders = [
+        one for one in SENDERS[protocol] if one in ALWAYS or chance.random() < amount.senders
+    ]
     readers = {NEEDS.get(one) for one in senders}
     groups = [
         one
         for one in GROUPS[protocol]
-        if one in ALWAYS or one in readers or (one not in NEEDS.values() and chance.random() < 0.4)
+        if one in ALWAYS
+        or one in readers
+        or (one not in NEEDS.values() and chance.random() < amount.groups)
     ]
     extras = [one for one in EXTRAS if chance.random() < 0.25]
     if "warden" in senders and "accounts" not in extras:
         senders.remove("warden")
-    kinds = [kind for kind in FAULTS if chance.random() < 0.5]
+    kinds = [kind for kind in FAULTS if chance.random() < amount.kinds]
     if protocol == "tubemq" and "accounts" in extras:
         # A signature names its time, and a node may refuse one that is too old.
         kinds = [kind for kind in kinds if kind != "clock"]
@@ -152,6 +206,7 @@ def plan(seed: int, protocol: str) -> Plan:
     return Plan(
         seed,
         protocol,
+        form,
         chance.choice(shapes),
         chance.choice(["sync", "async"]),
         chance.choice([0, 0.001, 0.05]),
@@ -160,19 +215,19 @@ def plan(seed: int, protocol: str) -> Plan:
         tuple(senders),
         tuple(groups),
         tuple(extras),
-        tuple(_faults(chance, kinds)),
+        tuple(_faults(chance, kinds, amount)),
     )
 
 
-def _faults(chance: Random, kinds: list[str]) -> Iterator[Fault]:
+def _faults(chance: Random, kinds: list[str], amount: Form) -> Iterator[Fault]:
     at_s = 0.0
-    while (at_s := at_s + chance.random() * 12) < TROUBLE_S:
+    while (at_s := at_s + chance.random() * amount.pause_s) < amount.trouble_s:
         kind = chance.choice(kinds)
         after = {"crash": "received"}.get(kind, "stored" if kind in NODE_FAULTS else "")
         yield Fault(
             round(at_s, 3),
             kind,
             int(chance.random() * 1000) / 1000,
-            chance.choice([0.5, 1.0, 4.0, 10.0, 20.0]),
+            chance.choice(amount.lasts_s),
             after if chance.random() < 0.5 else "",
         )

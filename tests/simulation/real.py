@@ -27,7 +27,7 @@ from tests.simulation.history import History, Place
 from tests.simulation.machines import QUEUES
 from tests.simulation.plan import Plan
 from tests.simulation.senders import ORDERS, TOPICS
-from tests.simulation.workload import CODA_S, END_S, Run
+from tests.simulation.workload import CODA_S, END_LATE_S, Run
 
 RECOVERY_S: Final = 45.0
 """Longer than clients need to find a broker again."""
@@ -200,7 +200,7 @@ class RealRun(Run):
         await asyncio.sleep(CODA_S / 2)
         for group in self.plan.groups:
             await self.leave(f"{group}0")
-        await asyncio.sleep(CODA_S / 2 + END_S)
+        await asyncio.sleep(CODA_S / 2 + END_LATE_S)
         await self._look(self.server.topics)
         self.end.set()
         for task in self._tasks.values():
@@ -248,7 +248,7 @@ def record(
     """
     protocol, make = SERVERS[name]
     plan = Plan(
-        seed, protocol, "one", "async", 0, 0, 0, SENDERS[protocol], GROUPS[protocol], (), ()
+        seed, protocol, "long", "one", "async", 0, 0, 0, SENDERS[protocol], GROUPS[protocol], (), ()
     )
     with tempfile.TemporaryDirectory(prefix="coherer-real-") as directory:
         server = make(Path(directory) / "server", power)

@@ -105,7 +105,7 @@ async def receive(run: Run, who: str, name: str, chance: Random) -> None:
         client.consumer(name, {group.topic: group.filter}, **options) as consumer,
     ):
         while not run.leaves(who).is_set():
-            batch = await consumer.receive(1_000)
+            batch = await consumer.receive(run.patience_ms())
             if batch is not None:
                 await _handle(run, who, label, chance, consumer, batch)
                 if group.slow and not run.recovering.is_set():

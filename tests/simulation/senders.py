@@ -29,9 +29,10 @@ TOPICS: Final = (ORDERS, LEDGER, WORK, NEWS, SCRATCH)
 FAILURES: Final = "!"
 """Before the number of times that handlers refuse a message, at the end of its body."""
 
-GONE_S: Final = 65.0
-"""Clients ask for routes every 30 s. One that has not noticed the deletion would go on at its old
-offsets in the new topic."""
+GONE_S: Final = 95.0
+"""Clients ask for routes every 30 s, and twice if a topic is gone; it may take 30 s until they
+notice a broken connection. One that has not noticed the deletion would go on at its old offsets in
+the new topic."""
 BULK_BYTES: Final = 8_000
 FILLED: Final = "~"
 """Before what makes a body large."""
@@ -145,6 +146,7 @@ async def scribble(run: Run, who: str, chance: Random) -> None:
                 await topics.delete(SCRATCH)
                 run.note(who, "deleted")
                 await asyncio.sleep(GONE_S)
+                await run.undisturbed(GONE_S)
                 with suppress(RefusedError):  # a send has created it
                     await topics.create(SCRATCH, 2, wait_ms=10_000)
                 run.note(who, "created")

@@ -8,19 +8,19 @@ from tests.simulation.mutants import MUTANTS, found_by_seed
 
 SEEDS = 30
 SAMPLE = {
-    "answers before the disk": 0,
-    "acknowledged is forgotten when leaving": 0,
-    "confirms what it hands out": 1,
-    "acknowledges what it fetches": 0,
-    "accounts change after a restart": 2,
-    "backups lack the end": 8,
-    "files are deleted too soon": 6,
+    "answers before the disk": ("short", 11),
+    "acknowledged is forgotten when leaving": ("short", 3),
+    "confirms what it hands out": ("short", 0),
+    "acknowledges what it fetches": ("short", 2),
+    "accounts change after a restart": ("short", 2),
+    "backups lack the end": ("short", 5),
+    "files are deleted too soon": ("long", 6),
 }
-"""By name, the seed that finds it; on another Python it may be a later one."""
+"""By name, the form and the seed that finds it; on another Python it may be a later one."""
 
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_planted_bug_is_found(name: str) -> None:
-    first = SAMPLE[name]
-    found = found_by_seed(MUTANTS[name], range(first, first + SEEDS))
+    form, first = SAMPLE[name]
+    found = found_by_seed(MUTANTS[name], range(first, first + SEEDS), form)
     assert found, f"{SEEDS} seeds have not found it"

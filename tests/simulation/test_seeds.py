@@ -1,4 +1,4 @@
-"""Seeds that CI tries; `make simulate` tries more."""
+"""A few long runs; `make test` tries 200 short ones (`tools/simulate.py`)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ PROTOCOLS = ("tubemq", "rocketmq")
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_no_promise_is_broken(seed: int, protocol: str) -> None:
-    history, wrong = run(plan(seed, protocol))
+    history, wrong = run(plan(seed, protocol, "long"))
     assert not wrong, f"{wrong[:5]}\n{history.timeline(wrong[0].message)}"
     assert len(history.of("final")) > 20, "hardly anything happened"
 

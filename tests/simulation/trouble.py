@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from coherer.errors import CohererError
 from tests.simulation.machines import Machine
-from tests.simulation.plan import Fault
+from tests.simulation.plan import SILENT_S, Fault
 
 if TYPE_CHECKING:  # a run makes trouble, which uses the run
     from coherer.testing.simulation import Process
@@ -17,8 +17,6 @@ if TYPE_CHECKING:  # a run makes trouble, which uses the run
 T = TypeVar("T")
 
 JUMPS_S = (-3600.0, -20.0, 20.0, 3600.0)
-SILENT_S = 4.0
-"""A client that is away for longer has lost its power: nobody is told."""
 NODE_JUMPS_S = (-10.0, 10.0)
 
 
@@ -107,9 +105,11 @@ class Trouble:
         self._note(who, "crashed")
         if fault.lasts_s >= SILENT_S:
             self._run.network.silence(self._run.clients[who])
-        self._run.clients[who].kill()
+        crashed = self._run.clients[who]
+        crashed.kill()
         await asyncio.sleep(fault.lasts_s / 4)
-        self._run.start(who)
+        if self._run.clients[who] is crashed:  # no other fault has started it meanwhile
+            self._run.start(who)
 
     async def _leave(self, fault: Fault) -> None:
         if members := [who for who in self._run.clients if who[-1].isdigit()]:

@@ -46,12 +46,14 @@ def _all() -> dict[str, Mutant]:
 MUTANTS: Final = _all()
 
 
-def found_by_seed(mutant: Mutant, seeds: Iterable[int]) -> tuple[int, str] | None:
+def found_by_seed(
+    mutant: Mutant, seeds: Iterable[int], form: str = "short"
+) -> tuple[int, str] | None:
     """The first seed that finds a planted bug, and the checks that do; None if none finds it."""
     for seed in seeds:
         with pytest.MonkeyPatch.context() as patch:
             mutant.plant(patch)
-            history, _ = run(plan(seed, mutant.protocol))
+            history, _ = run(plan(seed, mutant.protocol, form))
         if wrong := judge(history):
             return seed, ", ".join(dict.fromkeys(one.check for one in wrong))
     return None

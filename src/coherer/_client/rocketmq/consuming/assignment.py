@@ -228,6 +228,7 @@ class AssignmentManager:
         self._starts = StartPositions(options.start)
         self._subscriptions = subscriptions
         self._round = asyncio.Lock()
+        self._seeking = asyncio.Lock()  # an operator may reset a group again before it has drained
         self._heartbeat: asyncio.Task[None] | None = None
         self._context = QueueContext(
             rpc,
@@ -453,13 +454,14 @@ class AssignmentManager:
 
     async def seek(self, offsets: Mapping[Queue, int]) -> None:
         """Continue at these offsets in the queues that are assigned, and store them."""
-        going = [self.queues[queue] for queue in offsets if queue in self.queues]
-        await self._drain(going)
-        for assigned in going:
-            if self.queues.get(assigned.queue) is assigned:
-                self._assignments.keep(assigned.queue)
-                assigned.seek(offsets[assigned.queue])
-        await self.store.persist(list(offsets))
+        async with self._seeking:
+            going = [self.queues[queue] for queue in offsets if queue in self.queues]
+            await self._drain(going)
+            for assigned in going:
+                if self.queues.get(assigned.queue) is assigned:
+                    self._assignments.keep(assigned.queue)
+                    assigned.seek(offsets[assigned.queue])
+            await self.store.persist(list(offsets))
 
     async def persist(self) -> None:
         """Store the offsets of all queues."""
