@@ -28,6 +28,8 @@ _HEAD: Final = struct.Struct(">IIIi4xqqi16xq20xI")
 """The fields of `HEAD_V4` that a summary needs, and the length of the body."""
 
 
+_TOPIC_END_MAX: Final = 1 + TOPIC_BYTES_MAX + 2
+
 Fields: TypeAlias = tuple[int, int, int, int, int, int, bytes, bytes]
 """The fields of a `RecordSummary`, in its order: such a tuple is made in a quarter of the time."""
 
@@ -88,7 +90,7 @@ def _names_in(tail: bytes) -> tuple[bytes, bytes] | None:
         return None
     begin = tail[0] + 3
     text = tail[begin:]
-    valid = 4 <= begin <= min(TOPIC_BYTES_MAX + 3, len(tail))
+    valid = 4 <= begin <= len(tail) and begin <= _TOPIC_END_MAX
     if not valid or int.from_bytes(tail[begin - 2 : begin], "big") != len(text):
         return None
     # Zeros may be a sector that was not written; where sectors begin depends on the offset.

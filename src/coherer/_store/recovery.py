@@ -215,7 +215,9 @@ class Replayer:
             if keys and offset > indexed_to:
                 hashes = queue.key_hashes.hash_all(keys)
                 count = len(hashes)
-                new.extend(IndexKeys(hashes, [offset] * count, [store_ms] * count))
+                new.hashes += hashes
+                new.offsets += [offset] * count
+                new.times_ms += [store_ms] * count
             self.replayed += 1
         self._add_all_keys(new)
 
