@@ -365,3 +365,24 @@ async def test_what_cannot_be_delivered_stops_nobody(
                         if len(found) == len(good):
                             break
                     assert found == good
+
+
+@bounded
+async def test_a_deleted_group_of_rocketmq_leaves_no_topic_but_its_dead_letters() -> None:
+    async with (
+        async_embedded_node() as node,
+        coherer.rocketmq.connect(node.rocketmq_url) as client,
+    ):
+        topics, groups = client.admin().topics, client.admin().groups
+        await topics.create("work", 1, wait_ms=10_000)
+        async with client.producer() as producer:
+            await producer.send(Message("work", b"too hard"))
+        for group in ("crew", "careful"):
+            async with client.consumer(group, "work", start="earliest") as consumer:
+                [message] = await consumer.receive()
+                await message.dead_letter()
+        assert {"%RETRY%crew", "%RETRY%careful"} <= set(await topics.names(system=True))
+        await groups.delete("crew")
+        await groups.delete("careful", remove_offsets=False)
+        left = {name for name in await topics.names(system=True) if name.startswith("%")}
+        assert left == {"%DLQ%crew", "%DLQ%careful", "%RETRY%careful"}

@@ -1521,13 +1521,13 @@ class GroupAdmin(Facade[aio.GroupAdmin], Part):
         self._portal.call(lambda: self._inner.create(name, brokers, max_retries=max_retries))
 
     def delete(self, name: str, *, remove_offsets: bool = True) -> None:
-        """Delete a group from all brokers.
+        """Delete a group from all brokers. Its dead letters stay, in the topic `%DLQ%` + name.
 
         If its consumers are running, their next heartbeat creates it again.
 
         Args:
             name: the group.
-            remove_offsets: whether to delete its offsets, too.
+            remove_offsets: whether to delete its offsets and its retry topic, too.
 
         Raises:
             RefusedError: the group does not exist.

@@ -24,6 +24,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from coherer import _net as net
+from coherer._common.caches import forget_unused
 from coherer._common.distribution import Distribution
 from coherer._common.node_status import NodeStatus
 from coherer._common.version import __version__
@@ -249,6 +250,8 @@ class Metrics:
             labels = _text({"consumer_group": group, "protocol": protocol.lower()})
             page.add("coherer_silent_consumers", count, labels)
         self._process(page)
+        for cached in (_of_topic, _of_group, _of_dead, _of_members):
+            forget_unused(cached, page.series)
 
     def _process(self, page: Page) -> None:
         node, budget, memory = self._node, self._node.budget, net.memory()
@@ -333,6 +336,11 @@ class Page:
         ):
             if value is not None:
                 lines[name].append(f"{name}{{{labels}}} {value}\n")
+
+    @property
+    def series(self) -> int:
+        """The number of series; a histogram counts as one."""
+        return sum(map(len, self._lines.values()))
 
     def pieces(self) -> Iterator[bytes]:
         """The text, in pieces of bounded size; metrics without series are absent."""

@@ -28,6 +28,7 @@ from coherer._client.rocketmq.administration.records import (
     time_span_of,
 )
 from coherer._client.rocketmq.administration.servers import Part
+from coherer._client.rocketmq.administration.topics import TopicAdmin
 from coherer._client.rocketmq.routing import Route
 from coherer._common.logs import Log
 from coherer._common.moments import floor_ms
@@ -115,13 +116,13 @@ class GroupAdmin(Part):
         )
 
     async def delete(self, name: str, *, remove_offsets: bool = True) -> None:
-        """Delete a group from all brokers.
+        """Delete a group from all brokers. Its dead letters stay, in the topic `%DLQ%` + name.
 
         If its consumers are running, their next heartbeat creates it again.
 
         Args:
             name: the group.
-            remove_offsets: whether to delete its offsets, too.
+            remove_offsets: whether to delete its offsets and its retry topic, too.
 
         Raises:
             RefusedError: the group does not exist.
@@ -137,6 +138,9 @@ class GroupAdmin(Part):
             raise missing
         fields = DeleteGroupHeader(name, remove_offsets).fields()
         await self._servers.ask_masters(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
+        retries, topics = names.retry_topic(name), TopicAdmin(self._servers)
+        if remove_offsets and await topics.list(retries):
+            await topics.delete(retries)
 
     async def set_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
         """Set the offsets of a group. Running consumers overwrite them with their own.

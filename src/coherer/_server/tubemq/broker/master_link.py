@@ -24,6 +24,7 @@ from google.protobuf.message import Message
 
 from coherer import _net as net
 from coherer import limits
+from coherer._common.caches import forget_unused
 from coherer._common.logs import Log
 from coherer._common.upkeep import Step, Upkeep
 from coherer._rules.common.topics import Topic
@@ -187,6 +188,7 @@ class BrokerConfiguration:
         try:
             defaults = BrokerDefaults.parse(answer.brokerDefaultConfInfo)
             topics = [_topic(text, defaults) for text in answer.brokerTopicSetConfInfo]
+            forget_unused(_topic, len(topics))
         except ProtocolError as error:
             _log.error("Ignoring an invalid configuration from the master: %s", error)
             return

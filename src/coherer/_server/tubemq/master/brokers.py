@@ -21,6 +21,7 @@ from typing import TypeVar
 import msgspec
 
 from coherer import limits
+from coherer._common.caches import forget_unused
 from coherer._rules.tubemq.records import (
     UNDEFINED,
     BrokerRecord,
@@ -323,6 +324,9 @@ class BrokerConfigurations:
             self._version = catalog.version
             for known in [known for known in self._cache if known in catalog.brokers]:
                 self._cache[known] = self._build(known, self._cache[known])
+            deployed = sum(map(len, catalog.topics.values()))
+            forget_unused(_topic_text, deployed)
+            forget_unused(_hosted, deployed)
         found = self._cache.get(broker)
         if found is None:
             found = self._cache[broker] = self._build(broker, None)
