@@ -430,8 +430,9 @@ def overtaken(history: History) -> Found:
 # -- administration
 
 
-REGISTERED_S: Final = 1.0
-"""After its start a broker has told the name server that it is there."""
+REGISTERED_S: Final = {"node": 1.0}
+"""Until a name server knows all brokers again after a start, 35 s if it is apart: they tell it that
+they are there every 30 s."""
 
 
 def access(history: History) -> Found:
@@ -459,7 +460,9 @@ def _is_away(history: History, begin_s: float, end_s: float) -> bool:
     for event in history.of("killed", "power", "stop", "started"):
         if event.what != "started":
             down_s.setdefault(event.who, event.at_s)
-        elif down_s.pop(event.who, end_s + 1) <= end_s and event.at_s + REGISTERED_S >= begin_s:
+            continue
+        known_s = event.at_s + REGISTERED_S.get(event.who, 35.0)
+        if down_s.pop(event.who, end_s + 1) <= end_s and known_s >= begin_s:
             return True
     return any(at_s <= end_s for at_s in down_s.values())
 
