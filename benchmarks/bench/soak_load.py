@@ -210,10 +210,9 @@ async def read(load: Load) -> None:
 
 async def live_and_die(load: Load) -> None:
     """Topics and groups that exist for seconds; each has a name of its own."""
-    for number in itertools.count():
-        if not await load.pause(load.some_s(0, 2)):
-            return
-        name = group = f"brief-{number}"
+    numbers = itertools.count()
+    while await load.pause(load.some_s(0, 2)):
+        name = group = f"brief-{next(numbers)}"
         async with load.connect() as client:
             admin = client.admin()
             await admin.topics.create(load.named(name), PARTITIONS, wait_ms=30_000)
@@ -231,6 +230,11 @@ async def live_and_die(load: Load) -> None:
             await admin.topics.delete(load.named(name))
             del load.missing[group]
         load.counts["topics and groups"] += 1
+    async with load.connect() as client:
+        admin, brief = client.admin(), load.named("brief-")
+        names = [*await admin.topics.names(system=True), *await admin.groups.names()]
+        if left := [name for name in names if brief in name]:
+            raise AssertionError(f"topics and groups that were deleted: {left}")
 
 
 # -- RocketMQ

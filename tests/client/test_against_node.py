@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
@@ -13,6 +14,7 @@ import pytest
 
 import coherer
 from coherer._net import TlsOptions
+from coherer._rules.tubemq.records import Deployment
 from coherer._server.node.node import Node, NodeOptions
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.command import Command, encode
@@ -386,3 +388,16 @@ async def test_a_deleted_group_of_rocketmq_leaves_no_topic_but_its_dead_letters(
         await groups.delete("careful", remove_offsets=False)
         left = {name for name in await topics.names(system=True) if name.startswith("%")}
         assert left == {"%DLQ%crew", "%DLQ%careful", "%RETRY%careful"}
+
+
+@pytest.mark.slow
+@bounded
+async def test_a_node_forgets_deleted_topics() -> None:
+    async with async_embedded_node() as node, coherer.tubemq.connect(node.url) as client:
+        topics = client.admin().topics
+        for number in range(200):
+            await topics.create(f"brief{number}", 1)
+            await topics.delete(f"brief{number}")
+        gc.collect()
+        # The master has three records of a topic in its short life.
+        assert sum(isinstance(one, Deployment) for one in gc.get_objects()) < 400
