@@ -42,7 +42,7 @@ async def test_a_message_goes_back_to_its_broker(cluster, shelf, client) -> None
 
 
 async def test_a_refused_send_back_goes_to_the_retry_topic(cluster, shelf, client, kit) -> None:
-    shelf.put(b"a", TAGS="UA", DELAY="2")
+    shelf.put(b"a", TAGS="UA", DELAY="2", WAIT="false")
     cluster.script(BACK, kit.refuse(1))
     async with reading(client) as consumer:
         [message] = await one(consumer)
@@ -60,6 +60,7 @@ async def test_a_refused_send_back_goes_to_the_retry_topic(cluster, shelf, clien
     assert properties["RETRY_TOPIC"] == "demo"
     assert properties["ORIGIN_MESSAGE_ID"] == message.id
     assert (properties["DELAY"], properties["UNIQ_KEY"], properties["TAGS"]) == ("3", "a", "UA")
+    assert properties["WAIT"] == "true", "the answer waits for the disk"
     assert bytes(asked.request.body) == b"a"
 
 

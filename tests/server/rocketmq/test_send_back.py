@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,16 @@ from coherer._wire.rocketmq.codes import FAQ
 from coherer._wire.rocketmq.command import Command, encode
 from coherer.errors import StoreError
 from coherer.testing import ManualClock
-from tests.server.rocket_harness import SEND_BACK, STORE, BrokerHarness, Client, bodies_of, running
+from tests.server.rocket_harness import (
+    SEND_BACK,
+    SEND_V2,
+    STORE,
+    BrokerHarness,
+    Client,
+    bodies_of,
+    running,
+    send_fields,
+)
 
 
 def back(**changes: object) -> dict[str, str]:
@@ -52,6 +62,31 @@ async def test_redelivery_is_delayed_more_each_time(
     assert len(broker_harness.store.by_key("%RETRY%g", "0A")) == 3
     answer = await peer.pull(topic="%RETRY%g", subscription="a")
     assert bodies_of(answer) == [b"again"] * 3
+
+
+async def test_the_answer_waits_for_the_disk(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer forgets the message then, so that a power cut must not take the copy."""
+    async with running(tmp_path, clock, sync_flush=True) as harness:
+        peer = await harness.dial()
+        await peer.send(b"again")
+        assert (await peer.ask(SEND_BACK, back())).code == 0, "the topics are there now"
+        may_flush = asyncio.Event()
+        flush = harness.core.flusher.flush
+
+        async def held() -> int:
+            await may_flush.wait()
+            return await flush()
+
+        monkeypatch.setattr(harness.core.flusher, "flush", held)
+        goes_back = peer.begin(SEND_BACK, back())
+        hurries = peer.begin(SEND_V2, send_fields(i="WAIT\x01false"), b"quick")
+        async with asyncio.timeout(10):
+            assert (await hurries).code == 0
+            assert not goes_back.done()
+            may_flush.set()
+            assert (await goes_back).code == 0
 
 
 async def test_another_message_at_the_offset_is_not_sent_back(

@@ -206,6 +206,7 @@ class Redelivery:
         }
         for name in (*NOT_COPIED, text.DELAY, text.TUBE_MARK):
             properties.pop(name, None)
+        properties[text.WAIT] = "true"  # a copy that a broker has made says false
         if reason:
             properties[RETRY_REASON] = reason
         attempt = message.attempt + 1
