@@ -124,7 +124,7 @@ def _svg(
             parts.append(f'<polyline points="{at}" stroke="#222" stroke-dasharray="4 3"/>')
         if label:
             parts.append(_text(legend, 15, f"● {label}", f'text-anchor="end" fill="{colour}"'))
-            legend -= 6 * len(label) + 20
+            legend -= 7 * len(label) + 22
     return f'<svg width="{WIDTH}" height="{HEIGHT}" role="img">{"".join(parts)}</svg>'
 
 
