@@ -29,6 +29,8 @@ from tests.simulation.trouble import Trouble
 
 QUIET: Final = 0.03
 """The probability that a sender pauses for longer."""
+SAVED_S: Final = 0.5
+"""`Node.create_topic` returns before the topic is on the disk, unlike a request to create one."""
 CODA_S: Final = 10.0
 """In which members leave one after the other, while the senders send again."""
 END_S: Final = 15.0
@@ -232,6 +234,7 @@ class Run:
             await client.admin().topics.create(topic, QUEUES, wait_ms=10_000)
         else:
             self.cluster.machines[0].node.create_topic(topic, QUEUES)
+            await asyncio.sleep(SAVED_S)
 
     async def _look(self, topics: tuple[str, ...] = TOPICS) -> None:
         async with self.connect() as client:
