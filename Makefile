@@ -21,7 +21,7 @@ demo: $(VENV)/demo.stamp
 test: $(VENV)/check.stamp
 ifeq ($(TESTS),)
 	$(FAST)
-	$(SIMULATE) --seeds 100
+	$(SIMULATE) --seeds 150
 	$(BIN)/python tools/test_peers.py
 	$(BIN)/python tools/test_integrations.py
 else

@@ -96,7 +96,7 @@ def latencies(prefix: str) -> list[Case]:
 
     def case(key: str, title: str, count: int, parameters: dict[str, int], **more: Any) -> Case:
         return Case(
-            f"{prefix}latency{key}",
+            f"{prefix}{key}",
             f"end to end at {title}",
             "latency",
             count,
@@ -106,10 +106,10 @@ def latencies(prefix: str) -> list[Case]:
         )
 
     return [
-        case("", "1,000/s", 5_000, slow, goal_ms=0.25, goal_p99_ms=1.0),
-        case("-10000", "10,000/s", 50_000, fast, goal_p99_ms=5.0, **ours),
+        case("latency", "1,000/s", 5_000, slow, goal_ms=0.25, goal_p99_ms=1.0),
+        case("fast-latency", "10,000/s", 50_000, fast, goal_p99_ms=5.0, **ours),
         case(
-            "-behind",
+            "behind-latency",
             "10,000/s, while another consumer reads from the beginning",
             50_000,
             {**fast, BEHIND: 1},

@@ -313,9 +313,11 @@ class BenchClient:
             next_at = time.perf_counter()
             for index in range(meter.warm + meter.count):
                 await asyncio.sleep(max(next_at - time.perf_counter(), 0))
-                producer.submit(Message(topic, stamped(run, index, size)), callback=lambda _: None)
+                message = Message(topic, stamped(run, index, size))
+                await producer.ready()  # which counts as latency, too
+                producer.submit(message, callback=lambda _: None)
                 next_at += gap
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(JOIN_S):
                 await meter.done.wait()
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
