@@ -113,7 +113,7 @@ def large(folder: Path, repetitions: int, log: Log, *, quick: bool) -> list[Sing
         before = cpu_of(pid)
         sizes = [len(_fetched(f"{admin}/metrics", gzip=True)[1]) / 1e6 for _ in range(SCRAPES)]
         cpu = (cpu_of(pid) - before) / SCRAPES * 1000
-        title = f"/metrics, {topics:,} topics and {groups * 20:,} groups of a topic"
+        title = f"/metrics, {topics:,} topics and {groups * 20:,} pairs of group and topic"
         add("metrics-cpu", f"{title}: CPU of the node, with gzip", [cpu], 50)
         add("metrics-size", f"{title}: bytes on the wire", sizes, 1, "MB")
     return found

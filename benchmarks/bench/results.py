@@ -248,7 +248,7 @@ class Results:
         for single in self.singles:
             sign = "\u2265" if single.at_least else "\u2264"
             goal = "" if single.goal is None else f"{sign} {single.goal:g} {mark(single.met)}"
-            digits = 2 if single.unit == "x" else 0
+            digits = 2 if single.unit == "x" or single.median < 1 else 0
             table.add_row(single.title, f"{single.median:,.{digits}f} {single.unit}", goal)
         return table
 
