@@ -52,5 +52,10 @@ async def test_offsets_are_saved_and_old_messages_deleted_on_a_full_disk(small_d
 
             await until(deleted)
             (small_disk / "other").unlink()
+        # A new client: in the hours that have passed the other one was silent.
+        async with (
+            coherer.connect(node.rocketmq_url, timeout_ms=2_000) as client,
+            client.producer("orders") as producer,
+        ):
             await producer.send(coherer.Message("orders", b"accepted again"))
             assert node.not_ready() is None
