@@ -40,8 +40,7 @@ from coherer._server.node.closing import (
 )
 from coherer._server.node.drain import Drain
 from coherer._server.node.identity import IDENTITY_FILE, Identity, check_owner, claim
-from coherer._server.node.listening import listen_hint
-from coherer._server.node.load import Load
+from coherer._server.node.parts import Load
 from coherer._server.node.rocketmq import RocketMqService
 from coherer._server.node.sibling_topics import follow, unregistered
 from coherer._server.node.tubemq import TubeMqService
@@ -537,7 +536,7 @@ class Node:
             listener = await net.listen(host, port, make, tls=tls, plain=plain, budget=self.budget)
         except UsageError as error:
             if str(port) in error.text:  # not an error of TLS
-                error.hint = f"{error.hint} {listen_hint(self.options, port, error)}".strip()
+                error.hint = f"{error.hint} {self.options.listen_hint(port, error)}".strip()
             raise
         self._listeners.append(listener)
         return listener

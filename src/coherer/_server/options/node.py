@@ -8,6 +8,7 @@ embedded node of tests derive from `NodeOptions`: adding a field adds an option 
 
 # Without `from __future__ import annotations`, which would turn about 70 annotations into text.
 # Every start would parse and evaluate it three times (10 ms).
+import errno
 import ipaddress
 import math
 import platform
@@ -26,6 +27,9 @@ from coherer._server.options.settings import Section, Setting, settings
 from coherer._store.model import StoreOptions, check_retention, segment_bytes_for
 from coherer._store.topic_retention import TopicLimit
 from coherer.errors import UsageError
+
+_OF_THE_PORT: Final = frozenset({errno.EADDRINUSE, errno.EACCES})
+"""Errors of a port itself: the address is valid."""
 
 SCHEME: Final = "tubemq://"
 ROCKETMQ_SCHEME: Final = "rocketmq://"
@@ -411,16 +415,24 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         if not self.has_tubemq and self.own_name_server is None and self.rocketmq_broker is None:
             raise UsageError("A node without TubeMQ needs `namesrv` or `namesrv_port`.")
 
-    def port_option(self, port: int) -> str:
-        """The name of the option that sets a port; "" if none does.
+    def listen_hint(self, port: int, error: Exception) -> str:
+        """The option to change if a port cannot be opened, in a sentence; "" if none sets it.
 
-        >>> NodeOptions(directory=Path("data"), admin_port=9000).port_option(9000)
-        'admin_port'
+        >>> options = NodeOptions(directory=Path("data"), admin_port=9000)
+        >>> error = Exception("Cannot listen on 127.0.0.1:9000.")
+        >>> options.listen_hint(9000, error)
+        '`admin_port` sets the port.'
+        >>> error.__cause__ = OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+        >>> options.listen_hint(9000, error)
+        '`host` sets it.'
         """
-        for name in PORTS:
-            if port and getattr(self, name) == port:
-                return name
-        return "rocketmq_port" if port and port == self.fast_port else ""
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno not in _OF_THE_PORT:
+            return "`host` sets it."
+        found = [name for name in PORTS if port and getattr(self, name) == port]
+        if port and port == self.fast_port:
+            found.append("rocketmq_port")
+        return f"`{found[0]}` sets the port." if found else ""
 
     @property
     def reachable_host(self) -> str:
