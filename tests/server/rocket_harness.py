@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from coherer import _net as net
 from coherer._record.layout import Record, decode
@@ -89,6 +90,18 @@ class BrokerHarness:
         await self.core.save_positions()
         await self.core.files.close()
         self.store.close()
+
+    def hold_flush(self, patch: pytest.MonkeyPatch) -> asyncio.Event:
+        """Let the disk wait; returns the event that lets it go on."""
+        may_flush = asyncio.Event()
+        flush = self.core.flusher.flush
+
+        async def held() -> int:
+            await may_flush.wait()
+            return await flush()
+
+        patch.setattr(self.core.flusher, "flush", held)
+        return may_flush
 
     def change(self, **options: Any) -> None:
         """Behave differently from now on."""

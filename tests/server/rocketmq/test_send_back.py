@@ -72,14 +72,7 @@ async def test_the_answer_waits_for_the_disk(
         peer = await harness.dial()
         await peer.send(b"again")
         assert (await peer.ask(SEND_BACK, back())).code == 0, "the topics are there now"
-        may_flush = asyncio.Event()
-        flush = harness.core.flusher.flush
-
-        async def held() -> int:
-            await may_flush.wait()
-            return await flush()
-
-        monkeypatch.setattr(harness.core.flusher, "flush", held)
+        may_flush = harness.hold_flush(monkeypatch)
         goes_back = peer.begin(SEND_BACK, back())
         hurries = peer.begin(SEND_V2, send_fields(i="WAIT\x01false"), b"quick")
         async with asyncio.timeout(10):

@@ -402,14 +402,7 @@ async def test_answers_wait_for_the_disk_unless_the_sender_does_not(
     async with running(tmp_path, clock, sync_flush=True) as harness:
         peer = await harness.dial()
         await peer.send()
-        may_flush = asyncio.Event()
-        flush = harness.core.flusher.flush
-
-        async def held() -> int:
-            await may_flush.wait()
-            return await flush()
-
-        monkeypatch.setattr(harness.core.flusher, "flush", held)
+        may_flush = harness.hold_flush(monkeypatch)
         waits = peer.begin(SEND_V2, send_fields(), b"safe")
         hurries = peer.begin(SEND_V2, send_fields(i="WAIT\x01false"), b"quick")
         batch = send_fields(m="true", i="WAIT\x01false")
@@ -428,19 +421,13 @@ async def test_a_disk_that_is_too_slow_or_fails(
     async with running(tmp_path, clock, sync_flush=True) as harness:
         peer = await harness.dial()
         await peer.send()
-        may_flush = asyncio.Event()
-        flush = harness.core.flusher.flush
-
-        async def held() -> int:
-            await may_flush.wait()
-            return await flush()
 
         def fail() -> int:
             raise StoreError("Input/output error.")
 
         usual_ms = harness.state.options.flush_timeout_ms
         with monkeypatch.context() as patch:
-            patch.setattr(harness.core.flusher, "flush", held)
+            may_flush = harness.hold_flush(patch)
             harness.change(flush_timeout_ms=10)
             answer = await peer.send(b"slow")
             assert (answer.code, answer.fields["queueOffset"]) == (10, "1"), "it is stored"
@@ -481,16 +468,10 @@ async def test_the_slave_is_named_when_both_fail(
 ) -> None:
     async with running(tmp_path, clock, sync_flush=True, flush_timeout_ms=1) as harness:
         harness.state.replicated_to = _Slaves(12).safe
-        never = asyncio.Event()
-
-        async def held() -> int:
-            await never.wait()
-            return harness.store.flush()
-
-        monkeypatch.setattr(harness.core.flusher, "flush", held)
+        may_flush = harness.hold_flush(monkeypatch)
         answer = await (await harness.dial()).send()
         assert answer.code == 12
-        never.set()
+        may_flush.set()
 
 
 async def test_the_fast_port_accepts_sends_but_not_pulls(broker_harness: BrokerHarness) -> None:
