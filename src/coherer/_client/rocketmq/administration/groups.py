@@ -127,10 +127,12 @@ class GroupAdmin(Part):
         Raises:
             RefusedError: the group does not exist.
         """
+        retries, topics = names.retry_topic(name), TopicAdmin(self._servers)
         [state] = await self.list(name)
-        if not (state.members or state.partitions or state.silent) and name not in {
-            group.name for group in await self.list()
-        }:
+        # Without the group, its retry topic is what a deletion that did not finish has left.
+        has_retries = remove_offsets and bool(await topics.list(retries))
+        is_known = has_retries or state.members or state.partitions or state.silent
+        if not is_known and name not in {group.name for group in await self.list()}:
             missing = refused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"There is no group {name}."
             )
@@ -138,8 +140,7 @@ class GroupAdmin(Part):
             raise missing
         fields = DeleteGroupHeader(name, remove_offsets).fields()
         await self._servers.ask_masters(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
-        retries, topics = names.retry_topic(name), TopicAdmin(self._servers)
-        if remove_offsets and await topics.list(retries):
+        if has_retries:
             await topics.delete(retries)
 
     async def set_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
