@@ -9,7 +9,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,9 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("COHERER_HYPOTHESIS", "fast"))
 
+FILES_MAX_BYTES = 128 << 20
+"""What one test may leave on the disk."""
+
 # A shell starts `make test &` with SIGINT ignored, and programs that tests start would inherit it.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -45,6 +48,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("spark") or item.get_closest_marker("interop"):
             item.add_marker(allowed)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_teardown(item: pytest.Function) -> Iterator[None]:
+    """Refuse what would fill the memory: `make test` keeps the files of tests there."""
+    directory = getattr(item, "funcargs", {}).get("tmp_path")
+    size = 0 if directory is None else used_bytes(directory)
+    yield
+    assert size <= FILES_MAX_BYTES, f"{size:,} bytes in {directory}: are they copied sparsely?"
+
+
+def used_bytes(directory: Path) -> int:
+    """Return what the files in a directory take on the disk; some may be deleted meanwhile."""
+    used = 0
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            with suppress(OSError):
+                # Blocks of 512 bytes, whatever the file system's are.
+                used += getattr(os.lstat(f"{parent}/{name}"), "st_blocks", 0) * 512
+    return used
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

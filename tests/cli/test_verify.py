@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from coherer._store import Draft, Store, StoreOptions
 from coherer.cli.main import app
+from tests.copies import copy_tree
 
 SEGMENT = 1 << 16
 OPTIONS = StoreOptions(segment_bytes=SEGMENT, queue_segment_bytes=2_000)
@@ -156,7 +157,7 @@ def test_an_unclosed_directory_is_reported(directory: Path, tmp_path: Path) -> N
     image = tmp_path / "image"
     with Store.open(directory, OPTIONS, now_ms=lambda: NOW_MS) as store:
         fill(store)
-        shutil.copytree(directory, image)
+        copy_tree(directory, image)
     result = verify(image)
     assert result.exit_code == 0
     assert "not closed: the next start recovers" in result.stdout

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from pathlib import Path
 
 import pytest
 
 from coherer._store import Draft, OsFiles, Store, StoreOptions
+from tests.copies import copy_tree
 from tests.interop.peers.rocket_site import Cluster, RocketSite, wait_until
 from tests.interop.peers.rocketmq import JavaRocketBroker
 
@@ -42,7 +42,7 @@ def with_gap(tmp_path: Path, first_file_bytes: int) -> Path:
         while store.end_offset < first_file_bytes:
             store.append([Draft("padding", 0, bytes(1_000), b"")])
         store.append(drafts(BEFORE))
-        shutil.copytree(store.directory, tmp_path / "data")
+        copy_tree(store.directory, tmp_path / "data")
     with Store.open(tmp_path / "data", options, files=Unknown(), now_ms=now_ms) as store:
         store.append(drafts(AFTER))
         assert store.queue_range("gaps", 0)[1] > 100

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 import coherer
 from coherer._store import Draft, OsFiles, Store, StoreOptions
 from coherer.testing import async_embedded_node
+from tests.copies import copy_tree
 
 
 class Unknown(OsFiles):
@@ -25,7 +25,7 @@ async def test_readers_and_consumers_pass_over_it(tmp_path: Path, protocol: str)
     small = StoreOptions(segment_bytes=1 << 20, index_enabled=False)
     with Store.open(tmp_path / "before", small, files=Unknown(), now_ms=lambda: 1) as store:
         store.append([Draft("demo", 0, body, b"") for body in before])
-        shutil.copytree(store.directory, tmp_path / "cut")
+        copy_tree(store.directory, tmp_path / "cut")
     async with async_embedded_node(tmp_path / "cut", default_partitions=1) as node:
         node.create_topic("demo", 1)
         url = node.url if protocol == "tubemq" else node.rocketmq_url

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from coherer.blocking import connect
 from coherer.errors import CohererError, RefusedError, UsageError
 from coherer.spark.reading import BatchLimits
 from coherer.testing import embedded_node
+from tests.copies import copy_tree
 from tests.spark.queues import Endpoint
 from tests.spark.stores import ALL, fill, place, wait_until
 from tests.waiting import until
@@ -203,7 +203,7 @@ def settled(url: str, count: int) -> None:
 
 
 def test_damaged_and_deleted_parts_of_files(kept: tuple[Path, Rows], tmp_path: Path) -> None:
-    store = Path(shutil.copytree(kept[0], tmp_path / "store"))
+    store = Path(copy_tree(kept[0], tmp_path / "store"))
     url, rows = f"file:{store}", kept[1]
     at = int(str(rows[17]["id"])[-16:], 16)
     file = store / "commitlog" / f"{at - at % SEGMENT_BYTES:020d}"
@@ -222,7 +222,7 @@ def test_damaged_and_deleted_parts_of_files(kept: tuple[Path, Rows], tmp_path: P
 
 def test_a_torn_end_is_told_apart_from_the_rest(kept: tuple[Path, Rows], tmp_path: Path) -> None:
     """The last file of the log lacks its last bytes, as after a copy of a store in use."""
-    store = Path(shutil.copytree(kept[0], tmp_path / "store"))
+    store = Path(copy_tree(kept[0], tmp_path / "store"))
     last = max(kept[1], key=lambda row: int(str(row["id"])[-16:], 16))
     at = int(str(last["id"])[-16:], 16)
     os.truncate(store / "commitlog" / f"{at - at % SEGMENT_BYTES:020d}", at % SEGMENT_BYTES + 100)

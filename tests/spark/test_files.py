@@ -22,6 +22,7 @@ from coherer.spark.planning import DataLossError, Wanted
 from coherer.spark.reading import BadRecordError
 from coherer.spark.source import names_files
 from coherer.testing import embedded_node
+from tests.copies import copy_tree
 from tests.spark.stores import ALL, COUNT, PAID, broker_rows, file_rows, fill, wait_until
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Rows]:
 @pytest.fixture
 def store(stopped: tuple[Path, Rows], tmp_path: Path) -> Path:
     """A copy, to be damaged."""
-    return Path(shutil.copytree(stopped[0], tmp_path / "store"))
+    return Path(copy_tree(stopped[0], tmp_path / "store"))
 
 
 def test_the_rows_are_those_of_the_broker(stopped: tuple[Path, Rows]) -> None:
@@ -144,7 +145,7 @@ def test_several_stores_are_one_table(stopped: tuple[Path, Rows], store: Path) -
     (store / "config" / "identity.json").write_text('{"brokerName": "broker-b"}')
     assert len(file_rows(f"{directory},{store}", TOPIC)) == 2 * len(rows)
     parent = store.parent
-    shutil.copytree(directory, parent / "other")
+    copy_tree(directory, parent / "other")
     (parent / "no store").mkdir()
     assert len(file_rows(f"file:{parent}/*", TOPIC)) == 2 * len(rows)
 
@@ -263,7 +264,7 @@ def test_spark_reads_the_same_from_files_and_brokers(
 ) -> None:
     """And the query differs in its path only."""
     directory, rows = stopped
-    copy = Path(shutil.copytree(directory, tmp_path / "copy"))
+    copy = Path(copy_tree(directory, tmp_path / "copy"))
     with embedded_node(copy) as node:
         query = table(spark).option("url", node.rocketmq_url).option("topic", TOPIC)
         live = query.load()

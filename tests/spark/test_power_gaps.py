@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from coherer.spark.offsets import Offsets
 from coherer.spark.planning import DataLossError
 from coherer.spark.source import RocketMQDataSource, StreamReader, TubeMQDataSource
 from coherer.testing import EmbeddedNode, embedded_node
+from tests.copies import copy_tree
 from tests.spark.queues import schema_of
 
 READ = 20
@@ -46,7 +46,7 @@ def node(tmp_path: Path, durable: int) -> Iterator[EmbeddedNode]:
     with Store.open(tmp_path / "before", small, files=Unknown(), now_ms=lambda: 1) as store:
         drafts = [Draft("demo", 0, b"%d" % number, b"") for number in range(durable)]
         store.append([*drafts, Draft("other", 0, b"x", b"")])
-        shutil.copytree(store.directory, tmp_path / "cut")
+        copy_tree(store.directory, tmp_path / "cut")
     with embedded_node(tmp_path / "cut", default_partitions=1) as node:
         yield node
 

@@ -18,6 +18,7 @@ from coherer._record.layout import decode
 from coherer._record.properties import encode
 from coherer._store import Draft, Files, OsFiles, ReadResult, Store, StoreOptions
 from coherer.errors import StoreError
+from tests.copies import copy_tree
 
 SECTOR = 512
 PAGE = 4096
@@ -392,7 +393,7 @@ class Harness:
 
         target = self._root / name
         shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(self.directory, target)
+        copy_tree(self.directory, target)
         return target
 
     def write_queues(self, store: Store) -> None:

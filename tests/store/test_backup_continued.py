@@ -19,6 +19,7 @@ from coherer._store.files import ReadOnlyFiles
 from coherer._store.history import load_history
 from coherer._store.restore import restore, verify_backup
 from coherer.errors import DamagedStoreError, StoreError, StoreFullError, UsageError
+from tests.copies import copy_tree
 from tests.store.test_backup import Contents, KilledError, contents, restored, take
 
 
@@ -542,7 +543,7 @@ def test_a_backup_that_ends_at_any_step_leaves_a_whole_one(
     step, target = 0, tmp_path / "backup"
     while True:
         shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(base, target)
+        copy_tree(base, target)
         steps = Steps(step, end)
         try:
             take(store, target, files=StepFiles(steps))

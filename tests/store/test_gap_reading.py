@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from coherer._store import OsFiles, ReadStatus
 from coherer._store.offset_reserve import LEAD_MIN
+from tests.copies import copy_tree
 
 
 class Unknown(OsFiles):
@@ -57,7 +57,7 @@ def test_a_replica_has_the_gap_of_its_master(store: Any, harness: Any, tmp_path:
     replica = harness.open(tmp_path / "replica", replica=True)
     replica.append_raw(0, bytes(store.read_raw(0, store.end_offset)))
     killed = tmp_path / "killed"
-    shutil.copytree(replica.directory, killed)
+    copy_tree(replica.directory, killed)
     for copy in (replica, harness.open(killed, replica=True)):
         assert copy.recovery.damage == ()
         assert copy.queue_range("t", 0) == store.queue_range("t", 0)

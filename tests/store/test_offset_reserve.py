@@ -14,6 +14,7 @@ from coherer._server.core.core import Core
 from coherer._store import DraftBatch, OsFiles
 from coherer._store.offset_reserve import LEAD_MIN, Gap, Reserve
 from coherer.errors import StoreError
+from tests.copies import copy_tree
 
 SEEDS = 16
 Place = tuple[str, int, int]
@@ -75,7 +76,7 @@ def test_no_offset_means_two_messages(
         if end == "cut":
             files.cut(directory, image, chance)
         else:
-            shutil.copytree(directory, image)
+            copy_tree(directory, image)
         boot = files.boot if end == "kill" else None
         directory = image
     store = harness.open(directory, queue_segment_bytes=file_bytes)
@@ -166,9 +167,9 @@ def test_the_queues_can_be_rebuilt_from_the_log(
     store.append([harness.draft(n) for n in range(100, 110)])
     expected = harness.everything(store)
     killed = tmp_path / "killed"
-    shutil.copytree(image, killed)
+    copy_tree(image, killed)
     rebuilt = tmp_path / "rebuilt"
-    shutil.copytree(image, rebuilt)
+    copy_tree(image, rebuilt)
     shutil.rmtree(rebuilt / "consumequeue")
     for directory in (killed, rebuilt):
         again = harness.open(directory)
@@ -188,7 +189,7 @@ def test_a_wrong_offset_in_the_log_is_no_gap(
     store.append([harness.draft(100)])
     store.flush()
     killed = tmp_path / "killed"
-    shutil.copytree(image, killed)
+    copy_tree(image, killed)
     log = killed / "commitlog" / f"{0:020}"
     data = bytearray(log.read_bytes())
     assert int.from_bytes(data[placed.physical_offset + 20 : placed.physical_offset + 28]) == (

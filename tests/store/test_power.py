@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from coherer._rules.common.origins import Origin
 from coherer._server.core.core import Core
 from coherer._store import Store
 from coherer.errors import StoreError, StoreFullError
+from tests.copies import copy_tree
 from tests.simulation.machines import Disk
 from tests.store.conftest import tiny
 
@@ -273,7 +273,7 @@ def test_a_power_cut_during_recovery(
     for writes in range(60):
         files = Dying()
         target = tmp_path / f"try{writes}"
-        shutil.copytree(image, target)
+        copy_tree(image, target)
         files.adopt(target)
         files.left = writes
         try:

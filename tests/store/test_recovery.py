@@ -15,6 +15,7 @@ from coherer._record.layout import decode, encode, spans
 from coherer._store import DamagedRange, Store
 from coherer._store.checkpoint import Checkpoint
 from coherer.errors import DamagedStoreError
+from tests.copies import copy_tree
 
 
 def fill(harness: Any, store: Store, count: int, *, begin: int = 0, **how: Any) -> list[int]:
@@ -66,7 +67,7 @@ def test_a_process_crash_loses_nothing(harness: Any, checkpoints: int) -> None:
     # A checkpoint covers what recovery rebuilt: after the next crash nothing is replayed.
     harness.crash()
     third = harness.open(
-        shutil.copytree(harness.directory.parent / "crashed", harness.directory.parent / "x")
+        copy_tree(harness.directory.parent / "crashed", harness.directory.parent / "x")
     )
     assert third.recovery.replayed in (0, report.replayed)
     assert harness.everything(third) == harness.everything(store)
@@ -189,7 +190,7 @@ def test_half_an_entry_in_a_page_of_its_own_is_dropped(harness: Any) -> None:
         entry = struct.unpack(">qiq", torn[2040:2060])
         assert entry[0] == 0
         assert entry[1] > 0
-        copy = shutil.copytree(image, image.parent / f"torn{last}")
+        copy = copy_tree(image, image.parent / f"torn{last}")
         again = harness.open(copy)
         assert harness.everything(again) == expected
         assert not again.recovery.damage
@@ -209,11 +210,11 @@ def test_a_power_cut_takes_some_files_of_a_queue(
         store.flush_queues()
     store.append([harness.draft(number) for number in range(durable, 110)])
     image = tmp_path / "image"
-    shutil.copytree(harness.directory, image)
+    copy_tree(harness.directory, image)
     store.close()  # writes all entries
     queue = Path("consumequeue", "t", "0")
     shutil.rmtree(image / queue, ignore_errors=True)
-    shutil.copytree(harness.directory / queue, image / queue)
+    copy_tree(harness.directory / queue, image / queue)
     for path in sorted((image / queue).iterdir()):
         if int(path.name) < durable * 20 or chance.random() < 0.5:
             continue

@@ -18,6 +18,7 @@ from coherer._record.system_topics import OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_T
 from coherer._store import Draft, Store, scanner
 from coherer._store.recovery import Replayer
 from coherer.errors import StoreError
+from tests.copies import copy_tree
 from tests.store.conftest import tiny
 
 SEEDS = int(os.environ.get("COHERER_RUN_SEEDS", "24"))
@@ -138,7 +139,7 @@ def test_the_result_is_that_of_single_records(
         store.close()
     image = tmp_path / "image"
     if ending < 0.6:
-        shutil.copytree(harness.directory, image)
+        copy_tree(harness.directory, image)
     else:
         files.cut(harness.directory, image, chance)
     if not image.exists():
@@ -148,7 +149,7 @@ def test_the_result_is_that_of_single_records(
     found: list[Any] = []
     for name in ("runs", "single"):
         target = tmp_path / name
-        shutil.copytree(image, target)
+        copy_tree(image, target)
         with monkeypatch.context() as patch:
             if name == "single":
                 one_by_one(patch)

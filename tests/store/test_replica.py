@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from coherer._record.layout import blank
 from coherer._store import Store
 from coherer._store.replica import whole_bytes
 from coherer.errors import DamagedStoreError, StoreError, UsageError
+from tests.copies import copy_tree
 
 
 def fill(harness: Any, store: Store, count: int, begin: int = 0) -> None:
@@ -67,7 +67,7 @@ def test_a_replica_continues_after_a_crash(harness: Any, replica: Store, tmp_pat
     master = harness.open()
     fill(harness, master, 100)
     follow(master, replica)
-    image = shutil.copytree(tmp_path / "replica", tmp_path / "image")
+    image = copy_tree(tmp_path / "replica", tmp_path / "image")
     again = harness.open(image)
     assert harness.everything(again) == harness.everything(master)
     fill(harness, master, 100, begin=100)
@@ -102,7 +102,7 @@ def test_a_new_replica_may_start_with_the_last_file(
         assert messages
         assert messages.items() <= everything[queue].items()
         assert max(messages) == max(everything[queue])
-    again = harness.open(shutil.copytree(tmp_path / "replica", tmp_path / "image"))
+    again = harness.open(copy_tree(tmp_path / "replica", tmp_path / "image"))
     assert harness.everything(again) == harness.everything(replica)
 
 
@@ -217,7 +217,7 @@ def test_a_replica_survives_power_cuts_and_continues(
         image = tmp_path / f"life{life + 1}"
         files.cut(directory, image, chance)
         directory = image
-        after = harness.open(shutil.copytree(image, tmp_path / f"look{life}"), replica=True)
+        after = harness.open(copy_tree(image, tmp_path / f"look{life}"), replica=True)
         assert after.end_offset >= durable
         assert after.recovery.damage == ()
         follow(master, after)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from coherer._server.rocketmq.ha.master import BEHIND_BYTES_MAX
 from coherer._server.rocketmq.ha.slave import HaSlave
 from coherer.errors import ProtocolError
 from coherer.testing import ManualClock
+from tests.copies import copy_tree
 from tests.server.ha_harness import Harness, Peer, Side, running
 from tests.waiting import until
 
@@ -173,7 +173,7 @@ async def test_a_slave_reconnects_and_continues(harness: Harness) -> None:
 async def other_master(harness: Harness, tmp_path: Path, *bodies: str) -> Harness:
     """A master that had "a", "b" and "c" too, lost the last two, and stored others."""
     source = harness.side.store
-    shutil.copytree(source.directory, tmp_path / "other" / "master")
+    copy_tree(source.directory, tmp_path / "other" / "master")
     log = tmp_path / "other" / "master" / "commitlog" / f"{0:020}"
     place = source.place_of("t", 0, 1)
     assert place is not None

@@ -24,6 +24,7 @@ from coherer._server.rocketmq.remoting import Refusal
 from coherer._store import Draft, Store, StoreOptions
 from coherer.errors import StoreFullError
 from coherer.testing import ManualClock
+from tests.copies import copy_tree
 
 OPTIONS = StoreOptions(segment_bytes=1 << 20, queue_segment_bytes=2000, index_enabled=False)
 HOUR_MS = 3_600_000
@@ -86,7 +87,7 @@ class Node:
     def copy(self, name: str) -> Path:
         """A copy of the directory, without the files that are just being replaced."""
         target = self.directory.with_name(name)
-        return shutil.copytree(self.directory, target, ignore=shutil.ignore_patterns("*.tmp"))
+        return copy_tree(self.directory, target, ignore=shutil.ignore_patterns("*.tmp"))
 
     async def close(self) -> None:
         self.service.stop()

@@ -26,6 +26,7 @@ from coherer._rules.rocketmq.transactions import Question
 from coherer._server.rocketmq.broker import transactions
 from coherer._store import AppendResult, Draft, StoreOptions
 from coherer.testing import ManualClock
+from tests.copies import copy_tree
 from tests.server.rocketmq.test_transaction_service import (
     COMMIT,
     END,
@@ -56,7 +57,7 @@ async def node(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Node]:
 async def killed(node: Node, name: str, options: StoreOptions = SMALL) -> Node:
     """The node that finds the files as they are now: nothing was saved."""
     source = node.store.directory
-    shutil.copytree(source, source.with_name(name), ignore=shutil.ignore_patterns("*.tmp"))
+    copy_tree(source, source.with_name(name), ignore=shutil.ignore_patterns("*.tmp"))
     return await Node(source.with_name(name), ManualClock(node.clock.wall_ms()), options).start()
 
 
@@ -130,7 +131,7 @@ async def test_a_mark_that_a_power_cut_took_alone_is_stored_again(node: Node, to
     assert place is not None
     size = len(node.store.record_at(place) or b"")
     image = node.store.directory.with_name("cut")
-    shutil.copytree(node.store.directory, image)
+    copy_tree(node.store.directory, image)
     with (image / "commitlog" / f"{0:020}").open("r+b") as log:
         log.seek(place)
         log.write(bytes(size))

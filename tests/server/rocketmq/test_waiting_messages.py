@@ -24,6 +24,7 @@ from coherer._server.rocketmq.broker.timers import TimerService
 from coherer._store import Draft, Store, StoreOptions
 from coherer._store.files import Files, OsFiles
 from coherer.testing import ManualClock
+from tests.copies import copy_tree
 from tests.store.conftest import PowerFiles
 
 OPTIONS = StoreOptions(
@@ -103,7 +104,7 @@ class Node:
     def killed(self, name: str) -> Node:
         """Copy the files as another process finds them after SIGKILL."""
         target = self.directory.with_name(name)
-        shutil.copytree(self.directory, target, ignore=shutil.ignore_patterns("*.tmp"))
+        copy_tree(self.directory, target, ignore=shutil.ignore_patterns("*.tmp"))
         return Node(target, ManualClock(self.clock.wall_ms()), self.options)
 
     async def close(self) -> None:
@@ -317,7 +318,7 @@ async def test_a_mark_behind_a_torn_place_does_not_count(
         node.delays.tick()
         await node.core.appender.close()
     target = tmp_path / "torn"
-    shutil.copytree(node.directory, target, ignore=shutil.ignore_patterns("*.tmp"))
+    copy_tree(node.directory, target, ignore=shutil.ignore_patterns("*.tmp"))
     log = target / "commitlog" / f"{end - end % (16 << 10):020}"
     data = bytearray(log.read_bytes())
     begin = end % (16 << 10)
