@@ -21,6 +21,7 @@ from pathlib import Path
 from bench import (
     backlog,
     brokers,
+    connections,
     operators,
     rocketmq_cases,
     spark_cases,
@@ -262,6 +263,11 @@ def _measure_singles(results: Results, options: argparse.Namespace, folder: Path
         results.singles += operators.large(folder, options.repetitions, _log, quick=options.quick)
     if _wanted("brokers", options.only):
         results.singles += brokers.measure(folder, options.repetitions, _log, quick=options.quick)
+    if _wanted("connections", options.only):
+        java = None if options.without_java else _java("rocketmq")
+        results.singles += connections.measure(
+            folder, options.repetitions, _log, java, quick=options.quick
+        )
     if _wanted("backlog", options.only):
         counts = backlog.QUICK_COUNTS if options.quick else backlog.COUNTS
         results.singles += backlog.measure(folder, _log, counts=options.backlog or counts)
