@@ -20,7 +20,6 @@ import asyncio
 import ipaddress
 import logging
 import traceback
-from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Final, TypeAlias
 
@@ -71,8 +70,9 @@ class Channel:
         self._remoting = remoting
         self._session = Session()
         self._calls: dict[int, asyncio.Future[Command]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._postponed: deque[Command] = deque()
+        # A broker has many idle channels: an empty set takes 216 bytes, and a deque 760.
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._postponed: list[Command] = []
         self._catching_up = False
 
     def __repr__(self) -> str:
@@ -262,8 +262,7 @@ class Channel:
             while self._postponed:
                 await self.connection.drain()
                 await asyncio.sleep(0)  # let other connections run, and measure the write buffer
-                for _ in range(self._serve([*self._postponed])):
-                    self._postponed.popleft()
+                del self._postponed[: self._serve(self._postponed)]
             self._catching_up = False
             self.connection.resume_reading()
         except DisconnectedError:
@@ -280,8 +279,8 @@ class Channel:
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Run a coroutine; it is cancelled when the connection ends."""
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         return task
 
 
