@@ -77,6 +77,19 @@ def test_the_package_runs_as_a_module() -> None:
         assert "coherer" in done.stdout
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a full device")
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["topics", "--help"]])
+def test_output_that_cannot_be_written_is_an_error(words: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "coherer", *words]
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+        )
+    assert done.returncode == 1
+    assert "The output cannot be written: No space left on device." in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     "words", [["nosuch"], ["topics", "nosuch"], ["produce"], ["topics", "create", "t", "-p", "x"]]
 )

@@ -145,27 +145,32 @@ class Commands(TyperGroup):
         found = COMMANDS.get(cmd_name)
         return None if found is None else TyperCommand(cmd_name, help=found.help)
 
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command, and print a `CohererError` or a failed write to stdout as one line."""
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run the command line; a failed write to stdout is one line on stderr."""
         try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-        except CohererError as error:
-            raise _failed(error) from error
+            return super().main(*args, **options)
         except OSError as error:
             if error.filename is not None or error.errno not in _OUTPUT_LOST:
                 raise
             _discard_output()
             text = f"The output cannot be written: {error.strerror}."
-            raise _failed(CohererError(text)) from error
+            sys.exit(_shown(CohererError(text)))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; a `CohererError` is one line on stderr."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except CohererError as error:
+            raise typer.Exit(_shown(error)) from error
         return result
 
 
-def _failed(error: CohererError) -> typer.Exit:
+def _shown(error: CohererError) -> int:
     # `coherer --help` and `--version` load neither msgspec nor asyncio: 60 ms of 140.
     from coherer.cli.output import fail
 
-    return typer.Exit(fail(error))
+    return fail(error)
 
 
 app = typer.Typer(
