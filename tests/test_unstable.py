@@ -22,7 +22,8 @@ Run = Callable[[str], int]
 
 
 @pytest.fixture
-def tool() -> ModuleType:
+def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(HERE.parent / "tools")
     spec = importlib.util.spec_from_file_location("peers", HERE.parent / "tools/test_peers.py")
     assert spec is not None
     assert spec.loader is not None

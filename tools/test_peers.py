@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import archive_spark
 from rich.console import Console
 from rich.table import Table
 
@@ -115,4 +116,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with tempfile.TemporaryDirectory() as kept:
+        archive = Path(kept, "spark.jsa")
+        archive_spark.write(archive)
+        os.environ["SPARK_SUBMIT_OPTS"] = archive_spark.options(archive)
+        sys.exit(main())
