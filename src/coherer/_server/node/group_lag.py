@@ -5,15 +5,15 @@ partition without a committed offset counts from its first message.
 
 The age is that of the message with the lowest log offset among the next messages of all partitions.
 Their log offsets are read from the files of the queues. A group whose offsets have not changed
-keeps its oldest message (`_oldest`), and the log offsets of the last collection are kept
-(`_places`). A collection looks up at most `LOOKUPS_MAX` others. The remaining groups keep the
-message that was their oldest before, and come first in the next collection.
+keeps its oldest message (`_oldest`), and log offsets that were read are kept (`_places`). A
+collection looks up at most `LOOKUPS_MAX` others. The remaining groups keep the message that was
+their oldest before, and come first in the next collection.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from coherer._record import layout
 from coherer._rules.common.offsets import Position
@@ -21,6 +21,15 @@ from coherer._server.core.core import Core
 
 LOOKUPS_MAX: Final = 1_000
 """The most queue entries that a collection reads; each takes 10 µs if it is not in memory."""
+
+PLACES_MAX: Final = 65_536
+"""Log offsets that are kept for other groups and for a group that goes on in some partitions."""
+
+_Ranges: TypeAlias = Sequence[tuple[int, int, int]]
+_Key: TypeAlias = tuple[str, str, bool]
+"""Topic, group, and whether its next messages are those to fetch; else those to acknowledge."""
+_Oldest: TypeAlias = tuple[Sequence[tuple[int, int]], int]
+"""Partition and offset of the next messages, and when the oldest of them was stored."""
 
 
 class Lag(NamedTuple):
@@ -48,11 +57,11 @@ class GroupLags:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._places: dict[tuple[str, int, int], int | None] = {}
-        self._next: dict[tuple[str, int, int], int | None] = {}
-        self._oldest: dict[tuple[str, str, bool], tuple[Sequence[tuple[int, int]], int]] = {}
-        self._seen: dict[tuple[str, str, bool], tuple[Sequence[tuple[int, int]], int]] = {}
+        self._oldest: dict[_Key, _Oldest] = {}
+        self._seen: dict[_Key, _Oldest] = {}
         self._first: tuple[str, str] | None = None
         self._lookups = 0
+        self._now_ms = 0
         core.on_removal(self._forget)
 
     def collect(self) -> Iterator[Lag]:
@@ -60,50 +69,48 @@ class GroupLags:
 
         The caller may let other work run between two of them.
         """
-        self._next, self._seen, self._lookups = {}, {}, 0
-        ranges: dict[str, list[tuple[int, int, int]]] = {}
+        self._seen, self._lookups, self._now_ms = {}, 0, self._core.wall_ms()
+        if len(self._places) > PLACES_MAX:
+            self._places.clear()
+        ranges: dict[str, _Ranges | None] = {}
         items = self._core.offsets.items()
         at = next((n for n, item in enumerate(items) if item[:2] == self._first), 0)
         self._first = None
         for topic, group, positions in items[at:] + items[:at]:
             if topic not in ranges:
                 ranges[topic] = self._ranges(topic)
-            lag = self._lag(topic, group, positions, ranges[topic])
+            known = ranges[topic]
+            lag = None if known is None else self._lag(topic, group, positions, known)
             if lag is not None:
                 yield lag
-        self._places = self._next
         if self._lookups >= LOOKUPS_MAX:
             self._oldest |= self._seen
         else:
             self._oldest = self._seen  # without those of groups and topics that are gone
 
-    def _ranges(self, topic: str) -> list[tuple[int, int, int]]:
-        """Partition, first offset and end of each partition of a topic that has messages."""
+    def _ranges(self, topic: str) -> _Ranges | None:
+        """Partition, first offset and end of each partition of a topic that has messages.
+
+        None if the topic does not exist.
+        """
         known = self._core.topics.get(topic)
-        ids = [] if known is None else known.partition_ids()
-        found = [(one, *self._core.store.queue_range(topic, one)) for one in ids]
+        if known is None:
+            return None
+        found = [(one, *self._core.store.queue_range(topic, one)) for one in known.partition_ids()]
         return [one for one in found if one[1] < one[2]]
 
     def _lag(
-        self,
-        topic: str,
-        group: str,
-        positions: Mapping[int, Position],
-        ranges: Sequence[tuple[int, int, int]],
+        self, topic: str, group: str, positions: Mapping[int, Position], ranges: _Ranges
     ) -> Lag | None:
-        committed = {
-            partition: position.offset
-            for partition, position in positions.items()
-            if position.offset >= 0 and not position.transient
-        }
-        if topic not in self._core.topics or not committed:
+        if all(one.offset < 0 or one.transient for one in positions.values()):
             return None
         read_to = self._core.counters.read_to
         messages = ready = 0
         behind: list[tuple[int, int]] = []
         unread: list[tuple[int, int]] = []
         for partition, begin, end in ranges:
-            offset = committed.get(partition, begin)
+            position = positions.get(partition)
+            offset = begin if position is None or position.transient else position.offset
             if offset >= end:
                 continue
             if offset < begin:
@@ -116,66 +123,49 @@ class GroupLags:
             if fetched < end:
                 unread.append((partition, fetched))
                 ready += end - fetched
-        age_ms = self._age_ms(topic, group, behind, fetched=False)
+        if not behind:
+            return Lag(topic, group, 0, 0, 0, 0)
+        age_ms = self._age_ms((topic, group, False), behind)
         if unread == behind:
             return Lag(topic, group, messages, ready, age_ms, age_ms)
-        ready_age_ms = self._age_ms(topic, group, unread, fetched=True)
+        ready_age_ms = self._age_ms((topic, group, True), unread) if unread else 0
         return Lag(topic, group, messages, ready, age_ms, ready_age_ms)
 
-    def _age_ms(
-        self, topic: str, group: str, queues: Sequence[tuple[int, int]], *, fetched: bool
-    ) -> int | None:
-        """The age of the oldest message at these offsets; 0 without offsets, None if unknown."""
-        key = topic, group, fetched
-        if not queues:
-            return 0
+    def _age_ms(self, key: _Key, queues: Sequence[tuple[int, int]]) -> int | None:
+        """The age of the oldest message at these offsets; None if it is unknown."""
         known = self._oldest.get(key)
-        if known is not None and known[0] == queues:
-            oldest_ms = known[1]
-            self._keep_places(topic, queues)
-        elif self._lookups < LOOKUPS_MAX:
-            # In one log the message with the lowest log offset is the oldest.
-            first = min(
-                (
-                    place
-                    for partition, offset in queues
-                    if (place := self._place(topic, partition, offset)) is not None
-                ),
-                default=None,
-            )
-            record = None if first is None else self._core.store.record_at(first)
-            if record is None:
-                return None
-            oldest_ms = layout.store_ms_of(record)
-            known = queues, oldest_ms
-        else:
-            self._first = self._first or (topic, group)
-            if known is None:
-                return None
-            oldest_ms = known[1]
+        if known is None or known[0] != queues:
+            if self._lookups < LOOKUPS_MAX:
+                oldest_ms = self._oldest_ms(key[0], queues)
+                if oldest_ms is None:
+                    return None
+                known = queues, oldest_ms
+            else:
+                self._first = self._first or key[:2]
+                if known is None:
+                    return None
         self._seen[key] = known
-        return max(0, self._core.wall_ms() - oldest_ms)
+        return max(0, self._now_ms - known[1])
 
-    def _forget(self, topic: str) -> None:
-        """Forget a topic: a new topic of that name has other messages at the same offsets."""
-        self._places.clear()
-        self._next.clear()
-        for table in (self._oldest, self._seen):
-            for key in [key for key in table if key[0] == topic]:
-                del table[key]
-
-    def _keep_places(self, topic: str, queues: Sequence[tuple[int, int]]) -> None:
-        for partition, offset in queues:
-            key = topic, partition, offset
-            place = self._places.get(key)
-            if place is not None:
-                self._next[key] = place
+    def _oldest_ms(self, topic: str, queues: Sequence[tuple[int, int]]) -> int | None:
+        """When the oldest message at these offsets was stored; None if it cannot be read."""
+        # In one log the message with the lowest log offset is the oldest.
+        places = (self._place(topic, partition, offset) for partition, offset in queues)
+        first = min((place for place in places if place is not None), default=None)
+        record = None if first is None else self._core.store.record_at(first)
+        return None if record is None else layout.store_ms_of(record)
 
     def _place(self, topic: str, partition: int, offset: int) -> int | None:
         key = topic, partition, offset
         place = self._places.get(key)
         if place is None:
             self._lookups += 1
-            place = self._core.store.place_of(topic, partition, offset)
-        self._next[key] = place
+            place = self._places[key] = self._core.store.place_of(topic, partition, offset)
         return place
+
+    def _forget(self, topic: str) -> None:
+        """Forget a topic: a new topic of that name has other messages at the same offsets."""
+        self._places.clear()
+        for table in (self._oldest, self._seen):
+            for key in [key for key in table if key[0] == topic]:
+                del table[key]

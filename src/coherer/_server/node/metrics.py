@@ -19,9 +19,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple, TypeVar
 
 from coherer import _net as net
 from coherer._common.caches import forget_unused
@@ -39,6 +40,8 @@ from coherer._server.node.status import silent_members, status_of
 from coherer._server.tubemq.master.admin import online_counts, timeout_counts
 from coherer._wire.rocketmq.codes import version_name
 
+T = TypeVar("T")
+
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 SLICE_S: Final = 0.002
@@ -48,11 +51,8 @@ _CACHED: Final = 65_536
 """The number of topics, and of pairs of topic and group, whose labels are cached as text. With more
 of them in use, each scrape would throw out what the next one needs."""
 
-_CHECKED_EVERY: Final = 16
-"""The number of series, topics or groups after which the time of a slice is checked."""
-
-_LINES: Final = 256
-"""The number of series that are encoded at once."""
+_STEP: Final = 16
+"""The number of topics, groups, or pairs of them between two looks at the time of a slice."""
 
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
@@ -198,7 +198,7 @@ class Metrics:
             if self._lags is None:
                 self._lags = GroupLags(core)
             found: list[Lag] = []
-            await _in_slices(map(found.append, self._lags.collect()))
+            await _in_slices(map(found.extend, _steps(self._lags.collect())))
             return found
 
     async def text(self) -> bytes:
@@ -212,22 +212,15 @@ class Metrics:
         page = Page(_text(named).removeprefix(","))
         lags = await self.lags()
         await _in_slices(self._collect(page, lags))
-        slice_end_s = time.perf_counter() + SLICE_S
-        pieces: list[bytes] = []
-        for piece in page.pieces():
-            pieces.append(piece)
-            if time.perf_counter() > slice_end_s:
-                await asyncio.sleep(0)
-                slice_end_s = time.perf_counter() + SLICE_S
-        return pieces
+        return page.pieces()
 
     def _collect(self, page: Page, lags: Iterable[Lag]) -> Iterator[None]:
         """Fill the page in steps, between which other work may run."""
         node = self._node
         if node.core is not None:
             yield from _traffic(node.core, page)
-            for lag in lags:
-                page.add_lag(lag)
+            for some in _steps(lags):
+                page.add_lags(some)
                 yield
             _storage(node.core, page)
             for name, names, counts in (
@@ -235,22 +228,22 @@ class Metrics:
                 ("rocketmq_consumer_group_number", all_groups(node), is_users_group),
             ):
                 total = 0
-                for one in names:
-                    total += counts(one)
+                for group_or_topic in _steps(names):
+                    total += sum(map(counts, group_or_topic))
                     yield
                 page.add(name, total)
         yield from _rocketmq(node, page)
         yield from _tubemq(node, page)
         _siblings(node, page)
         silent: Counter[tuple[str, str]] = Counter()
-        for some in silent_members(node):
-            silent.update((one.group, one.protocol) for one in some)
+        for members in silent_members(node):
+            silent.update((one.group, one.protocol) for one in members)
             yield
         for (group, protocol), count in silent.items():
             labels = _text({"consumer_group": group, "protocol": protocol.lower()})
             page.add("coherer_silent_consumers", count, labels)
         self._process(page)
-        for cached in (_of_topic, _of_group, _of_dead, _of_members):
+        for cached in (_of_topic, _of_group, _of_pair, _of_dead, _of_members):
             forget_unused(cached, page.series)
 
     def _process(self, page: Page) -> None:
@@ -281,10 +274,21 @@ class Metrics:
 async def _in_slices(steps: Iterable[None]) -> None:
     """Run an iterator to its end, and let other work run in between."""
     slice_end_s = time.perf_counter() + SLICE_S
-    for number, _ in enumerate(steps):
-        if number % _CHECKED_EVERY == 0 and time.perf_counter() > slice_end_s:
+    for _ in steps:
+        if time.perf_counter() > slice_end_s:
             await asyncio.sleep(0)
             slice_end_s = time.perf_counter() + SLICE_S
+
+
+def _steps(items: Iterable[T]) -> Iterator[list[T]]:
+    """Divide what takes microseconds each into lists, between which the time is looked at.
+
+    >>> list(map(len, _steps(range(40))))
+    [16, 16, 8]
+    """
+    rest = iter(items)
+    while some := list(islice(rest, _STEP)):
+        yield some
 
 
 def _siblings(node: NodeParts, page: Page) -> None:
@@ -300,73 +304,89 @@ def _siblings(node: NodeParts, page: Page) -> None:
 class Page:
     """The lines of all metrics.
 
-    Args:
+    Attributes:
         common: labels of every series, as text.
+        series: their number; a histogram counts as one.
     """
 
     def __init__(self, common: str) -> None:
-        self._common = common
-        self._lines: dict[str, list[str]] = {one.name: [] for one in FAMILIES}
+        self.common = common
+        self.series = 0
+        self._parts: dict[str, list[bytes]] = {one.name: [] for one in FAMILIES}
 
     def add(self, name: str, value: float | None, labels: str = "") -> None:
         """Add a series, unless its value is unknown."""
         if value is not None:
-            self._lines[name].append(f"{name}{{{self._common}{labels}}} {value}\n")
+            self.add_lines(name, [f"{name}{{{self.common}{labels}}} {value}\n"])
+
+    def add_lines(self, name: str, lines: Sequence[str]) -> None:
+        """Add the lines of series, each with the common labels; what a step adds comes at once."""
+        self.series += len(lines)
+        self._parts[name].append("".join(lines).encode())
 
     def add_histogram(self, name: str, found: Distribution, labels: str = "") -> None:
         """Add a histogram."""
-        head, total = f"{name}_bucket{{{self._common}{labels}", 0
-        parts: list[str] = []
-        for bound, count in zip(_bounds(found.bounds), found.counts, strict=True):
-            total += count
-            parts.append(f"{head}{bound}{total}\n")
-        tail = f"{{{self._common}{labels}}}"
-        parts.append(f"{name}_sum{tail} {found.sum}\n{name}_count{tail} {total}\n")
-        self._lines[name].append("".join(parts))
+        self.add_lines(name, [_histogram(name, found, self.common + labels)])
 
-    def add_lag(self, lag: Lag) -> None:
-        """Add the lag of a group in a topic."""
-        lines, labels = self._lines, self._common + _of_group(lag.topic, lag.group)
-        for name, value in (
-            ("rocketmq_consumer_lag_messages", lag.messages),
-            ("rocketmq_consumer_inflight_messages", lag.messages - lag.ready),
-            ("rocketmq_consumer_ready_messages", lag.ready),
-            ("rocketmq_consumer_lag_latency", lag.age_ms),
-            ("rocketmq_consumer_queueing_latency", lag.ready_age_ms),
+    def add_lags(self, lags: Sequence[Lag]) -> None:
+        """Add the lags of groups in topics."""
+        named = [self.common + _of_group(lag.topic, lag.group) for lag in lags]
+        for name, values in (
+            ("rocketmq_consumer_lag_messages", [lag.messages for lag in lags]),
+            ("rocketmq_consumer_inflight_messages", [lag.messages - lag.ready for lag in lags]),
+            ("rocketmq_consumer_ready_messages", [lag.ready for lag in lags]),
+            ("rocketmq_consumer_lag_latency", [lag.age_ms for lag in lags]),
+            ("rocketmq_consumer_queueing_latency", [lag.ready_age_ms for lag in lags]),
         ):
-            if value is not None:
-                lines[name].append(f"{name}{{{labels}}} {value}\n")
+            found = [
+                f"{name}{{{labels}}} {value}\n"
+                for labels, value in zip(named, values, strict=True)
+                if value is not None
+            ]
+            self.add_lines(name, found)
 
-    @property
-    def series(self) -> int:
-        """The number of series; a histogram counts as one."""
-        return sum(map(len, self._lines.values()))
-
-    def pieces(self) -> Iterator[bytes]:
-        """The text, in pieces of bounded size; metrics without series are absent."""
+    def pieces(self) -> list[bytes]:
+        """The text, in pieces; metrics without series are absent."""
+        found: list[bytes] = []
         for one in FAMILIES:
-            lines = self._lines[one.name]
-            if lines:
-                yield f"# HELP {one.name} {one.help}\n# TYPE {one.name} {one.kind}\n".encode()
-            for begin in range(0, len(lines), _LINES):
-                yield "".join(lines[begin : begin + _LINES]).encode()
+            if parts := self._parts[one.name]:
+                found.append(
+                    f"# HELP {one.name} {one.help}\n# TYPE {one.name} {one.kind}\n".encode()
+                )
+                found += parts
+        return found
+
+
+def _histogram(name: str, found: Distribution, labels: str) -> str:
+    """Return the lines of a histogram, which is one series."""
+    head, total = f"{name}_bucket{{{labels}", 0
+    parts: list[str] = []
+    for bound, count in zip(_bounds(found.bounds), found.counts, strict=True):
+        total += count
+        parts.append(f"{head}{bound}{total}\n")
+    tail = f"{{{labels}}}"
+    parts.append(f"{name}_sum{tail} {found.sum}\n{name}_count{tail} {total}\n")
+    return "".join(parts)
 
 
 def _traffic(core: Core, page: Page) -> Iterator[None]:
     """Add the metrics of stored and delivered messages."""
-    for (topic, kind), sizes in list(core.counters.incoming.items()):
-        labels = _of_topic(topic, kind)
-        page.add("rocketmq_messages_in_total", sum(sizes.counts), labels)
-        page.add("rocketmq_throughput_in_total", sizes.sum, labels)
-        page.add_histogram("rocketmq_message_size", sizes, labels)
+    for incoming in _steps(list(core.counters.incoming.items())):
+        named = [(page.common + _of_topic(*key), sizes) for key, sizes in incoming]
+        name = "rocketmq_messages_in_total"
+        page.add_lines(name, [f"{name}{{{at}}} {sum(one.counts)}\n" for at, one in named])
+        name = "rocketmq_throughput_in_total"
+        page.add_lines(name, [f"{name}{{{at}}} {one.sum}\n" for at, one in named])
+        name = "rocketmq_message_size"
+        page.add_lines(name, [_histogram(name, one, at) for at, one in named])
         yield
     for counter, name in (
         (GROUP_GET_NUMS, "rocketmq_messages_out_total"),
         (GROUP_GET_SIZE, "rocketmq_throughput_out_total"),
     ):
-        for key, value in core.counters.stats.values(counter):
-            topic, _, group = key.partition("@")
-            page.add(name, value, _of_group(topic, group))
+        for fetched in _steps(core.counters.stats.values(counter)):
+            lines = [f"{name}{{{page.common}{_of_pair(at)}}} {value}\n" for at, value in fetched]
+            page.add_lines(name, lines)
             yield
     for (topic, group), count in list(core.counters.dead.items()):
         page.add("rocketmq_send_to_dlq_messages_total", count, _of_dead(topic, group))
@@ -467,6 +487,12 @@ def _of_group(topic: str, group: str) -> str:
     is_retry = str(topic.startswith(RETRY_PREFIX)).lower()
     named = {"consumer_group": group, "topic": topic, "is_retry": is_retry}
     return _text({**named, **_system(topic, group)})
+
+
+@lru_cache(maxsize=_CACHED)
+def _of_pair(pair: str) -> str:
+    topic, _, group = pair.partition("@")
+    return _of_group(topic, group)
 
 
 @lru_cache(maxsize=_CACHED)
