@@ -84,12 +84,15 @@ class Topic:
         partitions: partitions or queues.
         payload: `payloads` of `spark_payloads` has its messages.
         rows: messages to be read, in a full run.
+        crossed: whether they are sent over RocketMQ, each with a property of its own, whatever
+            protocol reads them.
     """
 
     name: str
     partitions: int
     payload: str
     rows: int = 0
+    crossed: bool = False
 
 
 TOPICS = {
@@ -99,6 +102,7 @@ TOPICS = {
         Topic("rows-1k-1", 1, "1k", 1_000_000),
         Topic("rows-mixed-8", 8, "mixed", 1_000_000),
         Topic("rows-100b-8", 8, "100b", 4_000_000),
+        Topic("rows-crossed-8", 8, "1k", 500_000, crossed=True),
         Topic("json-8", 8, "json", 1_000_000),
         Topic("pace-1", 1, "100b"),
         Topic("pace-8", 8, "100b"),
@@ -122,6 +126,7 @@ class SparkCase:
         only: the contenders that can do it; empty for all.
         baseline: the case that the same contender is compared with.
         of_baseline: minimum ratio to it.
+        of_rocketmq: minimum ratio to `rocketmq`.
     """
 
     key: str
@@ -134,6 +139,7 @@ class SparkCase:
     only: tuple[str, ...] = ()
     baseline: str = ""
     of_baseline: float | None = None
+    of_rocketmq: float | None = None
 
 
 def _sink(tasks: int) -> SparkCase:
@@ -173,6 +179,14 @@ CASES = [
         "rows-mixed-8",
         baseline="spark-batch-1k-8",
         of_baseline=0.9,
+    ),
+    SparkCase(
+        "spark-batch-crossed-8",
+        "batch, sent over RocketMQ, different properties",
+        "batch",
+        "rows-crossed-8",
+        only=FORMATS,
+        of_rocketmq=round(1 / 1.2, 2),
     ),
     SparkCase("spark-now-1k-8", "AvailableNow, 1 KiB", "now", "rows-1k-8", of_tuned=1.0),
     SparkCase(

@@ -14,13 +14,18 @@ from coherer.blocking import connect
 STEP_S = 0.01
 
 
-def send(url: str, topic: str, lines: list[bytes], count: int, rate: int) -> None:
-    """Sends `count` messages; at `rate` per second if it is not 0."""
+def send(
+    url: str, topic: str, lines: list[bytes], count: int, rate: int, *, numbered: bool
+) -> None:
+    """Sends `count` messages, each with its number if `numbered`; at `rate` per second if not 0."""
     with connect(url) as client, client.producer(topic) as producer:
-        bodies = itertools.cycle(lines)
+        bodies = enumerate(itertools.cycle(lines))
         for size in [count] if not rate else steps(count, rate):
             some = itertools.islice(bodies, size)
-            producer.send_many(coherer.Message(topic, body) for body in some).check()
+            producer.send_many(
+                coherer.Message(topic, body, properties={"number": str(number)} if numbered else {})
+                for number, body in some
+            ).check()
 
 
 def steps(count: int, rate: int) -> Iterator[int]:
@@ -35,5 +40,6 @@ def steps(count: int, rate: int) -> Iterator[int]:
 
 
 if __name__ == "__main__":
-    url, topic, file, count, rate = sys.argv[1:]
-    send(url, topic, Path(file).read_bytes().splitlines(), int(count), int(rate))
+    url, topic, file, count, rate, *numbered = sys.argv[1:]
+    lines = Path(file).read_bytes().splitlines()
+    send(url, topic, lines, int(count), int(rate), numbered=bool(numbered))

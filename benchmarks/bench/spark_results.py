@@ -171,7 +171,8 @@ class SparkResults:
         if case.baseline:
             ratio = ratio_text(self.ratio_to_baseline(case, key))
             return f"{ratio} {mark(self.met(case, key))}".strip()
-        ratios = [ratio_text(self.ratio(case, key, to)) for to in (KAFKA, KAFKA_TUNED)]
+        to_others = (ROCKETMQ,) if case.of_rocketmq else (KAFKA, KAFKA_TUNED)
+        ratios = [ratio_text(self.ratio(case, key, to)) for to in to_others]
         return f"{', '.join(filter(None, ratios))} {mark(self.met(case, key))}".strip()
 
     def _cpu(self) -> Table:
@@ -190,14 +191,18 @@ class SparkResults:
 
 
 def _goals(case: SparkCase) -> list[tuple[str, float]]:
-    goals = ((KAFKA, case.of_default), (KAFKA_TUNED, case.of_tuned))
+    goals = (
+        (KAFKA, case.of_default),
+        (KAFKA_TUNED, case.of_tuned),
+        (ROCKETMQ, case.of_rocketmq),
+    )
     return [(to, goal) for to, goal in goals if goal is not None]
 
 
 def _goal(case: SparkCase) -> str:
     if case.of_baseline is not None:
         return f"\u2265 {case.of_baseline:g} of {case.baseline.removeprefix('spark-')}"
-    names = {KAFKA: "default", KAFKA_TUNED: "tuned"}
+    names = {KAFKA: "default", KAFKA_TUNED: "tuned", ROCKETMQ: "rocketmq"}
     return ", ".join(f"\u2265 {goal:g} of {names[to]}" for to, goal in _goals(case))
 
 

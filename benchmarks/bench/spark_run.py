@@ -113,10 +113,12 @@ class Comparison:
 
     def _fill(self, brokers: dict[str, Broker]) -> None:
         """Sends the messages to be read, once for each broker and protocol."""
-        places = dict.fromkeys((one.site, one.format) for one in self.contenders)
-        work = [
-            (topic, *place) for topic in self._topics() if self._rows(topic) for place in places
-        ]
+        work = dict.fromkeys(
+            (TOPICS[case.topic], one.site, one.format)
+            for case in self.cases
+            for one in self.contenders
+            if self._rows(TOPICS[case.topic]) and one.can(case)
+        )
         with self._progress("sending", len(work)) as advance:
             for topic, site, spark_format in work:
                 advance(f"sending {self._rows(topic):,} messages {topic.name}: {spark_format}")

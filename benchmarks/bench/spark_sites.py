@@ -251,8 +251,9 @@ class CohererSender(Broker):
         """A process that sends messages, at a rate per second if it is not 0."""
         name = self.name(topic, protocol)
         command = [sys.executable, str(BENCHMARKS / "bench" / "spark_load_main.py")]
-        command += [self.access(protocol)["url"], name, self._payloads(topic)]
-        return Child(f"send-{name}", [*command, str(count), str(rate)], self.folder)
+        url = self.access("rocketmq" if topic.crossed else protocol)["url"]
+        command += [url, name, self._payloads(topic), str(count), str(rate)]
+        return Child(f"send-{name}", [*command, *["numbered"] * topic.crossed], self.folder)
 
 
 class NodeBroker(CohererSender):
