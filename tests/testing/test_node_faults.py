@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -177,6 +178,42 @@ async def test_a_node_that_is_down(
             batch = await consumer.receive()
             assert batch is not None
             assert batch.bodies() == [b"stored"]
+
+
+async def test_blocks_in_which_a_node_is_down_may_overlap(coherer_simulated: SimulatedNode) -> None:
+    node = coherer_simulated
+    async with node.down(kill=True):
+        async with node.down():
+            assert not node.is_running
+        assert not node.is_running, "the other block has not ended"
+    assert node.is_running
+    async with node.down():
+        await node.stop()
+    assert not node.is_running, "the test has stopped it"
+    async with node.down(kill=True):
+        pass
+    assert not node.is_running, "as before the block"
+    await node.start()
+    async with node.down():
+        node.kill()
+        await node.start()
+        assert node.is_running
+    assert node.is_running
+
+
+def test_an_embedded_node_is_where_it_was_after_a_block(tmp_path: Path) -> None:
+    with embedded_node(tmp_path) as node:
+        with node.down(), node.down(kill=True):
+            assert not node.is_running
+        assert node.is_running
+        with node.down():
+            node.stop()
+        assert not node.is_running
+        with node.down(kill=True):
+            pass
+        assert not node.is_running
+        node.start()
+        assert node.is_running
 
 
 @PROTOCOLS

@@ -52,6 +52,8 @@ class EmbeddedNode:
         self.directory = options.directory
         self._clock = clock
         self._end_watch: Callable[[], None] | None = None
+        self._wanted = False  # whether it runs outside of all `down` blocks
+        self._downs = 0
         self.options = options
         self._portal: Portal | None = None
         self._node: Node | None = None
@@ -121,8 +123,11 @@ class EmbeddedNode:
 
     def start(self) -> None:
         """Start the node; after `stop`, start it again on the same files and ports."""
-        if self._node is not None:
-            return
+        self._wanted = True
+        if self._node is None:
+            self._start()
+
+    def _start(self) -> None:
         opened(self, lambda one: one._node is not None)
         self._portal = Portal()
         try:
@@ -147,6 +152,10 @@ class EmbeddedNode:
         Raises:
             StoreError: the disk failed, and no fault of the test made it fail.
         """
+        self._wanted = False
+        self._stop()
+
+    def _stop(self) -> None:
         if (ending := self._end()) is None:
             return
         node, portal = ending
@@ -163,6 +172,10 @@ class EmbeddedNode:
         last seconds may be lost. Masters and name servers hear nothing from it. Does nothing if the
         node is stopped.
         """
+        self._wanted = False
+        self._kill()
+
+    def _kill(self) -> None:
         if (ending := self._end()) is None:
             return
         node, portal = ending
@@ -192,20 +205,29 @@ class EmbeddedNode:
     def down(self, *, kill: bool = False) -> Generator[None]:
         """Let the node be stopped inside the block; afterwards it is where it was.
 
+        Blocks may overlap: the node runs again when the last one has ended. A node that the test
+        stops in the meantime stays stopped.
+
         Args:
             kill: end it at once instead of cleanly.
         """
-        if kill:
-            self.kill()
-        else:
-            self.stop()
+        self._downs += 1
         try:
+            if kill:
+                self._kill()
+            else:
+                self._stop()
             yield
         except BaseException as error:
             with noted_at(error):
-                self.start()
+                self._up()
             raise
-        self.start()
+        self._up()
+
+    def _up(self) -> None:
+        self._downs -= 1
+        if self._wanted and not self._downs and self._node is None:
+            self._start()
 
     @property
     def requests(self) -> Requests:

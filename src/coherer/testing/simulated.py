@@ -49,6 +49,8 @@ class SimulatedNode:
         self._process = Process("node")
         self._options: NodeOptions
         self._urls: tuple[str, str] | None = None
+        self._wanted = False  # whether it runs outside of all `down` blocks
+        self._downs = 0
 
     def __repr__(self) -> str:
         return f"<SimulatedNode {self.url if self._node is not None else 'stopped'}>"
@@ -98,8 +100,53 @@ class SimulatedNode:
 
     async def start(self) -> None:
         """Start the node; after `stop` and `kill`, start it again on the same files and ports."""
-        if self._node is not None:
-            return
+        self._wanted = True
+        if self._node is None:
+            await self._start()
+
+    async def stop(self) -> None:
+        """Stop the node cleanly and keep its files. Does nothing if it is stopped.
+
+        Raises:
+            StoreError: the disk failed, and no fault of the test made it fail.
+        """
+        self._wanted = False
+        await self._stop()
+
+    def kill(self) -> None:
+        """End the node at once, as by SIGKILL: what it has written stays."""
+        self._wanted = False
+        self._kill()
+
+    @asynccontextmanager
+    async def down(self, *, kill: bool = False) -> AsyncGenerator[None]:
+        """Let the node be stopped inside the block; afterwards it is where it was.
+
+        Blocks may overlap, such as one of the test and a fault of `explore`: the node runs again
+        when the last one has ended. A node that the test stops in the meantime stays stopped.
+
+        Args:
+            kill: end it at once instead of cleanly.
+        """
+        self._downs += 1
+        try:
+            if kill:
+                self._kill()
+            else:
+                await self._stop()
+            yield
+        except BaseException as error:
+            with noted_at(error):
+                await self._up()
+            raise
+        await self._up()
+
+    async def _up(self) -> None:
+        self._downs -= 1
+        if self._wanted and not self._downs and self._node is None:
+            await self._start()
+
+    async def _start(self) -> None:
         self._process = Process("node")
         node = Node(
             self._options,
@@ -112,41 +159,16 @@ class SimulatedNode:
         self._urls = urls_of(node)
         taps_of(self.faults).attach(node)
 
-    async def stop(self) -> None:
-        """Stop the node cleanly and keep its files. Does nothing if it is stopped.
-
-        Raises:
-            StoreError: the disk failed, and no fault of the test made it fail.
-        """
+    async def _stop(self) -> None:
         node, self._node = self._node, None
         if node is not None:
             with taps_of(self.faults).own_failures():
                 await self._process.start(node.stop())
 
-    def kill(self) -> None:
-        """End the node at once, as by SIGKILL: what it has written stays."""
+    def _kill(self) -> None:
         self._node = None
         self._process.kill()
         taps_of(self.faults).files.close_all()
-
-    @asynccontextmanager
-    async def down(self, *, kill: bool = False) -> AsyncGenerator[None]:
-        """Let the node be stopped inside the block; afterwards it is where it was.
-
-        Args:
-            kill: end it at once instead of cleanly.
-        """
-        if kill:
-            self.kill()
-        else:
-            await self.stop()
-        try:
-            yield
-        except BaseException as error:
-            with noted_at(error):
-                await self.start()
-            raise
-        await self.start()
 
     def run(self, test: Coroutine[Any, Any, object], *, seed: int = 0) -> None:
         """Run a coroutine in virtual time while the node runs; the plugin runs async tests so."""
@@ -198,9 +220,9 @@ class _Member(SimulatedNode):
         """Run it inside the block."""
         return self._running(options)
 
-    async def start(self) -> None:
-        restarted = self._urls is not None and not self.is_running
-        await super().start()
+    async def _start(self) -> None:
+        restarted = self._urls is not None
+        await super()._start()
         if restarted and self.on_restart is not None:
             self.on_restart()
 
