@@ -30,6 +30,7 @@ A channel represents a connection. It is only compared and hashed.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Final, Generic, TypeAlias, TypeVar
 
@@ -328,7 +329,7 @@ class ConsumerManager(Generic[C]):
         if found is None:
             found = self._groups[group] = ConsumerGroup(group, settings)
         joined = found.see(info, settings)
-        self._of_channel.setdefault(info.channel, set()).add(group)
+        self._of_channel.setdefault(info.channel, set()).add(found.name)  # one text for all
         found.compare(info.channel, subscriptions)
         changed = found.subscribe(subscriptions) or joined
         events: list[Event[C]] = []
@@ -436,7 +437,7 @@ class ProducerManager(Generic[C]):
             return
         members[info.channel] = info
         self._channels[info.client_id] = info.channel
-        self._of_channel.setdefault(info.channel, set()).add(group)
+        self._of_channel.setdefault(info.channel, set()).add(sys.intern(group))  # one text for all
         _log.info(
             "Producer group %s: %s joined (%s)", group, info.client_id, info.language, group=group
         )
