@@ -62,8 +62,9 @@ class GroupAdmin(Part):
         topics = await self._calls.topics(sorted(used) if names else ()) if used else []
         members = await asyncio.gather(*map(self._members, online))
         found = dict(zip(online, members, strict=True))
+        by_name = {one.topic_name: one for one in topics}
         return [
-            offsets.group(name, online.get(name), found.get(name, ()), topics)
+            offsets.group(name, online.get(name), found.get(name, ()), by_name)
             for name in listed({*online, *offsets.groups}, names, system=system)
         ]
 

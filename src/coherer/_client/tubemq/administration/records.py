@@ -8,7 +8,7 @@ set", which is None in the public records (`coherer.admin`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -260,6 +260,7 @@ class ClusterOffsets:
         self._ends: dict[Key, PartitionOffsetRange] = {}
         self._steps: dict[int, int] = {}
         self._committed: dict[str, dict[Key, int]] = {}
+        self._begun: dict[str, set[str]] = {}  # topics in which a group has an offset
         self._owners: dict[tuple[str, Key], str] = {}
 
     @property
@@ -270,7 +271,7 @@ class ClusterOffsets:
     @property
     def topics(self) -> set[str]:
         """The topics that a group has offsets in."""
-        return {topic for begun in self._committed.values() for _, topic, _ in begun}
+        return set().union(*self._begun.values())
 
     def add(self, broker: int, answers: BrokerAnswers | None) -> None:
         """Add the answers of a broker; None if it did not answer."""
@@ -283,11 +284,13 @@ class ClusterOffsets:
                 self._ends[broker, topic.topic_name, offsets.partition_id] = offsets
         for group in answers.offsets:
             committed = self._committed.setdefault(group.group_name, {})
+            begun = self._begun.setdefault(group.group_name, set())
             for entry in group.sub_info:
                 if entry.topic_name.startswith(ROCKETMQ_OWN):
                     continue
                 for one in entry.offsets:
                     if one.cur_offset >= 0:
+                        begun.add(entry.topic_name)
                         committed[broker, entry.topic_name, one.partition_id] = one.cur_offset
         for owner in answers.owners:
             group_name, topic_name, partition = owner.partition.rsplit(":", 2)
@@ -304,7 +307,7 @@ class ClusterOffsets:
             owner = self._owners.get((group, key))
         low = ends.offset_min if ends.offset_min >= 0 else None
         done = committed
-        if committed is None and group is not None and self._begun(group, topic):
+        if committed is None and group is not None and topic in self._begun.get(group, ()):
             done = low
         if done is not None and high is not None:
             lag = -(-max(high - done, 0) // self._steps[broker])
@@ -320,23 +323,19 @@ class ClusterOffsets:
             offset_step=self._steps.get(broker),
         )
 
-    def _begun(self, group: str, topic: str) -> bool:
-        """Whether a group has an offset in a topic."""
-        return any(begun == topic for _, begun, _ in self._committed.get(group, {}))
-
     def group(
         self,
         name: str,
         online: Subscription | None,
         members: tuple[Member, ...],
-        topics: Iterable[TopicRecord],
+        topics: Mapping[str, TopicRecord],
     ) -> Group:
-        """A group."""
+        """A group; `topics` are those of the cluster, by name."""
         subscribed = set(online.topic_set) if online is not None else set[str]()
-        begun = self._committed.get(name, {})
-        names = subscribed | {topic for _, topic, _ in begun}
-        keys = {key for one in topics if one.topic_name in names for key in one.keys}
-        ordered = sorted(keys | begun.keys(), key=lambda key: (key[1], key[0], key[2]))
+        names = subscribed | self._begun.get(name, set())
+        keys = {key for topic in names if topic in topics for key in topics[topic].keys}
+        keys |= self._committed.get(name, {}).keys()
+        ordered = sorted(keys, key=lambda key: (key[1], key[0], key[2]))
         partitions = tuple(self.partition(key, name) for key in ordered)
         silent = {
             key[0]
