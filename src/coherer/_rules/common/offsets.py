@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Container, Iterator, Mapping
+from operator import itemgetter
 
 import msgspec
 
@@ -108,16 +109,16 @@ class OffsetTable:
     """
 
     def __init__(self) -> None:
-        self._positions: dict[tuple[str, str], dict[int, Position]] = {}
-        self._used_ms: dict[tuple[str, str], int] = {}
+        self._groups: dict[str, dict[str, dict[int, Position]]] = {}  # by group and topic
+        self._used_ms: dict[tuple[str, str], int] = {}  # by topic and group
 
     def find(self, group: str, topic: str, partition: int) -> Position | None:
         """The position of a group in a partition, or None."""
-        return self._positions.get((topic, group), {}).get(partition)
+        return self._groups.get(group, {}).get(topic, {}).get(partition)
 
     def open(self, group: str, topic: str, partition: int) -> Position:
         """The position of a group in a partition; created with offset -1 if it does not exist."""
-        positions = self._positions.setdefault((topic, group), {})
+        positions = self._groups.setdefault(group, {}).setdefault(topic, {})
         position = positions.get(partition)
         if position is None:
             lasts = not group.startswith(READER_GROUP_PREFIX)
@@ -130,52 +131,58 @@ class OffsetTable:
         if position is not None:
             position.delta = 0
             if position.transient or position.offset < 0:
-                self._remove(topic, group, partition)
+                positions = self._groups[group][topic]
+                del positions[partition]
+                if not positions:
+                    self._remove(topic, group)
 
     def remove(self, group: str, topics: frozenset[str] | None = None) -> bool:
         """Remove the group's offsets of these topics, or of all. Returns whether any existed."""
-        keys = [
-            key
-            for key in self._positions
-            if key[1] == group and (topics is None or key[0] in topics)
+        removed = [
+            topic for topic in self._groups.get(group, ()) if topics is None or topic in topics
         ]
-        for key in keys:
-            del self._positions[key]
-            self._used_ms.pop(key, None)
-        return bool(keys)
+        for topic in removed:
+            self._remove(topic, group)
+        return bool(removed)
 
     def remove_topic(self, topic: str) -> None:
         """Remove all groups' offsets of a deleted topic."""
-        for key in [key for key in self._positions if key[0] == topic]:
-            del self._positions[key]
-            self._used_ms.pop(key, None)
+        for group in self.groups_of(topic):
+            self._remove(topic, group)
 
     def items(self) -> list[tuple[str, str, Mapping[int, Position]]]:
         """Return topic, group and the positions by partition of all groups."""
-        return [(topic, group, of) for (topic, group), of in self._positions.items()]
+        return [
+            (topic, group, positions)
+            for group, topics in self._groups.items()
+            for topic, positions in topics.items()
+        ]
 
     def groups(self) -> set[str]:
         """All groups with a position."""
-        return {group for _, group in self._positions}
+        return set(self._groups)
 
     def groups_of(self, topic: str) -> list[str]:
         """All groups with a position in a topic."""
-        return [group for name, group in self._positions if name == topic]
+        return [group for group, topics in self._groups.items() if topic in topics]
 
     def saved_groups(self) -> set[str]:
         """All groups with a position that is saved, i.e. outlives its reader."""
         return {
             group
-            for (_, group), positions in self._positions.items()
+            for _, group, positions in self.items()
             if any(p.offset >= 0 and not p.transient for p in positions.values())
         }
 
+    def topics_of(self, group: str) -> list[str]:
+        """All topics in which a group has a position."""
+        return list(self._groups.get(group, ()))
+
     def of(self, group: str) -> Iterator[tuple[str, int, Position]]:
         """Topic, partition and position of everything that a group reads."""
-        for (topic, name), positions in self._positions.items():
-            if name == group:
-                for partition, position in positions.items():
-                    yield topic, partition, position
+        for topic, positions in self._groups.get(group, {}).items():
+            for partition, position in positions.items():
+                yield topic, partition, position
 
     def chosen(
         self, groups: Container[str] | None = None, topics: Container[str] | None = None
@@ -187,14 +194,14 @@ class OffsetTable:
             topics: the topics; None for all.
         """
         found: dict[str, dict[str, Mapping[int, Position]]] = {}
-        for (topic, group), positions in self._positions.items():
+        for topic, group, positions in self.items():
             if (groups is None or group in groups) and (topics is None or topic in topics):
                 found.setdefault(group, {})[topic] = positions
         return found
 
     def merge(self, others: OffsetTable) -> None:
         """Copy the offsets of another table; entries that only this table has stay."""
-        for (topic, group), positions in others._positions.items():
+        for topic, group, positions in others.items():
             for partition, position in positions.items():
                 self.open(group, topic, partition).offset = position.offset
 
@@ -215,7 +222,7 @@ class OffsetTable:
         (1, b'{"offsetTable":{"flights@readers":{0:10}}}')
         """
         moved = 0
-        for (topic, _), positions in self._positions.items():
+        for topic, _, positions in self.items():
             for partition, position in positions.items():
                 end = end_of(topic, partition)
                 if position.offset > end:
@@ -231,17 +238,17 @@ class OffsetTable:
             idle_ms: how long offsets are kept without use.
             in_use: the (topic, group) pairs that are being read now.
         """
-        for key in list(self._positions):
-            used_ms = self._used_ms.setdefault(key, now_ms)
-            if key in in_use:
-                self._used_ms[key] = now_ms
+        for topic, group, _ in self.items():
+            used_ms = self._used_ms.setdefault((topic, group), now_ms)
+            if (topic, group) in in_use:
+                self._used_ms[topic, group] = now_ms
             elif now_ms - used_ms >= idle_ms:
-                del self._positions[key], self._used_ms[key]
+                self._remove(topic, group)
 
     def dump(self) -> bytes:
         """The content of the file, as Java writes it: partitions are numeric keys."""
         parts: list[bytes] = []
-        for (topic, group), positions in sorted(self._positions.items()):
+        for topic, group, positions in sorted(self.items(), key=itemgetter(0, 1)):
             numbers = ",".join(
                 f"{partition}:{position.offset}"
                 for partition, position in sorted(positions.items())
@@ -272,12 +279,12 @@ class OffsetTable:
                 table.open(group, topic, partition).offset = offset
         return table
 
-    def _remove(self, topic: str, group: str, partition: int) -> None:
-        positions = self._positions[topic, group]
-        del positions[partition]
-        if not positions:
-            del self._positions[topic, group]
-            self._used_ms.pop((topic, group), None)
+    def _remove(self, topic: str, group: str) -> None:
+        topics = self._groups[group]
+        del topics[topic]
+        if not topics:
+            del self._groups[group]
+        self._used_ms.pop((topic, group), None)
 
 
 class _File(msgspec.Struct):

@@ -67,7 +67,7 @@ def position(state: RocketState, group: str, queue: Queue) -> int:
 
 def topics_read(state: RocketState, group: str) -> list[str]:
     """The topics in which a group has committed offsets."""
-    return list(dict.fromkeys(topic for topic, _, _ in state.offsets.of(group)))
+    return state.offsets.topics_of(group)
 
 
 def has_unsubscribed(state: RocketState, group: str, topic: str) -> bool:
