@@ -15,7 +15,7 @@ from coherer._record.properties import java_hash
 from coherer._rules.common.topics import Topic
 from coherer._rules.rocketmq.groups import Group
 from coherer._store import StoreOptions
-from coherer._wire.rocketmq.codes import FAQ
+from coherer._wire.rocketmq.codes import FAQ, RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer.testing import ManualClock
 from tests.server.client_harness import consumer, heartbeat, sql, tags
@@ -440,6 +440,24 @@ async def test_setting_the_clock_does_not_affect_suspended_pulls(
     broker_harness.broker.tick()
     async with asyncio.timeout(10):
         assert (await waits).code == NOT_FOUND
+
+
+async def test_a_pull_that_has_waited_does_not_bring_its_group_back(
+    broker_harness: BrokerHarness, peer: Client, clock: ManualClock
+) -> None:
+    await fill(peer, 1)
+    waits = peer.begin_pull(**waiting(queueOffset=1, suspendTimeoutMillis=2_000))
+    woken = peer.begin_pull(**waiting(queueId=1, suspendTimeoutMillis=60_000))
+    await peer.settle()
+    deleted = await peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g"})
+    assert deleted.code == 0
+    clock.advance(2_000)
+    broker_harness.broker.tick()
+    await peer.send(b"there", e=1)
+    async with asyncio.timeout(10):
+        for answer in (await waits, await woken):
+            assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert broker_harness.state.groups.get("g") is None
 
 
 async def test_nothing_after_all(

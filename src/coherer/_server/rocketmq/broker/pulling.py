@@ -85,7 +85,7 @@ class PullHandler:
     def _pull(
         self, channel: Channel, request: Command, header: PullHeader, *, may_wait: bool
     ) -> None:
-        group = self._check(channel, header)
+        group = self._check(channel, header, has_waited=not may_wait)
         if header.sys_flag & SUSPEND and header.suspend_ms is None:
             raise missing("suspendTimeoutMillis")
         wanted = self._subscriptions.wanted(header, group)
@@ -129,12 +129,13 @@ class PullHandler:
             fields["gaps"] = ",".join(map(str, to_runs(gaps)))
         channel.respond_pieces(request, fields, found.records, code, remark)
 
-    def _check(self, channel: Channel, header: PullHeader) -> Group:
+    def _check(self, channel: Channel, header: PullHeader, *, has_waited: bool) -> Group:
         state, options = self._state, self._state.options
         if not options.perm & READ:
             remark = f"the broker[{options.host}] pulling message is forbidden"
             raise Refusal(ResponseCode.NO_PERMISSION, remark)
-        group = state.group(header.consumer_group)
+        # A group that was deleted in the meantime stays deleted.
+        group = (state.groups.get if has_waited else state.group)(header.consumer_group)
         if group is None:
             remark = f"subscription group [{header.consumer_group}] does not exist, {FAQ}"
             raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
