@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Final
 
 from coherer import _net as net
@@ -86,13 +87,12 @@ def _longest_silent(node: NodeParts) -> list[SilentMember]:
     return sorted(found, key=lambda one: -one.silent_ms)[:LISTED_MAX]
 
 
-def _users_lags(lags: Iterable[Lag]) -> list[GroupLag]:
-    found = [
-        GroupLag(one.group, one.topic, one.messages, one.age_ms)
-        for one in lags
-        if one.messages and is_users_topic(one.topic) and is_users_group(one.group)
-    ]
-    return sorted(found, key=lambda one: -(one.oldest_ms or 0))
+def _oldest_lags(lags: Iterable[Lag]) -> Iterator[GroupLag]:
+    """The lags of users' groups, with the oldest unread message first."""
+    behind = sorted((one for one in lags if one.messages), key=lambda one: -(one.age_ms or 0))
+    for one in behind:
+        if is_users_topic(one.topic) and is_users_group(one.group):
+            yield GroupLag(one.group, one.topic, one.messages, one.age_ms)
 
 
 def status_of(node: NodeParts, lags: Iterable[Lag]) -> NodeStatus:
@@ -127,7 +127,7 @@ def status_of(node: NodeParts, lags: Iterable[Lag]) -> NodeStatus:
         loop_lag_ms=lag_ms,
         warnings=tuple(_warnings(node, disk, limits, lag_ms, node.load.busy)),
         silent=tuple(_longest_silent(node)),
-        lags=tuple(_users_lags(lags)[:LISTED_MAX]),
+        lags=tuple(islice(_oldest_lags(lags), LISTED_MAX)),
     )
 
 

@@ -271,7 +271,7 @@ class ClusterOffsets:
     @property
     def topics(self) -> set[str]:
         """The topics that a group has offsets in."""
-        return set().union(*self._begun.values())
+        return set[str]().union(*self._begun.values())
 
     def add(self, broker: int, answers: BrokerAnswers | None) -> None:
         """Add the answers of a broker; None if it did not answer."""
