@@ -8,7 +8,8 @@ import pytest
 
 from tests.interop.peers.rocket_site import RocketSite
 from tests.interop.peers.rocketmq import JavaRocketBroker
-from tests.spark.stores import ALL, COUNT, broker_rows, file_rows, fill, wait_until
+from tests.spark.stores import ALL, COUNT, broker_rows, file_rows, fill
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -92,11 +91,3 @@ def broker_rows(url: str, topic: str, **options: object) -> list[dict[str, objec
 def texts(options: dict[str, object]) -> dict[str, str]:
     """Options as Spark passes them."""
     return {name.lower(): str(value) for name, value in options.items()}
-
-
-def wait_until(holds: Callable[[], object], timeout_s: float = 30) -> None:
-    """Poll until a condition holds."""
-    end = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < end, "it never held"
-        time.sleep(0.05)

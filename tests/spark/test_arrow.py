@@ -21,8 +21,8 @@ from coherer.spark.reading import BatchLimits
 from coherer.testing import embedded_node
 from tests.copies import copy_tree
 from tests.spark.queues import Endpoint
-from tests.spark.stores import ALL, fill, place, wait_until
-from tests.waiting import until
+from tests.spark.stores import ALL, fill, place
+from tests.waiting import until, wait_until
 
 COUNT = 300
 TOPIC = "orders"

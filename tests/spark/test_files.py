@@ -23,7 +23,8 @@ from coherer.spark.reading import BadRecordError
 from coherer.spark.source import names_files
 from coherer.testing import embedded_node
 from tests.copies import copy_tree
-from tests.spark.stores import ALL, COUNT, PAID, broker_rows, file_rows, fill, wait_until
+from tests.spark.stores import ALL, COUNT, PAID, broker_rows, file_rows, fill
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

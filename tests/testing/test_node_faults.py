@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
@@ -214,6 +216,22 @@ def test_an_embedded_node_is_where_it_was_after_a_block(tmp_path: Path) -> None:
         assert not node.is_running
         node.start()
         assert node.is_running
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shares ports so")
+def test_nobody_else_gets_the_ports_of_a_node_that_is_down(tmp_path: Path) -> None:
+    with embedded_node(tmp_path) as node:
+        ports = [*node.node.ports().values()]
+        for kill in (False, True):
+            with node.down(kill=kill):
+                for port in ports:
+                    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                        other.bind(("127.0.0.1", port))
+                    with pytest.raises(ConnectionRefusedError):
+                        socket.create_connection(("127.0.0.1", port))
+            assert [*node.node.ports().values()] == ports
+        node.restart()
+        assert [*node.node.ports().values()] == ports
 
 
 @PROTOCOLS

@@ -20,7 +20,7 @@ from coherer._net.limits import (
     ConnectionBudget,
     ConnectionLimits,
 )
-from coherer._net.listener import Listener, bound_socket, listen
+from coherer._net.listener import Listener, bound_socket, kept_ports, listen
 from coherer._net.process import (
     check_loop,
     memory,
@@ -48,6 +48,7 @@ __all__ = [
     "certificate_refused",
     "check_loop",
     "dial",
+    "kept_ports",
     "listen",
     "memory",
     "new_event_loop",

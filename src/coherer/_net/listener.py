@@ -13,8 +13,9 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+import sys
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from contextlib import ExitStack, contextmanager, suppress
 from ipaddress import ip_address
 from typing import Final
 
@@ -310,6 +311,28 @@ async def bound_socket(host: str, port: int) -> socket.socket:
         return socket.create_server((address, port), family=family)
     except OSError as error:
         raise _listen_error(host, port, error) from error
+
+
+@contextmanager
+def kept_ports(host: str, ports: Iterable[int]) -> Generator[None]:
+    """Keep the ports of a server that is stopped for a moment from other processes.
+
+    Without this, the system may give one of them to a connection or to another server meanwhile.
+    Connections to them are refused. The server can listen on them again inside the block.
+
+    Args:
+        host: of this machine.
+        ports: those that the server has just closed; one that is taken already is left out.
+    """
+    with ExitStack() as stack:
+        for port in ports if sys.platform == "linux" else ():
+            with suppress(OSError):
+                found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)
+                one = stack.enter_context(socket.socket(found[0][0]))
+                # Linux lets sockets with this option share a port while none of them listens.
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                one.bind(found[0][4])
+        yield
 
 
 def _listen_error(host: str, port: int, error: OSError) -> UsageError:
