@@ -9,8 +9,8 @@ PYTEST := $(BIN)/python -m pytest
 # Nodes sync their files, which takes half the time of tests on a disk: in memory, if 4 GB are free.
 MEMORY := $(shell df -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "-p /dev/shm"}')
 SIMULATE := $(BIN)/python tools/simulate.py
-FAST := files=$$(mktemp -d $(MEMORY)) && trap 'rm -rf "$$files"' EXIT && TMPDIR=$$files \
-	$(PYTEST) -n auto --dist loadfile -m "not interop and not spark"
+IN_MEMORY := files=$$(mktemp -d $(MEMORY)) && trap 'rm -rf "$$files"' EXIT && TMPDIR=$$files
+FAST := -n auto --dist loadfile -m "not interop and not spark"
 
 .PHONY: demo test coverage check lint types docs bench soak simulate clean
 
@@ -20,9 +20,9 @@ demo: $(VENV)/demo.stamp
 # All tests, those that start Apache's systems last, when nothing else needs the processor; or TESTS.
 test: $(VENV)/check.stamp
 ifeq ($(TESTS),)
-	$(FAST)
+	$(IN_MEMORY) $(BIN)/python tools/run_tests.py $(FAST)
 	$(SIMULATE) --seeds 150
-	$(BIN)/python tools/test_peers.py
+	$(BIN)/python tools/run_tests.py
 	$(BIN)/python tools/test_integrations.py
 else
 	$(PYTEST) $(TESTS)
@@ -30,7 +30,7 @@ endif
 
 # Tracing makes the same tests twice as slow, so that only the workflow's newest Python runs this.
 coverage: $(VENV)/check.stamp
-	$(FAST) --cov
+	$(IN_MEMORY) $(PYTEST) $(FAST) --cov
 
 check: lint types test
 

@@ -24,7 +24,7 @@ Run = Callable[[str], int]
 @pytest.fixture
 def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(HERE.parent / "tools")
-    spec = importlib.util.spec_from_file_location("peers", HERE.parent / "tools/test_peers.py")
+    spec = importlib.util.spec_from_file_location("peers", HERE.parent / "tools/run_tests.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

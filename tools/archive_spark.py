@@ -1,7 +1,7 @@
 """Write an archive of the classes that Spark loads, with which its JVM starts in half the time.
 
 A JVM takes classes from such an archive without parsing and verifying them (class data sharing,
-JEP 350). `tools/test_peers.py` gives it to the tests, which start Spark about a hundred times.
+JEP 350). `tools/run_tests.py` gives it to the tests, which start Spark about a hundred times.
 """
 
 from __future__ import annotations

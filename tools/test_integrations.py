@@ -8,7 +8,7 @@ other tests, the plug NAME is installed into `.venv/integrations/NAME`, with its
 `integration-NAME` (which names its extra). mypy and pyright come from the environment of the
 checks, and look at the plug's libraries in its own.
 
-A test that fails is run once more, alone, as those of `tools/test_peers.py`. `make test` calls this
+A test that fails is run once more, alone, as those of `tools/run_tests.py`. `make test` calls this
 program at its end.
 """
 
@@ -27,7 +27,7 @@ from typing import Final
 
 from rich.console import Console
 from rich.table import Table
-from test_peers import run_twice
+from run_tests import run_twice
 
 ROOT: Final = Path(__file__).parent.parent
 PLUGS: Final = ROOT / "src/coherer/integrations"

@@ -1,10 +1,13 @@
-"""Run the tests that need Spark or Apache's systems; run those that fail once more, alone.
+"""Run tests; run those that fail once more, alone.
 
-These tests work with processes that this project did not write, on a machine that may be busy: a
-broker in Java that needs a minute to start, a browser, a cluster that elects a leader. A test that
-fails is run again in a process of its own, when nothing else runs. If it passes then, it is listed
-as unstable, with its first error: its cause has to be found, but it does not cost a whole run. A
-run fails if a test fails twice, or if more than `UNSTABLE_MAX` tests failed once.
+    python tools/run_tests.py                  # those that need Spark or Apache's systems
+    python tools/run_tests.py -n auto tests    # those that pytest chooses
+
+Tests work with processes that this project did not write, on a machine that may be busy: a broker
+in Java that needs a minute to start, a browser, a cluster that elects a leader. A test that fails
+is run again in a process of its own, when nothing else runs. If it passes then, it is listed as
+unstable, with its first error: its cause has to be found, but it does not cost a whole run. A run
+fails if a test fails twice, or if more than `UNSTABLE_MAX` tests failed once.
 
 `make test` calls this program, so that CI and the README run the same command. The tests of plugs
 (`tools/test_integrations.py`) follow the same rule.
@@ -116,6 +119,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    if chosen := sys.argv[1:]:
+        sys.exit(run_twice([chosen]))
     with tempfile.TemporaryDirectory() as kept:
         archive = Path(kept, "spark.jsa")
         archive_spark.write(archive)
