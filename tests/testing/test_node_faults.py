@@ -6,7 +6,7 @@ import asyncio
 import socket
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -200,6 +200,56 @@ async def test_blocks_in_which_a_node_is_down_may_overlap(coherer_simulated: Sim
         node.kill()
         await node.start()
         assert node.is_running
+    assert node.is_running
+
+
+@pytest.mark.parametrize("turns", range(1, 12))
+async def test_the_last_wish_counts_whatever_is_going_on(
+    coherer_simulated: SimulatedNode, turns: int
+) -> None:
+    """A test and a fault of `explore` start, stop and kill one node at the same time."""
+    node = coherer_simulated
+
+    async def after(first: Coroutine[Any, Any, None], then: Callable[[], Any]) -> None:
+        task = asyncio.create_task(first)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if (second := then()) is not None:
+            await second
+        await asyncio.wait_for(task, 60)
+
+    async def strike() -> None:
+        async with node.down():
+            await asyncio.sleep(5)
+
+    await after(node.stop(), node.start)
+    assert node.is_running
+    await after(strike(), node.kill)
+    assert not node.is_running
+    await after(node.start(), node.start)
+    assert node.is_running
+    node.create_topic(f"t{turns}")
+    async with node.down(kill=True):
+        await after(strike(), node.kill)
+    assert not node.is_running
+    await after(node.start(), node.stop)
+    assert not node.is_running
+    await after(node.start(), node.kill)
+    assert not node.is_running
+    await node.start()
+    striking = asyncio.create_task(strike())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    async with node.down(kill=True):
+        await asyncio.sleep(1)
+    await asyncio.wait_for(striking, 60)
+    assert node.is_running, "both blocks have ended"
+    cancelled = asyncio.create_task(strike())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    cancelled.cancel()
+    await asyncio.wait([cancelled])
+    await node.start()
     assert node.is_running
 
 

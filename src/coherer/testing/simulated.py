@@ -48,6 +48,7 @@ class SimulatedNode:
         self._node: Node | None = None
         self._process = Process("node")
         self._options: NodeOptions
+        self._turn: asyncio.Lock
         self._urls: tuple[str, str] | None = None
         self._wanted = False  # whether it runs outside of all `down` blocks
         self._downs = 0
@@ -101,8 +102,7 @@ class SimulatedNode:
     async def start(self) -> None:
         """Start the node; after `stop` and `kill`, start it again on the same files and ports."""
         self._wanted = True
-        if self._node is None:
-            await self._start()
+        await self._start()
 
     async def stop(self) -> None:
         """Stop the node cleanly and keep its files. Does nothing if it is stopped.
@@ -143,10 +143,30 @@ class SimulatedNode:
 
     async def _up(self) -> None:
         self._downs -= 1
-        if self._wanted and not self._downs and self._node is None:
+        if self._wanted and not self._downs:
             await self._start()
 
     async def _start(self) -> None:
+        await self._in_turn(self._begin())
+
+    async def _stop(self) -> None:
+        await self._in_turn(self._end())
+
+    async def _in_turn(self, step: Coroutine[Any, Any, None]) -> None:
+        """Start or stop the node when the last start or stop has ended; `kill` ends each of them.
+
+        A caller that is cancelled does not wait, and the step goes on.
+        """
+
+        async def taken() -> None:
+            async with self._turn:
+                await step
+
+        await asyncio.shield(asyncio.create_task(taken()))
+
+    async def _begin(self) -> None:
+        if self._node is not None or not self._wanted:  # it may have been killed before its turn
+            return
         self._process = Process("node")
         node = Node(
             self._options,
@@ -154,16 +174,30 @@ class SimulatedNode:
             files=taps_of(self.faults).files,
             tap=taps_of(self.faults).tap,
         )
-        await self._process.start(node.start())
-        self._node, self._options = node, with_ports(self._options, node)
-        self._urls = urls_of(node)
-        taps_of(self.faults).attach(node)
+        if await self._has_done(node.start()):
+            self._node, self._options = node, with_ports(self._options, node)
+            self._urls = urls_of(node)
+            taps_of(self.faults).attach(node)
 
-    async def _stop(self) -> None:
+    async def _end(self) -> None:
         node, self._node = self._node, None
         if node is not None:
             with taps_of(self.faults).own_failures():
-                await self._process.start(node.stop())
+                await self._has_done(node.stop())
+
+    async def _has_done(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Let the node's process do something; return False if it is killed meanwhile."""
+        killed = asyncio.Event()
+        self._process.at_kill(killed.set)
+        doing = self._process.start(work)
+        waiting = asyncio.create_task(killed.wait())
+        await asyncio.wait({doing, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        self._process.not_at_kill(killed.set)
+        waiting.cancel()
+        if killed.is_set():  # also if it was done a moment before
+            return False
+        await doing
+        return True
 
     def _kill(self) -> None:
         self._node = None
@@ -184,7 +218,7 @@ class SimulatedNode:
     @asynccontextmanager
     async def _running(self, options: NodeOptions) -> AsyncGenerator[None]:
         loop = cast("SimulatedLoop", asyncio.get_running_loop())
-        self._options = options
+        self._options, self._turn = options, asyncio.Lock()
         with loop.alarm(partial(self._next_s, loop)):
             await self.start()
             try:
@@ -220,10 +254,10 @@ class _Member(SimulatedNode):
         """Run it inside the block."""
         return self._running(options)
 
-    async def _start(self) -> None:
-        restarted = self._urls is not None
-        await super()._start()
-        if restarted and self.on_restart is not None:
+    async def _begin(self) -> None:
+        restarted = self._urls is not None and not self.is_running
+        await super()._begin()
+        if restarted and self.is_running and self.on_restart is not None:
             self.on_restart()
 
 
