@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
+import struct
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 
@@ -208,3 +212,57 @@ async def test_silent_connections_are_closed_after_a_while() -> None:
 async def test_a_shared_port_in_use_is_refused(both: net.Listener) -> None:
     with pytest.raises(UsageError, match="in use"):
         await net.listen("127.0.0.1", both.port, echoing, tls=SERVER_TLS, plain=True)
+
+
+LOCAL_PORT_RANGE = 51
+"""`IP_LOCAL_PORT_RANGE` of Linux 6.3: the ports that the system may give to a socket."""
+
+
+def may_give(port: int, to: socket.socket, then: Callable[[socket.socket], object]) -> bool:
+    """Whether the system gives this port to a socket that asks for any."""
+    with to:
+        try:
+            to.setsockopt(socket.IPPROTO_IP, LOCAL_PORT_RANGE, struct.pack("I", port | port << 16))
+        except OSError as error:
+            pytest.skip(f"an older kernel: {error}")
+        try:
+            then(to)
+        except OSError as error:
+            if error.errno not in {errno.EADDRINUSE, errno.EADDRNOTAVAIL}:
+                raise
+            return False
+        return to.getsockname()[1] == port
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not share ports so")
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", ""])
+async def test_the_system_gives_a_kept_port_to_nobody(host: str) -> None:
+    def server(one: socket.socket) -> None:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind((host and "127.0.0.1", 0))
+
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+
+        def client(one: socket.socket) -> None:
+            one.connect(elsewhere.getsockname())
+
+        listener = await net.listen(host, 0, echoing)
+        await listener.close()
+        port = listener.port
+        with net.kept_ports(host, [port]):
+            assert not may_give(port, socket.socket(), server)
+            assert not may_give(port, socket.socket(), client)
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", port))
+            again = await net.listen(host, port, echoing)
+            assert again.port == port
+        await again.close()
+        assert may_give(port, socket.socket(), server), "it would have got it"
+        assert may_give(port, socket.socket(), client)
+
+
+async def test_ports_that_cannot_be_kept_are_left_out() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with net.kept_ports("127.0.0.1", [port]), net.kept_ports("no.such.host.invalid", [port]):
+            socket.create_connection(("127.0.0.1", port)).close()

@@ -11,12 +11,18 @@ from coherer._server.core.core import Core
 from coherer._server.node.group_lag import LOOKUPS_MAX, GroupLags
 from coherer._server.node.node import Node
 from coherer._store import Draft
+from coherer.testing import ManualClock
 from tests.server.node_harness import options
 
 
 @pytest.fixture
-async def core(tmp_path: Path) -> AsyncIterator[Core]:
-    async with Node(options(tmp_path)) as node:
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def core(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Core]:
+    async with Node(options(tmp_path), message_clock=clock) as node:
         assert node.core is not None
         yield node.core
 
@@ -25,6 +31,19 @@ async def fill(core: Core, topic: str, queues: int) -> None:
     core.topics.ensure_topic(topic, queues, core.now_ms())
     await core.files.flush()
     core.store.append([Draft(topic, queue, b"x", b"") for queue in range(queues) for _ in range(3)])
+
+
+def looked_up(core: Core, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+    """The queue entries that the store reads from now on: topic, queue and offset."""
+    read: list[tuple[str, int, int]] = []
+    place_of = core.store.place_of
+
+    def counted(topic: str, queue: int, offset: int) -> int | None:
+        read.append((topic, queue, offset))
+        return place_of(topic, queue, offset)
+
+    monkeypatch.setattr(core.store, "place_of", counted)
+    return read
 
 
 async def test_every_group_gets_its_age_in_turn(core: Core) -> None:
@@ -57,14 +76,7 @@ async def test_groups_that_do_not_move_are_not_looked_up_again(
     lags = GroupLags(core)
     for _ in range(3):
         list(lags.collect())
-    read: list[tuple[str, int, int]] = []
-    place_of = core.store.place_of
-
-    def counted(topic: str, queue: int, offset: int) -> int | None:
-        read.append((topic, queue, offset))
-        return place_of(topic, queue, offset)
-
-    monkeypatch.setattr(core.store, "place_of", counted)
+    read = looked_up(core, monkeypatch)
     for _ in range(3):
         assert all(lag.age_ms is not None for lag in lags.collect())
     assert not read
@@ -85,6 +97,42 @@ async def test_a_new_topic_of_the_same_name_has_other_messages(core: Core) -> No
     (lag,) = lags.collect()
     assert (lag.messages, lag.ready) == (3, 3)
     assert lag.age_ms is not None
+
+
+async def test_a_topic_that_is_deleted_during_a_collection_is_forgotten(
+    core: Core, clock: ManualClock
+) -> None:
+    await fill(core, "t", 1)
+    for number in range(3):
+        core.offsets.open(f"g{number}", "t", 0).move_to(1)
+    lags = GroupLags(core)
+    going_on = lags.collect()
+    assert next(going_on).group == "g0"
+    core.remove_topic("t")
+    clock.advance(60_000)
+    await fill(core, "t", 1)  # other messages at the same offsets
+    assert list(going_on) == []
+    core.offsets.open("g1", "t", 0).move_to(1)
+    (lag,) = lags.collect()
+    assert lag.age_ms == 0
+
+
+async def test_places_that_are_out_of_use_are_dropped(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coherer._server.node.group_lag.LOOKUPS_MAX", 10)
+    core.topics.ensure_topic("t", 1, core.now_ms())
+    await core.files.flush()
+    core.store.append([Draft("t", 0, b"x", b"") for _ in range(100)])
+    position, lags = core.offsets.open("g", "t", 0), GroupLags(core)
+    for offset in range(100):
+        position.move_to(offset)
+        list(lags.collect())
+    read = looked_up(core, monkeypatch)
+    for offset in (99, 0):
+        position.move_to(offset)
+        list(lags.collect())
+    assert read == [("t", 0, 0)], "the last places are kept, the first ones are not"
 
 
 async def test_a_group_that_has_read_everything_has_no_age(core: Core) -> None:

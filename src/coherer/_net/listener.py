@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import ExitStack, contextmanager, suppress
 from ipaddress import ip_address
-from typing import Final
+from typing import Any, Final
 
 from coherer._common.logs import Log
 from coherer._net.connection import Connection, NullReceiver, Receiver
@@ -307,31 +307,31 @@ async def bound_socket(host: str, port: int) -> socket.socket:
     """
     try:
         address = await _resolve(host, port)
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        return socket.create_server((address, port), family=family)
+        return socket.create_server((address, port), family=_family(address))
     except OSError as error:
         raise _listen_error(host, port, error) from error
 
 
 @contextmanager
 def kept_ports(host: str, ports: Iterable[int]) -> Generator[None]:
-    """Keep the ports of a server that is stopped for a moment from other processes.
+    """Keep the ports of a server that is stopped for a moment, so that it gets them again.
 
-    Without this, the system may give one of them to a connection or to another server meanwhile.
-    Connections to them are refused. The server can listen on them again inside the block.
+    Without this, Linux may give one of them to a connection, or to a server that asks for any free
+    port. A program that asks for that very port still gets it. Connections to the ports are
+    refused. On other systems this does nothing.
 
     Args:
-        host: of this machine.
-        ports: those that the server has just closed; one that is taken already is left out.
+        host: that the server listened on.
+        ports: those that it has just closed; one that is taken already is left out.
     """
     with ExitStack() as stack:
         for port in ports if sys.platform == "linux" else ():
             with suppress(OSError):
-                found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)
-                one = stack.enter_context(socket.socket(found[0][0]))
+                address = _literal(host) or _preferred(socket.getaddrinfo(host, port))
+                one = stack.enter_context(socket.socket(_family(address)))
                 # Linux lets sockets with this option share a port while none of them listens.
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                one.bind(found[0][4])
+                one.bind((address, port))
         yield
 
 
@@ -349,11 +349,23 @@ def _listen_error(host: str, port: int, error: OSError) -> UsageError:
 
 
 async def _resolve(host: str, port: int) -> str:
-    # A name with several addresses would give several sockets, and with port 0 several ports.
+    return _literal(host) or _preferred(await asyncio.get_running_loop().getaddrinfo(host, port))
+
+
+def _literal(host: str) -> str | None:
+    """Return a host that is an address already; None for a name."""
     if not host:
         return "0.0.0.0"  # noqa: S104 - requested by the caller
     with suppress(ValueError):
         return str(ip_address(host))
-    found = await asyncio.get_running_loop().getaddrinfo(host, port)
+    return None
+
+
+def _preferred(found: Iterable[tuple[Any, ...]]) -> str:
+    """Choose one of a name's addresses: several would give several sockets, and several ports."""
     addresses = [str(entry[4][0]) for entry in found]
     return next((address for address in addresses if ":" not in address), addresses[0])
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET

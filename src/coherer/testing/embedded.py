@@ -208,7 +208,8 @@ class EmbeddedNode:
         """Let the node be stopped inside the block; afterwards it is where it was.
 
         Blocks may overlap: the node runs again when the last one has ended. A node that the test
-        stops in the meantime stays stopped. On Linux, no other process gets its ports meanwhile.
+        stops in the meantime stays stopped. On Linux, the system gives its ports to nobody else
+        meanwhile.
 
         Args:
             kill: end it at once instead of cleanly.

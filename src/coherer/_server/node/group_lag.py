@@ -5,9 +5,10 @@ partition without a committed offset counts from its first message.
 
 The age is that of the message with the lowest log offset among the next messages of all partitions.
 Their log offsets are read from the files of the queues. A group whose offsets have not changed
-keeps its oldest message (`_oldest`), and log offsets that were read are kept (`_places`). A
-collection looks up at most `LOOKUPS_MAX` others. The remaining groups keep the message that was
-their oldest before, and come first in the next collection.
+keeps its oldest message (`_oldest`). Log offsets that were read are kept for other groups
+(`_places`), until most of them are out of use. A collection looks up at most `LOOKUPS_MAX` others.
+The remaining groups keep the message that was their oldest before, and come first in the next
+collection.
 """
 
 from __future__ import annotations
@@ -21,9 +22,6 @@ from coherer._server.core.core import Core
 
 LOOKUPS_MAX: Final = 1_000
 """The most queue entries that a collection reads; each takes 10 µs if it is not in memory."""
-
-PLACES_MAX: Final = 65_536
-"""Log offsets that are kept for other groups and for a group that goes on in some partitions."""
 
 _Ranges: TypeAlias = Sequence[tuple[int, int, int]]
 _Key: TypeAlias = tuple[str, str, bool]
@@ -59,6 +57,7 @@ class GroupLags:
         self._places: dict[tuple[str, int, int], int | None] = {}
         self._oldest: dict[_Key, _Oldest] = {}
         self._seen: dict[_Key, _Oldest] = {}
+        self._ranges: dict[str, _Ranges | None] = {}
         self._first: tuple[str, str] | None = None
         self._lookups = 0
         self._now_ms = 0
@@ -70,25 +69,26 @@ class GroupLags:
         The caller may let other work run between two of them.
         """
         self._seen, self._lookups, self._now_ms = {}, 0, self._core.wall_ms()
-        if len(self._places) > PLACES_MAX:
-            self._places.clear()
-        ranges: dict[str, _Ranges | None] = {}
+        self._ranges = {}
         items = self._core.offsets.items()
         at = next((n for n, item in enumerate(items) if item[:2] == self._first), 0)
         self._first = None
         for topic, group, positions in items[at:] + items[:at]:
-            if topic not in ranges:
-                ranges[topic] = self._ranges(topic)
-            known = ranges[topic]
-            lag = None if known is None else self._lag(topic, group, positions, known)
+            if topic not in self._ranges:
+                self._ranges[topic] = self._ranges_of(topic)
+            ranges = self._ranges[topic]
+            lag = None if ranges is None else self._lag(topic, group, positions, ranges)
             if lag is not None:
                 yield lag
         if self._lookups >= LOOKUPS_MAX:
             self._oldest |= self._seen
         else:
             self._oldest = self._seen  # without those of groups and topics that are gone
+        in_use = sum(len(queues) for queues, _ in self._seen.values())
+        if len(self._places) > 2 * in_use + LOOKUPS_MAX:
+            self._places.clear()
 
-    def _ranges(self, topic: str) -> _Ranges | None:
+    def _ranges_of(self, topic: str) -> _Ranges | None:
         """Partition, first offset and end of each partition of a topic that has messages.
 
         None if the topic does not exist.
@@ -165,6 +165,7 @@ class GroupLags:
 
     def _forget(self, topic: str) -> None:
         """Forget a topic: a new topic of that name has other messages at the same offsets."""
+        self._ranges[topic] = None  # for the rest of a collection that is going on
         self._places.clear()
         for table in (self._oldest, self._seen):
             for key in [key for key in table if key[0] == topic]:

@@ -65,11 +65,6 @@ def position(state: RocketState, group: str, queue: Queue) -> int:
     return -1 if found is None else found.offset
 
 
-def topics_read(state: RocketState, group: str) -> list[str]:
-    """The topics in which a group has committed offsets."""
-    return state.offsets.topics_of(group)
-
-
 def has_unsubscribed(state: RocketState, group: str, topic: str) -> bool:
     """Whether a group is online and no longer subscribes to this topic."""
     online: ConsumerGroup[Channel] | None = state.consumers.get(group)

@@ -25,7 +25,6 @@ from coherer._server.rocketmq.broker.admin_common import (
     position,
     queues_of,
     stored_ms,
-    topics_read,
 )
 from coherer._server.rocketmq.broker.delays import DelayService
 from coherer._server.rocketmq.broker.state import RocketState
@@ -276,7 +275,7 @@ class ProgressAdmin:
         """GET_CONSUME_STATS (208): the lag of a group, without topics that it no longer reads."""
         header = parse(ConsumeStatsHeader, request.fields)
         group = header.consumer_group
-        names = [header.topic] if header.topic else topics_read(self._state, group)
+        names = [header.topic] if header.topic else self._state.offsets.topics_of(group)
         table: dict[Queue, bodies.OffsetWrapper] = {}
         per_s = 0.0
         for topic in self._read_by(group, names):
@@ -325,7 +324,7 @@ class ProgressAdmin:
     # -- inside
 
     def _of_group(self, group: str, ordered_only: bool) -> list[bodies.ConsumeStats]:
-        topics = self._read_by(group, topics_read(self._state, group))
+        topics = self._read_by(group, self._state.offsets.topics_of(group))
         return [self._of_topic(group, one) for one in topics if one.order or not ordered_only]
 
     def _read_by(self, group: str, names: Iterable[str]) -> Iterator[Topic]:
@@ -343,7 +342,7 @@ class ProgressAdmin:
             if rows >= STATES_MAX:
                 last = max(found)
                 break
-            topics = self._read_by(name, topics_read(state, name))
+            topics = self._read_by(name, state.offsets.topics_of(name))
             found[name] = {topic.name: self._rows(name, topic) for topic in topics}
             rows += sum(map(len, found[name].values()))
         online = [name for name in found if state.consumers.get(name) is not None]

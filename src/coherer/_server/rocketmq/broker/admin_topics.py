@@ -20,7 +20,6 @@ from coherer._server.rocketmq.broker.admin_common import (
     done,
     done_default_remark,
     has_unsubscribed,
-    topics_read,
 )
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.remoting import Refusal
@@ -238,7 +237,7 @@ class GroupAdmin:
         state = self._state
         # Without a topic Java copies nothing, by mistake; here all topics of the source group are
         # copied.
-        topics = [header.topic] if header.topic else topics_read(state, header.src_group)
+        topics = [header.topic] if header.topic else state.offsets.topics_of(header.src_group)
         for topic in topics:
             if topic not in state.topics:
                 continue
