@@ -20,7 +20,7 @@ def test_a_quick_run_without_java(tmp_path: Path) -> None:
     rocketmq = "rocketmq-sync-1,rocketmq-pull,rocketmq-latency,embedded"
     command += [
         "--only",
-        f"sync-1,batches,latency,blocking-many,{rocketmq},idle,scan,commands,large",
+        f"sync-1,batches,latency,blocking-many,{rocketmq},idle,scan,commands,large,connections",
         "--json",
         str(out),
     ]
@@ -42,6 +42,7 @@ def test_a_quick_run_without_java(tmp_path: Path) -> None:
         "scan-100-all columns",
         "command-fixture",
         "large-metrics-size",
+        "connections-balance-Coherer",
     }
 
 
@@ -94,6 +95,24 @@ def test_the_comparison_with_kafka_judges_medians() -> None:
     assert not results.met(floor, "kafka")
     assert "| 1.70, 0.85 \u2713 |" in results.markdown()
     assert "0.50 + 0.50 + 0.50" in results.markdown()
+
+
+@pytest.mark.usefixtures("bench")
+def test_a_crossed_topic_is_compared_with_rocketmqs_own_format() -> None:
+    from bench import spark_cases
+    from bench.spark_results import SparkResults, SparkSample
+
+    crossed = next(one for one in spark_cases.CASES if one.key == "spark-batch-crossed-8")
+    contenders = [one for one in spark_cases.CONTENDERS if one.can(crossed)]
+    assert [one.key for one in contenders] == ["tubemq", "rocketmq"]
+    results = SparkResults([crossed], contenders, "4")
+    cpu = dict.fromkeys(("broker", "jvm", "workers"), 0.5)
+    for one, rate in zip(contenders, (82.0, 100.0), strict=True):
+        results.add(crossed, one, SparkSample(10, rate, None, cpu))
+    assert results.met(crossed, "rocketmq")
+    assert not results.met(crossed, "tubemq"), "it takes more than 1.2 times as long"
+    assert "| 0.82 \u2717 |" in results.markdown()
+    assert "of rocketmq" in results.markdown()
 
 
 @pytest.mark.usefixtures("bench")

@@ -16,17 +16,15 @@ _LOADS: Final = Path(__file__).with_name("load_spark_classes.py")
 _QUIET: Final = "-Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
 
 
-def write(archive: Path) -> None:
-    """Write the archive; takes 40 s.
-
-    Raises:
-        FileNotFoundError: Java has not written it.
-    """
+def write(archive: Path) -> bool:
+    """Write the archive, which takes 40 s; return whether Java could."""
     options = f"{_QUIET} -XX:ArchiveClassesAtExit={archive}"
     environment = {**os.environ, "SPARK_SUBMIT_OPTS": options}
     # The pipe is open until the JVM, which outlives Python, has written the archive.
-    subprocess.run([sys.executable, _LOADS], env=environment, stdout=subprocess.PIPE, check=True)
-    archive.stat()
+    done = subprocess.run(
+        [sys.executable, _LOADS], env=environment, stdout=subprocess.PIPE, check=False
+    )
+    return done.returncode == 0 and archive.exists()
 
 
 def options(archive: Path) -> str:

@@ -123,6 +123,10 @@ if __name__ == "__main__":
         sys.exit(run_twice([chosen]))
     with tempfile.TemporaryDirectory() as kept:
         archive = Path(kept, "spark.jsa")
-        archive_spark.write(archive)
-        os.environ["SPARK_SUBMIT_OPTS"] = archive_spark.options(archive)
+        if archive_spark.write(archive):
+            os.environ["SPARK_SUBMIT_OPTS"] = archive_spark.options(archive)
+        else:
+            Console().print(
+                "Java has written no archive of Spark's classes; the tests take longer."
+            )
         sys.exit(main())

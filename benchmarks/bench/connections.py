@@ -59,7 +59,8 @@ def measure(
                 at = folder / f"connections-{repetition}-{system}"
                 found = _figures(*start(stack, at), connections, groups)
             figures.setdefault(system, []).append(found)
-            log(f"{connections:,} connections, {system}: {found}")
+            shown = ", ".join(f"{key} {value:.2f}" for key, value in found.items())
+            log(f"{connections:,} connections, {system}: {shown}")
     return _singles(figures, f"{connections:,} connections, {groups:,} groups")
 
 

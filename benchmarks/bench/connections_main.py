@@ -11,7 +11,7 @@ import json
 import statistics
 import time
 from collections.abc import Sequence
-from itertools import count
+from itertools import count, islice
 from typing import Final, cast
 
 from bench.usage import cpu_of, resident_mb
@@ -38,7 +38,7 @@ ROUNDS: Final = 5
 
 
 class Peer(asyncio.Protocol):
-    """One connection; it answers nothing, and counts the calls for its group to be balanced."""
+    """One connection. It answers no call, and notes when its group has to be balanced."""
 
     def __init__(self) -> None:
         self._frames = FrameDecoder()
@@ -72,7 +72,7 @@ class Peer(asyncio.Protocol):
             raise RuntimeError(f"request {code}: {found.code} {found.remark}")
         return found
 
-    async def leave(self) -> None:
+    def leave(self) -> None:
         """Close the connection, as a client that is killed does."""
         assert self.transport is not None
         self.transport.close()
@@ -92,19 +92,17 @@ class Clients:
         self._place = host, int(port)
         self._beats = [_heartbeat(number, groups) for number in range(connections)]
         self.peers: list[Peer] = []
-        self._groups = groups
 
     async def connect(self) -> None:
-        """Open all connections, and register everybody."""
-        for begin in range(0, len(self._beats), AT_ONCE):
-            some = range(begin, min(begin + AT_ONCE, len(self._beats)))
-            self.peers += await asyncio.gather(*(self._opened() for _ in some))
-            await asyncio.gather(*map(self._beat, some))
+        """Open all connections."""
+        while missing := len(self._beats) - len(self.peers):
+            opened = (self._opened() for _ in range(min(AT_ONCE, missing)))
+            self.peers += await asyncio.gather(*opened)
 
     async def beat(self) -> None:
-        """Send the heartbeat of each client once."""
-        for begin in range(0, len(self.peers), AT_ONCE):
-            some = range(begin, min(begin + AT_ONCE, len(self.peers)))
+        """Send the heartbeat of each client once; the first one registers it."""
+        numbers = iter(range(len(self.peers)))
+        while some := list(islice(numbers, AT_ONCE)):
             await asyncio.gather(*map(self._beat, some))
 
     async def balance(self, group: int) -> float:
@@ -114,7 +112,7 @@ class Clients:
         for one in rest:
             one.called.clear()
         begin = time.perf_counter()
-        await self.peers[members[0]].leave()
+        self.peers[members[0]].leave()
         await asyncio.gather(*(_balanced(one, group, len(rest)) for one in rest))
         took = time.perf_counter() - begin
         self.peers[members[0]] = await self._opened()
@@ -172,9 +170,9 @@ def _heartbeat(number: int, groups: int) -> bytes:
 async def main(address: str, pid: int, connections: int, groups: int) -> None:
     """Measure, and print the figures."""
     net.raise_open_files_limit()
-    before_mb = resident_mb(pid, "RssAnon") or 0.0
     clients = Clients(address, connections, groups)
     await clients.connect()
+    await clients.beat()
     rounds: list[float] = []
     for _ in range(ROUNDS):
         before = cpu_of(pid)
@@ -187,7 +185,6 @@ async def main(address: str, pid: int, connections: int, groups: int) -> None:
         "balance": statistics.median(balances) * 1000,
         "balance_cpu": (cpu_of(pid) - before) / groups * 1000,
         "memory": resident_mb(pid, "RssAnon"),
-        "memory_before": before_mb,
     }
     print(json.dumps(figures), flush=True)
 

@@ -13,14 +13,16 @@ import msgspec
 import pytest
 
 from coherer._wire.rocketmq.bodies import QueueData, TopicRoute
-from coherer._wire.rocketmq.codes import FAQ
+from coherer._wire.rocketmq.codes import FAQ, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from tests.interop.peers.broker_scenario import BrokerScenario, outcome
 from tests.server.client_harness import Client, consumer, heartbeat, tags
+from tests.server.rocket_harness import PULL, SUBSCRIPTION, SUSPEND, pull_fields
+from tests.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
-ROUTE = 105
+ROUTE, GROUPS, DELETE_GROUP = 105, 201, 207
 NOT_SET = "not set any response code"
 WAIT_S = 15.0
 FASTJSON = (
@@ -311,3 +313,37 @@ async def test_locks(scenario: BrokerScenario) -> None:
     await client.hang_up()
     client = await scenario.dial()
     assert await locked("b", 0) == []
+
+
+# -- groups
+
+
+async def test_a_group_that_is_deleted_while_its_pull_waits(scenario: BrokerScenario) -> None:
+    """Java's broker creates it again when the pull ends; ours does not."""
+    client, operator = await scenario.dial(), await scenario.dial()
+    await scenario.send(client)
+    await scenario.visible(client, 1)
+    flags = SUSPEND | SUBSCRIPTION
+    place = {"topic": scenario.topic, "queueId": 0, "queueOffset": 1}
+    waits = client.begin(
+        PULL,
+        pull_fields(
+            consumerGroup=scenario.group, **place, sysFlag=flags, suspendTimeoutMillis=60_000
+        ),
+    )
+
+    async def exists() -> bool:
+        table = msgspec.json.decode((await operator.ask(GROUPS, {})).body)
+        return scenario.group in table["subscriptionGroupTable"]
+
+    await until(exists)
+    deleted = await operator.ask(DELETE_GROUP, {"groupName": scenario.group})
+    assert deleted.code == 0
+    assert not await exists()
+    assert not waits.done()
+    await scenario.send(operator, b"there")
+    async with asyncio.timeout(WAIT_S):
+        answer = await waits
+    is_java = scenario.cluster.kind == "java"
+    assert answer.code == (0 if is_java else ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+    assert await exists() == is_java
