@@ -18,7 +18,7 @@ import coherer
 from coherer import rocketmq, tubemq
 from coherer._rules.rocketmq.clients import ClientInfo, GroupSettings
 from coherer._server.node import metrics
-from coherer._server.node.group_lag import LOOKUPS_MAX
+from coherer._server.node.group_lag import LOOKUPS_MAX, Lag
 from coherer._server.node.node import Node
 from coherer._store import Draft
 from coherer.message import Message
@@ -325,6 +325,16 @@ async def test_a_scrape_of_a_large_node_is_little_work(large: Node) -> None:
         # fetched are looked up. The ages of the other groups are unknown.
         ages = text.count("\nrocketmq_consumer_queueing_latency{")
         assert ages == scrape * LOOKUPS_MAX // 4
+
+
+def test_a_metric_whose_values_are_all_unknown_is_absent() -> None:
+    page = metrics.Page("")
+    page.add_lags([Lag("t", "g", 3, 2, None, None)])
+    page.add_lags([])
+    text = b"".join(page.pieces()).decode()
+    assert "consumer_lag_messages" in text
+    assert "latency" not in text
+    assert page.series == 3
 
 
 async def test_a_long_page_is_compressed_for_those_who_accept_it(large: Node) -> None:

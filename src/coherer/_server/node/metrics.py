@@ -281,7 +281,7 @@ async def _in_slices(steps: Iterable[None]) -> None:
 
 
 def _steps(items: Iterable[T]) -> Iterator[list[T]]:
-    """Divide what takes microseconds each into lists, between which the time is looked at.
+    """Divide items that take microseconds each into lists; `_in_slices` looks at the time between.
 
     >>> list(map(len, _steps(range(40))))
     [16, 16, 8]
@@ -320,9 +320,10 @@ class Page:
             self.add_lines(name, [f"{name}{{{self.common}{labels}}} {value}\n"])
 
     def add_lines(self, name: str, lines: Sequence[str]) -> None:
-        """Add the lines of series, each with the common labels; what a step adds comes at once."""
-        self.series += len(lines)
-        self._parts[name].append("".join(lines).encode())
+        """Add the lines of series of one metric; each has the common labels already."""
+        if lines:
+            self.series += len(lines)
+            self._parts[name].append("".join(lines).encode())
 
     def add_histogram(self, name: str, found: Distribution, labels: str = "") -> None:
         """Add a histogram."""
