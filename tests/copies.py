@@ -19,11 +19,12 @@ def copy_sparse(source: str, target: str) -> str:
     if sys.platform == "win32":
         return shutil.copy2(source, target)
     with Path(source).open("rb") as reader, Path(target).open("wb") as writer:
-        end = 0
-        while (start := _next_data(reader.fileno(), end)) is not None:
-            end = os.lseek(reader.fileno(), start, os.SEEK_HOLE)
-            os.pwrite(writer.fileno(), os.pread(reader.fileno(), end - start, start), start)
-        os.truncate(writer.fileno(), os.fstat(reader.fileno()).st_size)
+        read, written, end = reader.fileno(), writer.fileno(), 0
+        while (start := _next_data(read, end)) is not None:
+            hole = os.lseek(read, start, os.SEEK_HOLE)
+            # A call copies 2 GiB at most.
+            end = start + os.pwrite(written, os.pread(read, hole - start, start), start)
+        os.truncate(written, os.fstat(read).st_size)
     shutil.copystat(source, target)
     return target
 

@@ -117,6 +117,22 @@ async def test_a_topic_that_is_deleted_during_a_collection_is_forgotten(
     assert lag.age_ms == 0
 
 
+async def test_nothing_is_kept_of_topics_that_come_and_go(core: Core) -> None:
+    lags = GroupLags(core)
+
+    def kept() -> int:
+        return sum(len(table) for table in vars(lags).values() if isinstance(table, dict))
+
+    for number in range(50):
+        await fill(core, f"t{number}", 1)
+        core.offsets.open("g", f"t{number}", 0).move_to(1)
+        if number % 2:  # nobody looks in between
+            assert len(list(lags.collect())) == 2
+            core.remove_topic(f"t{number}")
+            core.remove_topic(f"t{number - 1}")
+    assert kept() == 0
+
+
 async def test_places_that_are_out_of_use_are_dropped(
     core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:

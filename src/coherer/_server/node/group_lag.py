@@ -87,6 +87,7 @@ class GroupLags:
         in_use = sum(len(queues) for queues, _ in self._seen.values())
         if len(self._places) > 2 * in_use + LOOKUPS_MAX:
             self._places.clear()
+        self._ranges = {}
 
     def _ranges_of(self, topic: str) -> _Ranges | None:
         """Partition, first offset and end of each partition of a topic that has messages.
@@ -165,7 +166,8 @@ class GroupLags:
 
     def _forget(self, topic: str) -> None:
         """Forget a topic: a new topic of that name has other messages at the same offsets."""
-        self._ranges[topic] = None  # for the rest of a collection that is going on
+        if topic in self._ranges:  # a collection is going on
+            self._ranges[topic] = None
         self._places.clear()
         for table in (self._oldest, self._seen):
             for key in [key for key in table if key[0] == topic]:
