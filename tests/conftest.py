@@ -77,7 +77,7 @@ def used_bytes(directory: Path) -> int:
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Note a failed test and its error for `tools/run_tests.py`."""
     path = os.environ.get("COHERER_FAILURES")
-    if path is None or not report.failed or "PYTEST_XDIST_WORKER" in os.environ:
+    if not path or not report.failed or "PYTEST_XDIST_WORKER" in os.environ:
         return  # xdist's workers pass their reports on to the process that started them
     crash = getattr(report.longrepr, "reprcrash", None)
     error = str(report.longrepr).splitlines()[-1] if crash is None else crash.message

@@ -1,4 +1,4 @@
-"""A peer test that fails once is run again alone and listed; one that fails twice fails the run."""
+"""A test that fails once is run again alone and listed; one that fails twice fails the run."""
 
 from __future__ import annotations
 
@@ -58,6 +58,16 @@ def test_what_passes_alone_is_listed(run: Run, capsys: pytest.CaptureFixture[str
 
 def test_what_fails_twice_fails_the_run(run: Run) -> None:
     assert run("def test_it(): assert 1 == 2") == 1
+
+
+def test_failures_of_a_run_within_a_test_are_not_noted_for_the_outer_run(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outer = tmp_path / "failures"
+    outer.touch()
+    monkeypatch.setenv("COHERER_FAILURES", str(outer))
+    assert run("def test_it(): assert 1 == 2") == 1
+    assert outer.read_text() == ""
 
 
 def test_more_than_three_are_not_tried_again(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

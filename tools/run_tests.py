@@ -34,6 +34,7 @@ RUNS: Final = (
     ("-n", "auto", "--dist", "loadfile", "-m", "spark and not interop", "--durations=5"),
     ("-n", "2", "--dist", "loadfile", "-m", "interop", "--durations=5"),
 )
+_FAILURES: Final = "COHERER_FAILURES"
 _TESTS_FAILED: Final = 1
 """pytest's exit code if tests ran and some failed; higher ones mean that it could not run them."""
 
@@ -42,9 +43,10 @@ def pytest(
     *arguments: str, python: str | Path = sys.executable, failures: Path | None = None
 ) -> int:
     """Run pytest; `tests/conftest.py` notes in the file `failures` which tests failed, and why."""
-    noted = {} if failures is None else {"COHERER_FAILURES": str(failures)}
+    # Not the caller's file: tests run this program, too, and their failures are not the caller's.
+    environment = {**os.environ, _FAILURES: "" if failures is None else str(failures)}
     command = [str(python), "-m", "pytest", *arguments]
-    return subprocess.run(command, env={**os.environ, **noted}, check=False).returncode
+    return subprocess.run(command, env=environment, check=False).returncode
 
 
 def failed_tests(failures: Path) -> dict[str, str]:
