@@ -38,10 +38,22 @@ async def test_where_a_group_stands(broker_harness: BrokerHarness, peer: Client)
         answer = await peer.ask(UPDATE_OFFSET, of_group(commitOffset=position))
         assert (answer.code, answer.remark) == (0, None)
         assert await offset(peer, QUERY_OFFSET, of_group()) == position
-    peer.send_oneway(UPDATE_OFFSET, of_group(topic="unknown", queueId=9, commitOffset=1))
-    assert await offset(peer, QUERY_OFFSET, of_group(topic="unknown", queueId=9)) == 1
+    peer.send_oneway(UPDATE_OFFSET, of_group(queueId=9, commitOffset=1))
+    assert await offset(peer, QUERY_OFFSET, of_group(queueId=9)) == 1
     answer = await peer.ask(ALL_OFFSETS)
-    assert bytes(answer.body) == b'{"offsetTable":{"demo@g":{0:3},"unknown@g":{9:1}}}'
+    assert bytes(answer.body) == b'{"offsetTable":{"demo@g":{0:3,9:1}}}'
+
+
+async def test_a_member_that_has_not_noticed_the_deletion_of_a_topic_leaves_no_position(
+    broker_harness: BrokerHarness, peer: Client
+) -> None:
+    """A new topic of that name would begin there for its group."""
+    await peer.send()
+    broker_harness.broker.state.topics.remove("demo", 0)
+    broker_harness.broker.state.core.remove_topic("demo")
+    answer = await peer.ask(UPDATE_OFFSET, of_group(commitOffset=1))
+    assert (answer.code, answer.remark) == (17, "topic[demo] not exist")
+    assert bytes((await peer.ask(ALL_OFFSETS)).body) == b'{"offsetTable":{}}'
 
 
 async def test_a_client_can_ask_whether_a_group_has_an_offset(
