@@ -1440,6 +1440,8 @@ class TopicAdmin(Facade[aio.TopicAdmin], Part):
     def delete(self, name: str) -> None:
         """Delete a topic with its messages from all brokers and name servers.
 
+        A broker that is down keeps it: delete the topic again when the broker is back.
+
         Raises:
             RefusedError: the topic does not exist.
         """
@@ -1559,7 +1561,8 @@ class GroupAdmin(Facade[aio.GroupAdmin], Part):
 
         Raises:
             UsageError: the position is invalid.
-            RefusedError: the topic does not exist.
+            RefusedError: the topic does not exist, or a member is too old to be reset; the stored
+                offsets are reset nevertheless.
         """
         return self._portal.call(lambda: self._inner.reset_offsets(group, topic, to))
 

@@ -173,7 +173,8 @@ class GroupAdmin(Part):
 
         Raises:
             UsageError: the position is invalid.
-            RefusedError: the topic does not exist.
+            RefusedError: the topic does not exist, or a member is too old to be reset; the stored
+                offsets are reset nevertheless.
         """
         if isinstance(to, str) and to not in _ENDS:
             hint = "Use 'earliest', 'latest', a time, or an offset."
@@ -329,18 +330,29 @@ class GroupAdmin(Part):
         self, group: str, topic: str, broker: str, time_ms: int, route: Route
     ) -> dict[Queue, int]:
         queues = [queue for queue in route.readable if queue.broker == broker]
-        # Also set the stored offsets: brokers refuse a reset of a group without offsets or members.
         offsets = {queue: await self._offset_at(queue, time_ms) for queue in queues}
-        try:
-            await self._servers.ask_broker(
-                broker,
-                RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
-                ResetOffsetHeader(topic, group, time_ms, is_force=True).fields(),
-            )
-        except RefusedError as error:
-            _log.info("Consumers of %s at %s are not reset: %s", group, broker, error)
+        header = ResetOffsetHeader(topic, group, time_ms, is_force=True)
+        if not await self._reset_members(broker, header):
+            # Brokers refuse it if the group has no stored offset in some queue: one that has just
+            # begun, for example.
+            await self.set_offsets(group, offsets)
+            await self._reset_members(broker, header, again=True)
+        # Members may have stored their old offsets meanwhile.
         await self.set_offsets(group, offsets)
         return offsets
+
+    async def _reset_members(
+        self, broker: str, header: ResetOffsetHeader, *, again: bool = False
+    ) -> bool:
+        """Have a broker tell the members of a group; returns whether all were told, if any."""
+        code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+        try:
+            await self._servers.ask_broker(broker, code, header.fields())
+        except RefusedError as error:
+            if again and error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                raise
+            return error.code == ResponseCode.CONSUMER_NOT_ONLINE
+        return True
 
     async def _offset_at(self, queue: Queue, time_ms: int) -> int:
         fields = {"topic": queue.topic, "queueId": str(queue.id)}

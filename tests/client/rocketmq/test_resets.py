@@ -1,0 +1,24 @@
+"""Groups that are reset while their members run."""
+
+from __future__ import annotations
+
+import coherer
+from coherer.message import Message
+from coherer.testing import SimulatedNode
+
+
+async def test_a_group_that_has_just_begun_reads_again(coherer_simulated: SimulatedNode) -> None:
+    """It has no position at the broker yet, which then refuses to reset its members."""
+    async with (
+        coherer.connect(coherer_simulated.rocketmq_url) as client,
+        client.producer() as producer,
+        client.consumer("shop", "orders", start="earliest") as consumer,
+    ):
+        await producer.send(Message("orders", b"42"))
+        batch = await consumer.receive()
+        assert batch is not None
+        batch.ack()
+        await client.admin().groups.reset_offsets("shop", "orders", "earliest")
+        again = await consumer.receive(10_000)
+        assert again is not None
+        assert again.bodies() == [b"42"]
