@@ -15,6 +15,7 @@ from coherer._client.tubemq.administration.admin import Admin
 from coherer._rules.common.topics import TopicTable
 from coherer._server.node.node import Node
 from coherer._server.options.rocketmq import RocketOptions
+from coherer._server.rocketmq.broker import registration as registering
 from coherer._server.rocketmq.broker.registration import BrokerAnnouncement, RemoteRegistrar
 from coherer._server.rocketmq.remoting import Channel, RemotingServer
 from coherer._server.rocketmq.remoting_client import RemotingClient
@@ -41,6 +42,7 @@ class Names:
         self.open = asyncio.Event()
         self.open.set()
         self.port = -1
+        self.channels: dict[Channel, None] = {}
 
     @property
     def address(self) -> str:
@@ -63,8 +65,9 @@ async def listening() -> AsyncGenerator[Names]:
         Code.REGISTER_BROKER: names.register,
         Code.UNREGISTER_BROKER: lambda _channel, _request: Command(0),
     }
-    listener = await net.listen("127.0.0.1", 0, RemotingServer(handlers).make)  # type: ignore[arg-type]
-    names.port = listener.port
+    remoting = RemotingServer(handlers)  # type: ignore[arg-type]
+    listener = await net.listen("127.0.0.1", 0, remoting.make)
+    names.port, names.channels = listener.port, remoting.channels
     try:
         yield names
     finally:
@@ -193,6 +196,29 @@ async def announced_ms(registry: RemoteRegistrar, topics: TopicTable, number: in
     start = time.monotonic()
     await registry.announced()
     return (time.monotonic() - start) * 1000
+
+
+async def test_a_broker_whose_connection_ends_registers_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The name server has forgotten it with the connection."""
+    monkeypatch.setattr(registering, "LOST_S", 0.01)
+    topics, outgoing = TopicTable(), RemotingClient()
+    async with listening() as server:
+        registration = BrokerAnnouncement(RocketOptions, topics, lambda: 1_000)
+        registry = RemoteRegistrar(registration, [server.address], outgoing)
+        registry.start()
+        try:
+            await registry.ready.wait()
+            topics.ensure_topic("one", 1, 0)
+            await registry.announced()
+            server.topics.clear()
+            for channel in list(server.channels):
+                channel.close()
+            await until(lambda: "one" in server.topics)
+        finally:
+            await registry.close()
+            outgoing.close()
 
 
 async def test_all_name_servers_are_waited_for_but_not_for_ever(

@@ -6,6 +6,7 @@ There is one connection per address. It is opened at the first request and kept.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from coherer import _net as net
 from coherer._server.rocketmq.remoting import Channel, RemotingServer
@@ -20,10 +21,14 @@ class RemotingClient:
     Args:
         tls: how connections are encrypted; None for plain ones.
         sign: adds access key and signature to the fields of a request; None for unsigned requests.
+
+    Attributes:
+        lost: called with the address when a connection has ended.
     """
 
     def __init__(self, tls: net.TlsOptions | None = None, sign: Signer | None = None) -> None:
-        self._remoting = RemotingServer({})
+        self.lost: Callable[[str], None] = lambda _: None
+        self._remoting = RemotingServer({}, closed=self._closed)
         self._tls = tls
         self._sign = sign
         self._channels: dict[str, Channel] = {}
@@ -62,6 +67,11 @@ class RemotingClient:
         for channel in self._channels.values():
             channel.close()
         self._channels.clear()
+
+    def _closed(self, channel: Channel) -> None:
+        for address, known in self._channels.items():
+            if known is channel:
+                self.lost(address)
 
     async def _channel(self, address: str, timeout_ms: int) -> Channel:
         async with self._locks.setdefault(address, asyncio.Lock()):

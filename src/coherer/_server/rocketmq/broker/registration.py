@@ -6,6 +6,9 @@ A broker sends all its topics to each of its name servers: at start, after every
 every 30 s, and again after 3 s if the name server did not respond. At stop it unregisters. A name
 server in the same process is updated by function calls.
 
+A name server forgets a broker when their connection ends, and clients then find no queues there. So
+the broker registers again after a second. (Java's waits for the end of the 30 s.)
+
 Code that changes a topic can await `RemoteRegistrar.announced`, until the remote name servers know
 it. The wait is bounded and skips name servers that did not respond the last time.
 """
@@ -38,6 +41,8 @@ _log = Log(logging.getLogger(__name__))
 
 PERIOD_S: Final = 30.0
 RETRY_S: Final = 3.0
+LOST_S: Final = 1.0
+"""The pause after the end of a connection, in case that the name server ends every one."""
 REGISTER_MS: Final = 6_000
 FAREWELL_MS: Final = 3_000
 ANNOUNCE_TIMEOUT_MS: Final = 2_000
@@ -218,6 +223,7 @@ class RemoteRegistrar:
         self._announce_timeout_ms = announce_timeout_ms
         self._changed = {address: asyncio.Event() for address in addresses}
         self._trouble: dict[str, str] = {}
+        self._lost: set[str] = set()
         self._silent: set[str] = set()
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -228,6 +234,7 @@ class RemoteRegistrar:
     def start(self) -> None:
         """Register, and keep registered in the background."""
         self._registration.topics.watch(self.sync)
+        self._outgoing.lost = self._connection_lost
         self._tasks = self.upkeep.start()
 
     def _step(self, address: str) -> Step:
@@ -241,6 +248,11 @@ class RemoteRegistrar:
         """Register the current topics with all name servers soon."""
         for changed in self._changed.values():
             changed.set()
+
+    def _connection_lost(self, address: str) -> None:
+        if address in self._changed:
+            self._lost.add(address)
+            self._changed[address].set()
 
     def announced(self) -> Awaitable[None]:
         """Return a task that waits until the name servers know the current topics.
@@ -321,6 +333,9 @@ class RemoteRegistrar:
                 await self._changed[address].wait()
         except TimeoutError:
             pass
+        if address in self._lost:
+            self._lost.discard(address)
+            await asyncio.sleep(LOST_S)
 
     async def _register(self, address: str) -> None:
         body = self._registration.body()
