@@ -333,13 +333,11 @@ def test_all_parents_of_the_folder_are_durable(
     assert LocalFolder(place).read_durable("z") is None
 
 
-def test_an_owner_never_outlives_its_decision(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Otherwise it would own a later decision about the same micro-batch."""
-    found = Decisions(LocalFolder(tmp_path))
-    found.record("9", Decision("me", HalfMessages("g"), ()))
-    found.claim("9", "you")
+def test_an_owner_is_that_of_one_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that died while it forgot one has no part in a later one about the same rows."""
+    found, mine = Decisions(LocalFolder(tmp_path)), Decision("me", HalfMessages("g"), ())
+    found.record("9", mine)
+    found.claim("9", mine, "you")
     unlink = Path.unlink
 
     def die(path: Path, missing_ok: bool = False) -> None:
@@ -349,14 +347,53 @@ def test_an_owner_never_outlives_its_decision(
     monkeypatch.setattr(Path, "unlink", die)
     with pytest.raises(DeathError):
         found.forget("9")
-    assert [path.name for path in tmp_path.iterdir()] == ["9.decision"]
+    monkeypatch.undo()
+    assert [path.name for path in tmp_path.iterdir()] == ["9.owner"]
+    assert found.owner("9", mine) == "you"
+    later = Decision("him", HalfMessages("g"), ())
+    assert found.record("9", later)
+    assert found.owner("9", later) == "him"
+    found.record("10", later)
+    found.forget_older()
+    assert [path.name for path in tmp_path.iterdir()] == ["10.decision"]
+
+
+def test_the_owner_that_an_older_version_wrote(folder: Folder) -> None:
+    found, mine = Decisions(folder), Decision("me", HalfMessages("g"), ())
+    found.record("9", mine)
+    folder.replace("9.owner", b"you")
+    assert found.owner("9", mine) == "you"
+
+
+def test_a_driver_that_hung_does_not_decide_again(folder: Folder) -> None:
+    """It had looked for a decision; meanwhile another one has decided, and gone on."""
+    found, late = Decisions(folder), Decision("late", HalfMessages("g"), ())
+    for name in ("9", "10"):
+        assert found.record(name, Decision("me", HalfMessages("g"), ()))
+    found.forget_older()
+    assert found.find("9") is None
+    assert not found.record("9", late)
+    assert found.find("9") is None
+    assert list(found.names()) == ["10"]
+
+
+def test_a_driver_that_hung_does_not_go_on_with_what_others_have_finished(folder: Folder) -> None:
+    """On Java's broker its commits would be carried out again."""
+    found, mine = Decisions(folder), Decision("me", HalfMessages("g"), ())
+    found.record("9", mine)
+    assert found.owner("9", mine) == "me"
+    found.claim("9", mine, "you")
+    assert found.owner("9", mine) == "you"
+    found.record("10", Decision("you", HalfMessages("g"), ()))
+    found.forget_older()
+    assert found.owner("9", mine) == ""
 
 
 def test_decisions_are_forgotten(folder: Folder) -> None:
     decisions = Decisions(folder)
     for name in ("9", "10", "a-b"):
         assert decisions.record(name, Decision("me", HalfMessages("g"), ()))
-        decisions.claim(name, "you")
+        decisions.claim(name, Decision("me", HalfMessages("g"), ()), "you")
     assert decisions.latest() == 10
     assert list(decisions.names()) == ["10", "9", "a-b"]
     decisions.forget("10")

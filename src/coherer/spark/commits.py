@@ -335,7 +335,7 @@ class Coordinator:
     def _claim(self, name: str, decision: Decision) -> None:
         """Become the owner of a decision: another process sends no further window of commits."""
         if self._decisions.owner(name, decision) != self._me:
-            self._decisions.claim(name, self._me)
+            self._decisions.claim(name, decision, self._me)
 
     def _ends_when_quiet(self, queues: Sequence[Queue]) -> list[int]:
         """The ends of queues, after every commit on the way was carried out or lost.

@@ -7,7 +7,7 @@ it. The files are in a folder beside the checkpoint of the query:
 |---|---|
 | `query` | the id of the query that the folder belongs to; Spark keeps this id in the checkpoint |
 | `12.decision` | the half messages of micro-batch 12, its plan, and the ends of its queues before |
-| `12.owner` | the process that finishes it; without the file, the process that decided |
+| `12.owner` | the process that finishes it instead of the one that decided, and the latter |
 
 Invariants:
 
@@ -15,7 +15,10 @@ Invariants:
 2. A decision is about one plan of one micro-batch: the file `offsets/12` that Spark writes to the
    checkpoint. If somebody restores an older checkpoint, Spark plans micro-batch 12 again, and gets
    an error (`Decisions.check_plan`). So an old decision is never applied to new rows.
-3. Before a decision is written, its plan in the checkpoint is durable, which Spark does not sync
+3. A decision with a lower number than the last one is over, and may be forgotten. Nobody can make
+   it again (`Decisions.record`) or go on with it (`Decisions.owner`): not even a driver that hung
+   in the middle of it, while another one took its place.
+4. Before a decision is written, its plan in the checkpoint is durable, which Spark does not sync
    (`Folder.read_durable`), and so is every parent of the folder.
 
 A folder on a local disk, or on one that is mounted on every driver (NFS), is written with `fsync`
@@ -138,6 +141,10 @@ class Folder(Protocol):
         """`read`; the returned contents survive a power cut."""
         ...
 
+    def exists(self, name: str) -> bool:
+        """Whether there is such a file."""
+        ...
+
     def create(self, name: str, data: bytes) -> bool:
         """Write a new file; returns False if there is one already."""
         ...
@@ -179,6 +186,10 @@ class LocalFolder:
             return None
         sync_folder(self._path)
         return data
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a file."""
+        return (self._path / name).exists()
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a new file; returns False if there is one already."""
@@ -254,6 +265,11 @@ class ArrowFolder:
     def read_durable(self, name: str) -> bytes | None:
         """`read`: in object stores and HDFS, visible files survive a power cut."""
         return self.read(name)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a file."""
+        [info] = self._files.get_file_info([f"{self._path}/{name}"])
+        return info.type != fs.FileType.NotFound
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a new file; returns False if there is one already."""
@@ -400,19 +416,38 @@ class Decisions:
         return None if data is None else decode(data)
 
     def record(self, name: str, decision: Decision) -> bool:
-        """Decide; returns False if there is a decision already."""
-        return self._folder.create(name + _DECISION, encode(decision))
+        """Decide; returns False if this micro-batch or a later one has a decision already."""
+        if not self._folder.create(name + _DECISION, encode(decision)):
+            return False
+        if name.isdecimal() and int(name) < self.latest():
+            # This process hung after it had looked for a decision. Another one has decided, carried
+            # the decision out, and forgotten it.
+            self._folder.remove(name + _DECISION)
+            return False
+        return True
 
     def owner(self, name: str, decision: Decision) -> str:
-        """The process that finishes a decision."""
-        owner = self._folder.read(name + _OWNER)
-        return decision.owner if owner is None else owner.decode()
+        """The process that finishes a decision; empty if it is finished and forgotten."""
+        found = self._folder.read(name + _OWNER)
+        owner, _, decided = ("" if found is None else found.decode()).partition(" ")
+        if owner and decided in ("", decision.owner):  # older versions wrote one word
+            return owner
+        # Looked for in the opposite order of `forget`.
+        return decision.owner if self._folder.exists(name + _DECISION) else ""
 
-    def claim(self, name: str, owner: str) -> None:
+    def claim(self, name: str, decision: Decision, owner: str) -> None:
         """Become the process that finishes a decision; the previous one stops."""
-        self._folder.replace(name + _OWNER, owner.encode())
+        # With the word of the process that decided: the file is not about any other decision.
+        self._folder.replace(name + _OWNER, f"{owner} {decision.owner}".encode())
 
     def forget(self, name: str) -> None:
         """Delete a decision that was carried out, and that Spark does not need again."""
-        # The owner first: an owner without a decision would apply to a later decision.
-        self._folder.remove(name + _OWNER, name + _DECISION)
+        # The decision first: without the other file it would be that of its first owner again.
+        self._folder.remove(name + _DECISION, name + _OWNER)
+
+    def forget_older(self) -> None:
+        """Forget all decisions before the last one."""
+        latest = self.latest()
+        names = (name.partition(".")[0] for name in self._folder.names())
+        for name in sorted({one for one in names if one.isdecimal() and int(one) < latest}):
+            self.forget(name)

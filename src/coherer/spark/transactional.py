@@ -206,9 +206,7 @@ class TransactionalStreamSink(StreamSink):
                 coordinator.commit(name, halves, plan)
         note_finished(halves.group, batchId)
         # Keep the last one: it shows whether somebody restores an older checkpoint.
-        latest = decisions.latest()
-        for old in [one for one in decisions.names() if one.isdecimal() and int(one) < latest]:
-            decisions.forget(old)
+        decisions.forget_older()
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Roll back, unless `commit` has decided and could not finish."""
