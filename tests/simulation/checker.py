@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from tests.simulation.history import FAULTS, Event, History, Place
+from tests.simulation.plan import QUERY
 from tests.simulation.receivers import ATTEMPTS, group_of
 from tests.simulation.senders import GUEST_NAME, LEDGER, NEWS, ORDERS, SCRATCH
 
@@ -200,7 +201,9 @@ def unavailable(history: History) -> Found:
 def transactions(history: History) -> Found:
     """A committed transaction becomes visible; one that is rolled back never does."""
     rolled_back = {event.message for event in history.of("rolled back")}
-    committed = {event.message for event in history.of("committed")}
+    end_s = history.events[-1].at_s if history.events else 0.0
+    kept_s = end_s - history.retention_s
+    committed = {event.message for event in history.of("committed") if event.at_s > kept_s}
     visible = stored_places(history)
     for event in history.of("received", "final"):
         if event.message in rolled_back:
@@ -210,6 +213,16 @@ def transactions(history: History) -> Found:
     for message in () if history.lossy else sorted(committed & begun):
         if not (visible.get(message) or message in seen):
             yield message, "committed, and never visible"
+
+
+def undecided(history: History) -> Found:
+    """Consumers see a row of a transactional sink only when its micro-batch is decided."""
+    rows = {event.message for event in history.of("begun") if event.who == QUERY}
+    decided = {event.message: event for event in reversed(history.of("decided"))}
+    for event in history.of("received", "final"):
+        first = decided.get(event.message)
+        if event.message in rows and (first is None or event.at_s < first.at_s):
+            yield event.message, f"{event.what} by {event.who}, and not decided before"
 
 
 # -- what is delivered
@@ -476,7 +489,10 @@ def reset(history: History) -> Found:
             last_s[event.message] = event.at_s
     final = {event.message for event in history.of("final")}
     died, slack_s = frozenset({"killed", "power", "stop"}), SLACK_S
-    for event in history.of("reset"):
+    has_members = any(event.group == "press" for event in history.of("joined"))
+    for event in history.of("reset") if has_members else ():
+        before = [one.at_s for one in history.of("resetting") if one.at_s <= event.at_s]
+        begun_s = before[-1] if before else event.at_s
         # The broker saves positions later, and tells only members that it can reach.
         if disturbed(history, event.at_s - slack_s, event.at_s + SAVED_S, FAULTS - died) or (
             disturbed(history, event.at_s - SLACK_S, event.at_s + SAVED_S, died | {"started"})
@@ -486,20 +502,21 @@ def reset(history: History) -> Found:
             if (
                 stored.place is not None
                 and stored.place.queue.startswith(f"{NEWS}@")
-                and stored.at_s < event.at_s
+                and stored.at_s < begun_s
                 and stored.message in final
-                and last_s.get(stored.message, 0.0) < event.at_s
+                and last_s.get(stored.message, 0.0) < begun_s
             ):
                 yield stored.message, f"not received again after the reset at {event.at_s:.3f}"
 
 
 def undead(history: History) -> Found:
     """What a deleted topic held does not come back, neither after a restart nor when the topic is
-    created again."""
+    created again, unless one of its brokers was away when it was deleted."""
     deletions = [
         event
         for event in history.of("deleted")
         if not disturbed(history, event.at_s, event.at_s + SAVED_S, frozenset({"power"}))
+        and not _is_away(history, event.at_s, event.at_s)
     ]
     deleted_s = deletions[-1].at_s if deletions else -1.0
     stored_s = {event.message: event.at_s for event in history.of("stored")}
@@ -545,6 +562,7 @@ CHECKS: Final[tuple[Callable[[History], Found], ...]] = (
     scattered,
     unavailable,
     transactions,
+    undecided,
     unseen,
     filtered,
     nonmonotonic_poll,

@@ -30,12 +30,13 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     Args:
         at_s: virtual time.
         who: the program.
-        what: `send`, `stored`, `failed` (it may be stored or not), `begun`, `committed` and
-            `rolled back` (transactions); `joined`, `received`, `handled`, `refused` (its handler
-            failed), `kept` (its position is at the broker) and `left`; `calm` (all is well
-            again); `final` (what the queues hold at the end) and `dead` (what those of dead letters
-            hold); `changing`, `permitted` and `forbidden` (what the guest may do); `reset` (of a
-            group to the beginning); `deleting`, `deleted` and `created` (a topic); `backup` and
+        what: `send`, `stored`, `failed` (it may be stored or not), `begun`, `committed` and `rolled
+            back` (transactions), `undecided` (its driver has looked) and `decided` (a row of a
+            transactional sink); `joined`, `received`, `handled`, `refused` (its handler failed),
+            `kept` (its position is at the broker) and `left`; `calm` (all is well again); `final`
+            (what the queues hold at the end) and `dead` (what those of dead letters hold);
+            `changing`, `permitted` and `forbidden` (what the guest may do); `resetting` and `reset`
+            (a group to the beginning); `deleting`, `deleted` and `created` (a topic); `backup` and
             `restored` (what it holds); or a fault.
         message: its body.
         place: where it is stored.

@@ -32,6 +32,8 @@ GROUPS: Final = {
     ),
 }
 ALWAYS: Final = frozenset({"alice", "shop"})
+QUERY, WORKER = "spark", "worker"
+"""A streaming query's driver, and its worker."""
 SETTINGS: Final = ("jitter_s", "pieces", "threads_s")
 """Of a plan; 0 makes them harmless."""
 NEEDS: Final = {
@@ -203,20 +205,39 @@ def plan(seed: int, protocol: str, form: str = "short") -> Plan:
         # A signature names its time, and a node may refuse one that is too old.
         kinds = [kind for kind in kinds if kind != "clock"]
     kinds = kinds or ["power"]
+    shape, flush = chance.choice(shapes), chance.choice(["sync", "async"])
+    settings = (
+        chance.choice([0, 0.001, 0.05]),
+        chance.choice([0, 0.2]),
+        chance.choice([0, 0.01, 0.2]),
+    )
+    faults = list(_faults(chance, kinds, amount))
+    # Drawn last, so that the rest of a seed does not depend on it.
+    if protocol == "rocketmq" and chance.random() < amount.senders:
+        senders += [QUERY, WORKER]
+        if chance.random() < amount.kinds * 2:
+            faults += _usurpers(chance, amount)
     return Plan(
         seed,
         protocol,
         form,
-        chance.choice(shapes),
-        chance.choice(["sync", "async"]),
-        chance.choice([0, 0.001, 0.05]),
-        chance.choice([0, 0.2]),
-        chance.choice([0, 0.01, 0.2]),
+        shape,
+        flush,
+        *settings,
         tuple(senders),
         tuple(groups),
         tuple(extras),
-        tuple(_faults(chance, kinds, amount)),
+        tuple(sorted(faults, key=lambda fault: fault.at_s)),
     )
+
+
+def _usurpers(chance: Random, amount: Form) -> Iterator[Fault]:
+    """Drivers that hang, are replaced, and go on."""
+    for _ in range(chance.choice((1, 2))):
+        at_s = round(chance.random() * amount.trouble_s, 3)
+        after = chance.choice(("", "begun", "undecided", "decided"))
+        target = int(chance.random() * 1000) / 1000
+        yield Fault(at_s, "usurp", target, chance.choice(amount.lasts_s), after)
 
 
 def _faults(chance: Random, kinds: list[str], amount: Form) -> Iterator[Fault]:

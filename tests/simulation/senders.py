@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +13,7 @@ from coherer.errors import CohererError, RefusedError
 from coherer.message import Message
 from coherer.rocketmq import StoredMessage, Verdict
 from tests.simulation.history import Place
+from tests.simulation.plan import QUERY, WORKER
 
 if TYPE_CHECKING:  # a run starts the programs, and they use the run
     from tests.simulation.workload import Run
@@ -127,6 +128,7 @@ async def report(run: Run, who: str, chance: Random) -> None:
             await _receipt(run, who, body, producer.send(Message(NEWS, body.encode())))
             if chance.random() < 0.1 and not run.recovering.is_set():
                 with run.noting(who):
+                    run.note(who, "resetting", group="press")
                     await client.admin().groups.reset_offsets("press", NEWS, "earliest")
                     run.note(who, "reset", group="press")
 
@@ -135,6 +137,8 @@ async def scribble(run: Run, who: str, chance: Random) -> None:
     """Messages of a topic that is deleted and created again now and then."""
     async with run.connect() as client, client.producer() as producer:
         topics = client.admin().topics
+        if run.history.of("deleting"):  # the program before this one did that
+            await _gone(run)
         with suppress(RefusedError):  # it is there
             await topics.create(SCRATCH, 2, wait_ms=5_000)
         async for _ in run.turns(chance):
@@ -145,11 +149,16 @@ async def scribble(run: Run, who: str, chance: Random) -> None:
                 run.note(who, "deleting")
                 await topics.delete(SCRATCH)
                 run.note(who, "deleted")
-                await asyncio.sleep(GONE_S)
-                await run.undisturbed(GONE_S)
+                await _gone(run)
                 with suppress(RefusedError):  # a send has created it
                     await topics.create(SCRATCH, 2, wait_ms=10_000)
                 run.note(who, "created")
+
+
+async def _gone(run: Run) -> None:
+    """Wait until all consumers have noticed that a topic was deleted."""
+    await asyncio.sleep(run.history.of("deleting")[-1].at_s + GONE_S - run.now_s())
+    await run.undisturbed(GONE_S)
 
 
 async def send_crowd(run: Run, who: str, chance: Random) -> None:
@@ -271,6 +280,30 @@ async def _receipt(
             run.note(who, "failed", body, note=status)
 
 
+def playing_spark(run: Run) -> AbstractContextManager[None]:
+    """Let a transactional sink run in a simulation, if its plan has one."""
+    if QUERY not in run.plan.senders:
+        return nullcontext()
+    # It loads PySpark, which takes as long as a run.
+    from tests.simulation.query import playing
+
+    return playing(run)
+
+
+async def drive_query(run: Run, who: str, chance: Random) -> None:
+    """The driver of a query that writes to a transactional sink."""
+    from tests.simulation.query import drive
+
+    await drive(run, who, chance)
+
+
+async def work_for_query(run: Run, who: str, chance: Random) -> None:
+    """The worker of the query."""
+    from tests.simulation.query import work
+
+    await work(run, who, chance)
+
+
 SENDERS: Final[dict[str, Sender]] = {
     "alice": send_each,
     "bob": send_each,
@@ -283,4 +316,6 @@ SENDERS: Final[dict[str, Sender]] = {
     "timer": send_later,
     "clerk": send_ledger,
     "foreman": send_work,
+    QUERY: drive_query,
+    WORKER: work_for_query,
 }

@@ -18,7 +18,7 @@ NEWS, SCRATCH = Place("news@a.0", 0), Place("scratch@a.0", 0)
 
 
 def event(what: str, message: str = "", place: Place | None = None, **more: object) -> Event:
-    mine = {"send", "stored", "failed", "begun", "committed", "rolled back"}
+    mine = {"send", "stored", "failed", "begun", "committed", "rolled back", "decided"}
     who = "alice" if what in mine else "shop0"
     group = "" if what in mine | {"final", "dead", "calm", "error", "restored"} else "shop"
     fields = {"at_s": 1.0, "who": who, "group": group, **more}
@@ -116,9 +116,14 @@ BAD = {
         event("final", "g", FIRST, at_s=4.0),
     ],
     "reset": [
+        event("joined", group="press", at_s=-200.0),
         event("send", "n"), event("stored", "n", NEWS),
         event("received", "n", NEWS, group="press"), event("final", "n", NEWS),
         event("reset", group="press", at_s=200.0),
+    ],
+    "undecided": [
+        event("begun", "row", who="spark"), event("final", "row", LAST),
+        event("decided", "row", who="spark", at_s=2.0),
     ],
     "undead": [
         event("send", "s"), event("stored", "s", SCRATCH), event("deleted", at_s=2.0),

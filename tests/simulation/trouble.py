@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from coherer.errors import CohererError
 from tests.simulation.machines import Machine
-from tests.simulation.plan import SILENT_S, Fault
+from tests.simulation.plan import QUERY, SILENT_S, Fault
 
 if TYPE_CHECKING:  # a run makes trouble, which uses the run
     from coherer.testing.simulation import Process
@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 JUMPS_S = (-3600.0, -20.0, 20.0, 3600.0)
 NODE_JUMPS_S = (-10.0, 10.0)
+STEP_S = 0.2
 
 
 class Trouble:
@@ -117,6 +118,24 @@ class Trouble:
             await self._run.leave(who)
             self._run.clients[who].kill()
             self._run.start(who)
+
+    async def _usurp(self, fault: Fault) -> None:
+        """A driver of a query hangs, so that somebody starts another one, and goes on."""
+        hung = self._run.clients.get(QUERY)
+        if hung is None:
+            return
+        await asyncio.sleep(fault.target * STEP_S)  # between two of its steps
+        self._note(QUERY, "frozen")
+        hung.freeze()
+        await asyncio.sleep(fault.lasts_s / 4)
+        if self._run.clients[QUERY] is hung:
+            self._run.start(QUERY)
+        await asyncio.sleep(fault.lasts_s)
+        self._note(QUERY, "thawed")
+        hung.go_on()
+        await asyncio.sleep(fault.lasts_s)
+        self._note(QUERY, "crashed")
+        hung.kill()
 
     # -- nodes
 

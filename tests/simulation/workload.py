@@ -24,7 +24,7 @@ from tests.simulation.history import FAULTS, Event, History
 from tests.simulation.machines import OPERATOR, QUEUES, RETENTION_S, Cluster
 from tests.simulation.plan import Plan, plan
 from tests.simulation.receivers import GROUPS, receive
-from tests.simulation.senders import SENDERS, TOPICS, body_of, place_of
+from tests.simulation.senders import SENDERS, TOPICS, body_of, place_of, playing_spark
 from tests.simulation.trouble import Trouble
 
 QUIET: Final = 0.03
@@ -57,6 +57,10 @@ class Run:
         calm: set when all is well again, and senders send for the last time.
         end: set when the programs may end.
         verdicts: what the sellers have decided.
+        files: what outlives a query's programs: contents by folder and name.
+        tasks: what its workers are to do, in order.
+        queues: the open connections of its programs.
+        chances: when its steps with files happen.
     """
 
     def __init__(self, plan: Plan, directory: Path) -> None:
@@ -67,6 +71,10 @@ class Run:
         self._leaving: dict[str, asyncio.Event] = {}
         self.calm, self.end = asyncio.Event(), asyncio.Event()
         self.verdicts: dict[str, Verdict] = {}
+        self.files: dict[str, dict[str, bytes]] = {}
+        self.tasks: list[Any] = []
+        self.queues: dict[Any, Any] = {}
+        self.chances = plan.chance("files")
         self.recovering = asyncio.Event()
         if "retention" in plan.extras:
             self.history.retention_s = RETENTION_S
@@ -270,7 +278,8 @@ def run(what: Plan) -> tuple[History, list[Wrong]]:
         one = Run(what, Path(directory))
         errors.run = one
         try:
-            simulate(one.main(), seed=what.seed)
+            with playing_spark(one):
+                simulate(one.main(), seed=what.seed)
         except Exception as error:  # noqa: BLE001 - no fault may end the node or a client
             one.note("simulation", "error", note=repr(error))
         finally:

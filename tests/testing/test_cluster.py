@@ -238,3 +238,20 @@ def test_uses_that_make_no_sense(pytester: pytest.Pytester) -> None:
             "*colour*",
         ]
     )
+
+
+async def test_a_broker_that_was_down_keeps_a_deleted_topic(
+    coherer_simulated_cluster: SimulatedCluster,
+) -> None:
+    """Nobody can tell it; the topic is deleted again when it is back."""
+    cluster = coherer_simulated_cluster
+    await cluster.create_topic("orders", partitions=2)
+    other = cluster.brokers[1]
+    async with coherer.connect(cluster.rocketmq_url) as client:
+        topics = client.admin().topics
+        async with other.down():
+            await topics.delete("orders")
+        await other.node.ready()
+        assert "orders" in [topic.name for topic in await topics.list()]
+        await topics.delete("orders")
+        assert "orders" not in [topic.name for topic in await topics.list()]

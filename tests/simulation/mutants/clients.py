@@ -16,6 +16,9 @@ from coherer._client.rocketmq.producing.queue_selection import QueueSelector
 from coherer._client.tubemq.consumer import AssignmentManager as TubePartitions
 from coherer._client.tubemq.fetching import PartitionFetcher
 from coherer._client.tubemq.membership import Membership
+from coherer.rocketmq import Verdict
+from coherer.spark.commits import Coordinator
+from coherer.spark.decisions import Decisions, encode
 
 Patch = pytest.MonkeyPatch
 
@@ -151,6 +154,49 @@ def no_heartbeats_to_the_master(patch: Patch) -> None:
     patch.setattr(Membership, "_send_heartbeat", nothing)
 
 
+def commits_before_it_decides(patch: Patch) -> None:
+    """The coordinator of a transactional sink commits, and then records its decision."""
+    real = Coordinator.commit
+
+    def commit(coordinator: Any, name: str, halves: Any, plan: str = "") -> None:
+        coordinator._queue.end(halves, Verdict.COMMIT)
+        real(coordinator, name, halves, plan)
+
+    patch.setattr(Coordinator, "commit", commit)
+
+
+def ignores_decisions(patch: Patch) -> None:
+    """A query that starts again decides anew, with what its tasks have sent now."""
+
+    def record(decisions: Any, name: str, decision: Any) -> bool:
+        decisions._folder.replace(name + ".decision", encode(decision))
+        return True
+
+    patch.setattr(Decisions, "record", record)
+    patch.setattr(Coordinator, "finish", lambda coordinator, name: False)
+    patch.setattr(Decisions, "latest", lambda decisions: -1)
+
+
+def decides_again_after_a_pause(patch: Patch) -> None:
+    """A driver that hung decides about what another one has finished and forgotten."""
+
+    def record(decisions: Any, name: str, decision: Any) -> bool:
+        return bool(decisions._folder.create(name + ".decision", encode(decision)))
+
+    patch.setattr(Decisions, "record", record)
+
+
+def unanswered_commits_count(patch: Patch) -> None:
+    """The coordinator does not repeat a commit that was not answered."""
+    real = Coordinator._commit_some
+
+    def commit(*arguments: Any) -> Any:
+        left, _ = real(*arguments)
+        return left.pick(()), None
+
+    patch.setattr(Coordinator, "_commit_some", commit)
+
+
 MUTANTS: Final = {
     "tubemq": (
         acknowledges_with_the_get,
@@ -170,5 +216,9 @@ MUTANTS: Final = {
         keys_go_anywhere,
         sends_again_what_was_lost,
         dead_connections_stay,
+        commits_before_it_decides,
+        ignores_decisions,
+        decides_again_after_a_pause,
+        unanswered_commits_count,
     ),
 }

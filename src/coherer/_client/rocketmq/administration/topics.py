@@ -186,6 +186,8 @@ class TopicAdmin(Part):
     async def delete(self, name: str) -> None:
         """Delete a topic with its messages from all brokers and name servers.
 
+        A broker that is down keeps it: delete the topic again when the broker is back.
+
         Raises:
             RefusedError: the topic does not exist.
         """
