@@ -129,6 +129,11 @@ class Run:
             await asyncio.wait_for(awaited[1].wait(), timeout_s)
         self._awaited.remove(awaited)
 
+    def disk_has_failed(self) -> bool:
+        """Whether a disk was full or failed a moment ago."""
+        since_s = self.now_s() - 30
+        return any(one.at_s >= since_s for one in self.history.of("full", "sick", "recovered"))
+
     def connect(self, **options: Any) -> Any:
         """A client of the cluster, by default of its operator."""
         if "accounts" in self.plan.extras and "user" not in options:
@@ -306,10 +311,5 @@ class _Errors(logging.Handler):
         if self.run.history.lossy and any(part in text for part in SLAVE_DIFFERS):
             return  # it holds what the power cut took from its master, and says so
         unhandled = "nhandled" in text or "never retrieved" in text or record.name == "asyncio"
-        what = "error" if unhandled or not self._disk_has_failed() else "complaint"
+        what = "error" if unhandled or not self.run.disk_has_failed() else "complaint"
         self.run.note(record.name, what, note=text)
-
-    def _disk_has_failed(self) -> bool:
-        since_s = self.run.now_s() - 30
-        failed = self.run.history.of("full", "sick", "recovered")
-        return any(event.at_s >= since_s for event in failed)

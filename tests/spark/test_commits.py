@@ -20,7 +20,14 @@ from coherer.errors import (
 )
 from coherer.rocketmq import HalfMessages
 from coherer.spark import commits, decisions
-from coherer.spark.commits import PATIENCE_S, QUIET_S, STEP_S, Coordinator, RocketHalfQueue
+from coherer.spark.commits import (
+    HALF_LOST,
+    PATIENCE_S,
+    QUIET_S,
+    STEP_S,
+    Coordinator,
+    RocketHalfQueue,
+)
 from coherer.spark.decisions import (
     ArrowFolder,
     Decision,
@@ -222,6 +229,19 @@ def test_a_broker_that_stays_away(tmp_path: Path, error: CohererError) -> None:
     cluster.step = nothing
     assert coordinator(cluster, decisions).finish("0")
     check_whole(cluster.seen())
+
+
+def test_half_messages_that_the_broker_has_lost_are_an_error(tmp_path: Path) -> None:
+    """To start the query again does not help."""
+    cluster, decisions = Cluster(), Decisions(LocalFolder(tmp_path), "/checkpoint/decisions")
+
+    def lost(what: str) -> None:
+        if what in {"before", "look"}:
+            raise RefusedError(HALF_LOST, code=1)
+
+    cluster.step = lost
+    with pytest.raises(DataLossError, match=r"10 of 10 .* Delete /checkpoint/decisions to have"):
+        coordinator(cluster, decisions).commit("0", cluster.prepare(10))
 
 
 def test_a_queue_that_became_shorter_is_an_error(tmp_path: Path) -> None:

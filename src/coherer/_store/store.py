@@ -153,7 +153,7 @@ class Store:
         self._replica: Replica | None = None
         self._inventory: Inventory | None = None
         self._topic_existed: Callable[[str], bool] = _always
-        self._is_unsaved: Callable[[str], bool] | None = None
+        self._is_unsaved: Callable[[str], bool] = lambda _: False
         self._reached: list[ConsumeQueue] = []
         self._lock_handle, self._closed, self._last_ms = -1, False, 0
         self._check_size_at = 0  # the end of the log at which its size limit is checked next
@@ -255,7 +255,7 @@ class Store:
     def _queue_to_write(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return a queue for its first append in this process, after the gaps of power cuts."""
         queue = self._queue_files.get(topic, queue_id)
-        if not queue.next and self._is_unsaved is not None and self._is_unsaved(topic):
+        if not queue.next and self._is_unsaved(topic):
             raise UnsavedTopicError("The topic is not saved yet.", topic=topic)
         gaps = self._checkpointer.gaps
         if gaps and (queue.next or self._topic_existed(topic)):
@@ -277,6 +277,8 @@ class Store:
         if queue is None and (offset <= 0 or not self._topic_existed(topic)):
             return
         begin = 0 if queue is None else queue.next
+        if not begin and self._is_unsaved(topic):
+            return  # it is being created: nobody has read anything there
         if offset - begin <= sum([gap.entries for gap in gaps]):
             self._reached.append(self._queue_to_write(topic, queue_id))
 

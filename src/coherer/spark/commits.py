@@ -67,6 +67,9 @@ STEP_S: Final = 1.0
 PATIENCE_S: Final = 60.0
 """The time of retries while a broker is away. A Java broker needs about 10 s to restart."""
 
+HALF_LOST: Final = "Find prepared transaction message failed"
+"""In the answer of a broker that does not have a half message; there is no code for it."""
+
 COMMITS_AT_ONCE: Final = 2_000
 """Commits in flight before the owner is checked again."""
 
@@ -297,9 +300,10 @@ class Coordinator:
         """Carry out a decision that a process left behind; returns False without one.
 
         Raises:
-            UnavailableError: a broker is away, or has lost half messages.
+            UnavailableError: a broker is away.
             UsageError: another process has become the owner.
-            DataLossError: the broker has deleted messages that were committed.
+            DataLossError: the broker has lost half messages, or has deleted messages that were
+                committed.
         """
         decision = self._decisions.find(name)
         if decision is None:
@@ -326,11 +330,15 @@ class Coordinator:
                 error = away
             untouched = False
             if len(left) and self._clock() > give_up:
-                raise UnavailableError(
+                text = (
                     f"{len(left)} of {len(decision.halves)} messages of micro-batch {name} are not "
-                    f"committed: {error}",
-                    hint="The decision is recorded: start the query again to finish it.",
-                ) from error
+                    f"committed: {error}"
+                )
+                if isinstance(error, RefusedError) and HALF_LOST in error.text:
+                    lost = "Was the broker's machine cut off from power, with async flush?"
+                    raise DataLossError(text, hint=f"{lost} {self._decisions.way_out}") from error
+                hint = "The decision is recorded: start the query again to finish it."
+                raise UnavailableError(text, hint=hint) from error
 
     def _claim(self, name: str, decision: Decision) -> None:
         """Become the owner of a decision: another process sends no further window of commits."""
@@ -367,7 +375,7 @@ class Coordinator:
                 self._queue.reach(queue, start)
                 [end] = self._queue.ends([queue])
                 if end < start:
-                    raise _shortened(name, queue, start, end)
+                    raise _shortened(name, queue, start, end, self._decisions.way_out)
             found = self._queue.committed(queue, start, end)
             done.update((queue.broker, offset) for offset in found)
         brokers = [queue.broker for queue in left.queues]
@@ -395,13 +403,12 @@ class Coordinator:
         return left.pick(()), None
 
 
-def _shortened(name: str, queue: Queue, start: int, end: int) -> DataLossError:
+def _shortened(name: str, queue: Queue, start: int, end: int, way_out: str) -> DataLossError:
     return DataLossError(
         f"Broker {queue.broker} has lost messages: its queue ends at {end}, and ended at {start} "
         f"when micro-batch {name} was decided. It is unknown which messages of the micro-batch "
         "were committed.",
         topic=queue.topic,
         partition=queue.id,
-        hint="Was the broker's machine cut off from power, or its topic created anew? Compare the "
-        "topic with the micro-batch, and delete the folder of decisions when it is complete.",
+        hint=f"Was the broker's machine cut off from power, or its topic created anew? {way_out}",
     )

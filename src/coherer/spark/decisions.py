@@ -372,6 +372,15 @@ class Decisions:
         self.location = location
         self._folder = folder
 
+    @property
+    def way_out(self) -> str:
+        """What to do about a decision that cannot be carried out any more."""
+        return (
+            f"Delete {self.location} to have Spark send all rows of this micro-batch again. Those "
+            "that are in the topic already are there twice then; coherer.spark.deduplicate removes "
+            "them."
+        )
+
     def query(self) -> str | None:
         """The id of the query that the folder belongs to; None if it is new."""
         found = self._folder.read(_QUERY)

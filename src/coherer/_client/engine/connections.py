@@ -23,6 +23,7 @@ import os
 from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
+from coherer._client.engine.tasks import shared
 from coherer._common.logs import Log
 from coherer._net import Connection, ConnectionLimits, TlsOptions, check_loop, dial, running_loop
 from coherer.errors import (
@@ -341,7 +342,7 @@ class ConnectionPool(Generic[L]):
         address = (host, port)
         task = self._dialling.get(address)
         if task is None:
-            task = asyncio.create_task(self._dial(host, port), name=f"dial {host}:{port}")
+            task = shared(self._dial(host, port), f"dial {host}:{port}")
             self._dialling[address] = task
             task.add_done_callback(lambda _: self._dialling.pop(address, None))
         # Shielded: several callers may wait for the connection, and one of them may be cancelled.

@@ -1,16 +1,35 @@
-"""Cancelling tasks, periodic work, pauses between attempts, and waiting for changes."""
+"""Shared and cancelled tasks, periodic work, pauses between attempts, and waiting for changes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 from coherer._common.upkeep import Upkeep
+
+T = TypeVar("T")
 
 RETRY_MS_FIRST: Final = 10
 RETRY_MS_MAX: Final = 1000
 """The first and the longest pause between attempts; each pause is twice the one before."""
+
+
+def shared(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+    """Start a task for which any number of callers wait, each with `asyncio.shield`.
+
+    All of them may be cancelled before it fails. Its error is then nobody's, and asyncio does not
+    log it.
+    """
+    task = asyncio.create_task(work, name=name)
+    task.add_done_callback(retrieve)
+    return task
+
+
+def retrieve(task: asyncio.Task[Any]) -> None:
+    """Mark the error of a task that has ended as seen."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def cancel(*tasks: asyncio.Task[Any] | None) -> None:

@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 
 from coherer._client.engine.metrics import meters_of
 from coherer._client.engine.options import parse_address
-from coherer._client.engine.tasks import cancel, every
+from coherer._client.engine.tasks import cancel, every, shared
 from coherer._client.rocketmq.link import Handler, Link, Pool, RequestHandlers, Signer
 from coherer._client.rocketmq.options import VIP_PORT_STEP, ClientOptions
 from coherer._client.rocketmq.request_reply import PendingReplies
@@ -139,7 +139,7 @@ class Instance:
         running_loop()
         self.pool.check_loop()
         if self._starting is None or (self._starting.done() and not self.client_id):
-            self._starting = asyncio.create_task(self._start(), name="start of the client")
+            self._starting = shared(self._start(), "start of the client")
         await asyncio.shield(self._starting)
 
     async def link(self, address: str, *, fast: bool = False) -> Link:

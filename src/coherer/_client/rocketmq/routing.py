@@ -23,7 +23,7 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from coherer._client.engine.tasks import cancel
+from coherer._client.engine.tasks import cancel, shared
 from coherer._client.rocketmq.link import NO_FIELDS, Fields, Link, Pool
 from coherer._common import machine
 from coherer._common.logs import Log
@@ -242,9 +242,10 @@ class RouteTable:
             return route
         task = self._look_ups.get(topic)
         if task is None:
-            task = asyncio.create_task(self._look_up_and_keep(topic), name=f"route of {topic}")
-            self._look_ups[topic] = task
-            task.add_done_callback(lambda done: self._looked_up(topic, done))
+            task = self._look_ups[topic] = shared(
+                self._look_up_and_keep(topic), f"route of {topic}"
+            )
+            task.add_done_callback(lambda _: self._look_ups.pop(topic, None))
         try:
             return await asyncio.shield(task)
         except RefusedError as error:
@@ -355,11 +356,6 @@ class RouteTable:
     async def close(self) -> None:
         """Cancel the look-ups."""
         await cancel(*self._look_ups.values())
-
-    def _looked_up(self, topic: str, done: asyncio.Task[Route]) -> None:
-        self._look_ups.pop(topic, None)
-        if not done.cancelled():
-            done.exception()  # the callers may all be gone: mark it as retrieved
 
     async def _look_up_and_keep(self, topic: str) -> Route:
         route = await self.look_up(topic)

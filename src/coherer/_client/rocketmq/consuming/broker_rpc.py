@@ -10,6 +10,7 @@ import logging
 from collections.abc import Collection, Iterable
 from typing import Final
 
+from coherer._client.engine.tasks import shared
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import Link
 from coherer._client.rocketmq.routing import MASTER
@@ -136,7 +137,7 @@ class BrokerRpc:
         """The offsets of all groups at a broker (43); concurrent calls share one request."""
         asking = self._tables.get(link)
         if asking is None:
-            asking = asyncio.create_task(self._read_table(link), name="offsets of all groups")
+            asking = shared(self._read_table(link), "offsets of all groups")
             self._tables[link] = asking
             asking.add_done_callback(lambda _: self._tables.pop(link, None))
         return await asyncio.shield(asking)
