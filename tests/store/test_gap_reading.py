@@ -122,6 +122,16 @@ def test_a_queue_goes_on_when_a_reader_stands_behind_its_end(harness: Any) -> No
     assert store.append([harness.draft(99)])[0].queue_offset in ends
 
 
+def test_a_topic_that_is_being_created_again_has_no_gap(harness: Any) -> None:
+    """A reader stands where it was in the topic of that name that was deleted."""
+    harness.open(files=Unknown()).append([harness.draft(0)])
+    store = harness.open(harness.crash(), files=Unknown())
+    store.know_topics("t".__eq__)
+    store.save_topics_first("t".__eq__)
+    assert store.read("t", 1, 3, max_bytes=1 << 20, max_count=32).status is ReadStatus.BEYOND
+    assert store.queue_range("t", 1) == (0, 0)
+
+
 def test_retention_deletes_the_gap_with_the_messages(harness: Any) -> None:
     first = harness.open(files=Unknown())
     first.append([harness.draft(n, size=1000) for n in range(30)])

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from coherer._client.engine.tasks import shared
 from coherer._server.node.node import Node, NodeOptions
 from coherer.errors import UsageError
 from coherer.testing.clock import WallClock
@@ -162,7 +163,7 @@ class SimulatedNode:
             async with self._turn:
                 await step
 
-        await asyncio.shield(asyncio.create_task(taken()))
+        await asyncio.shield(shared(taken(), "a start or stop of the node"))
 
     async def _begin(self) -> None:
         if self._node is not None or not self._wanted:  # it may have been killed before its turn
