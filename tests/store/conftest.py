@@ -318,10 +318,11 @@ def _torn(inode: _Inode, chance: random.Random) -> bytes:
         if not data:
             _resize(content, offset)
             continue
-        for begin in range(0, len(data), SECTOR):
-            at = (offset + begin) // SECTOR * SECTOR
-            if mode != "some" or random.Random(f"{at}{keep}").random() < keep:
-                _write(content, data[begin : begin + SECTOR], offset + begin)
+        end = offset + len(data)
+        for sector in range(offset // SECTOR * SECTOR, end, SECTOR):
+            if mode != "some" or random.Random(f"{sector}{keep}").random() < keep:
+                begin, stop = max(sector, offset), min(sector + SECTOR, end)
+                _write(content, data[begin - offset : stop - offset], begin)
     return bytes(content)
 
 

@@ -1,7 +1,8 @@
 """The part of pyarrow.fs that coherer uses."""
 
+from enum import Enum
 from types import TracebackType
-from typing import Self
+from typing import Self, overload
 
 class NativeFile:
     def read(self) -> bytes: ...
@@ -14,8 +15,12 @@ class NativeFile:
         trace: TracebackType | None,
     ) -> None: ...
 
+class FileType(Enum):
+    NotFound = 0
+
 class FileInfo:
     base_name: str
+    type: FileType
 
 class FileSelector:
     def __init__(
@@ -26,7 +31,10 @@ class FileSystem:
     type_name: str
     @staticmethod
     def from_uri(uri: str) -> tuple[FileSystem, str]: ...
-    def get_file_info(self, selector: FileSelector) -> list[FileInfo]: ...
+    @overload
+    def get_file_info(self, paths_or_selector: FileSelector) -> list[FileInfo]: ...
+    @overload
+    def get_file_info(self, paths_or_selector: str) -> FileInfo: ...
     def open_input_stream(self, path: str) -> NativeFile: ...
     def open_output_stream(self, path: str) -> NativeFile: ...
     def create_dir(self, path: str, *, recursive: bool = True) -> None: ...

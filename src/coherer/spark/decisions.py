@@ -268,8 +268,7 @@ class ArrowFolder:
 
     def exists(self, name: str) -> bool:
         """Whether there is such a file."""
-        [info] = self._files.get_file_info([f"{self._path}/{name}"])
-        return info.type != fs.FileType.NotFound
+        return self._files.get_file_info(f"{self._path}/{name}").type != fs.FileType.NotFound
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a new file; returns False if there is one already."""

@@ -164,6 +164,7 @@ class QueueContext(msgspec.Struct, frozen=True):
     Args:
         flags: of pulls, see `coherer._wire.rocketmq.pulling`.
         unknown: called when a broker does not know the subscription.
+        missing: called with the queue when a broker does not have the topic.
     """
 
     rpc: BrokerRpc
@@ -175,6 +176,7 @@ class QueueContext(msgspec.Struct, frozen=True):
     buffer: PrefetchBuffer[ReceivedBatch]
     make_batch: Callable[..., ReceivedBatch]
     unknown: Callable[[], None]
+    missing: Callable[[Queue], None]
 
     @property
     def manual(self) -> bool:
@@ -454,6 +456,8 @@ class AssignedQueue:
         self._unknown = self._unknown + 1 if unknown else 0
         if unknown:
             self._context.unknown()
+        if first and error.code == ResponseCode.TOPIC_NOT_EXIST:
+            self._context.missing(self.queue)
         if self._unknown == UNKNOWN_WARNED or (first and not unknown):
             _log.warning("Pulling from %s failed: %s", self.queue, error, about=self.queue)
         self._error = error

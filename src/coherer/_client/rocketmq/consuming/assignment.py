@@ -29,7 +29,7 @@ from typing import Final
 import msgspec
 
 from coherer._client.engine.assignments import Assignments, PrefetchBuffer
-from coherer._client.engine.tasks import backoff
+from coherer._client.engine.tasks import backoff, cancel
 from coherer._client.rocketmq.consuming.assigned_queue import (
     AssignedQueue,
     ConsumeStatistics,
@@ -230,6 +230,7 @@ class AssignmentManager:
         self._round = asyncio.Lock()
         self._seeking = asyncio.Lock()  # an operator may reset a group again before it has drained
         self._heartbeat: asyncio.Task[None] | None = None
+        self._forgetting: set[asyncio.Task[None]] = set()
         self._context = QueueContext(
             rpc,
             group,
@@ -240,6 +241,7 @@ class AssignmentManager:
             self.buffer,
             make_batch,
             self._subscription_unknown,
+            self._topic_missing,
         )
 
     @property
@@ -387,6 +389,7 @@ class AssignmentManager:
         """Give everything up."""
         queues = list(self.queues)
         try:
+            await cancel(*self._forgetting)
             await self._drain(list(self.queues.values()))
         finally:  # also if the caller is cancelled
             for assigned in list(self.queues.values()):
@@ -474,6 +477,26 @@ class AssignmentManager:
     def _locked(self, assigned: AssignedQueue) -> None:
         assigned.fetch_more()
         self.buffer.add(assigned)
+
+    def _topic_missing(self, queue: Queue) -> None:
+        if self.manual is None and self._options.model != "broadcast":
+            task = asyncio.create_task(self._forget(queue), name=f"forget {queue}")
+            self._forgetting.add(task)
+            task.add_done_callback(self._forgetting.discard)
+
+    async def _forget(self, queue: Queue) -> None:
+        """Begin a topic of this name anew, if the broker has deleted it with the group's offset.
+
+        The offset would be somewhere in the middle of a new topic. Java's brokers keep the offset,
+        and may only have lost the topic's settings; then the group goes on there.
+        """
+        try:
+            stored = await self.store.read(queue)
+        except CohererError as error:
+            _log.info("The offset of %s in %s is unknown: %s", self._group, queue, error)
+            return
+        if stored is None:
+            await self.seek({queue: 0})
 
     def _subscription_unknown(self) -> None:
         if self._heartbeat is None or self._heartbeat.done():

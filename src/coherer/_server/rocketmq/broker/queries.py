@@ -12,7 +12,6 @@ from coherer._common.logs import Log
 from coherer._record.layout import decode, store_ms_of
 from coherer._rules.common.origins import topic_of
 from coherer._rules.rocketmq.acl import SUB
-from coherer._server.rocketmq.broker.admin_common import known_topic
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.remoting import Channel, Refusal
 from coherer._wire.rocketmq.bodies.admin import ZERO_FIELD
@@ -74,13 +73,10 @@ class OffsetHandler:
         """UPDATE_CONSUMER_OFFSET (15): commit an offset, which may be any, as in Java.
 
         Raises:
-            Refusal: with 17 if the topic does not exist.
+            Refusal: see `RocketState.commit`.
         """
         header = parse(UpdateOffsetHeader, request.fields)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
-        # Members notice up to 30 s later that a topic was deleted. If their last offsets stayed
-        # here, the group would begin with them in a new topic of the same name.
-        known_topic(self._state, topic)
         before = self._state.offsets.find(group, topic, queue_id)
         old = -1 if before is None else before.offset
         self._state.commit(group, topic, queue_id, header.commit_offset)

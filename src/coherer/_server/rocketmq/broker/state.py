@@ -162,12 +162,17 @@ class RocketState:
         """Commit a group's offset for a client.
 
         Raises:
-            Refusal: the group is the broker's own: its offsets say which half messages are done, so
-                a client that moved them could make the broker forget open transactions.
+            Refusal: with 17 if the topic does not exist. With 16 if the group is the broker's own:
+                its offsets say which half messages are done, so a client that moved them could make
+                the broker forget open transactions.
         """
         if group == TRANSACTIONS_GROUP:
             remark = f"the offsets of group {group} belong to the broker, no client may commit them"
             raise Refusal(ResponseCode.NO_PERMISSION, remark)
+        # Members notice later that a topic was deleted. If their last offsets stayed here, the
+        # group would begin with them in a new topic of the same name.
+        if topic not in self.topics:
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         self.offsets.open(group, topic, queue_id).move_to(offset)
         self._committed.add((topic, group))
 
