@@ -8,8 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from coherer._record.ids import encode_offset_id
 from coherer._record.layout import Record
 from coherer._record.properties import decode
+from coherer._record.system_topics import HALF_TOPIC
 from coherer._rules.common.topics import Topic
 from coherer._rules.rocketmq.groups import Group
 from coherer._wire.rocketmq.codes import FAQ
@@ -94,6 +96,27 @@ async def test_another_message_at_the_offset_is_not_sent_back(
     for accepted in (mine, "7F00000100002A9F0000000000000000", "what Go sends", None):
         assert (await peer.ask(SEND_BACK, back(originMsgId=accepted))).code == 0
     assert len(broker_harness.records("SCHEDULE_TOPIC_XXXX", 2)) == 4
+
+
+async def test_what_no_consumer_has_received_is_not_sent_back(
+    broker_harness: BrokerHarness, peer: Client
+) -> None:
+    """Otherwise a group would get the message of a transaction that is not committed."""
+    await peer.send(b"half", i="TRAN_MSG\x01true\x02PGROUP\x01sellers")
+    assert broker_harness.records(HALF_TOPIC, 0)[0].body == b"half"
+    refused = await peer.ask(SEND_BACK, back())
+    assert refused.code == 1
+    assert refused.remark == "another message is at offset 0 now"
+
+
+async def test_a_message_without_a_key_has_the_id_of_its_offset(
+    broker_harness: BrokerHarness, peer: Client
+) -> None:
+    await peer.send(b"mine")
+    assert (await peer.ask(SEND_BACK, back(originMsgId="0B" * 16))).code == 1
+    record = last(broker_harness, "demo")
+    own = encode_offset_id(record.store_host, record.physical_offset)
+    assert (await peer.ask(SEND_BACK, back(originMsgId=own))).code == 0
 
 
 @pytest.mark.parametrize("changes", [{"delayLevel": -1}, {"maxReconsumeTimes": 0}])

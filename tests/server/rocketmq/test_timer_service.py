@@ -16,7 +16,7 @@ from coherer._record import layout
 from coherer._record.properties import decode, encode
 from coherer._record.system_topics import TIMER_TOPIC
 from coherer._rules.common.origins import Origin
-from coherer._rules.rocketmq.timers import MARKS, SLOT_MS, SLOTS, is_timed
+from coherer._rules.rocketmq.timers import MARKS, SLOT_MS, SLOTS, is_timed, rolled
 from coherer._server.core.core import Core
 from coherer._server.rocketmq.broker import timers
 from coherer._server.rocketmq.broker.timers import TimerService
@@ -431,3 +431,25 @@ async def test_properties_without_room_for_more(node: Node) -> None:
     await node.send("n", TIMER_DELAY_SEC=1)
     await node.until(1_000)
     assert node.delivered() == ["m", "n"]
+
+
+async def test_a_message_that_waits_twice_is_delivered_once(node: Node) -> None:
+    """A power cut has taken the mark that it was carried forward, and not the copy."""
+    for body in ("a", "b"):
+        await node.send(body, TIMER_DELAY_MS=60_000, UNIQ_KEY=body)
+    waiting = node.records(TIMER_TOPIC, min(node.store.queues(TIMER_TOPIC)))
+    copies = [copy for record in waiting if (copy := rolled(record)) is not None]
+    assert len(copies) == 2
+    node.core.appender.submit((), None, origin=Origin.TIMERS, own=copies)
+    await node.core.appender.close()
+    again = node.killed("again")
+    await again.until(70_000, 10_000)
+    assert again.delivered() == ["a", "b"]
+    await again.close()
+
+
+async def test_messages_without_keys_are_all_delivered(node: Node) -> None:
+    for _ in range(2):
+        await node.send("a", TIMER_DELAY_MS=60_000)
+    await node.until(70_000, 10_000)
+    assert node.delivered() == ["a", "a"]

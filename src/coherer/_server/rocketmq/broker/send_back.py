@@ -24,8 +24,8 @@ from coherer._record.properties import (
     tag_code,
 )
 from coherer._record.properties import decode as decode_properties
-from coherer._record.system_topics import DLQ_PREFIX, RETRY_PREFIX
-from coherer._rules.common.origins import Origin, topic_of
+from coherer._record.system_topics import DLQ_PREFIX, OP_HALF_TOPIC, RETRY_PREFIX
+from coherer._rules.common.origins import WAITING_TOPICS, Origin, topic_of
 from coherer._rules.common.topics import UNIT_SUB, WRITE
 from coherer._rules.rocketmq.acl import SUB
 from coherer._rules.rocketmq.delays import delayed
@@ -41,6 +41,8 @@ from coherer.errors import CohererError, DamagedStoreError, UsageError
 _ORIGIN: Final = "ORIGIN_MESSAGE_ID"
 _ID: Final = re.compile("[0-9A-F]{32}|[0-9A-F]{56}")
 """Unique ids, and ids with an offset of the log, for IPv4 and IPv6."""
+_UNREAD: Final = WAITING_TOPICS | {OP_HALF_TOPIC}
+"""What lies here no consumer has received, half messages for example."""
 _V3_4_9: Final = 121
 """Clients from this version on send the maximum number of retries."""
 _FIRST_LEVEL: Final = 3
@@ -109,7 +111,7 @@ class SendBackHandler:
     ) -> Draft:
         state = self._state
         record = self._record(header.offset)
-        if _is_another(record, header.origin_msg_id or ""):
+        if record.topic in _UNREAD or _is_another(record, header.origin_msg_id or ""):
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR, f"another message is at offset {header.offset} now"
             )
@@ -159,8 +161,7 @@ def _is_another(record: Record, message_id: str) -> bool:
     """
     unique = decode_properties(record.properties).get(UNIQUE_KEY)
     return (
-        unique is not None
-        and _ID.fullmatch(message_id) is not None  # not every client sends an id
+        _ID.fullmatch(message_id) is not None  # not every client sends an id
         and message_id not in (unique, encode_offset_id(record.store_host, record.physical_offset))
     )
 

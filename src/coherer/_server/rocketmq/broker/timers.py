@@ -28,6 +28,7 @@ from typing import Final
 from coherer import limits
 from coherer._common.logs import Log
 from coherer._record.layout import Record, properties_of
+from coherer._record.properties import UNIQUE_KEY, decode
 from coherer._record.system_topics import TIMER_TOPIC
 from coherer._rules.common.origins import Origin
 from coherer._rules.rocketmq.timers import (
@@ -136,6 +137,8 @@ class TimerService:
         self._is_slave = is_slave
         self._progress = self._last_mark()
         self._slots: dict[int, _Slot] = {}
+        self._released_ms = 0  # the time of the messages in the next attribute
+        self._released_ids: set[tuple[str, int, int, str]] = set()
         self._firsts: dict[int, int] = {}  # by slot: the offset of its first message
         self._first = self._first_slot()
         self._busy = False
@@ -314,7 +317,7 @@ class TimerService:
                 break
             last = slot.pop()
             draft = self._released(last, now_ms)
-            if draft is not None:
+            if draft is not None and not self._is_again(last.due_ms, draft):
                 drafts.append(draft)
                 budget -= len(draft.body) + len(draft.properties)
         if last is None:
@@ -337,6 +340,7 @@ class TimerService:
             elif isinstance(outcome, CohererError):
                 _log.warning("Timed messages are late: %s", outcome)
                 self._slots.clear()  # entries taken from the heap are read again
+                self._released_ids.clear()
                 if isinstance(outcome, UsageError):
                     self._at_once = 1  # to find the one that cannot be stored
             else:
@@ -354,6 +358,23 @@ class TimerService:
         return self._core.foreign.at(
             TIMER_TOPIC, timed.offset, lambda record: deliverable(released(record, now_ms))
         )
+
+    def _is_again(self, due_ms: int, draft: Draft) -> bool:
+        """Whether a message waited twice, and the other one was just delivered.
+
+        A power cut can take the mark that a message was carried forward, and not the copy.
+        """
+        key = decode(draft.properties).get(UNIQUE_KEY)
+        if key is None:
+            return False
+        if due_ms != self._released_ms:
+            self._released_ms = due_ms
+            self._released_ids.clear()
+        identity = draft.topic, draft.queue_id, draft.reconsume_times, key
+        if identity in self._released_ids:
+            return True
+        self._released_ids.add(identity)
+        return False
 
     # -- keeping messages whose files would be deleted
 
