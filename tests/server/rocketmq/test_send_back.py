@@ -112,7 +112,7 @@ async def test_what_no_consumer_has_received_is_not_sent_back(
 async def test_a_message_without_a_key_has_the_id_of_its_offset(
     broker_harness: BrokerHarness, peer: Client
 ) -> None:
-    await peer.send(b"mine")
+    await peer.send(b"mine", i="TAGS\x01a")
     assert (await peer.ask(SEND_BACK, back(originMsgId="0B" * 16))).code == 1
     record = last(broker_harness, "demo")
     own = encode_offset_id(record.store_host, record.physical_offset)
