@@ -44,6 +44,8 @@ REQUESTS = {
     317: "isOrder=false",
     321: f"{QUEUE} index=0 count=1 group:consumerGroup",
 }
+OURS_REFUSES = {(15, "topic")}
+"""Java's broker stores a position in a topic that does not exist, as docs/compatibility.md says."""
 NULLS = {34: b"null", 41: b"null", 42: b"[]", 46: b"null", 200: b"[]"}
 ODD_NUMBERS = ("x", "", "-1", "99999999999999999999")
 
@@ -79,7 +81,8 @@ async def test_each_field_in_turn(same: Callable[[Script], Awaitable[None]]) -> 
             await ask(recorder, f"{code}", code, whole, b"")
             for name, value in whole.items():
                 rest = {other: said for other, said in whole.items() if other != name}
-                await ask(recorder, f"{code} without {name}", code, rest, b"")
+                if (code, name) not in OURS_REFUSES:
+                    await ask(recorder, f"{code} without {name}", code, rest, b"")
                 for odd in ODD_NUMBERS if value.isdigit() and name != "queueId" else ():
                     await ask(recorder, f"{code} {name}={odd}", code, {**rest, name: odd}, b"")
 
