@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from coherer._server.rocketmq.broker.transactions import NO_HALF as HALF_LOST
+from coherer._wire.rocketmq.codes import HALF_NOT_FOUND
 from tests.simulation.history import FAULTS, Event, History, Place
 from tests.simulation.plan import QUERY
 from tests.simulation.receivers import ATTEMPTS, group_of
@@ -196,7 +196,7 @@ def unavailable(history: History) -> Found:
     taken cannot be committed any more."""
     calm_s = history.calm_s()
     for event in history.of("failed"):
-        is_lost = history.lossy and HALF_LOST in event.note
+        is_lost = history.lossy and HALF_NOT_FOUND in event.note
         if event.at_s > calm_s and event.who != GUEST_NAME and not is_lost:
             yield event.message, f"not stored when all was well: {event.note}"
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self, cast
 import pytest
 from pyarrow import fs
 
+from coherer._wire.rocketmq.codes import HALF_NOT_FOUND
 from coherer.errors import (
     CohererError,
     DisconnectedError,
@@ -21,7 +22,6 @@ from coherer.errors import (
 from coherer.rocketmq import HalfMessages
 from coherer.spark import commits, decisions
 from coherer.spark.commits import (
-    HALF_LOST,
     PATIENCE_S,
     QUIET_S,
     STEP_S,
@@ -237,10 +237,10 @@ def test_half_messages_that_the_broker_has_lost_are_an_error(tmp_path: Path) -> 
 
     def lost(what: str) -> None:
         if what in {"before", "look"}:
-            raise RefusedError(HALF_LOST, code=1)
+            raise RefusedError(HALF_NOT_FOUND, code=1)
 
     cluster.step = lost
-    with pytest.raises(DataLossError, match=r"10 of 10 .* Delete /checkpoint/decisions to have"):
+    with pytest.raises(DataLossError, match=r"10 of 10 .* Delete /checkpoint/decisions and"):
         coordinator(cluster, decisions).commit("0", cluster.prepare(10))
 
 

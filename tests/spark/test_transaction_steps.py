@@ -24,12 +24,15 @@ import pytest
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from coherer.errors import CohererError, DisconnectedError, UsageError
+from coherer._wire.rocketmq.codes import HALF_NOT_FOUND
+from coherer.errors import CohererError, DisconnectedError, RefusedError, UsageError
 from coherer.message import Message
 from coherer.rocketmq import HalfMessages
 from coherer.spark import commits, sink, transactional
 from coherer.spark.commits import Coordinator
+from coherer.spark.decisions import FOLDER
 from coherer.spark.options import write_options
+from coherer.spark.planning import DataLossError
 from coherer.spark.transactional import TransactionalStreamSink
 from tests.spark.fake_brokers import QUEUES, Cluster, DeathError
 
@@ -312,6 +315,26 @@ def test_two_queries_with_one_folder(tmp_path: Path) -> None:
             run_until(second, 1)
         run_until(first, 12)
     assert broker.visible() == whole(first)
+
+
+def test_the_way_out_after_half_messages_were_lost(tmp_path: Path) -> None:
+    """What the error says: delete the folder, and start the query again."""
+    broker = Broker(random.Random(5), once=True)
+    broker.calm = True
+    query = Query(broker, tmp_path, "query")
+    lost = [(0, RefusedError(HALF_NOT_FOUND, code=1))]
+    with playing(broker):
+        with (
+            mock.patch.object(Broker, "end", return_value=lost),
+            pytest.raises(DataLossError, match=f"Delete {tmp_path}/{FOLDER} and start the query"),
+        ):
+            query.run_next()
+        with pytest.raises(DataLossError), mock.patch.object(Broker, "end", return_value=lost):
+            query.run_next()
+        shutil.rmtree(tmp_path / FOLDER)
+        query.run_next()
+    assert query.end(0) > 1
+    assert broker.visible() == Counter(range(query.end(0)))
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from coherer._common.logs import Log
-from coherer._wire.rocketmq.codes import ResponseCode
+from coherer._wire.rocketmq.codes import HALF_NOT_FOUND, ResponseCode
 from coherer.blocking.rocketmq import Client as RocketClient
 from coherer.blocking.rocketmq import Producer as RocketProducer
 from coherer.errors import CohererError, RefusedError, UnavailableError, UsageError
@@ -66,9 +66,6 @@ STEP_S: Final = 1.0
 
 PATIENCE_S: Final = 60.0
 """The time of retries while a broker is away. A Java broker needs about 10 s to restart."""
-
-HALF_LOST: Final = "Find prepared transaction message failed"
-"""In the answer of a broker that does not have a half message; there is no code for it."""
 
 COMMITS_AT_ONCE: Final = 2_000
 """Commits in flight before the owner is checked again."""
@@ -334,7 +331,7 @@ class Coordinator:
                     f"{len(left)} of {len(decision.halves)} messages of micro-batch {name} are not "
                     f"committed: {error}"
                 )
-                if isinstance(error, RefusedError) and HALF_LOST in error.text:
+                if isinstance(error, RefusedError) and HALF_NOT_FOUND in error.text:
                     lost = "Was the broker's machine cut off from power, with async flush?"
                     raise DataLossError(text, hint=f"{lost} {self._decisions.way_out}") from error
                 hint = "The decision is recorded: start the query again to finish it."

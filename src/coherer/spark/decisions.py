@@ -375,9 +375,9 @@ class Decisions:
     def way_out(self) -> str:
         """What to do about a decision that cannot be carried out any more."""
         return (
-            f"Delete {self.location} to have Spark send all rows of this micro-batch again. Those "
-            "that are in the topic already are there twice then; coherer.spark.deduplicate removes "
-            "them."
+            f"Delete {self.location} and start the query again to send all rows of this "
+            "micro-batch again. Those that are in the topic already will be there twice; "
+            "coherer.spark.deduplicate removes them."
         )
 
     def query(self) -> str | None:
@@ -440,17 +440,17 @@ class Decisions:
         owner, _, decided = ("" if found is None else found.decode()).partition(" ")
         if owner and decided in ("", decision.owner):  # older versions wrote one word
             return owner
-        # Looked for in the opposite order of `forget`.
+        # `forget` deletes this file first. So it is gone if `forget` has deleted the other one.
         return decision.owner if self._folder.exists(name + _DECISION) else ""
 
     def claim(self, name: str, decision: Decision, owner: str) -> None:
         """Become the process that finishes a decision; the previous one stops."""
-        # With the word of the process that decided: the file is not about any other decision.
+        # The second word ties the file to this decision.
         self._folder.replace(name + _OWNER, f"{owner} {decision.owner}".encode())
 
     def forget(self, name: str) -> None:
         """Delete a decision that was carried out, and that Spark does not need again."""
-        # The decision first: without the other file it would be that of its first owner again.
+        # The decision first: its first owner would go on if only the other file were gone.
         self._folder.remove(name + _DECISION, name + _OWNER)
 
     def forget_older(self) -> None:

@@ -34,3 +34,24 @@ async def test_a_producer_sends_to_a_topic_that_was_read_only_and_is_created_aga
             await producer.send(Message(TOPIC, b"does not know it yet"))
         receipt = await producer.send(Message(TOPIC, b"after"))
         assert receipt.offset == 0
+
+
+async def test_a_topic_that_is_created_again_is_read_from_its_beginning(
+    coherer_simulated: SimulatedNode,
+) -> None:
+    """The position in the old one would be in the middle of the new one."""
+    async with (
+        coherer.connect(coherer_simulated.rocketmq_url) as client,
+        client.producer() as producer,
+        client.consumer("shop", TOPIC, start="earliest") as consumer,
+    ):
+        topics = client.admin().topics
+        for body in (b"1", b"2"):
+            await topics.create(TOPIC, 1, wait_ms=10_000)
+            await producer.send(Message(TOPIC, body))
+            batch = await consumer.receive(60_000)
+            assert batch is not None
+            assert batch.bodies() == [body]
+            batch.ack()
+            await topics.delete(TOPIC)
+            await asyncio.sleep(60)

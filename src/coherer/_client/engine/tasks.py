@@ -18,8 +18,7 @@ RETRY_MS_MAX: Final = 1000
 def shared(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
     """Start a task for which any number of callers wait, each with `asyncio.shield`.
 
-    All of them may be cancelled before it fails. Its error is then nobody's, and asyncio does not
-    log it.
+    If all of them are cancelled before it fails, nobody sees its error. asyncio would log that.
     """
     task = asyncio.create_task(work, name=name)
     task.add_done_callback(retrieve)

@@ -19,6 +19,9 @@ from coherer.errors import AuthorizationError, RefusedError
 FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 """Java appends this to some remarks."""
 
+HALF_NOT_FOUND: Final = "Find prepared transaction message failed"
+"""The remark if a half message that a client ends is not there; it has no code of its own."""
+
 NOT_SET: Final = "not set any response code"
 """The remark of an answer without a remark of its own; successes have it too (section 1.4)."""
 

@@ -485,10 +485,10 @@ class AssignmentManager:
             task.add_done_callback(self._forgetting.discard)
 
     async def _forget(self, queue: Queue) -> None:
-        """Begin a topic of this name anew, if the broker has deleted it with the group's offset.
+        """Start at offset 0 if the broker has deleted the group's offset together with the topic.
 
-        The offset would be somewhere in the middle of a new topic. Java's brokers keep the offset,
-        and may only have lost the topic's settings; then the group goes on there.
+        The old offset would be in the middle of a new topic of that name. Java's brokers keep the
+        offset, and may only have lost the topic's settings; then the group continues there.
         """
         try:
             stored = await self.store.read(queue)

@@ -42,7 +42,7 @@ _ORIGIN: Final = "ORIGIN_MESSAGE_ID"
 _ID: Final = re.compile("[0-9A-F]{32}|[0-9A-F]{56}")
 """Unique ids, and ids with an offset of the log, for IPv4 and IPv6."""
 _UNREAD: Final = WAITING_TOPICS | {OP_HALF_TOPIC}
-"""What lies here no consumer has received, half messages for example."""
+"""No consumer has received what is in these topics, for example half messages."""
 _V3_4_9: Final = 121
 """Clients from this version on send the maximum number of retries."""
 _FIRST_LEVEL: Final = 3

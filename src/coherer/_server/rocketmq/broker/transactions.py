@@ -65,7 +65,7 @@ from coherer._server.rocketmq.broker.sending import reserved_remark
 from coherer._server.rocketmq.remoting import Channel, Refusal
 from coherer._store import AppendResult, Draft
 from coherer._store.consume_queue import BLANK_SIZE, is_valid_queue
-from coherer._wire.rocketmq.codes import ResponseCode
+from coherer._wire.rocketmq.codes import HALF_NOT_FOUND, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import EndTransactionHeader, MessageIdHeader, parse
 from coherer.errors import CohererError, StoreFullError, UsageError
@@ -80,7 +80,6 @@ _Asked: TypeAlias = tuple[Channel, Command]
 RECORDS_AT_ONCE: Final = 1_000
 _READ_BYTES: Final = 4 * 1024 * 1024
 _NO_STATE: Final = "commitOrRollback field wrong"
-NO_HALF: Final = "Find prepared transaction message failed"
 _ENDED: Final = "The transaction was {} before."
 _ROLLED_BACK: Final = "not set any response code"
 """Java clears its default remark only for commits (section 2.9)."""
@@ -223,11 +222,11 @@ class TransactionService:
             place = store.place_of(HALF_TOPIC, 0, self._ledger.newest(end.half_offset))
             record = None if place is None else self._record_at(place, HALF_TOPIC)
             if record is None or name_of(record) != end.half_offset:
-                raise Refusal(ResponseCode.SYSTEM_ERROR, NO_HALF)
+                raise Refusal(ResponseCode.SYSTEM_ERROR, HALF_NOT_FOUND)
             copied = End(end.group, record.queue_offset, record.physical_offset, end.state)
             wrong = mismatch(record, copied)
         else:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, NO_HALF)
+            raise Refusal(ResponseCode.SYSTEM_ERROR, HALF_NOT_FOUND)
         if wrong:
             raise Refusal(ResponseCode.SYSTEM_ERROR, wrong)
         return record
@@ -266,7 +265,7 @@ class TransactionService:
                 raise Refusal(ResponseCode.NO_PERMISSION, reserved_remark(topic))
             real = committed(record)
             if real is None:
-                raise Refusal(ResponseCode.SYSTEM_ERROR, NO_HALF)
+                raise Refusal(ResponseCode.SYSTEM_ERROR, HALF_NOT_FOUND)
             if not is_valid_queue(real.topic, real.queue_id):
                 raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _NO_DESTINATION)
             # Consumers see the offset of the half message that the producer sent, not of a copy.
