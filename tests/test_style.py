@@ -92,6 +92,7 @@ PRIVATE_ACCESS = {
     "self.producer._handle": "of the C++ client, which has no other way to set its log level",
     "self.consumer._handle": "as above",
     "consumer._handle": "as above",
+    "self._connection._connect": "kazoo's, which an election replaces",
 }
 """Private names that tests use nevertheless, and why."""
 

@@ -24,7 +24,7 @@ from tests.interop.peers.driver import JavaDriver
 from tests.interop.peers.java import HOST, TOKEN
 from tests.interop.peers.ours import OurBroker, start_node
 from tests.interop.peers.process import Child, StartError, free_ports
-from tests.interop.peers.zookeeper import ZooKeeper
+from tests.interop.peers.zookeeper import ZooKeeper, ZooKeepers
 from tests.server.node_harness import producer as registration
 from tests.server.raw_client import RawClient
 from tests.waiting import until
@@ -56,7 +56,10 @@ def keeper(tube: JavaSystem, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 class Master:
     """A master of the ensemble."""
 
-    def __init__(self, folder: Path, keeper: ZooKeeper, root: str) -> None:
+    def __init__(
+        self, folder: Path, keeper: ZooKeeper, root: str, session_ms: int = SESSION_MS
+    ) -> None:
+        self._session_ms = session_ms
         self.port, self.web_port = free_ports(2)
         self.address = f"{HOST}:{self.port}"
         self._folder, self._zookeeper = folder, keeper.address + root
@@ -72,7 +75,7 @@ class Master:
             admin_port=self.web_port,
             admin_token=TOKEN,
             zookeeper=self._zookeeper,
-            zookeeper_session_ms=SESSION_MS,
+            zookeeper_session_ms=self._session_ms,
         )
 
     async def answer(self) -> str:
@@ -259,6 +262,31 @@ async def test_a_paused_master_does_not_act_when_it_goes_on(ensemble: Ensemble) 
     await one.becomes("active")
     async with ensemble.client() as client:
         await until(lambda: exists(client, "later"), WAIT_S)
+
+
+async def test_a_server_that_has_lost_the_others_keeps_no_master(
+    tube: JavaSystem, tmp_path: Path
+) -> None:
+    keepers = ZooKeepers(tube, tmp_path)
+    one = two = None
+    try:
+        await keepers.start()
+        first, second, _ = keepers.servers
+        one = Master(tmp_path / "one", first, "/lost")
+        one.start()
+        await one.becomes("active")
+        two = Master(tmp_path / "two", second, "/lost")
+        two.start()
+        await two.becomes("standby")
+        keepers.proxy.requests.black_hole = keepers.proxy.answers.black_hole = True
+        await two.becomes("active")
+        assert await one.answer() == "standby", "its server has not noticed anything yet"
+        assert await asyncio.to_thread(first.mode) == "follower"
+    finally:
+        for master in (one, two):
+            if master is not None:
+                kill(master)
+        await keepers.stop()
 
 
 async def test_without_zookeeper_no_master_is_active_and_brokers_serve(

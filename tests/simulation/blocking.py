@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, Final, Protocol, TypeVar
 
@@ -19,8 +20,8 @@ from coherer.testing.simulation.process import process_of
 
 T = TypeVar("T")
 
-_kept: Final[list[greenlet]] = []
-"""All programs: to collect one that was killed would run its `finally` blocks."""
+_kept: Final[set[greenlet]] = set()
+"""All programs that run: to collect one that was killed would run its `finally` blocks."""
 
 
 class _Closable(Protocol):
@@ -31,7 +32,7 @@ async def run_blocking(program: Callable[[], T]) -> T:
     """Run a program that waits with `wait`, and return its result."""
     running = greenlet(program)
     running.gr_context = copy_context()  # so that it belongs to the process of its task
-    _kept.append(running)
+    _kept.add(running)
     waits_for = running.switch()
     while not running.dead:
         try:
@@ -40,6 +41,7 @@ async def run_blocking(program: Callable[[], T]) -> T:
             waits_for = running.throw(error)
         else:
             waits_for = running.switch(result)
+    _kept.discard(running)
     return waits_for  # type: ignore[no-any-return] - the last one is the result
 
 
@@ -51,6 +53,48 @@ def wait(work: Coroutine[Any, Any, T]) -> T:
 def sleep(for_s: float) -> None:
     """Let virtual time pass, in a program of `run_blocking`."""
     wait(asyncio.sleep(for_s))
+
+
+class Thread:
+    """As `threading.Thread`: a program of its own."""
+
+    def __init__(self, target: Callable[[], object], **_: object) -> None:
+        self._target = target
+        self._task: asyncio.Task[object]
+
+    def start(self) -> None:
+        """Start the program."""
+        self._task = asyncio.get_running_loop().create_task(run_blocking(self._target))
+
+    def join(self) -> None:
+        """Wait for its end."""
+        wait(asyncio.wait({self._task}))
+
+
+class Event:
+    """As `threading.Event`."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self.set, self.clear = self._event.set, self._event.clear
+
+    def wait(self, timeout: float) -> None:
+        """Wait until it is set, but not longer."""
+        with suppress(TimeoutError):
+            wait(asyncio.wait_for(self._event.wait(), timeout))
+
+
+class Lock:
+    """As `threading.Lock`, for `with`."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    def __enter__(self) -> None:
+        wait(self._lock.acquire())
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 class Portal:

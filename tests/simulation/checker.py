@@ -550,6 +550,30 @@ def restored(history: History) -> Found:
             yield event.message, f"not in the backup that was made at {backups[-1].at_s:.3f}"
 
 
+def two_masters(history: History) -> Found:
+    """At most one master acts: one that another has replaced never acts again without a new
+    election."""
+    newest = 0
+    for event in history.of("acting"):
+        if event.term < newest:
+            yield "", f"{event.who} acts in term {event.term}, though there was term {newest}"
+        newest = max(newest, event.term)
+
+
+def catalog(history: History) -> Found:
+    """A topic whose creation or deletion a master has acknowledged is, or is not, there at the end,
+    whichever master is active then."""
+    known = {event.message for event in history.of("known")}
+    newest: dict[str, Event] = {}
+    for event in history.of("founding", "founded", "abolishing", "abolished"):
+        newest[event.message] = event
+    for topic, event in newest.items():
+        if event.what == "founded" and topic not in known:
+            yield topic, f"created at {event.at_s:.3f}, and not there"
+        if event.what == "abolished" and topic in known:
+            yield topic, f"deleted at {event.at_s:.3f}, and still there"
+
+
 def errors(history: History) -> Found:
     """No error is left for nobody to read."""
     for event in history.of("error"):
@@ -581,6 +605,8 @@ CHECKS: Final[tuple[Callable[[History], Found], ...]] = (
     reset,
     undead,
     restored,
+    two_masters,
+    catalog,
     errors,
 )
 

@@ -10,9 +10,11 @@ import msgspec
 
 BEGINNINGS: Final = frozenset(
     {"cut", "stopped", "severed", "unplugged", "frozen", "slow", "clock", "full", "sick"}
-    | {"killed", "power", "stop", "crashed"}
+    | {"killed", "power", "stop", "crashed", "split"}
 )
-ENDS: Final = frozenset({"healed", "fast", "plugged", "thawed", "recovered", "started"})
+ENDS: Final = frozenset(
+    {"healed", "fast", "plugged", "thawed", "recovered", "started", "joined again"}
+)
 FAULTS: Final = BEGINNINGS | ENDS
 """The events that are faults, or their ends."""
 
@@ -37,7 +39,9 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
             (what the queues hold at the end) and `dead` (what those of dead letters hold);
             `changing`, `permitted` and `forbidden` (what the guest may do); `resetting` and `reset`
             (a group to the beginning); `deleting`, `deleted` and `created` (a topic); `backup` and
-            `restored` (what it holds); or a fault.
+            `restored` (what it holds); `acting` (a master answers as the active one); `founding`,
+            `founded`, `abolishing`, `abolished` and `known` (a topic in the masters' catalog); or a
+            fault.
         message: its body.
         place: where it is stored.
         group: the consumer group; of a broadcast group the member.
@@ -45,6 +49,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
         attempt: how often the message was refused before.
         tag: of a message that is sent.
         size: a property of a message that is sent.
+        term: of a master's election.
         note: an error or a fault.
     """
 
@@ -58,6 +63,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     attempt: int = 0
     tag: str = ""
     size: int = 0
+    term: int = 0
     note: str = ""
 
     def __str__(self) -> str:
@@ -70,6 +76,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
             parts.append(f"attempt {self.attempt}")
         if self.due_s:
             parts.append(f"due {self.due_s:.3f}")
+        if self.term:
+            parts.append(f"term {self.term}")
         text = " ".join([*filter(None, parts), self.note]).rstrip()
         mark = "──" if self.what in FAULTS else "  "
         return f"{self.at_s:10.4f} {mark} {self.who:<10} {self.what:<12} {text}"

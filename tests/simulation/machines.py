@@ -7,7 +7,6 @@ import errno
 import itertools
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -16,7 +15,8 @@ import msgspec
 from coherer._server.node.node import Node, NodeOptions
 from coherer._store import StoreOptions
 from coherer.testing.simulation import Process
-from tests.simulation.plan import Plan
+from tests.simulation.keeper import ADDRESS, SESSION_MS, SimulatedKeeper
+from tests.simulation.plan import MASTERS, Plan
 from tests.store.conftest import PowerFiles
 
 PORTS = (
@@ -25,6 +25,11 @@ PORTS = (
 QUEUES = 2
 OPERATOR = ("operator", "operator-secret")
 RETENTION_S = 90.0
+TOKEN = "token-of-the-operator"
+GRANTED_S = (1.5, 40.0)
+"""The longest sessions that ZooKeeper grants: shorter than the masters want, or longer."""
+MASTER_PORTS = (8715, 8725)
+"""Masters with standbys have fixed ports, and others for their administration."""
 
 
 class Disk(PowerFiles):
@@ -211,6 +216,10 @@ class Cluster:
     Args:
         plan: their number, and the options of the brokers.
         directory: of all disks.
+
+    Attributes:
+        machines: the first one is the one that the others need.
+        keeper: ZooKeeper, if there are several masters.
     """
 
     def __init__(self, plan: Plan, directory: Path) -> None:
@@ -220,6 +229,9 @@ class Cluster:
         if "accounts" in plan.extras:
             self._accounts = {"users": dict([OPERATOR])}
         self.machines: list[Machine] = []
+        self.keeper: SimulatedKeeper | None = None
+        if plan.shape == MASTERS:
+            self.keeper = SimulatedKeeper(plan.chance("zookeeper").choice(GRANTED_S))
 
     async def start(self) -> None:
         """Start all machines, the one that the others need first."""
@@ -229,6 +241,12 @@ class Cluster:
         elif self._plan.shape == "slave":
             await self._add("node", **self._broker(), ha_port=0, protocols=frozenset({"rocketmq"}))
             await self._add("slave", **self._apart(1), role="SLAVE", rocketmq_broker_id=1)
+        elif self.keeper is not None:
+            await self.keeper.start()
+            for name, port in zip("ab", MASTER_PORTS, strict=True):
+                await self._add(f"master-{name}", **_elected(port))
+            for number in (1, 2):
+                await self._add(f"broker-{'ab'[number - 1]}", **self._apart(number))
         else:
             own = frozenset({"rocketmq" if rocketmq else "tubemq"})
             await self._add("master", roles=frozenset({"master"}), protocols=own)
@@ -244,8 +262,17 @@ class Cluster:
     @property
     def url(self) -> str:
         """For clients."""
+        if self.keeper is not None:
+            return "tubemq://" + ",".join(f"127.0.0.1:{port}" for port in MASTER_PORTS)
         node = self.machines[0].node
         return node.rocketmq_url if self._plan.protocol == "rocketmq" else node.url
+
+    @property
+    def active(self) -> Machine:
+        """The machine with the active master or the name server."""
+        masters = (one for one in self.machines if one.up and one.node.master is not None)
+        acting = (one for one in masters if one.node.master and not one.node.master.standby)
+        return next(acting, self.machines[0])
 
     def _broker(self) -> dict[str, object]:
         retention: dict[str, object] = {}
@@ -265,7 +292,8 @@ class Cluster:
         if self._plan.protocol == "rocketmq":
             there = f"127.0.0.1:{node.namesrv_port}"
             return {**options, "protocols": frozenset({"rocketmq"}), "namesrv": there}
-        there = f"127.0.0.1:{node.master_port}"
+        ports = [node.master_port] if self.keeper is None else MASTER_PORTS
+        there = ",".join(f"127.0.0.1:{port}" for port in ports)
         return {**options, "protocols": frozenset({"tubemq"}), "master": there}
 
     async def _add(self, name: str, **options: object) -> None:
@@ -280,5 +308,19 @@ class Cluster:
 
     def processes(self) -> Iterator[Process]:
         """The programs of the machines that are up."""
-        with suppress(StopIteration):
-            yield from (machine.process for machine in self.machines if machine.up)
+        yield from (machine.process for machine in self.machines if machine.up)
+        if self.keeper is not None:
+            yield self.keeper.process
+
+
+def _elected(port: int) -> dict[str, object]:
+    """The options of a master with standbys."""
+    return {
+        "roles": frozenset({"master"}),
+        "protocols": frozenset({"tubemq"}),
+        "master_port": port,
+        "admin_port": port + 1,
+        "admin_token": TOKEN,
+        "zookeeper": f"{ADDRESS[0]}:{ADDRESS[1]}/simulated",
+        "zookeeper_session_ms": SESSION_MS,
+    }

@@ -32,6 +32,10 @@ GROUPS: Final = {
     ),
 }
 ALWAYS: Final = frozenset({"alice", "shop"})
+MASTERS: Final = "masters"
+"""The shape of a TubeMQ cluster whose masters elect one of them."""
+FOUNDER: Final = "founder"
+"""Who creates and deletes topics there."""
 QUERY, WORKER = "spark", "worker"
 """A streaming query's driver, and its worker."""
 SETTINGS: Final = ("jitter_s", "pieces", "threads_s")
@@ -114,8 +118,8 @@ class Plan(msgspec.Struct, frozen=True):
         seed: of everything.
         protocol: `tubemq` or `rocketmq`.
         form: one of `FORMS`.
-        shape: of the cluster: `one` node, `two` brokers with a master or name server apart, or a
-            master and its `slave`.
+        shape: of the cluster: `one` node, `two` brokers with a master or name server apart, a
+            master and its `slave`, or two `masters` in front of two brokers.
         flush: the option of the brokers.
         jitter_s: of the network.
         pieces: the probability that data arrives in two pieces.
@@ -156,10 +160,11 @@ class Plan(msgspec.Struct, frozen=True):
         >>> small.words(), small.faults
         (['alice', 'shop'], ())
         """
+        without = frozenset() if MASTERS in words else {FOUNDER}
         return msgspec.structs.replace(
             self,
             shape=self.shape if self.shape in words else "one",
-            senders=tuple(one for one in self.senders if one in words),
+            senders=tuple(one for one in self.senders if one in words and one not in without),
             groups=tuple(one for one in self.groups if one in words),
             extras=tuple(one for one in self.extras if one in words),
             faults=tuple(one for one in self.faults if str(one) in words),
@@ -213,10 +218,15 @@ def plan(seed: int, protocol: str, form: str = "short") -> Plan:
     )
     faults = list(_faults(chance, kinds, amount))
     # Drawn last, so that the rest of a seed does not depend on it.
-    if protocol == "rocketmq" and chance.random() < amount.senders:
-        senders += [QUERY, WORKER]
-        if chance.random() < amount.kinds * 2:
-            faults += _usurpers(chance, amount)
+    if protocol == "rocketmq":
+        if chance.random() < amount.senders:
+            senders += [QUERY, WORKER]
+            if chance.random() < amount.kinds * 2:
+                faults += _usurpers(chance, amount)
+    elif shape == "two" and chance.random() < 0.5:
+        shape = MASTERS
+        senders.append(FOUNDER)
+        faults += _splits(chance, amount)
     return Plan(
         seed,
         protocol,
@@ -238,6 +248,13 @@ def _usurpers(chance: Random, amount: Form) -> Iterator[Fault]:
         after = chance.choice(("", "begun", "undecided", "decided"))
         target = int(chance.random() * 1000) / 1000
         yield Fault(at_s, "usurp", target, chance.choice(amount.lasts_s), after)
+
+
+def _splits(chance: Random, amount: Form) -> Iterator[Fault]:
+    """Servers of ZooKeeper that lose the others, and do not notice it for a while."""
+    for _ in range(chance.choice((0, 1, 2))):
+        at_s = round(chance.random() * amount.trouble_s, 3)
+        yield Fault(at_s, "split", 0.0, chance.choice((4.0, 10.0)))
 
 
 def _faults(chance: Random, kinds: list[str], amount: Form) -> Iterator[Fault]:

@@ -13,7 +13,8 @@ from coherer.errors import CohererError, RefusedError
 from coherer.message import Message
 from coherer.rocketmq import StoredMessage, Verdict
 from tests.simulation.history import Place
-from tests.simulation.plan import QUERY, WORKER
+from tests.simulation.machines import TOKEN
+from tests.simulation.plan import FOUNDER, QUERY, WORKER
 
 if TYPE_CHECKING:  # a run starts the programs, and they use the run
     from tests.simulation.workload import Run
@@ -117,6 +118,35 @@ async def _send_as_guest(run: Run, who: str, chance: Random) -> None:
         except CohererError as error:  # it may not even ask for the route
             run.note(who, "failed", note=str(error))
             await asyncio.sleep(1)
+
+
+async def administer(run: Run, who: str, chance: Random) -> None:
+    """Topics that come and go in the catalog of the masters."""
+    async with run.connect() as client:
+        topics = client.admin(TOKEN).topics
+        async for _ in run.turns(chance):
+            there = _founded(run)
+            if there and chance.random() < 0.4:
+                topic = chance.choice(there)
+                run.note(who, "abolishing", topic)
+                with run.noting(who):
+                    await topics.delete(topic)
+                    run.note(who, "abolished", topic)
+            else:
+                topic = run.name("topic")
+                run.note(who, "founding", topic)
+                with run.noting(who):
+                    await topics.create(topic, 1)
+                    run.note(who, "founded", topic)
+
+
+def _founded(run: Run) -> list[str]:
+    """The topics that are certainly there."""
+    state = {
+        event.message: event.what
+        for event in run.history.of("founding", "founded", "abolishing", "abolished")
+    }
+    return [topic for topic, what in state.items() if what == "founded"]
 
 
 async def report(run: Run, who: str, chance: Random) -> None:
@@ -318,4 +348,5 @@ SENDERS: Final[dict[str, Sender]] = {
     "foreman": send_work,
     QUERY: drive_query,
     WORKER: work_for_query,
+    FOUNDER: administer,
 }

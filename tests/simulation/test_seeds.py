@@ -33,3 +33,11 @@ def test_a_plan_is_the_sum_of_its_words(protocol: str) -> None:
     assert small.words() == [str(whole.faults[0]), whole.senders[0], whole.groups[0]]
     history, _ = run(small)
     assert {event.who for event in history.of("send")} == set(small.senders)
+
+
+@pytest.mark.parametrize("seed", [23, 112])
+def test_masters_elect_one_of_them(seed: int) -> None:
+    history, wrong = run(plan(seed, "tubemq"))
+    assert not wrong, f"{wrong[:5]}\n{history.timeline(wrong[0].message)}"
+    assert len({event.term for event in history.of("acting")}) > 1, "one master has acted"
+    assert len(history.of("known")) > 5, "no topic was created"

@@ -66,11 +66,21 @@ class Trouble:
         self._run.network.heal(process)
         self._note(process.name, "plugged")
 
+    async def _split(self, fault: Fault) -> None:
+        """A server of ZooKeeper loses the others: it knows nothing new, and takes no writes."""
+        keeper = self._run.cluster.keeper
+        session = 0 if keeper is None else keeper.lose_others(self._chance)
+        if keeper is None or not session:
+            return
+        self._note(keeper.process.name, "split", f"from session {session}")
+        await asyncio.sleep(fault.lasts_s)
+        keeper.behind.pop(session, None)
+        self._note(keeper.process.name, "joined again")
+
     # -- any program
 
     def _any_program(self, fault: Fault) -> Process:
-        machines = [machine.process for machine in self._run.cluster.machines if machine.up]
-        return _chosen(fault, [*machines, *self._run.clients.values()])
+        return _chosen(fault, [*self._run.cluster.processes(), *self._run.clients.values()])
 
     async def _freeze(self, fault: Fault) -> None:
         process = self._any_program(fault)
@@ -181,15 +191,18 @@ class Trouble:
         await self._start(machine)
 
     async def _start(self, machine: Machine) -> None:
-        """Start a node, and try again while its disk does not let it start.
+        """Start a node, and try again while its disk or ZooKeeper does not let it start.
 
         Raises:
-            CohererError: it cannot start, though nothing is wrong with its disk.
+            CohererError: it cannot start, though nothing is wrong with them.
         """
         while True:
             try:
                 await machine.start()
             except CohererError as error:
+                if "ZooKeeper" in str(error):  # the network stands still, for example
+                    self._note(machine.name, "complaint", f"no start: {error}")
+                    continue
                 if not (machine.files.full or machine.files.sick):
                     raise
                 self._complain(machine, f"no start: {error}")

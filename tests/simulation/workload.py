@@ -18,11 +18,12 @@ from coherer.errors import CohererError, RefusedError
 from coherer.rocketmq import Verdict
 from coherer.testing import simulate
 from coherer.testing.simulation import Network, Process, SimulatedLoop
+from tests.simulation import keeper
 from tests.simulation.backups import Backup
 from tests.simulation.checker import Wrong, judge
 from tests.simulation.history import FAULTS, Event, History
 from tests.simulation.machines import OPERATOR, QUEUES, RETENTION_S, Cluster
-from tests.simulation.plan import Plan, plan
+from tests.simulation.plan import FOUNDER, Plan, plan
 from tests.simulation.receivers import GROUPS, receive
 from tests.simulation.senders import SENDERS, TOPICS, body_of, place_of, playing_spark
 from tests.simulation.trouble import Trouble
@@ -42,6 +43,7 @@ LATE: Final = frozenset({"timer", "foreman", "clerk", "seller"})
 SLAVE_DIFFERS: Final = ("has other bytes than this slave's", "give it a new directory")
 """What is said of a slave at once, and when its master has deleted what it would need next."""
 DEAD: Final = "%DLQ%crew"
+IN_KEEPER: Final = "metadata in ZooKeeper could not be written"
 
 
 class Run:
@@ -79,6 +81,7 @@ class Run:
         if "retention" in plan.extras:
             self.history.retention_s = RETENTION_S
         self._loop: SimulatedLoop
+        self._acting = ("", 0)
         self._numbers = 0
         self._starts = 0
         self._awaited: list[tuple[str, asyncio.Event]] = []
@@ -104,6 +107,13 @@ class Run:
         for kind, happened in self._awaited:
             if kind == what:
                 happened.set()
+
+    def acts(self, master: Process, term: int) -> None:
+        """A master acts; noted if it is another one than before, or acts in another term."""
+        acting = (master.name, term)
+        if acting != self._acting:
+            self._acting = acting
+            self.note(master.name, "acting", term=term)
 
     @contextmanager
     def noting(self, who: str) -> Iterator[None]:
@@ -246,13 +256,16 @@ class Run:
         if self.plan.protocol == "rocketmq":
             await client.admin().topics.create(topic, QUEUES, wait_ms=10_000)
         else:
-            self.cluster.machines[0].node.create_topic(topic, QUEUES)
+            self.cluster.active.node.create_topic(topic, QUEUES)
             await asyncio.sleep(SAVED_S)
 
     async def _look(self, topics: tuple[str, ...] = TOPICS) -> None:
         async with self.connect() as client:
             for topic in topics:
                 await self._read(client, topic, "final")
+            if FOUNDER in self.plan.senders:
+                for topic in await client.admin().topics.names():
+                    self.note("reader", "known", topic)
             if "crew" in self.plan.groups:
                 with suppress(RefusedError):  # there is none
                     await self._read(client, DEAD, "dead")
@@ -283,7 +296,7 @@ def run(what: Plan) -> tuple[History, list[Wrong]]:
         one = Run(what, Path(directory))
         errors.run = one
         try:
-            with playing_spark(one):
+            with playing_spark(one), keeper.playing(one):
                 simulate(one.main(), seed=what.seed)
         except Exception as error:  # noqa: BLE001 - no fault may end the node or a client
             one.note("simulation", "error", note=repr(error))
@@ -310,6 +323,8 @@ class _Errors(logging.Handler):
         text = record.getMessage()
         if self.run.history.lossy and any(part in text for part in SLAVE_DIFFERS):
             return  # it holds what the power cut took from its master, and says so
+        if self.run.cluster.keeper is not None and IN_KEEPER in text:
+            return  # ZooKeeper does not answer, or another master is active
         unhandled = "nhandled" in text or "never retrieved" in text or record.name == "asyncio"
         what = "error" if unhandled or not self.run.disk_has_failed() else "complaint"
         self.run.note(record.name, what, note=text)

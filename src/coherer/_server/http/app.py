@@ -12,6 +12,7 @@ import msgspec
 
 from coherer._server.http.guard import ANONYMOUS, Authorization, Decision, Guard
 from coherer._server.http.params import Answer, ParamError, Params, refused
+from coherer._wire.tubemq.codes import NOT_ACTIVE
 from coherer.errors import CohererError
 
 _ILLEGAL: Final = "Bad request from client, illegal access, unauthorized request!"
@@ -19,9 +20,6 @@ SLOWED: Final = (
     "There were too many wrong passwords, signatures or tokens from this address or for this "
     "account. Nothing was checked this time; wait before you try again."
 )
-
-NOT_ACTIVE: Final = 511
-"""The errCode of a standby that does not know the active master."""
 
 Headers: TypeAlias = "list[tuple[str, str]]"
 Reply: TypeAlias = "tuple[int, Headers, bytes]"

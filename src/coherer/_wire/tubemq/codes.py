@@ -15,6 +15,9 @@ from typing import Final
 from coherer._common.error_codes import CodedError, error_classes, refused_error
 from coherer.errors import AuthorizationError, RefusedError
 
+NOT_ACTIVE: Final = 511
+"""The errCode over HTTP of a standby that does not know the active master."""
+
 
 class ResultCode(IntEnum):
     """Every code, by Java's name for it."""

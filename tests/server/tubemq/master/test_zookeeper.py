@@ -111,6 +111,32 @@ def test_a_master_without_answers_stops_before_its_session_ends(
     one.save("x", in_term(2, CONTENT))
 
 
+def test_a_master_whose_server_has_lost_the_others_stops_before_its_session_ends(
+    keeper: Keeper, elections: list[Election]
+) -> None:
+    one, first = join(elections, "10.0.0.1")
+    assert first.next()[0] == "elected"
+    keeper.cut_off(1)  # reads are answered, from what this server remembers
+    assert first.next() == ("demoted", None)
+    assert not one.may_act
+    _, second = join(elections, "10.0.0.2")
+    keeper.expire(1)
+    assert [second.next()[0] for _ in range(2)] == ["leader_changed", "elected"]
+    assert not one.may_act
+    keeper.behind.clear()
+    assert first.next() == ("leader_changed", "10.0.0.2:8080")
+
+
+def test_the_timeout_that_zookeeper_grants_counts(
+    keeper: Keeper, elections: list[Election], caplog: pytest.LogCaptureFixture
+) -> None:
+    keeper.longest_s = 0.06
+    one, first = join(elections, "10.0.0.1")
+    assert "grants a session of 0.06 s, not of 0.3 s" in caplog.text
+    assert first.next()[0] == "elected"
+    assert one.session_s == pytest.approx(0.06)
+
+
 def test_zookeeper_refuses_the_writes_of_a_former_master(
     keeper: Keeper, elections: list[Election]
 ) -> None:

@@ -27,7 +27,13 @@ import msgspec
 from coherer import _net as net
 from coherer._client.tubemq.administration import records
 from coherer._client.tubemq.administration.records import BrokerRecord, TopicRecord
-from coherer._client.tubemq.administration.webapi import Answer, Endpoint, WebApi, for_names
+from coherer._client.tubemq.administration.webapi import (
+    Answer,
+    Endpoint,
+    NotActiveError,
+    WebApi,
+    for_names,
+)
 from coherer._client.tubemq.cluster import UNDEFINED, Cluster, Signer, checked, client_id
 from coherer._common.logs import Log
 from coherer._record.system_topics import READER_GROUP_PREFIX, SYSTEM_GROUP_PREFIX
@@ -246,7 +252,7 @@ class AdminCalls:
             api = self._api(endpoint)
             try:
                 await api.call(msgspec.Raw, method, {})
-            except ConnectError as error:
+            except UnavailableError as error:
                 if endpoint is masters[-1]:
                     self._add_hint(error)
                     raise
@@ -296,7 +302,7 @@ class AdminCalls:
         self._masters = [endpoint, *(one for one in self._masters if one is not endpoint)]
 
     def _add_hint(self, error: CohererError) -> None:
-        if self._discovered:
+        if self._discovered and isinstance(error, ConnectError):
             error.hint = (
                 f"{error.hint} If the administration has another address, give it: "
                 "admin='http://host:port', or --admin on the command line."
@@ -390,14 +396,15 @@ class AdminCalls:
     ) -> Answer[T]:
         if self._check_client is not None:
             self._check_client()
-        # A master that cannot be reached is skipped. A call that may have reached a master is not
-        # sent to another one, and a change is only sent to the master that was just verified.
+        # A master that cannot answer is skipped, but a change that may have reached a master is not
+        # sent to another one. With an identity, it is only sent to the one that was just verified.
+        skipped = (ConnectError, NotActiveError) if post else UnavailableError
         only_first = post and self._identify is not None
         masters = tuple(self._masters[:1] if only_first else self._masters)
         for endpoint in masters:
             try:
                 answer = await self._api(endpoint).call(item, method, parameters, post=post)
-            except ConnectError as error:
+            except skipped as error:
                 if endpoint is masters[-1]:
                     self._add_hint(error)
                     raise

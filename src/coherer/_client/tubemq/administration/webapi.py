@@ -18,11 +18,13 @@ from coherer import _net as net
 from coherer import limits
 from coherer._common.decoding import decoder
 from coherer._common.masking import masked_url
+from coherer._wire.tubemq.codes import NOT_ACTIVE
 from coherer.errors import (
     DisconnectedError,
     ProtocolError,
     RefusedError,
     RequestTimeoutError,
+    UnavailableError,
     UsageError,
 )
 
@@ -42,7 +44,12 @@ _UNAUTHORIZED = (
     "Is the token right (--token)? A node with accounts needs an account (--user, --password), or "
     "the token that it was started with (--admin-token)."
 )
+_ELECTING = "Several masters elect one of them, which takes seconds. Try again."
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class NotActiveError(UnavailableError):
+    """This master is a standby, and has done nothing. Another one may be active."""
 
 
 class Answer(msgspec.Struct, Generic[T], rename="camel", kw_only=True):
@@ -214,7 +221,11 @@ class WebApi:
             endpoint = Endpoint.parse(location)
             parts = urlsplit(location)
             target = f"{parts.path}?{parts.query}" if parts.query else parts.path
-        raise ProtocolError("Redirected in circles.", server=self.endpoint.server)
+        raise UnavailableError(
+            "Redirected in circles: perhaps no master is active now.",
+            server=self.endpoint.server,
+            hint=_ELECTING,
+        )
 
     def _read(self, item: type[T], method: str, status: int, body: bytes) -> Answer[T]:
         server = self.endpoint.server
@@ -228,6 +239,8 @@ class WebApi:
                     f"{method}: HTTP {status}{reason}", server=server, code=status
                 ) from None
             raise ProtocolError(f"{method}: {error}", server=server) from error
+        if answer.err_code == NOT_ACTIVE:
+            raise NotActiveError(f"{method}: {answer.err_msg}.", server=server, hint=_ELECTING)
         if not answer.result:
             raise RefusedError(
                 f"{method}: {answer.err_msg.rstrip('!.')}.",

@@ -93,7 +93,7 @@ def master_admin(master: Master, guard: Guard | None = None) -> AdminApp:
     options = master.state.options
     text = f"{options.host}:{options.port} is not master now"
     guard = guard or Guard(options.admin_token)
-    return AdminApp(rows, guard, closed=lambda: text if master.standby else None)
+    return AdminApp(rows, guard, closed=lambda: None if master.active else text)
 
 
 def _one_master(params: Params) -> Answer:

@@ -230,6 +230,11 @@ class Master:
             self._open()
         self.state.standby = standby
 
+    @property
+    def active(self) -> bool:
+        """Whether it answers requests now: it is no standby, and no other master can be active."""
+        return self.state.active
+
     def watch(self, changed: Callable[[], None]) -> None:
         """Call `changed` whenever the configuration of brokers may have changed.
 

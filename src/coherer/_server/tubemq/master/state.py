@@ -227,13 +227,18 @@ class MasterState:
         """A change by this user at the current time."""
         return Change(user=user, now_ms=self.wall_ms())
 
+    @property
+    def active(self) -> bool:
+        """Whether it answers requests now."""
+        return not self.standby and self.may_act()
+
     def require_active(self, client_id: str) -> None:
         """Refuse a request if this master is a standby.
 
         Raises:
             StandbyError: it is a standby.
         """
-        if self.standby or not self.may_act():
+        if not self.active:
             address = f"{self.options.host}:{self.options.port}"
             raise StandbyError(
                 f"{address} is not master now. the connecting client id is {client_id}"

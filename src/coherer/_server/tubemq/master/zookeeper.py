@@ -7,10 +7,13 @@ below the root; the lowest number is active. Its data is `host:port:coherer:ADMI
 Java's masters is `host:port`, so they are recognized, and refused.
 
 **A master acts only while no other can.** A session cannot expire before its timeout has passed
-since the beginning of the last request that ZooKeeper has answered. A master asks ZooKeeper several
-times within that period, and acts only for two thirds of it (`Election.may_act`, which is checked
-at every request). So it stops before ZooKeeper removes its node, even if it loses its network, or
-its process is paused.
+since the beginning of the last write that ZooKeeper has accepted. The active master writes its node
+several times within that period, and acts only for two thirds of it (`Election.may_act`, which is
+checked at every request). So it stops before ZooKeeper removes its node, even if it loses its
+network, or its process is paused. A read would prove nothing: a server that has lost the others
+answers it from its memory, for some seconds, while they have removed the node. And the timeout is
+the one that ZooKeeper has granted, which is shorter than the one asked for if its
+`maxSessionTimeout` is.
 
 **Metadata** is at Java's paths, one node per record: `metaData/topicDeployConfig/1:flights`. The
 records are Coherer's own JSON. `metaData/coherer` holds the members of groups, which Java does
@@ -26,7 +29,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
@@ -34,6 +36,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from coherer._common import machine
 from coherer._common.logs import Log
 from coherer.errors import CohererError, DamagedStoreError, StoreError, UsageError
 
@@ -43,9 +46,9 @@ DEFAULT_ROOT: Final = "/coherer"
 MARK: Final = "coherer"
 NODE: Final = "nodeId:"
 ACT_SHARE: Final = 2 / 3
-"""The share of the session's timeout for which a master may act after an answer of ZooKeeper."""
+"""The share of the session's timeout for which a master may act after it has written its node."""
 CHECKS: Final = 6
-"""The least number of requests to ZooKeeper within a session's timeout."""
+"""The least number of checks within a session's timeout."""
 
 _TERM_BYTES: Final = 8
 _TRANSACTION_BYTES: Final = 512 * 1024
@@ -117,8 +120,7 @@ def content_of(nodes: Mapping[str, bytes]) -> bytes:
 
 def now_s() -> float:
     """A monotonic clock that goes on while the machine sleeps, where the system has one."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if clock is None else time.clock_gettime(clock)
+    return machine.ticks_ns() / 1e9
 
 
 class ElectionListener(Protocol):
@@ -144,6 +146,9 @@ class Lease:
         timeout_s: the session's timeout.
         now_s: a monotonic clock.
 
+    Attributes:
+        timeout_s: the session's timeout, which may change.
+
     >>> times_s = [0.0]
     >>> lease = Lease(3.0, lambda: times_s[-1])
     >>> lease.renew(0.0)
@@ -156,22 +161,22 @@ class Lease:
     """
 
     def __init__(self, timeout_s: float, now_s: Callable[[], float] = now_s) -> None:
-        self._act_s = timeout_s * ACT_SHARE
+        self.timeout_s = timeout_s
         self._now_s = now_s
-        self._until_s = float("-inf")
+        self._asked_s = float("-inf")
 
     def renew(self, asked_s: float) -> None:
-        """Extend the lease: ZooKeeper has answered a request that began at this time."""
-        self._until_s = asked_s + self._act_s
+        """Extend the lease: ZooKeeper has accepted a write that began at this time."""
+        self._asked_s = asked_s
 
     def end(self) -> None:
         """End the lease: the master may no longer act."""
-        self._until_s = float("-inf")
+        self._asked_s = float("-inf")
 
     @property
     def holds(self) -> bool:
         """Whether the master may act now."""
-        return self._now_s() < self._until_s
+        return self._now_s() < self._asked_s + self.timeout_s * ACT_SHARE
 
 
 class Election:
@@ -182,7 +187,7 @@ class Election:
             root of the ensemble of masters.
         address: host:port of this master for clients.
         admin_port: the port of its HTTP administration; 0 without one.
-        session_ms: the session's timeout.
+        session_ms: the session's timeout; ZooKeeper may grant another one.
         listener: receives the events of the election.
 
     Raises:
@@ -203,9 +208,9 @@ class Election:
         self._hosts = hosts
         self._address = address
         self._data = f"{address}:{MARK}:{admin_port}".encode()
-        self._session_s = session_ms / 1000
+        self._wanted_s = session_ms / 1000
         self._listener = listener
-        self._lease = Lease(self._session_s)
+        self._lease = Lease(self._wanted_s)
         self._wake = threading.Event()
         self._guard = threading.Lock()
         self._stopped = self._active = self._failed = False
@@ -224,6 +229,16 @@ class Election:
         """Whether this master is active, and no other can be."""
         return self._active and self._lease.holds
 
+    @property
+    def session_s(self) -> float:
+        """The session's timeout that counts: the wanted one, or a shorter one that was granted."""
+        return self._lease.timeout_s
+
+    @property
+    def epoch(self) -> int:
+        """The number of this master's last election, among those of all masters; -1 before."""
+        return self._epoch_version
+
     def start(self) -> None:
         """Connect to ZooKeeper, and join the election.
 
@@ -233,13 +248,14 @@ class Election:
         """
         client = self._kazoo.client.KazooClient(
             hosts=self._hosts,
-            timeout=self._session_s,
-            connection_retry={"max_tries": -1, "max_delay": self._session_s / 4, "delay": 0.05},
+            timeout=self._wanted_s,
+            connection_retry={"max_tries": -1, "max_delay": self._wanted_s / 4, "delay": 0.05},
             command_retry={"max_tries": 0},
         )
         client.add_listener(self._changed)
+        _tell_timeout(client, self._granted)
         try:
-            client.start(timeout=max(self._session_s, 10.0))
+            client.start(timeout=max(self._wanted_s, 10.0))
             for path in (self._ha, f"{self._meta}/{_EPOCH}"):
                 client.ensure_path(path)
             self._refuse_java(client)
@@ -332,7 +348,7 @@ class Election:
             names = [f"{folder}/{name}" for name in self._client.get_children(self._at(folder))]
             waiting = [(name, self._client.get_async(self._at(name))) for name in names]
             for name, answer in waiting:
-                yield name, answer.get(timeout=self._session_s)[0]
+                yield name, answer.get(timeout=self._wanted_s)[0]
         if self._client.exists(self._at(_OTHER)):
             yield _OTHER, self._client.get(self._at(_OTHER))[0]
 
@@ -358,7 +374,7 @@ class Election:
                 _log.warning("ZooKeeper at %s: %r", self._hosts, error, about=self._hosts)
                 if not self._lease.holds:
                     self._become_standby("ZooKeeper does not answer")
-            self._wake.wait(self._session_s / CHECKS)
+            self._wake.wait(self.session_s / CHECKS)
         self._become_standby("this master is stopping")
 
     def _check(self) -> None:
@@ -383,6 +399,7 @@ class Election:
             self._become_standby("another master has a lower number")
             self._follow(leader)
         elif self._active:
+            client.set(f"{self._ha}/{self._own}", self._data)
             self._lease.renew(asked_s)
         else:
             self._refuse_java(client)
@@ -449,6 +466,17 @@ class Election:
         del state
         self._wake.set()
 
+    def _granted(self, timeout_s: float) -> None:
+        if timeout_s < self._wanted_s:
+            _log.warning(
+                "ZooKeeper at %s grants a session of %g s, not of %g s: see its maxSessionTimeout",
+                self._hosts,
+                timeout_s,
+                self._wanted_s,
+                about=self._hosts,
+            )
+        self._lease.timeout_s = min(timeout_s, self._wanted_s)
+
 
 def _number(name: str) -> int:
     """The number of a node: the ten digits after the last colon, as in Java's."""
@@ -472,6 +500,19 @@ def _parts(
         yield some, []
     for begin in range(0, len(left), _TRANSACTION_NODES):
         yield {}, left[begin : begin + _TRANSACTION_NODES]
+
+
+def _tell_timeout(client: Any, granted: Callable[[float], None]) -> None:
+    """Call `granted` with the timeout of the session, after each connect."""
+    handler = client._connection
+    connect = handler._connect
+
+    def connected(*server: Any) -> Any:
+        read_timeout_ms, connect_timeout_ms = connect(*server)
+        granted(read_timeout_ms * 3 / 2 / 1000)  # kazoo waits for two thirds of the timeout
+        return read_timeout_ms, connect_timeout_ms
+
+    handler._connect = connected
 
 
 def _close(client: Any) -> None:
