@@ -18,8 +18,10 @@ from coherer.errors import (
     ProtocolError,
     RefusedError,
     RequestTimeoutError,
+    UnavailableError,
     UsageError,
 )
+from coherer.tubemq import Admin
 
 Reply = Callable[[str, str, dict[str, str]], bytes | None]
 
@@ -117,8 +119,42 @@ async def test_a_standby_leads_to_the_active_master(server: Server) -> None:
 
 async def test_circles_are_left(server: Server) -> None:
     server.reply = lambda *_: ok("", status="302 Found", headers="Location: /webapi.htm?again\r\n")
-    with pytest.raises(ProtocolError, match="circles"):
+    with pytest.raises(UnavailableError, match=r"circles.*Try again"):
         await server.api().call(Item, "m", {})
+
+
+@pytest.fixture
+async def other() -> AsyncIterator[Server]:
+    server = Server()
+    server.listener = await net.listen("127.0.0.1", 0, lambda c: Served(server, c))
+    yield server
+    await server.listener.close()
+
+
+async def test_another_master_is_asked_than_a_standby(server: Server, other: Server) -> None:
+    standby = ok('{"result":false,"errCode":511,"errMsg":"m1 is not master now"}')
+    changed = '{"result":true,"data":[{"success":true,"errCode":0,"errInfo":""}]}'
+    server.reply = lambda *_: standby
+    other.reply = lambda _, __, form: ok(
+        '{"result":true,"data":[{"topicName":["jobs"]}]}' if "topics" in form["method"] else changed
+    )
+    masters = f"http://{server.endpoint.server},http://{other.endpoint.server}"
+    await Admin(masters).topics.create("jobs", 1, [7])
+    assert await Admin(masters).topics.names() == ["jobs"]
+    other.reply = server.reply
+    with pytest.raises(UnavailableError, match=r"m1 is not master now.*Try again"):
+        await Admin(masters).topics.names()
+
+
+async def test_only_a_query_goes_on_to_another_master_after_a_cut(
+    server: Server, other: Server
+) -> None:
+    server.reply = lambda *_: b""
+    other.reply = lambda *_: ok('{"result":true,"data":[{"topicName":["jobs"]}]}')
+    masters = f"http://{server.endpoint.server},http://{other.endpoint.server}"
+    assert await Admin(masters).topics.names() == ["jobs"]
+    with pytest.raises(DisconnectedError):
+        await Admin(masters).topics.create("jobs", 1, [7])
 
 
 @pytest.mark.parametrize(
@@ -128,6 +164,11 @@ async def test_circles_are_left(server: Server) -> None:
             ok('{"result":false,"errCode":400,"errMsg":"bad topic!"}'),
             RefusedError,
             "m: bad topic. ",
+        ),
+        (
+            ok('{"result":false,"errCode":511,"errMsg":"m1 is not master now"}'),
+            UnavailableError,
+            "m: m1 is not master now. .*Try again",
         ),
         (
             ok('{"result":false,"errCode":400,"errMsg":"illegal access, unauthorized request!"}'),

@@ -13,7 +13,7 @@ from coherer._client.tubemq.sender import PendingSend
 from coherer._wire.tubemq import codes, methods
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
-from coherer._wire.tubemq.names import BrokerInfo
+from coherer._wire.tubemq.names import BrokerInfo, TopicInfo
 from coherer.errors import (
     ConnectError,
     DisconnectedError,
@@ -275,6 +275,28 @@ async def test_heartbeats_keep_the_registration_alive(fake, kit) -> None:
         fake.topics["demo"] = 1
         count = len(fake.asked(methods.PRODUCER_HEARTBEAT))
         await fake.until(lambda: len(fake.asked(methods.PRODUCER_HEARTBEAT)) > count + 1)
+        assert {(await producer.send(message())).partition for _ in range(4)} == {0}
+    await way.pool.close()
+
+
+async def test_heartbeats_without_news_cost_nothing_per_topic(
+    fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    parse = TopicInfo.parse
+    monkeypatch.setattr(TopicInfo, "parse", lambda text: read.append(text) or parse(text))
+    way = quick(fake, heartbeat_ms=5)
+
+    async def beats() -> None:
+        count = len(fake.asked(methods.PRODUCER_HEARTBEAT))
+        await fake.until(lambda: len(fake.asked(methods.PRODUCER_HEARTBEAT)) > count + 3)
+
+    async with Producer(way, ["demo"]) as producer:
+        await beats()
+        assert len(read) == 1
+        fake.topics["demo"] = 1
+        await beats()
+        assert len(read) == 2
         assert {(await producer.send(message())).partition for _ in range(4)} == {0}
     await way.pool.close()
 

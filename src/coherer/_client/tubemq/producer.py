@@ -85,6 +85,7 @@ class Producer(BaseProducer):
             tuple[str, str], TargetPartition
         ] = {}  # (broker's address, partition) -> target
         self._senders: dict[tuple[int, str], TubeSender] = {}
+        self._built_from: tuple[object, ...] | None = None
         self._publishing = asyncio.Lock()
         self._changes: asyncio.Future[None] | None = None
         self._ticking: asyncio.Task[None] | None = None
@@ -296,6 +297,7 @@ class Producer(BaseProducer):
         self._publisher.forget()
         for kept in (self._routes, self._targets, self._senders):
             kept.clear()
+        self._built_from = None
 
     async def _leave(self) -> None:
         await self._window.wait_until_empty()
@@ -305,7 +307,19 @@ class Producer(BaseProducer):
             await sender.close()
 
     def _update_routes(self) -> None:
-        """The master sent topics and brokers."""
+        """The master sent topics and brokers, perhaps the same as before."""
+        publisher = self._publisher
+        built_from = publisher.infos, publisher.brokers, publisher.max_bytes
+        if self._built_from != built_from:
+            self._build_routes()
+            self._built_from = built_from
+        self._quality.forget(publisher.brokers)
+        self._authorize()
+        for sender in self._senders.values():
+            if sender.wanted:
+                sender.connect()
+
+    def _build_routes(self) -> None:
         publisher = self._publisher
         wanted: dict[tuple[str, str], TargetPartition] = {}
         for topic in publisher.topics | self._routes.keys():
@@ -319,13 +333,9 @@ class Producer(BaseProducer):
             elif targets:
                 self._routes[topic] = Route(topic, max_bytes, targets.values())
         self._targets = wanted
-        self._quality.forget(publisher.brokers)
-        self._authorize()
         used = {id(target.sender) for target in wanted.values()}
         for sender in self._senders.values():
             sender.wanted = id(sender) in used
-            if sender.wanted:
-                sender.connect()
 
     def _targets_of(self, info: TopicInfo) -> dict[tuple[str, str], TargetPartition]:
         publisher = self._publisher

@@ -63,6 +63,7 @@ class Publisher:
         self.infos: dict[str, TopicInfo] = {}
         self.credentials = cluster.credentials()
         self.max_bytes = limits.MESSAGE_BYTES_DEFAULT
+        self._read: tuple[list[str], dict[int, BrokerInfo]] | None = None
         self._cluster = cluster
         self._changed = changed
         self._check_sum = -1
@@ -155,7 +156,7 @@ class Publisher:
     def forget(self) -> None:
         """Forget what was published, and what the master has sent; `start` may be called again."""
         self.topics.clear()
-        self.brokers, self.infos = {}, {}
+        self.brokers, self.infos, self._read = {}, {}, None
         self._check_sum = -1
         self._config_id = UNDEFINED
 
@@ -238,12 +239,18 @@ class Publisher:
         checked(answer, server=masters.server)
         self._update(answer)
         if answer.errCode != ResultCode.NOT_READY:
-            infos = (TopicInfo.parse(text) for text in answer.topicInfos)
-            self.infos = {
-                info.topic: info for info in infos if info.brokers.keys() & self.brokers.keys()
-            }
+            self._read_infos(list(answer.topicInfos))
             self._changed()
         return True
+
+    def _read_infos(self, texts: list[str]) -> None:
+        if self._read == (texts, self.brokers):
+            return  # each heartbeat brings all topics again, up to 1,024
+        self._read = texts, self.brokers
+        infos = map(TopicInfo.parse, texts)
+        self.infos = {
+            info.topic: info for info in infos if info.brokers.keys() & self.brokers.keys()
+        }
 
     def _update(self, answer: pb.RegisterResponseM2P | pb.HeartResponseM2P) -> None:
         self._heard = asyncio.get_running_loop().time()
