@@ -51,22 +51,20 @@ def commands(folder: Path, repetitions: int) -> list[Single]:
     def add(key: str, title: str, values: list[float], goal: float) -> None:
         found.append(Single(f"command-{key}", title, "ms", values, goal=goal))
 
-    rounds = range(repetitions)
-    version = [_ran([*COHERER, "--version"]) for _ in rounds]
-    add("version", "coherer --version", version, 150)
+    add("version", "coherer --version", _times([*COHERER, "--version"], repetitions), 150)
     ready: list[float] = []
-    for number in rounds:
+    for number in range(repetitions + 1):
         begin = time.perf_counter()
         with _node(folder / f"empty-{number}"):
             ready.append((time.perf_counter() - begin) * 1000)
-    add("serve", "coherer serve, until it is ready", ready, 200)
+    add("serve", "coherer serve, until it is ready", ready[1:], 200)
     with _node(folder / "empty-0") as addresses:
         for key, protocol in (("url", "TubeMQ"), ("rocketmq_url", "RocketMQ")):
             command = [*COHERER, "topics", "list", "--url", addresses[key]]
-            listed = [_ran(command) for _ in rounds]
+            listed = _times(command, repetitions)
             add(f"topics-{protocol}", f"coherer topics list, empty node, {protocol}", listed, 250)
-    cpu_ms = {name: [_tested(folder, name) for _ in rounds] for name in TESTS}
-    extra = [one - other for one, other in zip(cpu_ms["with"], cpu_ms["without"], strict=True)]
+    pairs = [{name: _tested(folder, name) for name in TESTS} for _ in range(repetitions + 1)]
+    extra = [cpu_ms["with"] - cpu_ms["without"] for cpu_ms in pairs[1:]]
     add("fixture", "a pytest session with coherer_node: its CPU above one without", extra, 60)
     return found
 
@@ -81,7 +79,6 @@ def large(folder: Path, repetitions: int, log: Log, *, quick: bool) -> list[Sing
         log(f"{title}: {', '.join(f'{value:.2f}' for value in values)} {unit}")
         found.append(Single(f"large-{key}", title, unit, values, goal=goal))
 
-    rounds = range(repetitions)
     filled = [sys.executable, "-c", LARGE, str(folder / "large"), str(topics), str(groups)]
     with _running(filled) as addresses:
         for key, protocol in (("url", "TubeMQ"), ("rocketmq_url", "RocketMQ")):
@@ -91,13 +88,13 @@ def large(folder: Path, repetitions: int, log: Log, *, quick: bool) -> list[Sing
             if len(known) < groups:
                 raise RuntimeError(f"{protocol}: {len(known)} of {groups} groups are listed")
             title = f"groups list, {groups:,} groups x 20 queues, {protocol}"
-            add(f"groups-{protocol}", title, [_ran(listing) for _ in rounds], 800)
-            status = [_ran([*COHERER, "status", *at]) for _ in rounds]
+            add(f"groups-{protocol}", title, _times(listing, repetitions), 800)
+            status = _times([*COHERER, "status", *at], repetitions)
             add(f"status-{protocol}", f"status of the same, {protocol}", status, 800)
         console = [*COHERER, "console", "--json", "--port", "0", "--url"]
         for key, protocol in (("url", "TubeMQ"), ("rocketmq_url", "RocketMQ")):
             firsts: list[float] = []
-            for _ in rounds:  # a console keeps what it has read for a moment
+            for _ in range(repetitions):  # a console keeps what it has read for a moment
                 with _running([*console, addresses[key]]) as shown:
                     page, text = _fetched(f"{shown['url']}/groups")
                     assert b"group-0" in text
@@ -134,6 +131,11 @@ def _running(command: Sequence[str]) -> Iterator[Addresses]:
             yield {key: str(value) for key, value in line.items()}
         finally:
             server.terminate()
+
+
+def _times(command: Sequence[str], repetitions: int) -> list[float]:
+    """How long a command takes each time, in ms, when its bytecode is there."""
+    return [_ran(command) for _ in range(repetitions + 1)][1:]
 
 
 def _ran(command: Sequence[str]) -> float:

@@ -267,7 +267,8 @@ async def test_a_paused_master_does_not_act_when_it_goes_on(ensemble: Ensemble) 
 async def test_a_server_that_has_lost_the_others_keeps_no_master(
     tube: JavaSystem, tmp_path: Path
 ) -> None:
-    keepers = ZooKeepers(tube, tmp_path)
+    granted_ms = SESSION_MS // 2
+    keepers = ZooKeepers(tube, tmp_path, granted_ms)
     one = two = None
     try:
         await keepers.start()
@@ -282,6 +283,7 @@ async def test_a_server_that_has_lost_the_others_keeps_no_master(
         await two.becomes("active")
         assert await one.answer() == "standby", "its server has not noticed anything yet"
         assert await asyncio.to_thread(first.mode) == "follower"
+        assert f"grants a session of {granted_ms // 1000} s, not of" in one.child.log.read_text()
     finally:
         for master in (one, two):
             if master is not None:

@@ -25,9 +25,12 @@ class ZooKeeper:
         tube: the Java system that has its jars.
         folder: where it keeps everything.
         more: lines of its configuration.
+        max_session_ms: the longest timeout of a session that it grants.
     """
 
-    def __init__(self, tube: JavaSystem, folder: Path, more: str = "") -> None:
+    def __init__(
+        self, tube: JavaSystem, folder: Path, more: str = "", max_session_ms: int = 20_000
+    ) -> None:
         folder.mkdir(parents=True)
         (self.port,) = free_ports(1)
         self.address = f"{HOST}:{self.port}"
@@ -38,7 +41,7 @@ dataDir={folder}/data
 clientPort={self.port}
 clientPortAddress={HOST}
 admin.enableServer=false
-maxSessionTimeout=20000
+maxSessionTimeout={max_session_ms}
 {more}""")
         self.child: Child | None = None
 
@@ -67,13 +70,17 @@ maxSessionTimeout=20000
 class ZooKeepers:
     """Three servers. The third one is the leader; the first one reaches it through a proxy.
 
+    Args:
+        max_session_ms: the longest timeout of a session that they grant.
+
     Attributes:
         servers: the first, the second and the third.
         proxy: between the first and the third.
     """
 
-    def __init__(self, tube: JavaSystem, folder: Path) -> None:
+    def __init__(self, tube: JavaSystem, folder: Path, max_session_ms: int) -> None:
         ports = free_ports(6)
+        self._max_session_ms = max_session_ms
         self.proxy = FaultProxy(HOST, ports[2])
         self._tube, self._folder = tube, folder
         self._ports = list(zip(ports[:3], ports[3:], strict=True))
@@ -84,7 +91,8 @@ class ZooKeepers:
         await self.proxy.start()
         for number in (1, 2, 3):
             folder = self._folder / f"zookeeper-{number}"
-            self.servers.append(ZooKeeper(self._tube, folder, self._lines(number)))
+            lines = self._lines(number)
+            self.servers.append(ZooKeeper(self._tube, folder, lines, self._max_session_ms))
             (folder / "data").mkdir()
             (folder / "data" / "myid").write_text(str(number))
         for number, mode in ((3, ""), (2, "follower"), (1, "follower")):
