@@ -41,3 +41,10 @@ def test_masters_elect_one_of_them(seed: int) -> None:
     assert not wrong, f"{wrong[:5]}\n{history.timeline(wrong[0].message)}"
     assert len({event.term for event in history.of("acting")}) > 1, "one master has acted"
     assert len(history.of("known")) > 5, "no topic was created"
+
+
+def test_producers_keep_their_partitions_while_another_master_becomes_active() -> None:
+    history, _ = run(plan(88, "tubemq"))
+    assert len({event.term for event in history.of("acting")}) > 1, "one master has acted"
+    failed = history.of("failed")
+    assert [event for event in failed if "no writable partition any more" in event.note] == []

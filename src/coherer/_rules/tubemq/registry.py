@@ -86,6 +86,7 @@ class Producer(msgspec.Struct):
         topics: the topics that it publishes, from its latest heartbeat.
         existing_topics: those of its topics that have existed. If one of them is deleted, the
             producer's next heartbeat does not create it again.
+        returned: whether it was registered before this master knew any broker, and knows some.
     """
 
     id: str
@@ -93,6 +94,7 @@ class Producer(msgspec.Struct):
     secure: bool
     topics: tuple[str, ...] = ()
     existing_topics: set[str] = msgspec.field(default_factory=set[str])
+    returned: bool = False
 
 
 class Producers:
@@ -326,8 +328,15 @@ class BrokerRegistry:
         return [
             (running.id, hosted)
             for running, hosted in self._open(topic, now_ms - delay_ms)
-            if hosted.publish and self._wants_publish(running, topic)
+            if hosted.publish and self._wants_publish(running.id, topic)
         ]
+
+    def awaits_broker(self, topic: str, now_ms: int) -> bool:
+        """Whether no broker accepts messages for the topic yet, though one is configured to."""
+        brokers = self._catalog.topics.get(topic, ())
+        return any(self._wants_publish(broker, topic) for broker in brokers) and not (
+            self.publishable(topic, now_ms)
+        )
 
     def subscribable(self, topic: str, now_ms: int) -> list[tuple[int, Hosted]]:
         """The brokers that serve messages of the topic, ordered by id."""
@@ -364,16 +373,16 @@ class BrokerRegistry:
             if hosted is not None and running.since_ms[topic] <= before_ms:
                 yield running, hosted
 
-    def _wants_publish(self, running: RunningBroker, topic: str) -> bool:
-        record = self._catalog.brokers.get(running.id)
-        deployment = self._catalog.topics.get(topic, {}).get(running.id)
+    def _wants_publish(self, broker: int, topic: str) -> bool:
+        record = self._catalog.brokers.get(broker)
+        deployment = self._catalog.topics.get(topic, {}).get(broker)
         return (
             record is not None
             and record.publishable
             and deployment is not None
             and deployment.status is TopicStatus.OK
             and deployment.props.accept_publish
-            and not self.stopped(running.id)[1]
+            and not self.stopped(broker)[1]
         )
 
     def _wants_subscribe(self, broker: int, topic: str) -> bool:

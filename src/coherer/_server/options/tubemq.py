@@ -40,7 +40,8 @@ class MasterOptions(msgspec.Struct, frozen=True, kw_only=True):
         return_ms: after a restart, how long groups wait for their earlier members.
         absent_ms: after a restart, how long groups wait for Coherer's own consumers. These report
             every `consumer_heartbeat_ms` and are thus back sooner; Java's report every 13 s.
-        broker_return_ms: how long groups wait for a broker that has left.
+        broker_return_ms: how long groups wait for a broker that has left; and after a restart, how
+            long producers keep what they know about brokers that have not registered yet.
         subscribe_delay_ms: from a broker's report of a topic until consumers may use it.
         publish_delay_ms: from opening a topic to consumers until producers may use it.
         meta_update_ms: how often client-balanced consumers get the list of partitions.

@@ -76,6 +76,50 @@ def test_over_tls_brokers_are_named_with_their_tls_ports() -> None:
     assert producer.brokers == ["1:10.0.0.1: ", "2:10.0.0.2:9124"]
 
 
+def restarted(harness: MasterHarness) -> Producer:
+    """A producer that registers again, at a master that has just started."""
+    harness.broker(1).sync()
+    harness.topic(partitions=3)
+    harness.broker(1).sync()
+    producer = Producer(harness)
+    producer.register()
+    assert producer.publish("flights").errCode == ResultCode.SUCCESS
+    harness.wait(1_000)
+    harness.restart()
+    harness.wait(100)
+    assert refused(producer.heartbeat(), ResultCode.HB_NO_NODE)
+    producer.register()
+    return producer
+
+
+def test_a_producer_keeps_its_partitions_until_brokers_have_registered_again() -> None:
+    harness = MasterHarness()
+    producer = restarted(harness)
+    answer = producer.heartbeat()
+    assert (answer.success, answer.errCode, list(answer.topicInfos)) == (True, 201, [])
+    harness.broker(1).sync()
+    answer = producer.heartbeat()
+    assert (answer.errCode, list(answer.topicInfos)) == (200, ["flights#1:3:1#"])
+
+
+def test_a_broker_that_does_not_come_back_is_not_waited_for_long() -> None:
+    harness = MasterHarness()
+    producer = restarted(harness)
+    harness.wait(20_000)
+    assert producer.heartbeat().errCode == ResultCode.NOT_READY
+    harness.wait(10_000)
+    answer = producer.heartbeat()
+    assert (answer.errCode, list(answer.topicInfos)) == (200, [])
+
+
+def test_a_new_producer_learns_what_there_is() -> None:
+    harness = MasterHarness()
+    restarted(harness)
+    producer = Producer(harness)
+    producer.register()
+    assert producer.publish("flights").errCode == ResultCode.SUCCESS
+
+
 def test_topics_have_limits_of_their_own() -> None:
     harness = MasterHarness()
     broker = harness.broker()

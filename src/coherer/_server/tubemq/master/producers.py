@@ -3,11 +3,16 @@
 Difference from Java's master: a topic that a producer names for the first time may be created
 (`MasterOptions.auto_create_topics`). It is in the same answer if its broker runs in the same
 process.
+
+A master that has just started, or has become active, knows no broker until they register, about a
+second later. A producer that asks in between keeps the partitions that it knows, and goes on
+sending: it gets code 201 (NOT_READY). Otherwise it would have none until its next heartbeat.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from coherer import limits
 from coherer._record.system_topics import HISTORY_TOPIC
@@ -19,6 +24,9 @@ from coherer._server.tubemq.refusal import Refusal, check_text
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.names import TopicInfo
+
+NO_BROKERS: Final = -1
+"""The check sum of a producer that knows no brokers yet."""
 
 
 class ProducerHandler:
@@ -39,6 +47,7 @@ class ProducerHandler:
             raise Refusal(ResultCode.SERVICE_UNAVAILABLE, "Too many producers.")
         producer = Producer(request.clientId, request.hostName, peer.secure, topics)
         producer.existing_topics.update(topic for topic in topics if topic in state.catalog.topics)
+        producer.returned = request.brokerCheckSum not in {NO_BROKERS, state.broker_list_id}
         state.producers.register(producer, now_ms)
         return pb.RegisterResponseM2P(
             success=True,
@@ -80,6 +89,8 @@ class ProducerHandler:
         )
         if request.brokerCheckSum != state.broker_list_id:
             answer.brokerInfos.extend(state.broker_list(secure=peer.secure))
+        if producer.returned and self._awaits_brokers(topics):
+            answer.errCode = ResultCode.NOT_READY
         if identity.must_sign:
             answer.requireAuth = True
         return answer
@@ -107,6 +118,12 @@ class ProducerHandler:
                 self._state.require_active(request.clientId)
                 raise _not_registered(request.clientId) from None
             raise
+
+    def _awaits_brokers(self, topics: Iterable[str]) -> bool:
+        state, now_ms = self._state, self._state.now_ms()
+        if now_ms >= state.began_ms + state.options.broker_return_ms:
+            return False
+        return any(state.broker_registry.awaits_broker(topic, now_ms) for topic in topics)
 
     def _topic_infos(self, topics: Iterable[str], now_ms: int) -> list[str]:
         state = self._state

@@ -133,6 +133,7 @@ class MasterState:
         master_id: a random id of this run of the master. Clients receive it, and the HTTP
             administration shows it, which proves that both belong to the same master.
         counters: the figures of the HTTP administration.
+        began_ms: when it began to know no broker and no client.
     """
 
     catalog: Catalog
@@ -142,6 +143,7 @@ class MasterState:
     authenticator: Authenticator
     visit_tokens: VisitTokens
     broker_list_id: int
+    began_ms: int
 
     def __init__(
         self,
@@ -173,6 +175,7 @@ class MasterState:
             DamagedStoreError: the file is not valid.
         """
         options, now_ms = self.options, self.now_ms()
+        self.began_ms = now_ms
         stored, self.catalog = self._stored()
         self.broker_registry = BrokerRegistry(
             self.catalog,
