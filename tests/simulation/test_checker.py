@@ -130,6 +130,11 @@ BAD = {
         event("final", "s", SCRATCH, at_s=3.0),
     ],
     "restored": [*GOOD, event("backup", at_s=2.0), event("restored", "a", FIRST)],
+    "two_masters": [
+        event("acting", term=1), event("acting", term=2, at_s=2.0),
+        event("acting", term=1, at_s=3.0),
+    ],
+    "catalog": [event("founding", "t"), event("founded", "t", at_s=2.0)],
     "errors": [*GOOD, event("error", note="Task exception was never retrieved")],
 }  # fmt: skip
 
