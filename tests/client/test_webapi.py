@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
@@ -72,12 +73,24 @@ class Served:
         pass
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[Server]:
+@asynccontextmanager
+async def serving() -> AsyncIterator[Server]:
     server = Server()
     server.listener = await net.listen("127.0.0.1", 0, lambda c: Served(server, c))
     yield server
     await server.listener.close()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    async with serving() as one:
+        yield one
+
+
+@pytest.fixture
+async def other() -> AsyncIterator[Server]:
+    async with serving() as one:
+        yield one
 
 
 def ok(text: str, *, status: str = "200 OK", headers: str = "") -> bytes:
@@ -102,19 +115,16 @@ async def test_a_query_is_in_the_address_and_a_change_is_not(server: Server) -> 
     ]
 
 
-async def test_a_standby_leads_to_the_active_master(server: Server) -> None:
-    active = Server()
-    active.listener = await net.listen("127.0.0.1", 0, lambda c: Served(active, c))
-    to = f"Location: http://127.0.0.1:{active.listener.port}/webapi.htm?method=admin_c\r\n"
+async def test_a_standby_leads_to_the_active_master(server: Server, other: Server) -> None:
+    to = f"Location: http://127.0.0.1:{other.listener.port}/webapi.htm?method=admin_c\r\n"
     server.reply = lambda *_: ok("", status="302 Found", headers=to)
-    active.reply = lambda verb, _, form: ok(
+    other.reply = lambda verb, _, form: ok(
         msgspec.json.encode(
             {"result": verb == "POST" and form["confModAuthToken"] == "abc", "errMsg": verb}
         ).decode()
     )
     answer = await server.api().call(Item, "admin_c", {"confModAuthToken": "abc"}, post=True)
     assert answer.result
-    await active.listener.close()
 
 
 async def test_circles_are_left(server: Server) -> None:
@@ -123,15 +133,7 @@ async def test_circles_are_left(server: Server) -> None:
         await server.api().call(Item, "m", {})
 
 
-@pytest.fixture
-async def other() -> AsyncIterator[Server]:
-    server = Server()
-    server.listener = await net.listen("127.0.0.1", 0, lambda c: Served(server, c))
-    yield server
-    await server.listener.close()
-
-
-async def test_another_master_is_asked_than_a_standby(server: Server, other: Server) -> None:
+async def test_a_standby_is_passed_over(server: Server, other: Server) -> None:
     standby = ok('{"result":false,"errCode":511,"errMsg":"m1 is not master now"}')
     changed = '{"result":true,"data":[{"success":true,"errCode":0,"errInfo":""}]}'
     server.reply = lambda *_: standby

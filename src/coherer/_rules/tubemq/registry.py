@@ -86,7 +86,7 @@ class Producer(msgspec.Struct):
         topics: the topics that it publishes, from its latest heartbeat.
         existing_topics: those of its topics that have existed. If one of them is deleted, the
             producer's next heartbeat does not create it again.
-        returned: whether it was registered before this master knew any broker, and knows some.
+        returned: whether it knows brokers from another master, or from an earlier run of this one.
     """
 
     id: str

@@ -133,7 +133,7 @@ class MasterState:
         master_id: a random id of this run of the master. Clients receive it, and the HTTP
             administration shows it, which proves that both belong to the same master.
         counters: the figures of the HTTP administration.
-        began_ms: when it began to know no broker and no client.
+        began_ms: when it started or became active; brokers and clients register from then on.
     """
 
     catalog: Catalog

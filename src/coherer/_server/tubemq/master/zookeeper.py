@@ -46,7 +46,11 @@ DEFAULT_ROOT: Final = "/coherer"
 MARK: Final = "coherer"
 NODE: Final = "nodeId:"
 ACT_SHARE: Final = 2 / 3
-"""The share of the session's timeout for which a master may act after it has written its node."""
+"""The share of the session's timeout for which a master may act after it has written its node.
+
+A follower of ZooKeeper reports every half tick who is alive, and a timeout has at least two ticks.
+So the leader may count from a quarter of the timeout earlier, and clocks may differ by a tenth.
+"""
 CHECKS: Final = 6
 """The least number of checks within a session's timeout."""
 
@@ -147,7 +151,8 @@ class Lease:
         now_s: a monotonic clock.
 
     Attributes:
-        timeout_s: the session's timeout, which may change.
+        timeout_s: the session's timeout, which may change. A longer one counts from the next
+            renewal on: it may be that of another session.
 
     >>> times_s = [0.0]
     >>> lease = Lease(3.0, lambda: times_s[-1])
@@ -158,16 +163,19 @@ class Lease:
     >>> times_s.append(2.25)
     >>> lease.holds
     False
+    >>> lease.timeout_s = 30.0
+    >>> lease.holds
+    False
     """
 
     def __init__(self, timeout_s: float, now_s: Callable[[], float] = now_s) -> None:
         self.timeout_s = timeout_s
         self._now_s = now_s
-        self._asked_s = float("-inf")
+        self._asked_s, self._renewed_for_s = float("-inf"), timeout_s
 
     def renew(self, asked_s: float) -> None:
         """Extend the lease: ZooKeeper has accepted a write that began at this time."""
-        self._asked_s = asked_s
+        self._asked_s, self._renewed_for_s = asked_s, self.timeout_s
 
     def end(self) -> None:
         """End the lease: the master may no longer act."""
@@ -176,7 +184,8 @@ class Lease:
     @property
     def holds(self) -> bool:
         """Whether the master may act now."""
-        return self._now_s() < self._asked_s + self.timeout_s * ACT_SHARE
+        for_s = min(self._renewed_for_s, self.timeout_s) * ACT_SHARE
+        return self._now_s() < self._asked_s + for_s
 
 
 class Election:
