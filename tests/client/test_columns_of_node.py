@@ -113,7 +113,15 @@ async def test_small_reads(tmp_path: Path) -> None:
             assert seen == [*range(12_000)]
 
 
-@pytest.mark.parametrize(("at", "data"), [(0, b"\0\0\1"), (4, b"bad"), (27, b"\xff")])
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize(
+    ("at", "data", "lost"),
+    [
+        pytest.param(0, b"\0\0\1", 1, id="size"),
+        pytest.param(4, b"bad", 1, id="magic number"),
+        pytest.param(27, b"\xff", 0, id="offset, which messages do not depend on"),
+    ],
+)
 async def test_a_damaged_head(
     node: Node,
     client: Client,
@@ -121,14 +129,50 @@ async def test_a_damaged_head(
     caplog: pytest.LogCaptureFixture,
     at: int,
     data: bytes,
+    lost: int,
+    columns: bool,
 ) -> None:
     await fill(node, 2)
     every, _, _ = await rows_of(client, 0, None, columns=False)
     overwrite(tmp_path, position_of(every[3]) + at, data)
-    one = await rows_of(client, 0, None, columns=False)
     with caplog.at_level(logging.WARNING):
-        assert await rows_of(client, 0, None, columns=True) == one
-    assert "the broker's log is damaged near offset 0" in caplog.text
+        found = await rows_of(client, 0, None, columns=columns)
+    assert found == (every[:3] + every[3 + lost :], len(every), lost)
+    assert "stored records from offset 0 on cannot be read" in caplog.text
+    assert await rows_of(client, 0, None, columns=not columns) == found
+
+
+@pytest.mark.parametrize("acknowledged", [0, 2])
+async def test_a_consumer_asks_for_messages_where_a_head_is_damaged(
+    node: Node,
+    client: Client,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    acknowledged: int,
+) -> None:
+    async with client.consumer("g", "demo", start="earliest") as consumer:
+        for number in range(acknowledged):
+            async with client.producer("demo") as producer:
+                await producer.send(Message("demo", b"%d" % number))
+            early = await consumer.receive()
+            assert early is not None
+            assert early.bodies() == [b"%d" % number]
+            await consumer.commit(early)
+    await fill(node, 2)
+    every, _, _ = await rows_of(client, acknowledged, None, columns=False)
+    overwrite(tmp_path, position_of(every[3]) + 4, b"bad")
+    left: list[object] = [row["offset"] for row in (every[:3] + every[4:])]
+    async with client.consumer("g", "demo", start="earliest") as consumer:
+        seen: list[object] = []
+        with caplog.at_level(logging.WARNING):
+            while len(seen) < len(left):
+                batch = await consumer.receive()
+                assert batch is not None
+                seen += batch.offsets()
+                await consumer.commit(batch)
+        assert seen == left
+        assert f"stored records from offset {acknowledged} on cannot be read" in caplog.text
+        assert f"(offset {acknowledged + 3})" in caplog.text
 
 
 async def test_a_damaged_body(node: Node, client: Client, tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_without_numpy_records_are_read_without(
     monkeypatch.setitem(__import__("sys").modules, "coherer._store.joining", None)
     without = reading.Joining()
     without.load()
-    assert without.function() is None
+    assert without.function(load=True) is None
     monkeypatch.setattr(reading, "JOINING", without)
     store = stores()
     fill(store, [(queue, 100, 1) for _ in range(20) for queue in QUEUES])

@@ -27,6 +27,8 @@ ReadJoined: TypeAlias = Callable[[CommitLog, ConsumeQueue, int, int, int], ReadR
 
 _CHUNK_ENTRIES: Final = 2_000
 FEW_ENTRIES: Final = 256
+_LOADING_BYTES: Final = 1024 * 1024
+"""Reads of this many bytes load numpy: those of columns and replicas, not those of consumers."""
 
 
 class _Collector:
@@ -186,7 +188,8 @@ def read_slices(
     if queue is None or log.damage or not queue.min <= offset < queue.max:
         return None
     wanted = _wanted(queue, offset, max_bytes, max_count)
-    read_joined = JOINING.function() if wanted > FEW_ENTRIES else None
+    load = max_bytes >= _LOADING_BYTES
+    read_joined = JOINING.function(load=load) if wanted > FEW_ENTRIES else None
     if read_joined is not None:
         found = read_joined(log, queue, offset, max_bytes, wanted)
         if found is not None:
@@ -237,7 +240,7 @@ def _wanted(queue: ConsumeQueue, offset: int, max_bytes: int, max_count: int) ->
 
 
 class Joining:
-    """Loads `joining.read_joined`, which needs numpy, when the first large read asks for it.
+    """Loads `joining.read_joined`, which needs numpy, for the first large read.
 
     The import takes tenths of a second, so it runs in a separate thread. Reads are slower until it
     has finished, and stay so if numpy is not installed.
@@ -247,9 +250,9 @@ class Joining:
         self._function: ReadJoined | None = None
         self._thread: threading.Thread | None = None
 
-    def function(self) -> ReadJoined | None:
-        """Return the function if it is loaded; otherwise start loading it."""
-        if self._function is None and self._thread is None:
+    def function(self, *, load: bool) -> ReadJoined | None:
+        """Return the function if it is loaded; otherwise start loading it, if `load` is set."""
+        if load and self._function is None and self._thread is None:
             self._thread = threading.Thread(target=self.load, name="import numpy", daemon=True)
             self._thread.start()
         return self._function

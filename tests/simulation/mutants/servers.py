@@ -183,13 +183,13 @@ def tags_lose_messages(patch: Patch) -> None:
 
 def confirms_what_it_hands_out(patch: Patch) -> None:
     """A batch counts as consumed when it is handed out."""
-    real = GetHandler._deliver
+    real = GetHandler._count
 
-    def deliver(gets: Any, get: Any, *args: Any) -> None:
+    def count(gets: Any, get: Any, *args: Any) -> None:
         real(gets, get, *args)
         get.reader.position.commit()
 
-    patch.setattr(GetHandler, "_deliver", deliver)
+    patch.setattr(GetHandler, "_count", count)
 
 
 def leases_never_end(patch: Patch) -> None:

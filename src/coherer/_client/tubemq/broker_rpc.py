@@ -162,7 +162,7 @@ class BrokerRpc:
         acknowledged: bool,
         escapes: bool,
         timeout_ms: int,
-        record_bytes: int = 0,
+        record_bytes: int | None = None,
         record_end: int | None = None,
     ) -> asyncio.Future[bytes]:
         """Request the next batch of a partition.
@@ -172,8 +172,9 @@ class BrokerRpc:
             acknowledged: whether the previous batch is acknowledged.
             escapes: whether this consumer applies the group's flow rules itself.
             timeout_ms: how long the broker may hold the request, approximately.
-            record_bytes: the most bytes of stored records to accept instead of messages; Java's
-                broker always answers with messages.
+            record_bytes: the most bytes of stored records to accept instead of messages; 0 for the
+                limit of the broker, None for messages only. Java's broker always answers with
+                messages.
             record_end: the offset after the last record; None for no limit.
 
         Returns:
@@ -190,8 +191,8 @@ class BrokerRpc:
             lastPackConsumed=acknowledged,
             manualCommitOffset=False,
             escFlowCtrl=escapes,
-            recordBytes=record_bytes or None,
-            recordEnd=record_end if record_bytes else None,
+            recordBytes=record_bytes,
+            recordEnd=record_end if record_bytes is not None else None,
         )
         return link.call(methods.GET_MESSAGES, request, timeout_ms)
 

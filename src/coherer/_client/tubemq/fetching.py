@@ -7,6 +7,8 @@ The state is in `engine.assigned`; this is the IO around it. Rules:
 * An acknowledgement is sent with the next get, unless `commit` sends it alone. It is sent once: if
   that get is lost, a second one might acknowledge a batch that never arrived. The batch may then be
   delivered again; nothing is skipped.
+* From Coherer's brokers, a consumer without filters gets records as they are stored. If it cannot
+  read them, it asks for the same ones again, as messages.
 * A batch without deliverable messages is acknowledged here, so that the partition continues. The
   messages that are left out are logged once.
 * A commit acknowledges the result of the last get, never a time or a count.
@@ -135,6 +137,7 @@ class PartitionFetcher:
         )
         self._broker = str(partition.broker.id)
         self._exact = start.step == 1 and accepted is None
+        self._records_from = start.offset  # before, messages are asked for
         self._holds_gets = start.step is not None
         self._accepted = accepted
         self._flow = flow
@@ -231,6 +234,10 @@ class PartitionFetcher:
         while (delivery := self.state.take(now_ms())) is not None:
             batch = delivery.batch
             self._buffer.count(self)
+            if not batch.intact:
+                delivery.detach()
+                self._ask_for_messages(batch)
+                return None
             self._report(batch)
             if len(batch):
                 return batch
@@ -333,6 +340,7 @@ class PartitionFetcher:
             acknowledged=acknowledged,
             escapes=self._flow.limits_itself(now_ms()),
             timeout_ms=self._options.poll_ms,
+            record_bytes=0 if self._takes_records else None,
         )
         answered_at = self._loop.time()
         batch = self._make_batch(
@@ -363,6 +371,10 @@ class PartitionFetcher:
             self.ack_pending = batch.delivered > 0 or self._holds_gets
         spent_ms = int((self._loop.time() - answered_at) * 1000)
         return self._flow.delivered(batch, now_ms()) - spent_ms
+
+    @property
+    def _takes_records(self) -> bool:
+        return self._exact and self.state.next_offset >= self._records_from
 
     def _no_messages(self, batch: ReceivedBatch, took: float, server: str) -> int:
         if batch.code in LOST_CODES:
@@ -410,6 +422,16 @@ class PartitionFetcher:
         self.state.seek(offset)
         self._buffer.count(self)
         self._changed.set()
+
+    def _ask_for_messages(self, batch: ReceivedBatch) -> None:
+        _log.warning(
+            "%s: stored records from offset %d on cannot be read; asking for messages instead",
+            self.key,
+            batch.offset,
+            about=self.key,
+        )
+        self._records_from = batch.next_offset
+        self._forget(batch.offset)  # a get without an acknowledgement is answered from there again
 
     def _wake(self, resting: Delivery[ReceivedBatch]) -> None:
         self.state.wake(resting)

@@ -108,7 +108,7 @@ class Reader(Lifecycle):
         self._catalog = catalog
         self._timeout_ms = timeout_ms
         self._columns = columns
-        self._record_bytes = RECORD_BYTES if columns else 0
+        self._record_bytes: int | None = RECORD_BYTES if columns else 0
         self._slot: int | None = None
         self._state = "new"
         self._registered = False
@@ -294,12 +294,12 @@ class Reader(Lifecycle):
     async def _go_back(self) -> None:
         """Fetch again from the position, and messages instead of records."""
         _log.warning(
-            "%s: the broker's log is damaged near offset %d; reading messages instead of records",
+            "%s: stored records from offset %d on cannot be read; reading messages instead",
             self.partition.key,
             self.position,
         )
         await self._stop_fetching()
-        self._record_bytes = 0
+        self._record_bytes = None
         self._next = self.position
         await self._register()
 
@@ -336,7 +336,7 @@ class Reader(Lifecycle):
             acknowledged=acknowledged,
             escapes=False,
             timeout_ms=self._timeout_ms,
-            record_bytes=self._record_bytes,
+            record_bytes=self._record_bytes if self.exact else None,
             record_end=self.end,
         )
         batch = MessageBatch(

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from functools import lru_cache
 from itertools import repeat
@@ -38,6 +38,7 @@ from coherer._wire.tubemq.envelope import CONTINUED, VARINTS, response_head, var
 from coherer._wire.tubemq.frame import HEAD_ONE, TOKEN, encode_frame
 from coherer._wire.tubemq.methods import GET_MESSAGES, UNDEFINED, parse
 from coherer._wire.tubemq.payload import HAS_ATTRIBUTES, decode_attributes
+from coherer._wire.tubemq.stored import read_records
 from coherer.message import ReceivedMessage
 
 # Only columns need numpy and pyarrow, which are extras.
@@ -204,8 +205,7 @@ class MessageBatch:
         exact_offsets: whether offsets count messages, and messages missing between two others
             cannot be delivered (Coherer's brokers, without filters).
         accepted_tags: the consumer's filters; None without filters.
-        columns: decode all messages as columns, which needs numpy and pyarrow. An answer with
-            stored records is always decoded so.
+        columns: decode all messages as columns, which needs numpy and pyarrow.
 
     Attributes:
         code: 200, or the code of the error; then the batch is empty.
@@ -244,7 +244,7 @@ class MessageBatch:
         "_intact",
         "_left_out",
         "_offsets",
-        "_records",
+        "_records_at",
         "_rows",
         "_skipped",
         "_unread",
@@ -275,14 +275,15 @@ class MessageBatch:
         accepted_tags: frozenset[str] | None = None,
         columns: bool = False,
     ) -> None:
-        head, records = _split_records(body)
+        head, records_at = _split_records(body)
         answer = parse(pb.GetMessageResponseB2C, head)
-        if records is None and answer.HasField("records"):
-            records = memoryview(answer.records)
+        size_bytes = len(body)
+        if records_at is None and answer.HasField("records"):
+            body, records_at = answer.records, 0
         self.topic = topic
         self.broker = broker
         self.partition = partition
-        self.size_bytes = len(body)
+        self.size_bytes = size_bytes
         self.delivered = len(answer.messages)
         self.code = answer.errCode if not answer.success else SUCCESS
         self.text = answer.errMsg
@@ -295,7 +296,7 @@ class MessageBatch:
         self._accepted_tags = accepted_tags
         self._columns = columns
         self._body = body
-        self._records = records
+        self._records_at = records_at  # where stored records begin in the body
         self._first_id = answer.firstId
         self._intact = True
         self._unread: pb.GetMessageResponseB2C | None = answer if answer.success else None
@@ -305,7 +306,7 @@ class MessageBatch:
         if exact_offsets and answer.success:
             named = answer.HasField("nextOffset")
             self.next_offset = answer.nextOffset if named else self.offset + self.delivered
-        if records is not None:
+        if records_at is not None:
             self.delivered = max(answer.nextOffset - answer.currOffset, 0)
         self._skipped = sum(map(len, self._left_out))
         self._offsets: Sequence[int] = ()  # where they are exact
@@ -343,12 +344,13 @@ class MessageBatch:
 
     @property
     def intact(self) -> bool:
-        """Whether the stored records are those of the offsets in the answer.
+        """Whether the stored records could be read; True for an answer with messages.
 
-        If not, the broker's log is damaged, and the batch is useless: ask for messages instead.
+        If not, the broker's log is damaged, or the bodies are compressed and too large, and the
+        batch is useless: ask for messages instead.
         """
-        if self._records is not None:
-            self._read()
+        if self._records_at is not None:
+            self._read(as_columns=self._columns)
         return self._intact
 
     @property
@@ -452,15 +454,16 @@ class MessageBatch:
         answer, self._unread = self._unread, None
         if answer is None:
             return
-        rows = None
-        if self._records is not None:
-            rows = self._read_records(self._records)
-            if rows is None:
-                return
-        elif as_columns and self._accepted_tags is None:
-            rows = self._read_columns()
         unwanted: list[int] = []
-        bad = self._read_messages(answer.messages, unwanted) if rows is None else rows.bad
+        if self._records_at is not None:
+            bad = self._read_records(self._records_at, as_columns=as_columns)
+            self._intact = bad is not None
+            if bad is None:
+                return
+        elif as_columns and self._accepted_tags is None and (rows := self._read_columns()):
+            bad = rows.bad
+        else:
+            bad = self._read_messages(answer.messages, unwanted)
         self._body = b""
         self._skipped += len(bad)
         at: Sequence[int] | None = None
@@ -484,13 +487,24 @@ class MessageBatch:
         self._rows = scan_messages(self._body)
         return self._rows
 
-    def _read_records(self, records: memoryview) -> Rows | None:
-        from coherer._wire.tubemq.scanned import scan_records
+    def _read_records(self, at: int, *, as_columns: bool) -> Mapping[int, BadRecord] | None:
+        """Decode stored records; return the bad ones by their numbers, None if that is impossible.
 
+        Args:
+            at: where they begin in the body.
+        """
         offsets = range(self.offset, self.next_offset)
-        self._rows = scan_records(records, offsets, self.partition, self._first_id)
-        self._intact = self._rows is not None
-        return self._rows
+        if as_columns:
+            from coherer._wire.tubemq.scanned import scan_records
+
+            records = memoryview(self._body)[at:]
+            self._rows = scan_records(records, offsets, self.partition, self._first_id)
+            return self._rows and self._rows.bad
+        found = read_records(self._body, offsets, self.partition, self._first_id, at=at)
+        if found is None:
+            return None
+        self._ids, self._attributes, self._bodies, bad = found
+        return bad
 
     def _read_messages(
         self, messages: Sequence[pb.TransferedMessage], unwanted: list[int]
@@ -548,12 +562,12 @@ class MessageBatch:
         return offsets
 
 
-def _split_records(body: bytes) -> tuple[bytes, memoryview | None]:
-    """Split an answer of `encode_records` into its fields and the records, without a copy."""
+def _split_records(body: bytes) -> tuple[bytes, int | None]:
+    """Split an answer of `encode_records` into its fields and where the records begin."""
     found = _BEFORE_RECORDS(body)
     if found is None or found.end() + _varint_of(found[2]) != len(body):
         return body, None
-    return found[1], memoryview(body)[found.end() :]
+    return found[1], found.end()
 
 
 def _varint_of(text: bytes) -> int:

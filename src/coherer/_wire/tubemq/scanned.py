@@ -8,7 +8,8 @@ read a field of all messages at once with numpy. They return None if the answer 
   read byte by byte, for all messages together. Each message has to have its four fields in order,
   as Java's brokers and Coherer's write them.
 * **Records.** `coherer._record.scan` finds them. Property texts are translated when attributes are
-  asked for (`stored.all_attributes`). Bodies that are payloads with attributes are unusual.
+  asked for (`stored.all_attributes`). Bodies that are compressed, or payloads with attributes,
+  are unusual.
 
 Checksums are compared message by message, because zlib cannot process several at once.
 
@@ -24,13 +25,14 @@ import numpy as np
 import pyarrow as pa
 
 from coherer._record.bad_record import BadRecord
+from coherer._record.compression import COMPRESSED
 from coherer._record.layout import MAGIC
 from coherer._record.scan import Ints, Mask, RecordScan, binary_array, body_checksums, gather, scan
 from coherer._wire.tubemq.bad_records import bad_record, flaw_of
 from coherer._wire.tubemq.columns import CodedTexts
 from coherer._wire.tubemq.envelope import read_varint
 from coherer._wire.tubemq.payload import HAS_ATTRIBUTES
-from coherer._wire.tubemq.stored import all_attributes, is_raw, messages_of
+from coherer._wire.tubemq.stored import all_attributes, is_raw, read_records
 
 _MESSAGE: Final = 0x22
 _VARINT_BYTES_MAX: Final = 10
@@ -101,7 +103,7 @@ def scan_messages(answer: bytes) -> Rows | None:
 
 
 def scan_records(records: memoryview, offsets: range, partition: int, first_id: int) -> Rows | None:
-    """Read stored records; None if they are not the records of these offsets.
+    """Read stored records; None if `stored.read_records` returns None.
 
     Args:
         records: records as they are in the log.
@@ -117,11 +119,22 @@ def scan_records(records: memoryview, offsets: range, partition: int, first_id: 
         or (found.queue_offsets != np.arange(offsets.start, offsets.stop)).any()
     ):
         return None
-    return _usual_records(found, first_id) or _records_one_by_one(found, records, first_id)
+    rows = _usual_records(found, first_id)
+    if rows is not None:
+        return rows
+    messages = read_records(bytes(records), offsets, partition, first_id)
+    return messages and Rows(
+        np.array(messages.ids, np.int64),
+        CodedTexts(messages.attributes),
+        pa.array(messages.bodies, pa.binary()),
+        messages.bad,
+    )
 
 
 def _usual_records(found: RecordScan, first_id: int) -> Rows | None:
-    """Read all records at once; None if a body may be a payload with attributes."""
+    """Read all records at once; None if a body is compressed or a payload with attributes."""
+    if (found.sys_flags & COMPRESSED).any():
+        return None
     good = found.intact()
     bad: dict[int, BadRecord] = {}
     if len(good) < len(found):
@@ -148,18 +161,6 @@ def _bad_records(found: RecordScan, which: Mask, first_id: int) -> dict[int, Bad
             strict=True,
         )
     }
-
-
-def _records_one_by_one(found: RecordScan, records: memoryview, first_id: int) -> Rows:
-    messages = [*messages_of(records)]
-    good = [message for message in messages if message is not None]
-    lost = np.array([message is None for message in messages])
-    return Rows(
-        np.array([message.physical_offset + first_id for message in good], np.int64),
-        CodedTexts([message.attributes for message in good]),
-        pa.array([message.body for message in good], pa.binary()),
-        _bad_records(found, lost, first_id),
-    )
 
 
 def _fields(answer: bytes) -> _Fields | None:

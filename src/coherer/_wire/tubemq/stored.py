@@ -15,15 +15,19 @@ The property text of a record says how its payload was stored:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from struct import Struct as Layout
+from struct import error as struct_error
 from typing import Final, NamedTuple, cast
 
 from coherer import limits
 from coherer._common.checksum import crc32
-from coherer._record import compression, properties
-from coherer._record.layout import CRC_MASK, peek, spans
-from coherer._wire.tubemq.payload import TAG_KEY, split_payload
+from coherer._record import properties
+from coherer._record.bad_record import BadRecord
+from coherer._record.compression import COMPRESSED, decompress
+from coherer._record.layout import CRC_MASK, HOSTS_V6, MAGIC
+from coherer._wire.tubemq.bad_records import flaw_of
+from coherer._wire.tubemq.payload import TAG_KEY, checksum, split_payload
 from coherer.errors import DamagedStoreError
 
 MARKED_ATTRIBUTES: Final = b"\x02TUBE\x01a"
@@ -40,6 +44,10 @@ _MARK: Final = properties.TUBE_MARK.encode()
 _RESERVED: Final = frozenset(name.encode() for name in RESERVED)
 _UNIQUE: Final = properties.UNIQUE_KEY.encode() + b"\x01"
 _LENGTH: Final = Layout(">I")
+_RECORD: Final = Layout(">IIIiiqqi44xI")
+"""Size, magic number, checksum, queue, flag, queue offset, physical offset, sys flag and length of
+the body, of a record with IPv4 hosts."""
+_unpack_record: Final = _RECORD.unpack_from
 
 
 class StoredAttributes(NamedTuple):
@@ -185,49 +193,126 @@ def without_unique_id(text: bytes) -> bytes:
     return before + after.partition(b"\x02")[2]
 
 
-class StoredMessage(NamedTuple):
-    """The part of a record that is delivered.
+class StoredMessages(NamedTuple):
+    """The messages of stored records.
 
     Args:
-        physical_offset: its position in the log.
-        attributes: the attributes without their length; None for a message without attributes.
-        body: the body without attributes.
+        ids: the broker's id of each message.
+        attributes: the attributes, without their length; None for a message without attributes.
+        bodies: the bodies, without attributes.
+        bad: the records whose messages cannot be delivered, by their numbers. They are not in the
+            lists, and have no offsets.
     """
 
-    physical_offset: int
-    attributes: bytes | None
-    body: bytes
+    ids: list[int]
+    attributes: list[bytes | None]
+    bodies: list[bytes]
+    bad: dict[int, BadRecord]
 
 
-def messages_of(data: memoryview) -> Iterator[StoredMessage | None]:
-    """Decode records one by one; None for a record whose message cannot be delivered.
+def read_records(
+    data: bytes, offsets: range, partition: int, first_id: int, *, at: int = 0
+) -> StoredMessages | None:
+    r"""Decode stored records.
 
     Args:
-        data: whole records; everything except their bodies has been verified.
+        data: records as they are in the log, and nothing after them.
+        offsets: their offsets in the partition.
+        partition: the partition's number.
+        first_id: the id of a message at physical offset 0.
+        at: where the records begin in `data`.
+
+    Returns:
+        The messages; None if these are not the records of the offsets, or if the bodies would take
+        more than `limits.FRAME_BYTES_MAX` when they are decompressed.
+
+    >>> from coherer._record import layout
+    >>> data = layout.encode("demo", b"hello", b"TAGS\x01UA", queue_id=0, queue_offset=7,
+    ...                      physical_offset=100, store_ms=0)
+    >>> read_records(data, range(7, 8), 0, 5)
+    StoredMessages(ids=[105], attributes=[b'$msgType$=UA'], bodies=[b'hello'], bad={})
     """
-    known: dict[bytes, StoredAttributes] = {}
-    at = 0
-    while at < len(data):
-        head = peek(data, at)
-        record = data[at : at + head.size]
-        at += head.size
-        found = spans(record)
-        text = without_unique_id(bytes(record[found.properties_begin : found.properties_end]))
-        entry = known.get(text)
-        if entry is None:
-            entry = known[text] = attributes_of(text)
-        body = _body(record[found.body_begin : found.body_end], head.crc, head.sys_flag)
-        parts = None if body is None else split_payload(entry.block + body, entry.flag(head.flag))
-        yield None if parts is None else StoredMessage(head.physical_offset, *parts)
-
-
-def _body(stored: memoryview, crc: int, sys_flag: int) -> bytes | None:
-    """Verify and decompress a body; None if it is damaged."""
-    if crc32(stored) & CRC_MASK != crc:
+    ids: list[int] = []
+    texts: list[bytes] = []
+    bodies: list[bytes] = []
+    unusual: list[tuple[int, int]] = []  # numbers and checksums of the compressed and the damaged
+    raw: list[tuple[int, int]] = []  # numbers and flags
+    for number, offset in enumerate(offsets):
+        try:
+            fields = _unpack_record(data, at)
+            size, magic, crc, queue, flag, queue_offset, physical, sys_flag, length = fields
+            begin = at + _RECORD.size
+            if sys_flag & HOSTS_V6:
+                begin += 12 * ((sys_flag >> 4 & 1) + (sys_flag >> 5 & 1))
+                length = int.from_bytes(data[begin - 4 : begin], "big")
+            body_end: int = begin + length
+            text_at = body_end + 3 + data[body_end]
+            text_bytes = data[text_at - 2] << 8 | data[text_at - 1]
+        except (struct_error, IndexError):
+            return None
+        at += size
+        if queue_offset != offset or queue != partition or magic != MAGIC:
+            return None
+        if text_at + text_bytes != at:
+            return None
+        body = data[begin:body_end]
+        if crc32(body) & CRC_MASK != crc or sys_flag & COMPRESSED:
+            unusual.append((number, crc))
+        text = data[text_at:at] if text_bytes else b""
+        if text and text.endswith(MARKED_RAW) and is_raw(text):
+            raw.append((number, flag))
+            text = b""
+        ids.append(physical + first_id)
+        texts.append(text)
+        bodies.append(body)
+    bad = _restore(ids, bodies, unusual)
+    if at != len(data) or bad is None:
         return None
-    if not sys_flag & compression.COMPRESSED:
-        return bytes(stored)
+    attributes: list[bytes | None] = all_attributes(texts) if any(texts) else [None] * len(ids)
+    return _checked(StoredMessages(ids, attributes, bodies, bad), raw)
+
+
+def _restore(
+    ids: Sequence[int], bodies: list[bytes], unusual: Sequence[tuple[int, int]]
+) -> dict[int, BadRecord] | None:
+    """Decompress bodies in place; return the damaged ones, None if it takes too much memory."""
+    bad: dict[int, BadRecord] = {}
+    left = limits.FRAME_BYTES_MAX
+    for number, crc in unusual:
+        if left <= 0:
+            return None
+        stored = bodies[number]
+        restored = _decompressed(stored) if checksum(stored) == crc else None
+        if restored is None:
+            bad[number] = _bad_record(ids[number], crc, stored)
+        else:
+            bodies[number] = restored
+            left -= len(restored)
+    return bad
+
+
+def _decompressed(stored: bytes) -> bytes | None:
     try:
-        return compression.decompress(stored, limit_bytes=limits.MESSAGE_BYTES_MAX)
+        return decompress(stored, limit_bytes=limits.MESSAGE_BYTES_MAX)
     except DamagedStoreError:
         return None
+
+
+def _checked(found: StoredMessages, raw: Sequence[tuple[int, int]]) -> StoredMessages:
+    """Split the bodies that are payloads as sent, and remove bad messages from the lists."""
+    ids, attributes, bodies, bad = found
+    for number, flag in raw:
+        if number in bad:
+            continue
+        parts = split_payload(bodies[number], flag)
+        if parts is None:
+            bad[number] = _bad_record(ids[number], checksum(bodies[number]), bodies[number])
+        else:
+            attributes[number], bodies[number] = parts
+    for number in sorted(bad, reverse=True):
+        del ids[number], attributes[number], bodies[number]
+    return found._replace(bad=dict(sorted(bad.items())))
+
+
+def _bad_record(message_id: int, crc: int, body: bytes) -> BadRecord:
+    return BadRecord(None, str(message_id), flaw_of(body, crc), body)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coherer import limits
 from coherer._record import compression, layout
 from coherer._server.tubemq.broker.broker import Broker
 from coherer._server.tubemq.broker.mapping import Mapper
@@ -15,6 +16,7 @@ from coherer._store import Draft, Store
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq.delivery import MessageBatch, encode_get_response, encode_records
 from coherer._wire.tubemq.session import ClientSession, Response
+from coherer._wire.tubemq.stored import read_records
 from tests.server.broker_harness import BrokerClient
 
 pytest.importorskip("pyarrow")
@@ -131,16 +133,20 @@ def raw(found: Sequence[bytes], end: int | None = None) -> MessageBatch:
     return batch_of(b"".join(pieces))
 
 
-@given(stretches())
-def test_records_contain_the_mapped_messages(found: list[bytes]) -> None:
+@given(stretches(), st.booleans())
+def test_records_contain_the_mapped_messages(found: list[bytes], columns: bool) -> None:
     one, other = mapped(found), raw(found)
+    if columns:
+        assert other.to_arrow().to_pylist() == one.to_arrow().to_pylist()
     assert other.intact
-    assert other.to_arrow().to_pylist() == one.to_arrow().to_pylist()
     assert [*other] == [*one]
     assert (other.left_out, other.skipped) == (one.left_out, one.skipped)
     for name in ("offset", "next_offset", "max_offset", "backlog_bytes", "code"):
         assert getattr(other, name) == getattr(one, name)
     assert len(other.bad_records()) == other.skipped
+    again = raw(found)
+    assert again.to_arrow().num_rows == len(other)
+    assert again.bad_records() == other.bad_records()
 
 
 @given(stretches(), st.integers(FIRST_OFFSET, FIRST_OFFSET + 30))
@@ -154,13 +160,34 @@ def test_part_of_the_records(found: list[bytes], end: int) -> None:
 def test_other_records_are_noticed(found: list[bytes], data: st.DataObject) -> None:
     count = len(found)
     assert not raw(found, FIRST_OFFSET + count + 1).intact
+    assert not raw(found, FIRST_OFFSET + count - 1).intact
     number = data.draw(st.integers(0, count - 1))
     at = data.draw(st.sampled_from([0, 3, 4, 7, 15, 27]))  # size, magic, queue, offset
     bad = bytearray(found[number])
     bad[at] ^= 1 << data.draw(st.integers(0, 7))
     other = raw([*found[:number], bytes(bad), *found[number + 1 :]])
+    columns = data.draw(st.booleans())
+    assert not (columns and other.to_arrow().num_rows)
     assert not other.intact
     assert len(other) == other.to_arrow().num_rows == 0
+
+
+def test_bodies_that_are_too_large_together_are_not_decompressed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "FRAME_BYTES_MAX", 3000)
+    body = compression.compress(bytes(1000))
+    found = [
+        layout.encode(
+            "demo", body, b"", queue_id=3, queue_offset=number, physical_offset=9, store_ms=1,
+            sys_flag=compression.COMPRESSED,
+        )
+        for number in range(4)
+    ]  # fmt: skip
+    few = read_records(b"".join(found[:3]), range(3), 3, FIRST_ID)
+    assert few is not None
+    assert few.bodies == [bytes(1000)] * 3
+    assert read_records(b"".join(found), range(4), 3, FIRST_ID) is None
 
 
 def good(count: int, size: int = 100, topic: str = "demo") -> list[Draft]:
@@ -193,6 +220,16 @@ async def test_a_get_returns_the_records_that_fit(store: Store, client: BrokerCl
     assert seen == [*range(50)]
     assert max(sizes) <= 2000
     assert len(sizes) > 3
+
+
+async def test_the_broker_limits_what_a_consumer_gets(store: Store, client: BrokerClient) -> None:
+    store.append(good(5000))
+    client.register()
+    assert answer_of(client, recordBytes=-1).messages
+    answer = answer_of(client, recordBytes=0)
+    assert not answer.messages
+    assert 256 * 1024 < len(answer.records) <= 512 * 1024
+    assert offsets_of(answer)[-1] < 4999
 
 
 async def test_a_get_returns_no_record_after_the_end(store: Store, client: BrokerClient) -> None:

@@ -11,7 +11,7 @@ other gets that find nothing are answered instead of held. The answer is success
 which means "ask again at once" in TubeMQ. A get answers each notification once, and a partition
 becomes ready only once until it is asked for. So a consumer that never asks for it does not loop.
 
-A reader of columns asks for records as they are stored (section 8.7.1). It gets slices of the log,
+Coherer's clients ask for records as they are stored (section 8.7.1). They get slices of the log,
 without a step per message, unless something is unusual: a filter, or damage in the log.
 """
 
@@ -50,7 +50,8 @@ class PendingGet:
     Attributes:
         manual: continue after the last read, even if it is not committed.
         escape: the consumer applies the flow rules itself.
-        record_bytes: the most bytes of stored records that the client accepts instead of messages.
+        record_bytes: the most bytes of stored records that the client accepts instead of messages;
+            0 for the limit of the broker, None for messages only.
         record_end: one after the last offset of such records.
         deadline_ms: when it is answered at the latest.
     """
@@ -78,7 +79,8 @@ class PendingGet:
         self.request = request
         self.manual = message.manualCommitOffset
         self.escape = message.escFlowCtrl
-        self.record_bytes = message.recordBytes if reader.tags is None else 0
+        accepted = message.HasField("recordBytes") and message.recordBytes >= 0
+        self.record_bytes = message.recordBytes if accepted and reader.tags is None else None
         self.record_end = message.recordEnd if message.HasField("recordEnd") else _NO_END
         self.deadline_ms = 0
 
@@ -220,7 +222,7 @@ class GetHandler:
         if self._state.flow.data_limits:
             unit = reader.throttle.unit_bytes(unit)
         start = position.offset + (position.delta if get.manual else 0)
-        if get.record_bytes > 0 and start < get.record_end and self._serve_records(get, start):
+        if self._serve_records(get, start, unit):
             return True
         left_out: list[int] = []
         gaps: list[range] = []
@@ -252,12 +254,15 @@ class GetHandler:
         self._answer_empty(get, start, left_out, gaps)
         return True
 
-    def _serve_records(self, get: PendingGet, start: int) -> bool:
+    def _serve_records(self, get: PendingGet, start: int, unit: int) -> bool:
         """Answer a get with records as they are stored; False if that is impossible."""
         reader, position = get.reader, get.reader.position
-        unit = min(get.record_bytes, limits.RECORD_BYTES_PER_GET)
-        if self._state.flow.data_limits:
-            unit = reader.throttle.unit_bytes(unit)
+        if get.record_bytes is None or start >= get.record_end:
+            return False
+        if get.record_bytes:
+            unit = min(get.record_bytes, limits.RECORD_BYTES_PER_GET)
+            if self._state.flow.data_limits:
+                unit = reader.throttle.unit_bytes(unit)
         found = self._state.store.read_slices(
             reader.topic,
             reader.partition,
