@@ -94,6 +94,9 @@ def expired(history: History) -> Callable[[Event], bool]:
     for event in history.of("final"):
         if event.place is not None:
             first.setdefault(event.place.queue, event.place.offset)
+    for event in history.of("begins"):  # files are deleted while the queue is read, too
+        if event.place is not None and event.place.queue in first:
+            first[event.place.queue] = max(first[event.place.queue], event.place.offset)
 
     def may_be(event: Event) -> bool:
         place = event.place

@@ -36,7 +36,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
             back` (transactions), `undecided` (its driver has looked) and `decided` (a row of a
             transactional sink); `joined`, `received`, `handled`, `refused` (its handler failed),
             `kept` (its position is at the broker) and `left`; `calm` (all is well again); `final`
-            (what the queues hold at the end) and `dead` (what those of dead letters hold);
+            (what the queues hold at the end), `begins` (their first offset after that) and `dead`
+            (what those of dead letters hold);
             `changing`, `permitted` and `forbidden` (what the guest may do); `resetting` and `reset`
             (a group to the beginning); `deleting`, `deleted` and `created` (a topic); `backup` and
             `restored` (what it holds); `acting` (a master answers as the active one); `founding`,

@@ -160,6 +160,8 @@ def test_what_retention_may_delete() -> None:
     behind.add([event("calm", at_s=100.0)])
     behind.retention_s = 90.0
     assert {one.check for one in judge(behind)} == {"lost"}, "files are deleted from the beginning"
+    behind.add([event("begins", "orders", LAST, at_s=100.0)])
+    assert judge(behind) == [], "while the queue was read"
 
 
 def test_a_commit_that_never_becomes_visible() -> None:

@@ -21,7 +21,7 @@ from coherer.testing.simulation import Network, Process, SimulatedLoop
 from tests.simulation import keeper
 from tests.simulation.backups import Backup
 from tests.simulation.checker import Wrong, judge
-from tests.simulation.history import FAULTS, Event, History
+from tests.simulation.history import FAULTS, Event, History, Place
 from tests.simulation.machines import OPERATOR, QUEUES, RETENTION_S, Cluster
 from tests.simulation.plan import FOUNDER, Plan, plan
 from tests.simulation.receivers import GROUPS, receive
@@ -263,6 +263,10 @@ class Run:
         async with self.connect() as client:
             for topic in topics:
                 await self._read(client, topic, "final")
+                for queue, (first, _) in (await client.offsets(topic)).items():
+                    broker = getattr(queue.broker, "id", queue.broker)
+                    place = Place(f"{topic}@{broker}.{queue.id}", first)
+                    self.note("reader", "begins", topic, place=place)
             if FOUNDER in self.plan.senders:
                 for topic in await client.admin().topics.names():
                     self.note("reader", "known", topic)
