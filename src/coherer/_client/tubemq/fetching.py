@@ -137,7 +137,7 @@ class PartitionFetcher:
         )
         self._broker = str(partition.broker.id)
         self._exact = start.step == 1 and accepted is None
-        self._records_from = start.offset  # before, messages are asked for
+        self._records_from = start.offset  # below this offset, messages are asked for
         self._holds_gets = start.step is not None
         self._accepted = accepted
         self._flow = flow
