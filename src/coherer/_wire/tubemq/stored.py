@@ -24,7 +24,7 @@ from coherer import limits
 from coherer._common.checksum import crc32
 from coherer._record import properties
 from coherer._record.bad_record import BadRecord
-from coherer._record.compression import COMPRESSED, decompress
+from coherer._record.compression import COMPRESSED, decompress, looks_compressed
 from coherer._record.layout import CRC_MASK, HOSTS_V6, MAGIC
 from coherer._wire.tubemq.bad_records import flaw_of
 from coherer._wire.tubemq.payload import TAG_KEY, checksum, split_payload
@@ -282,9 +282,12 @@ def _restore(
         if left <= 0:
             return None
         stored = bodies[number]
-        restored = _decompressed(stored) if checksum(stored) == crc else None
+        intact = checksum(stored) == crc
+        restored = _decompressed(stored) if intact else None
         if restored is None:
             bad[number] = _bad_record(ids[number], crc, stored)
+            if intact and looks_compressed(stored):  # it may have failed at its very end
+                left -= limits.MESSAGE_BYTES_MAX
         else:
             bodies[number] = restored
             left -= len(restored)

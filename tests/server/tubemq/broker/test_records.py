@@ -190,6 +190,21 @@ def test_bodies_that_are_too_large_together_are_not_decompressed(
     assert read_records(b"".join(found), range(4), 3, FIRST_ID) is None
 
 
+def test_bodies_that_fail_at_their_end_are_not_all_tried() -> None:
+    body = compression.compress(bytes(1000))[:-1]
+    found = [
+        layout.encode(
+            "demo", body, b"", queue_id=3, queue_offset=number, physical_offset=9, store_ms=1,
+            sys_flag=compression.COMPRESSED,
+        )
+        for number in range(9)
+    ]  # fmt: skip
+    few = read_records(found[0], range(1), 3, FIRST_ID)
+    assert few is not None
+    assert [*few.bad] == [0]
+    assert read_records(b"".join(found), range(9), 3, FIRST_ID) is None
+
+
 def good(count: int, size: int = 100, topic: str = "demo") -> list[Draft]:
     return [Draft(topic, 0, b"%d" % number * size, b"") for number in range(count)]
 
