@@ -23,6 +23,7 @@ from coherer.errors import (
 )
 from coherer.message import Message, Receipt
 from tests.client.tube_clients import by_key
+from tests.threads import loop_threads
 
 
 @pytest.fixture
@@ -218,16 +219,11 @@ def test_a_client_that_everybody_shares(fake, url: str) -> None:
     forget(url, timeout_ms=1_000)
 
 
-def loops() -> int:
-    """Event loops in threads. Other threads are the pools of nodes that live for the session."""
-    return sum(thread.name == "coherer" for thread in threading.enumerate())
-
-
 def test_nonsense_is_refused_before_a_thread_begins() -> None:
-    before = loops()
+    before = loop_threads()
     with pytest.raises(UsageError):
         coherer.blocking.connect("http://127.0.0.1")
-    assert loops() == before
+    assert not loop_threads() - before
 
 
 def test_a_program_that_forgets_to_close(fake, url: str) -> None:
@@ -247,11 +243,11 @@ def test_a_program_that_forgets_to_close(fake, url: str) -> None:
 
 
 def test_nothing_is_left_behind(fake, url: str) -> None:
-    before = loops()
+    before = loop_threads()
     for _ in range(3):
         with coherer.blocking.connect(url) as client, client.producer("demo") as producer:
             producer.send(message())
-    assert loops() == before
+    assert not loop_threads() - before
     gone = weakref.ref(client)
     del client, producer
     gc.collect()

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import subprocess
 import sys
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +17,7 @@ import coherer
 import coherer.blocking
 from coherer.message import Message
 from coherer.testing import EmbeddedNode
+from tests.threads import loop_threads
 from tests.waiting import wait_until
 
 TOPIC = "unclosed"
@@ -101,13 +101,9 @@ def test_blocking_ones_are_named(url: str) -> None:
     assert "use `with`, or call close()." in text
 
 
-def own_threads() -> set[threading.Thread]:
-    return {one for one in threading.enumerate() if one.name == "coherer"}
-
-
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_blocking_clients_that_nobody_holds_end_their_threads(url: str) -> None:
-    before, open_ones = own_threads(), sockets()
+    before, open_ones = loop_threads(), sockets()
 
     def use() -> None:
         producer = coherer.blocking.connect(url).producer(TOPIC)
@@ -119,7 +115,7 @@ def test_blocking_clients_that_nobody_holds_end_their_threads(url: str) -> None:
         consumer.start()
 
     use()
-    left = own_threads() - before
+    left = loop_threads() - before
     assert left
     while left:  # the consumer's end lets go of its client
         gc.collect()

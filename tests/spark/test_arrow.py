@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,6 +21,7 @@ from coherer.testing import embedded_node
 from tests.copies import copy_tree
 from tests.spark.queues import Endpoint
 from tests.spark.stores import ALL, fill, place
+from tests.threads import loop_threads
 from tests.waiting import until, wait_until
 
 COUNT = 300
@@ -83,15 +83,16 @@ def test_offsets_partitions_and_times(endpoint: Endpoint, filled: str) -> None:
 
 
 async def test_connections_last_as_long_as_the_reading(endpoint: Endpoint, filled: str) -> None:
-    before = set(threading.enumerate())  # some may be of clients that other tests left behind
+    before = loop_threads()  # some may be of clients that other tests left behind
     reader = scan(endpoint.url, filled)
-    assert not set(threading.enumerate()) - before
+    assert not loop_threads() - before
     reader.read_all()
-    await until(lambda: not set(threading.enumerate()) - before)
+    await until(lambda: not loop_threads() - before)
     half = scan(endpoint.url, filled)
     half.read_next_batch()
+    assert loop_threads() - before
     del half
-    await until(lambda: not set(threading.enumerate()) - before)
+    await until(lambda: not loop_threads() - before)
 
 
 @pytest.mark.parametrize(

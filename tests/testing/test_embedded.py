@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,17 +11,13 @@ import pytest
 from coherer._net import TlsOptions
 from coherer.errors import StoreError, UsageError
 from coherer.testing import EmbeddedNode, async_embedded_node, embedded_node
+from tests.threads import loop_threads
 
 PEM = Path(__file__).parent.parent / "net" / "localhost.pem"
 
 
-def loops() -> int:
-    """Event loops in threads. Other threads are the pools of nodes that live for the session."""
-    return sum(thread.name == "coherer" for thread in threading.enumerate())
-
-
 def test_it_is_there_in_the_block_and_gone_after_it() -> None:
-    threads = loops()
+    threads = loop_threads()
     with embedded_node() as node:
         assert node.url.startswith("tubemq://127.0.0.1:")
         assert node.admin_url.startswith("http://127.0.0.1:")
@@ -31,7 +26,7 @@ def test_it_is_there_in_the_block_and_gone_after_it() -> None:
         assert node.call(node.node.topics) == {"orders": {1: 3}}
         assert repr(node) == f"<EmbeddedNode {node.url} in {node.directory}>"
     assert not node.directory.exists()
-    assert loops() == threads
+    assert not loop_threads() - threads
     assert "stopped" in repr(node)
     with pytest.raises(UsageError, match="stopped"):
         _ = node.url
@@ -78,13 +73,13 @@ def test_restarted_it_is_where_it_was() -> None:
 
 
 def test_a_start_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    threads = loops()
+    threads = loop_threads()
     with embedded_node(tmp_path):
-        inside = loops()
+        inside = loop_threads()
         with pytest.raises(StoreError, match="in use"), embedded_node(tmp_path):
             raise AssertionError("two nodes share a directory")
-        assert loops() == inside
-    assert loops() == threads
+        assert not loop_threads() - inside
+    assert not loop_threads() - threads
     with pytest.raises(UsageError, match="nosuch"), embedded_node(nosuch=1):
         raise AssertionError("there is no such option")
 
