@@ -429,7 +429,8 @@ def exclusive(history: History) -> Found:
 
 def overtaken(history: History) -> Found:
     """A member of an orderly group gets nothing behind a message that it refused, until the group
-    has handled it."""
+    has handled it, or retention may have deleted it."""
+    stored_s = {event.message: event.at_s for event in history.of("stored")}
     refused: dict[tuple[str, str], Event] = {}  # by member and queue
     handled: set[str] = set()
     for event in history.events:
@@ -442,7 +443,9 @@ def overtaken(history: History) -> Found:
             refused[key] = event
         elif event.what == "received" and (before := refused.pop(key, None)) is not None:
             assert before.place is not None
-            if event.place > before.place and before.message not in handled:
+            kept_s = event.at_s - history.retention_s
+            old = stored_s.get(before.message, event.at_s) <= kept_s + MS
+            if event.place > before.place and not old and before.message not in handled:
                 yield event.message, f"{before.message} was refused, and lies before it"
 
 

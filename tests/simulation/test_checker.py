@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.simulation.checker import CHECKS, judge
+from tests.simulation.checker import CHECKS, judge, overtaken
 from tests.simulation.history import Event, History, Place
 from tests.simulation.plan import plan
 from tests.simulation.shrink import _fewer
@@ -162,6 +162,16 @@ def test_what_retention_may_delete() -> None:
     assert {one.check for one in judge(behind)} == {"lost"}, "files are deleted from the beginning"
     behind.add([event("begins", "orders", LAST, at_s=100.0)])
     assert judge(behind) == [], "while the queue was read"
+
+
+def test_an_orderly_group_goes_on_behind_what_retention_may_have_deleted() -> None:
+    history = of(
+        [event("stored", "k", LEDGER), *ledger(("received", "k", LEDGER), ("refused", "k", LEDGER))]
+    )
+    history.add(ledger(("received", "l", AFTER), at_s=100.0)[-1:])
+    assert [found for found, _ in overtaken(history)] == ["l"]
+    history.retention_s = 90.0
+    assert list(overtaken(history)) == []
 
 
 def test_a_commit_that_never_becomes_visible() -> None:
