@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import uuid
 from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.interop.peers.cache import UnavailableError
 from tests.interop.peers.rocket_clients import Clients
 from tests.interop.peers.rocket_site import RocketSite
 
@@ -23,7 +21,7 @@ LANGUAGES = ["node", "cpp"]
 def language(rocket: RocketSite, request: pytest.FixtureRequest) -> str:
     """A client in another language; what it needs is installed at first use."""
     name: str = request.param
-    if not _is_here(rocket, name):
+    if not rocket.has(name):
         pytest.skip(f"no client in {name}")
     return name
 
@@ -31,20 +29,10 @@ def language(rocket: RocketSite, request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def languages(rocket: RocketSite) -> list[str]:
     """Those that are here."""
-    found = [name for name in LANGUAGES if _is_here(rocket, name)]
+    found = [name for name in LANGUAGES if rocket.has(name)]
     if not found:
         pytest.skip("no client in another language")
     return found
-
-
-def _is_here(rocket: RocketSite, language: str) -> bool:
-    try:
-        rocket.driver(language)
-    except UnavailableError:
-        if os.environ.get("CI"):
-            raise
-        return False
-    return True
 
 
 @pytest.fixture

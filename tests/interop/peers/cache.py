@@ -232,8 +232,8 @@ def _compile(sources: Sequence[Path], jars: Path, to: Path, say: Callable[[str],
     run([*command, *map(str, sources)], 120)
 
 
-def run(command: Sequence[str], timeout_s: float) -> None:
-    """Runs a command to its end.
+def run(command: Sequence[str], timeout_s: float, folder: Path | None = None) -> None:
+    """Runs a command to its end, in a folder.
 
     Raises:
         UnavailableError: it failed, or took too long.
@@ -245,6 +245,7 @@ def run(command: Sequence[str], timeout_s: float) -> None:
             text=True,
             timeout=timeout_s,
             check=False,
+            cwd=folder,
             env=ENVIRONMENT,
         )
     except subprocess.TimeoutExpired as late:

@@ -1,7 +1,8 @@
-"""Clients of RocketMQ in other languages: Node's `ali-ons`, and C++ in the PyPI wheel `rocketmq`.
+"""Clients of RocketMQ in other languages.
 
-Both are told what to do as the Java clients are (`driver.Driver`). What they need is installed once
-into the cache folder of all peers.
+They are Node's `ali-ons`, C++ in the PyPI wheel `rocketmq`, and Go's `rocketmq-client-go`, and are
+told what to do as the Java clients are (`driver.Driver`). What they need is installed once into the
+cache folder of all peers.
 """
 
 from __future__ import annotations
@@ -64,6 +65,26 @@ def cpp_python(say: Callable[[str], None] = _silent) -> Path:
     return python
 
 
+def go_program(say: Callable[[str], None] = _silent) -> Path:
+    """The driver, built with Go's client.
+
+    Raises:
+        UnavailableError: there is no Go, or the modules cannot be had.
+    """
+    go = shutil.which("go")
+    if go is None:
+        raise UnavailableError("there is no `go` on the PATH")
+    sources = [HERE / "go" / name for name in ("driver.go", "go.mod", "go.sum")]
+
+    def build(folder: Path) -> None:
+        say(f"go builds a driver in {folder.parent}")
+        for source in sources:
+            shutil.copy(source, folder)
+        run([go, "build", "-o", "driver", "."], INSTALL_TIMEOUT_S, folder)
+
+    return filled("go", sources, build) / "driver"
+
+
 class NodeDriver(Driver):
     """A Node process with clients: kinds producer and push.
 
@@ -90,3 +111,16 @@ class CppDriver(Driver):
         folder.mkdir(parents=True, exist_ok=True)
         command = [str(python), str(HERE / "cpp" / "driver.py")]
         super().__init__(name, command, folder, env={"HOME": str(folder), "PYTHONPATH": ""})
+
+
+class GoDriver(Driver):
+    """A process with clients of rocketmq-client-go: kinds producer, transaction and push.
+
+    Args:
+        program: from `go_program`.
+        folder: of its log.
+    """
+
+    def __init__(self, program: Path, folder: Path, name: str = "go-driver") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        super().__init__(name, [str(program)], folder, env={"HOME": str(folder)})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import itertools
+import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -14,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .cache import JavaSystem, prepare, prepare_release
+from .cache import JavaSystem, UnavailableError, prepare, prepare_release
 from .driver import Driver, Event
-from .others import CppDriver, NodeDriver, cpp_python, node_modules
+from .others import CppDriver, GoDriver, NodeDriver, cpp_python, go_program, node_modules
 from .ours import start_node
 from .process import Child, free_ports, listens
 from .rocketmq import (
@@ -219,10 +220,24 @@ class RocketSite:
         return self._clusters[kind]
 
     def driver(self, language: str = "java") -> Driver:
-        """A process with clients: java, node or cpp; shared by all tests."""
+        """A process with clients: java, node, cpp or go; shared by all tests."""
         if language not in self._drivers:
             self._drivers[language] = self.new_driver(language)
         return self._drivers[language]
+
+    def has(self, language: str) -> bool:
+        """Whether there are clients in a language here.
+
+        Raises:
+            UnavailableError: there are none, in CI.
+        """
+        try:
+            self.driver(language)
+        except UnavailableError:
+            if os.environ.get("CI"):
+                raise
+            return False
+        return True
 
     def new_driver(self, language: str = "java", **options: int) -> Driver:
         """A process with clients, for one test alone; options are those of `RocketDriver`."""
@@ -320,6 +335,8 @@ class RocketSite:
             return RocketDriver(prepare_release("rocketmq-client", release, self._say), folder)
         if language == "node":
             return NodeDriver(node_modules(self._say), folder)
+        if language == "go":
+            return GoDriver(go_program(self._say), folder)
         return CppDriver(cpp_python(self._say), folder)
 
     def _folder(self, name: str) -> Path:
