@@ -89,6 +89,7 @@ class History:
 
     Attributes:
         lossy: whether the power was cut while messages were acknowledged before they were on disk.
+        forked: whether a slave may have kept what its master lost then.
         jumped: whether the clock of a node jumped.
         retention_s: how long the brokers keep messages.
     """
@@ -96,6 +97,7 @@ class History:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.lossy = False
+        self.forked = False
         self.jumped = False
         self.retention_s = float("inf")
         self._kinds: dict[str, list[Event]] = defaultdict(list)

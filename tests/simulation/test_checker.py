@@ -174,6 +174,12 @@ def test_an_orderly_group_goes_on_behind_what_retention_may_have_deleted() -> No
     assert list(overtaken(history)) == []
 
 
+def test_a_slave_gives_late_what_its_master_lost() -> None:
+    history = of(BAD["nonmonotonic_poll"])
+    history.forked = True
+    assert judge(history) == []
+
+
 def test_a_commit_that_never_becomes_visible() -> None:
     history = of([*GOOD, event("begun", "order"), event("committed", "order")])
     assert {one.check for one in judge(history)} == {"transactions"}

@@ -157,6 +157,7 @@ class Trouble:
             self._run.network.silence(machine.process)
             machine.cut_power(self._chance)
             self._run.history.lossy |= self._run.plan.flush == "async"
+            self._run.history.forked |= self._run.history.lossy and self._run.plan.shape == "slave"
 
         await self._strike(fault, "power", cut)
 

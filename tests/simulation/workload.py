@@ -40,8 +40,13 @@ END_LATE_S: Final = 45.0
 """The same if some are due later, or are refused and come again."""
 LATE: Final = frozenset({"timer", "foreman", "clerk", "seller"})
 """The senders of such messages, and of those that a broker asks about."""
-SLAVE_DIFFERS: Final = ("has other bytes than this slave's", "give it a new directory")
-"""What is said of a slave at once, and when its master has deleted what it would need next."""
+SLAVE_DIFFERS: Final = (
+    "has other bytes than this slave's",
+    "they do not match",
+    "give it a new directory",
+)
+"""What is said of a slave whose master has written other messages since, or none yet, and when its
+master has deleted what it would need next."""
 DEAD: Final = "%DLQ%crew"
 IN_KEEPER: Final = "metadata in ZooKeeper could not be written"
 
