@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 
@@ -17,6 +18,7 @@ from coherer._wire.rocketmq.bodies import ConsumerData, HeartbeatData, Subscript
 from coherer._wire.rocketmq.codes import RequestCode
 from coherer._wire.rocketmq.session import Session
 from coherer.cli.main import app
+from coherer.errors import ProtocolError
 from coherer.message import Message
 from coherer.testing import EmbeddedNode, embedded_node
 from tests.waiting import until
@@ -32,8 +34,10 @@ def node() -> Iterator[EmbeddedNode]:
 
 
 @asynccontextmanager
-async def dumb_member(node: EmbeddedNode, group_name: str, topic: str) -> AsyncGenerator[str]:
-    """A member that says it is a Java client, and answers nothing."""
+async def dumb_member(
+    node: EmbeddedNode, group_name: str, topic: str, remark: str | None = None
+) -> AsyncGenerator[str]:
+    """A member that says it is a Java client, and answers nothing, or only with a remark."""
     name = f"dumb-{group_name}"
     async with opened(node.rocketmq_url) as cluster:
         [broker] = await brokers(cluster)
@@ -51,13 +55,26 @@ async def dumb_member(node: EmbeddedNode, group_name: str, topic: str) -> AsyncG
             )
         ],
     )
-    _, frame = Session().request(RequestCode.HEART_BEAT, {}, data.encode())
+    session = Session()
+    _, frame = session.request(RequestCode.HEART_BEAT, {}, data.encode())
     writer.write(frame)
-    assert await reader.read(4)
+    accepted = asyncio.Event()
+
+    async def read() -> None:
+        while data := await reader.read(65_536):
+            for command in session.receive(data):
+                if command.is_response:
+                    accepted.set()
+                elif remark is not None:
+                    writer.write(session.response(command, remark=remark))
+
+    task = asyncio.create_task(read())
+    await accepted.wait()
     try:
         yield name
     finally:
         writer.close()
+        await task
 
 
 async def leave_unread(node: EmbeddedNode, group_name: str) -> None:
@@ -130,6 +147,24 @@ async def test_a_consumer_that_does_not_answer_is_named(
         assert done.exit_code == 0
         assert f"! Consumer {name}" in done.stderr
         assert "no, for " in done.stdout
+
+
+async def test_a_consumer_that_answers_without_its_state_is_there(node: EmbeddedNode) -> None:
+    """Go's clients do, once a rate of theirs is not a number."""
+    remark = "json marshal error: json: unsupported value: NaN"
+    async with (
+        dumb_member(node, "vague", "orders", remark) as name,
+        opened(node.rocketmq_url) as cluster,
+    ):
+        with pytest.raises(ProtocolError, match=f"Consumer {name} of group vague .* {remark}."):
+            await cluster.admin.groups.running("vague", name)
+        assert not [one for one in (await overview(cluster)).problems if name in one.text]
+        described = await asyncio.to_thread(
+            run.invoke, app, ["groups", "describe", "vague", "-u", node.rocketmq_url, "--json"]
+        )
+        assert json.loads(described.stdout)["health"] == [
+            {"id": name, "answers": True, "silent_ms": None}
+        ]
 
 
 @pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])

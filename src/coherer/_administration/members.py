@@ -18,7 +18,7 @@ from coherer._common.consumer_problems import described, different_topics, silen
 from coherer._common.node_status import NodeStatus, StatusWarning
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer.admin import Member
-from coherer.errors import CohererError, RefusedError, RequestTimeoutError
+from coherer.errors import CohererError, ProtocolError, RefusedError, RequestTimeoutError
 
 ANSWER_S: Final = 3.0
 """The time in which a member has to answer."""
@@ -100,6 +100,8 @@ async def _asked(cluster: RocketCluster, one: Member) -> MemberHealth:
     except RefusedError as error:  # with another code it has left, or its client is too old
         is_silent = error.code == ResponseCode.CONSUME_MSG_TIMEOUT
         return silent if is_silent else MemberHealth(one, None)
+    except ProtocolError:  # it cannot say what it does, but is there
+        return MemberHealth(one, answers=True)
     except CohererError:
         return MemberHealth(one, None)
     reads = frozenset(queue.key for queue in info.queues)

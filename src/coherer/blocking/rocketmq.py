@@ -1608,6 +1608,7 @@ class GroupAdmin(Facade[aio.GroupAdmin], Part):
 
         Raises:
             RefusedError: it is not connected, or did not answer in time.
+            ProtocolError: it has answered, but not with its state.
         """
         return self._portal.call(lambda: self._inner.running(group, client_id, stacks=stacks))
 

@@ -56,7 +56,7 @@ from coherer._wire.rocketmq.headers import (
     UpdateOffsetHeader,
 )
 from coherer._wire.rocketmq.names import Queue
-from coherer.errors import ClosedError, CohererError, RefusedError, UsageError
+from coherer.errors import ClosedError, CohererError, ProtocolError, RefusedError, UsageError
 
 _log = Log(logging.getLogger(__name__))
 
@@ -280,11 +280,18 @@ class GroupAdmin(Part):
 
         Raises:
             RefusedError: it is not connected, or did not answer in time.
+            ProtocolError: it has answered, but not with its state.
         """
         await self._instance.start()
         fields = RunningInfoHeader(group, client_id, stacks).fields()
         answers = await self._servers.ask_masters(RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
-        return running_of(RunningInfo.decode(answers[0].body))
+        answer = answers[0]
+        if not answer.body:  # Go's client fails to write a rate that is not a number
+            reason = f": {answer.remark}" if answer.remark else ""
+            raise ProtocolError(
+                f"Consumer {client_id} of group {group} has answered without its state{reason}."
+            )
+        return running_of(RunningInfo.decode(answer.body))
 
     async def consumer_offsets(self, group: str, topic: str) -> dict[str, Offsets]:
         """The offsets of a group's members, as they report them: client id to offsets."""
