@@ -168,6 +168,17 @@ def test_java_consumes_where_it_may(rocket: RocketSite, cluster: Cluster, orderl
     producer.close()
 
 
+def test_go_signs_as_java_does(rocket: RocketSite, cluster: Cluster) -> None:
+    if not rocket.has("go"):
+        pytest.skip("no client in Go")
+    producer = rocket.client(cluster, "producer", "go", group="go-writers", **WRITER)
+    more = {"tag": "red", "keys": ["k"], "properties": {"n": "zwölf"}}
+    assert producer.send("open", "signed", **more)["id"]
+    with pytest.raises(DriverError, match="No default permission"):
+        producer.send("closed", "x")
+    producer.close()
+
+
 def test_java_ends_transactions_where_it_may(rocket: RocketSite, cluster: Cluster) -> None:
     word = uuid.uuid4().hex
     consumer = rocket.client(cluster, "push", group="readers", topics={"open": word}, **WRITER)
