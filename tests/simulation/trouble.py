@@ -213,7 +213,7 @@ class Trouble:
                 return
 
     def _complain(self, machine: Machine, text: str) -> None:
-        failed = machine.files.full or machine.files.sick or self._run.disk_has_failed()
+        failed = self._run.disk_has_failed()
         self._note(machine.name, "complaint" if failed else "error", text)
 
     async def _full(self, fault: Fault) -> None:

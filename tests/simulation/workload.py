@@ -145,7 +145,9 @@ class Run:
         self._awaited.remove(awaited)
 
     def disk_has_failed(self) -> bool:
-        """Whether a disk was full or failed a moment ago."""
+        """Whether a disk is full or fails, or was a moment ago."""
+        if any(one.files.full or one.files.sick for one in self.cluster.machines):
+            return True
         since_s = self.now_s() - 30
         return any(one.at_s >= since_s for one in self.history.of("full", "sick", "recovered"))
 
@@ -293,7 +295,7 @@ class Run:
 def run(what: Plan) -> tuple[History, list[Wrong]]:
     """Run one simulation, and judge it."""
     logging.disable(logging.WARNING)
-    LOG_THROTTLE.forget()
+    LOG_THROTTLE.forget(period_s=0)  # its minute would be one of real time
     errors = _Errors()
     logging.getLogger().addHandler(errors)
     with (
@@ -312,6 +314,7 @@ def run(what: Plan) -> tuple[History, list[Wrong]]:
         finally:
             logging.getLogger().removeHandler(errors)
             logging.disable(logging.NOTSET)
+            LOG_THROTTLE.forget()
     return one.history, judge(one.history)
 
 

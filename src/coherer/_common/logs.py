@@ -143,10 +143,16 @@ class LogThrottle:
         for line, event, suffix in due:
             line.logger.log(line.level, "%s%s", line.text, suffix, extra={EVENT: event})
 
-    def forget(self) -> None:
-        """Forget all lines, so that the next of each is written. For tests."""
+    def forget(self, period_s: float = PERIOD_S) -> None:
+        """Forget all lines, so that the next of each is written. For tests.
+
+        Args:
+            period_s: the time in which a line is not repeated from now on; 0 writes every line.
+        """
         with self._guard:
             self._calls.clear()
+            self._period_s = period_s
+            self._flush_s = 0.0
 
 
 LOG_THROTTLE: Final = LogThrottle()
