@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from coherer import _net as net
-from coherer._wire.rocketmq.command import Command
+from coherer._wire.rocketmq.command import Command, encode
 from coherer._wire.rocketmq.session import Session
 
 
@@ -50,6 +50,14 @@ class Caller:
         """Asks and waits for the answer."""
         async with asyncio.timeout(10):
             return await self.begin(code, fields, body)
+
+    async def ask_as(self, version: int, code: int, fields: dict[str, str]) -> Command:
+        """Asks as a client of another release, and waits for the answer."""
+        opaque = self.session.next_opaque()
+        answer = self.expect(opaque)
+        self.connection.write(encode(Command(code, opaque, version=version, fields=fields)))
+        async with asyncio.timeout(10):
+            return await answer
 
     def send_oneway(
         self, code: int, fields: dict[str, str] | None = None, body: bytes = b""

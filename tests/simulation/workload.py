@@ -38,6 +38,8 @@ END_S: Final = 15.0
 """In which the last messages arrive."""
 END_LATE_S: Final = 45.0
 """The same if some are due later, or are refused and come again."""
+LONGEST_S: Final = 1_800.0
+"""A run that is longer waits for something that does not happen; others take seven minutes."""
 LATE: Final = frozenset({"timer", "foreman", "clerk", "seller"})
 """The senders of such messages, and of those that a broker asks about."""
 SLAVE_DIFFERS: Final = (
@@ -219,7 +221,18 @@ class Run:
     # -- the run
 
     async def main(self) -> None:
-        """Start everything, make trouble, wait until it is calm, and look."""
+        """Start everything, make trouble, wait until it is calm, and look.
+
+        Raises:
+            TimeoutError: something waits for ever.
+        """
+        try:
+            async with asyncio.timeout(LONGEST_S):
+                await self._play()
+        except TimeoutError as error:
+            raise TimeoutError(f"the run has not ended after {LONGEST_S:.0f} s") from error
+
+    async def _play(self) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimulatedLoop)
         self._loop = loop

@@ -6,6 +6,7 @@ to 13.3 and 13.12.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import zlib
@@ -20,6 +21,7 @@ from coherer._server.core.deferred_saver import DeferredSaver
 from coherer._server.rocketmq.namesrv.nameserver import SCAN_MS, NameServer
 from coherer._server.rocketmq.namesrv.settings import NameServerOptions
 from coherer._wire.rocketmq import bodies, fastjson
+from coherer._wire.rocketmq.codes import V4_9_3, V4_9_4, V5_0_0
 from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer._wire.rocketmq.command import Command, encode
 from tests.server.rocketmq_caller import Caller
@@ -117,6 +119,21 @@ async def test_routes_are_those_of_the_worked_example(caller: Caller) -> None:
     assert found.code == 0
     assert fastjson.loads(found.body) == fastjson.loads(ROUTE)
     assert b'"brokerAddrs":{0:"10.0.0.1:10911"}' in bytes(found.body)  # Go's clients split this
+
+
+async def test_newer_clients_get_standard_json(caller: Caller) -> None:
+    await register(caller, bodyCrc32=CRC, compressed="false")
+    code, topic = Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "TopicTest"}
+    standard = {**topic, "acceptStandardJsonOnly": "true"}
+    older = await caller.ask_as(V4_9_3, code, topic)
+    with pytest.raises(ValueError, match="property name"):
+        json.loads(older.body)
+    for version, fields in [(V4_9_3, standard), (V4_9_4, topic)]:
+        found = await caller.ask_as(version, code, fields)
+        assert json.loads(found.body) == json.loads(ROUTE.replace(b"{0:", b'{"0":'))
+    newest = await caller.ask_as(V5_0_0, code, topic)
+    [broker] = json.loads(newest.body)["brokerDatas"]
+    assert broker["enableActingMaster"] is False  # Rust's client reads no route without it
 
 
 async def test_compressed_registration(caller: Caller) -> None:

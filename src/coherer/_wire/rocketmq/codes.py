@@ -456,6 +456,8 @@ V4_9_1: Final = 395
 """Earlier brokers require `maxReconsumeTimes` to take a message back (36)."""
 V4_9_3: Final = 399
 """The release that Coherer reports as its own."""
+V4_9_4: Final = 401
+"""First release whose clients get routes as standard JSON (105)."""
 V5_0_0: Final = 413
 """First release whose brokers support timed messages."""
 HIGHEST: Final = 612

@@ -284,18 +284,23 @@ def _child(value: Value, step: re.Match[str]) -> Value:
     raise ProtocolError(f"JSON refers to {step.group()!r}, which does not exist.")
 
 
-def dumps(value: object) -> bytes:
+def dumps(value: object, *, text_keys: bool = False) -> bytes:
     """Serialize JSON as Java's library does.
 
     Args:
         value: None, bool, int, float, str, bytes, enum, mapping, list, tuple, set or msgspec
             Struct; a Struct's members are sorted by name, and None is omitted.
+        text_keys: write keys that are no strings as strings, as the JSON standard wants it. Java's
+            library does this only on demand.
 
     Raises:
         TypeError: it contains another type.
+
+    >>> dumps({0: "a"}), dumps({0: "a"}, text_keys=True)
+    (b'{0:"a"}', b'{"0":"a"}')
     """
     parts: list[str] = []
-    _write(value, parts)
+    _write(value, parts, text_keys)
     return utf8("".join(parts))
 
 
@@ -328,7 +333,7 @@ def to_text(value: object) -> str:
     return str(value) if isinstance(value, int) else dumps(value).decode()
 
 
-def _write(value: object, parts: list[str]) -> None:
+def _write(value: object, parts: list[str], text_keys: bool) -> None:
     if value is None:
         parts.append("null")
     elif isinstance(value, Enum):
@@ -343,15 +348,15 @@ def _write(value: object, parts: list[str]) -> None:
         parts.append(f'"{b64encode(value).decode()}"')
     elif isinstance(value, msgspec.Struct):
         present = [(name, getattr(value, attribute)) for attribute, name in _members(type(value))]
-        _write_members(present, parts)
+        _write_members(present, parts, text_keys)
     else:
-        _write_many(value, parts)
+        _write_many(value, parts, text_keys)
 
 
-def _write_many(value: object, parts: list[str]) -> None:
+def _write_many(value: object, parts: list[str], text_keys: bool) -> None:
     if isinstance(value, Mapping):
         mapping = cast("Mapping[object, object]", value)
-        _write_members(list(mapping.items()), parts)
+        _write_members(list(mapping.items()), parts, text_keys)
         return
     if not isinstance(value, list | tuple | set | frozenset):
         raise TypeError(f"{value!r} cannot be written as JSON.")
@@ -359,21 +364,23 @@ def _write_many(value: object, parts: list[str]) -> None:
     for number, item in enumerate(cast("list[object]", value)):
         if number:
             parts.append(",")
-        _write(item, parts)
+        _write(item, parts, text_keys)
     parts.append("]")
 
 
 def _write_members(
-    members: list[tuple[str, object]] | list[tuple[object, object]], parts: list[str]
+    members: list[tuple[str, object]] | list[tuple[object, object]],
+    parts: list[str],
+    text_keys: bool,
 ) -> None:
     mark = "{"
     for name, value in members:
         if value is not None:
             parts.append(mark)
             mark = ","
-            _write(name, parts)
+            _write(to_text(name) if text_keys else name, parts, text_keys)
             parts.append(":")
-            _write(value, parts)
+            _write(value, parts, text_keys)
     parts.append("{}" if mark == "{" else "}")
 
 

@@ -39,7 +39,7 @@ from coherer._server.rocketmq.remoting import (
 )
 from coherer._wire.rocketmq import bodies
 from coherer._wire.rocketmq import java_properties as texts
-from coherer._wire.rocketmq.codes import FAQ, V3_0_11, ResponseCode
+from coherer._wire.rocketmq.codes import FAQ, V3_0_11, V4_9_3, V4_9_4, V5_0_0, ResponseCode
 from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import (
@@ -162,14 +162,17 @@ class RouteHandler:
         self._settings = settings
 
     def route(self, request: Command) -> Command:
-        """GET_ROUTEINFO_BY_TOPIC (105): the brokers and queues of a topic."""
+        """GET_ROUTEINFO_BY_TOPIC (105): the brokers and queues of a topic.
+
+        Clients from 4.9.4 on, and those that ask for it, get standard JSON, as from Java 4.9.4.
+        """
         topic = request.fields.get("topic", NULL)
         found = self._routes.route(topic)
         if found is None:
             remark = f"No topic route info in name server for the topic: {topic}{FAQ}"
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, remark)
         route = bodies.TopicRoute(
-            broker_datas=[_broker_data(broker) for broker in found.brokers],
+            broker_datas=[_broker_data(broker, request.version) for broker in found.brokers],
             filter_server_table=found.filter_servers,
             order_topic_conf=self._settings.order_of(topic),
             queue_datas=[
@@ -183,7 +186,10 @@ class RouteHandler:
                 for queues in found.queues
             ],
         )
-        return Command(ResponseCode.SUCCESS, body=route.encode())
+        asked = request.fields.get("acceptStandardJsonOnly", "").lower() == "true"
+        standard = asked or request.version >= V4_9_4
+        body = route.encode_standard() if standard else route.encode()
+        return Command(ResponseCode.SUCCESS, body=body)
 
     def clusters(self, request: Command) -> Command:  # noqa: ARG002 - a handler
         """GET_BROKER_CLUSTER_INFO (106): clusters and their brokers."""
@@ -227,11 +233,13 @@ class RouteHandler:
         return Command(ResponseCode.SUCCESS)
 
 
-def _broker_data(broker: BrokerAddresses) -> bodies.BrokerData:
+def _broker_data(broker: BrokerAddresses, version: int = V4_9_3) -> bodies.BrokerData:
+    """The form for a client of a version; Rust's client needs what RocketMQ 5 added."""
     return bodies.BrokerData(
         broker_addrs=dict(sorted(broker.addresses.items())),  # the master first, as from Java's
         broker_name=broker.name,
         cluster=broker.cluster,
+        enable_acting_master=False if version >= V5_0_0 else None,
     )
 
 
