@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from coherer.cli.output import fail, print_json, print_table
+from coherer.cli.output import fail, print_json, print_table, warn
 from coherer.errors import ConnectError, UsageError
 
 
@@ -36,3 +36,15 @@ def test_an_error_is_one_line_and_a_code(capsys: pytest.CaptureFixture[str]) -> 
         "error: No connection. [server a:1] Is it up?",
         "error: Wrong.",
     ]
+
+
+def test_nobody_else_commands_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """A client chooses its id, and an answer may quote it."""
+    hostile = "\x1b]0;mine\x07\x9b31m"
+    print_table(("member",), [(hostile,), ((hostile, "b"),)], empty="none")
+    fail(ConnectError(f"Consumer {hostile} does not answer."))
+    warn(hostile)
+    written = capsys.readouterr()
+    assert not {"\x1b", "\x07", "\x9b"} & {*written.out, *written.err}
+    assert "]0;mine" in written.out
+    assert "]0;mine" in written.err

@@ -12,7 +12,7 @@ from coherer._wire.rocketmq.names import Queue
 from coherer.admin import Group, Partition
 from coherer.cli.completion import complete_group, complete_topic
 from coherer.cli.options import Json, Yes, parse_moment
-from coherer.cli.output import FAILED, age, amount, print_json, print_table
+from coherer.cli.output import FAILED, age, amount, print_json, print_table, readable
 from coherer.cli.questions import confirm_and_delete
 from coherer.cli.target import AdminTarget, AnyAdmin, on_cluster, on_cluster_with_token
 from coherer.errors import UsageError
@@ -79,7 +79,7 @@ def describe(
     from coherer._administration.members import problems
 
     for problem in problems(members):
-        typer.secho(f"! {problem.text} {problem.action}", fg="red", err=True)
+        typer.secho(readable(f"! {problem.text} {problem.action}"), fg="red", err=True)
     readers = {key: one.client.id for one in members for key in one.reads}
     print_table(
         ("member", "address", "answers"),

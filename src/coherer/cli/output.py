@@ -23,19 +23,24 @@ FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 UNKNOWN: Final = "?"
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _UNIT: Final = 1024
+_CONTROLS: Final = {
+    code: "\N{REPLACEMENT CHARACTER}"
+    for code in [*range(32), *range(127, 160)]
+    if code != ord("\n")
+}
 
 
 def fail(error: CohererError) -> int:
     """Print an error on stderr, and return the exit code for it."""
     typer.secho("error: ", err=True, nl=False, fg="red", bold=True)
-    typer.echo(" ".join(str(error).split()), err=True)
+    typer.echo(readable(" ".join(str(error).split())), err=True)
     return MISUSED if isinstance(error, UsageError) else FAILED
 
 
 def warn(text: str) -> None:
     """Print a warning on stderr."""
     typer.secho("warning: ", err=True, nl=False, fg="yellow", bold=True)
-    typer.echo(text, err=True)
+    typer.echo(readable(text), err=True)
 
 
 def print_json(value: object) -> None:
@@ -132,7 +137,18 @@ def cell_text(cell: object) -> str:
         case tuple():
             return ", ".join(map(cell_text, cast("tuple[object, ...]", cell)))
         case _:
-            return str(cell)
+            return readable(str(cell))
+
+
+def readable(text: str) -> str:
+    r"""The text without control characters, with which a client could command the terminal.
+
+    Clients choose their ids, and the texts of servers may quote them.
+
+    >>> readable("\x1b[31mred")
+    '\ufffd[31mred'
+    """
+    return text.translate(_CONTROLS)
 
 
 def time_text(time_ms: int | None) -> str | None:

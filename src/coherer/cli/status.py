@@ -19,7 +19,7 @@ from coherer._administration.overview import Overview, overview
 from coherer._common.node_status import DiskStatus, LimitStatus, NodeStatus
 from coherer.cli.fitting import Part, fitted
 from coherer.cli.options import Json, seconds_option
-from coherer.cli.output import UNKNOWN, age, cell_text, duration, print_json, size
+from coherer.cli.output import UNKNOWN, age, cell_text, duration, print_json, readable, size
 from coherer.cli.target import AdminTarget, on_cluster_with_token
 
 app = typer.Typer(add_completion=False)
@@ -120,7 +120,7 @@ def _state(found: Overview) -> list[RenderableType]:
         head = Text.assemble(f"coherer {node.version}, process {node.pid}: ", state)
         lines.append(head.append(f" for {duration(node.running_s)}"))
     lines += [
-        Text.assemble(("! ", "bold red"), one.text, (f" {one.action}", "dim"))
+        Text.assemble(("! ", "bold red"), readable(one.text), (f" {one.action}", "dim"))
         for one in found.problems
     ]
     return lines if found.problems else [*lines, Text("No warnings.", style="green")]
