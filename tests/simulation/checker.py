@@ -259,8 +259,8 @@ def filtered(history: History) -> Found:
 
 
 def nonmonotonic_poll(history: History) -> Found:
-    """A group receives the messages of a queue for the first time in their order. A slave that kept
-    what its master lost gives it to a group that may have read on at the master."""
+    """A group receives the messages of a queue for the first time in their order, unless a slave
+    has kept what its master lost, and delivers it late."""
     if history.forked:
         return
     newest: dict[tuple[str, str], Place] = {}

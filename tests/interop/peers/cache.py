@@ -233,7 +233,7 @@ def _compile(sources: Sequence[Path], jars: Path, to: Path, say: Callable[[str],
 
 
 def run(command: Sequence[str], timeout_s: float, folder: Path | None = None) -> None:
-    """Runs a command to its end, in a folder.
+    """Runs a command to its end, in this folder or the current one.
 
     Raises:
         UnavailableError: it failed, or took too long.

@@ -234,7 +234,7 @@ class RouteHandler:
 
 
 def _broker_data(broker: BrokerAddresses, version: int = V4_9_3) -> bodies.BrokerData:
-    """The form for a client of a version; Rust's client needs what RocketMQ 5 added."""
+    """Describe a broker to a client; Rust's requires the member that RocketMQ 5 has added."""
     return bodies.BrokerData(
         broker_addrs=dict(sorted(broker.addresses.items())),  # the master first, as from Java's
         broker_name=broker.name,

@@ -51,7 +51,7 @@ class TopicRoute(Body, frozen=True):
     filter_server_table: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
     def encode_standard(self) -> bytes:
-        """Return the body as standard JSON, as Java from 4.9.4 on writes it for such clients."""
+        """Return the body as standard JSON, which Java from 4.9.4 on writes for newer clients."""
         return fastjson.dumps(self, text_keys=True)
 
 
