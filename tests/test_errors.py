@@ -79,3 +79,11 @@ def test_a_missing_topic_has_a_class() -> None:
         with pytest.raises(coherer.rocketmq.TopicNotExistError) as caught:
             client.partitions("missing")
         assert caught.value.code == 17
+
+
+def test_a_text_of_any_length_fits_into_a_log() -> None:
+    """Servers and clients give reasons; one of them may be megabytes long."""
+    error = errors.RefusedError("x" * 100_000, code=1, hint="Ask again.")
+    assert len(str(error)) < 4_100
+    assert str(error).endswith("x [96,000 more characters] [code 1] Ask again.")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)

@@ -35,12 +35,18 @@ The class says who has to act, the fields say where the error happened, and `hin
 
 from __future__ import annotations
 
+from typing import Final
+
+_TEXT_CHARS_MAX: Final = 4_000
+"""The rest of a longer text is left out: servers and clients may send any number of megabytes as
+the reason of an error, and errors end in logs and terminals."""
+
 
 class CohererError(Exception):
     """The base class of all of Coherer's exceptions.
 
     Args:
-        text: what happened, in one sentence.
+        text: what happened, in one sentence; what follows its first 4,000 characters is left out.
         server: the address of the server, `host:port`.
         topic: the topic.
         partition: the number of the partition (TubeMQ) or queue (RocketMQ).
@@ -61,6 +67,9 @@ class CohererError(Exception):
         code: int | None = None,
         hint: str = "",
     ) -> None:
+        if len(text) > _TEXT_CHARS_MAX:
+            rest = len(text) - _TEXT_CHARS_MAX
+            text = f"{text[:_TEXT_CHARS_MAX]} [{rest:,} more characters]"
         super().__init__(text)
         self.text = text
         self.server = server

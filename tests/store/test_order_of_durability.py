@@ -19,6 +19,7 @@ from coherer._server.core.core import OFFSETS_FILE, Core
 from coherer._server.rocketmq.broker.delays import DELAY_FILE, DelayService
 from coherer.errors import StoreError
 from coherer.testing import embedded_node
+from tests.copies import copy_tree
 
 SAVED_BY_THE_STORE = {
     "consumerOffset.json": "offsets of groups, of transactions too",
@@ -40,6 +41,7 @@ WRITTEN_OTHERWISE = {
     "administration.json": "accounts",
     "plain_acl.yml": "accounts",
     "tools.yml": "accounts of tools",
+    "powerCuts.json": "what power cuts have torn; written at the start, after the log is synced",
     "history.json": "where backups ended; written by a restore, after the log is synced",
     "removals": "a random token",
     "checkpoint": "what it covers is synced before it is written",
@@ -195,3 +197,39 @@ def test_offsets_behind_the_end_of_a_queue_are_corrected_at_once(harness: Any) -
     assert json.loads(re.sub(rb"(\d+):", rb'"\1":', (config / DELAY_FILE).read_bytes())) == {
         "offsetTable": {"2": 3}
     }
+
+
+def test_what_a_power_cut_has_torn_is_known_after_the_next_ones(
+    harness: Any, power_files: Callable[[], Any], tmp_path: Path
+) -> None:
+    """Power cuts at every step of a start that finds damage: later starts know of it."""
+    with harness.open() as store:
+        store.append([harness.draft(n) for n in range(10)])
+        store.flush_queues()
+        torn = store.append([harness.draft(n) for n in range(10)])[4].physical_offset
+        image = tmp_path / "torn"
+        copy_tree(harness.directory, image)
+    with next((image / "commitlog").iterdir()).open("r+b") as log:
+        log.seek(torn)
+        log.write(bytes(60))
+    files = power_files()
+    files.adopt(image)
+    images: list[Path] = []
+
+    def step() -> None:
+        images.append(tmp_path / f"image{len(images)}")
+        files.cut(image, images[-1], random.Random(len(images)))
+
+    files.before = step
+    store = harness.open(image, files=files)
+    store.append([harness.draft(10)])
+    store.close()
+    step()
+    files.before = lambda: None
+    assert len(images) > 20
+    for one in images:
+        with harness.open(one) as again:
+            (cut,) = again.recovery.cuts
+            assert [piece.begin for piece in cut.torn] == [torn]
+            last = again.place_of("t", 0, 9)
+            assert [cut.tears(place) for place in (last, torn + 1, cut.end)] == [False, True, False]

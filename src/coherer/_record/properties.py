@@ -64,6 +64,8 @@ TIMER_DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
 """When a timed message began to wait, and when it was delivered."""
 TIMER_ROLLS: Final = "TIMER_ROLL_TIMES"
 """How often a timed message was stored again while it waited."""
+TIMER_COPY_FROM: Final = "TIMER_COPY_FROM"
+"""The topic where a message waited that this one replaces; users never see it."""
 TIMER_CANCEL: Final = "TIMER_DEL_UNIQKEY"
 """The topic and unique id of a timed message to cancel (5.x)."""
 TUBE_MARK: Final = "TUBE"
@@ -114,6 +116,7 @@ RESERVED: Final = frozenset(
         TIMER_ENQUEUE_MS,
         TIMER_DEQUEUE_MS,
         TIMER_ROLLS,
+        TIMER_COPY_FROM,
         TIMER_CANCEL,
     ]
 )

@@ -354,6 +354,30 @@ class DamagedRange(Struct, frozen=True):
     reason: str
 
 
+class PowerCut(Struct, frozen=True, omit_defaults=True):
+    """What a start has found of the writes that were torn when the last process ended.
+
+    Args:
+        end: the end of the log at that start.
+        torn: the damaged ranges among what was not synced.
+        unmarked: the log offsets of messages that were committed in a transaction whose end mark
+            does not follow.
+    """
+
+    end: int
+    torn: tuple[DamagedRange, ...] = ()
+    unmarked: tuple[int, ...] = ()
+
+    def tears(self, offset: int) -> bool:
+        """Whether what a record says about earlier ones may be wrong, by its log offset.
+
+        >>> cut = PowerCut(end=900, torn=(DamagedRange(400, 500, "zeros"),))
+        >>> [cut.tears(offset) for offset in (300, 500, 900)]
+        [False, True, False]
+        """
+        return bool(self.torn) and self.torn[0].begin < offset < self.end
+
+
 class RecoveryReport(Struct, frozen=True):
     """The results of recovery.
 
@@ -371,6 +395,7 @@ class RecoveryReport(Struct, frozen=True):
         notes: other findings.
         unmarked: the log offsets of replayed messages that were committed in a transaction whose
             end mark does not follow. A power cut may have taken the mark.
+        cuts: what this start and earlier ones have found of torn writes.
     """
 
     clean: bool = True
@@ -385,6 +410,7 @@ class RecoveryReport(Struct, frozen=True):
     repaired: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     unmarked: tuple[int, ...] = ()
+    cuts: tuple[PowerCut, ...] = ()
 
     def problems(self) -> list[str]:
         """Return sentences about damage: where it is, how many messages are lost, the remedy.

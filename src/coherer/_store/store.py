@@ -34,9 +34,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
+from msgspec.structs import replace
+
 from coherer._common.clock import IntervalTimer
 from coherer._record.layout import BLANK_BYTES
-from coherer._store import inventory, reading
+from coherer._store import inventory, power_cuts, reading
 from coherer._store.checkpointer import Checkpointer
 from coherer._store.clock_history import ClockHistory
 from coherer._store.commit_log import CommitLog
@@ -52,6 +54,7 @@ from coherer._store.model import (
     DamagedRange,
     Draft,
     DraftBatch,
+    PowerCut,
     QueueEntry,
     ReadResult,
     RecoveryReport,
@@ -239,13 +242,26 @@ class Store:
         lost_power = not clean and self._lost_power()
         self._checkpointer.start_at(end, found.last_ms, lost_power=lost_power)
         self._log.damage = found.report.damage
+        cuts = self._power_cuts(found.report)
         if found.has_changes:
             try:
                 self.flush()  # readers see everything that was found
+                self._save_power_cuts(cuts)  # before the checkpoint passes what they tell
                 self.flush_queues()
             except StoreFullError as error:
                 found.notes.append(str(error))
-        self.recovery = found.report.with_notes([*found.notes, *self._queue_files.notes])
+        notes = [*found.notes, *self._queue_files.notes]
+        self.recovery = replace(found.report.with_notes(notes), cuts=cuts)
+
+    def _power_cuts(self, report: RecoveryReport) -> tuple[PowerCut, ...]:
+        """What this start and earlier ones have found of torn writes that the log still has."""
+        known = self._config.read(power_cuts.FILE, power_cuts.load) or ()
+        return power_cuts.update(known, report)
+
+    def _save_power_cuts(self, cuts: Sequence[PowerCut]) -> None:
+        data = power_cuts.dump(cuts)
+        if data != (self._config.load(power_cuts.FILE) or power_cuts.dump(())):
+            self.save_config(power_cuts.FILE, data)
 
     def _lost_power(self) -> bool:
         """Whether the machine may have lost power since the store was used."""

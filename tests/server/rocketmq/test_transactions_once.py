@@ -151,6 +151,28 @@ async def test_a_mark_that_a_power_cut_took_alone_is_stored_again(node: Node, to
     await again.close()
 
 
+async def test_a_mark_whose_message_a_power_cut_took_never_counts(node: Node) -> None:
+    """Not even after starts that do not see what was torn."""
+    prepared = node.prepare("a")
+    node.store.flush_queues()
+    place = node.store.end_offset
+    assert (await node.end(prepared, COMMIT)).code == 0
+    image = node.store.directory.with_name("cut")
+    copy_tree(node.store.directory, image)
+    with (image / "commitlog" / f"{0:020}").open("r+b") as log:
+        log.seek(place)
+        log.write(bytes(len(node.store.record_at(place) or b"")))
+    for _ in range(3):
+        again = await Node(image, ManualClock(node.clock.wall_ms()), SMALL).start()
+        assert again.bodies("t", 2) == []
+        await again.close()
+    again = await Node(image, ManualClock(node.clock.wall_ms()), SMALL).start()
+    assert await again.beat() == ["a"]
+    assert (await again.end(prepared, COMMIT)).code == 0
+    assert again.bodies("t", 2) == [b"a"]
+    await again.close()
+
+
 async def test_a_request_waits_until_the_marks_are_read(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

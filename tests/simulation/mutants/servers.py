@@ -11,6 +11,7 @@ from coherer._rules.rocketmq.clients import QueueLocks
 from coherer._rules.rocketmq.transaction_checks import TransactionLedger
 from coherer._rules.rocketmq.transactions import COMMITTED
 from coherer._rules.tubemq.leases import LeaseTable
+from coherer._server.core.foreign import ForeignRecords, Newest
 from coherer._server.rocketmq.broker import send_back
 from coherer._server.rocketmq.broker.delays import DelayService
 from coherer._server.rocketmq.broker.pulling import LongPolling, PullFilter, PullFilters
@@ -19,7 +20,9 @@ from coherer._server.rocketmq.broker.timers import TimerService
 from coherer._server.rocketmq.broker.transactions import TransactionService
 from coherer._server.tubemq.broker.gets import GetHandler
 from coherer._server.tubemq.broker.sends import SendReplies
-from coherer._store import AppendResult
+from coherer._store import AppendResult, power_cuts
+from coherer._store.model import PowerCut
+from coherer._store.power_cuts import update
 
 Patch = pytest.MonkeyPatch
 
@@ -53,6 +56,22 @@ def timed_twice(patch: Patch) -> None:
     patch.setattr(TimerService, "__init__", init)
 
 
+def copies_count_without_a_mark(patch: Patch) -> None:
+    """What was carried forward just before a power cut waits twice."""
+    patch.setattr(TimerService, "drop_copies", lambda timers, topic, newest: None)
+
+
+def torn_marks_count(patch: Patch) -> None:
+    """A mark counts although a power cut took what it tells of."""
+    patch.setattr(PowerCut, "tears", lambda cut, offset: False)
+    patch.setattr(ForeignRecords, "follows_torn", lambda records, offset: False)
+
+
+def torn_writes_are_forgotten(patch: Patch) -> None:
+    """Such a mark counts from the second start after the power cut on."""
+    patch.setattr(power_cuts, "update", lambda known, report: update((), report))
+
+
 def timed_late(patch: Patch) -> None:
     """A timed message is delivered 15 s after it is due."""
     real = TimerService._deliver
@@ -71,7 +90,11 @@ def levels_too_early(patch: Patch) -> None:
 
 def levels_twice(patch: Patch) -> None:
     """What delay levels delivered before a kill is delivered again."""
-    patch.setattr(DelayService, "_read_mark", lambda delays: None)
+
+    def read_mark(delays: Any) -> None:
+        delays._newest = Newest(None, 0, is_last=False)
+
+    patch.setattr(DelayService, "_read_mark", read_mark)
 
 
 def rollbacks_commit(patch: Patch) -> None:
@@ -225,6 +248,9 @@ MUTANTS: Final = {
         timed_too_early,
         timed_forgotten,
         timed_twice,
+        copies_count_without_a_mark,
+        torn_marks_count,
+        torn_writes_are_forgotten,
         timed_late,
         levels_too_early,
         levels_twice,

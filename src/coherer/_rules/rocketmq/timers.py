@@ -13,7 +13,10 @@ Deliveries are also recorded in the log, by *marks*: a mark is a message in queu
 timer topic, stored atomically with the messages whose delivery it records. The newest mark holds
 the whole `Progress`, so that a crash neither loses nor repeats a delivery. When retention has
 deleted the newest mark, it has also deleted the messages covered by it, because they lie before it.
-A message that still waits when its file is to be deleted is stored again first (`rolled`).
+A message that still waits when its file is to be deleted is stored again first (`rolled`): as a
+*copy*, which says where the other one waits, together with a mark. A copy counts only if its
+mark does. A power cut can take the mark and leave the copy. Then the message still waits, and the
+next start records that the copies behind the last mark do not count (`Progress.without_copies`).
 
 Due times are wall time: if the clock jumps, messages become due earlier or later. No message is
 lost, because `Progress` records not only up to which time messages are delivered, but also for
@@ -35,6 +38,7 @@ from coherer._record.properties import (
     REAL_TOPIC,
     TAGS,
     TIMER_CANCEL,
+    TIMER_COPY_FROM,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
@@ -48,11 +52,11 @@ from coherer._record.properties import (
     number_in,
     tag_code,
 )
-from coherer._record.system_topics import TIMER_TOPIC
+from coherer._record.system_topics import SCHEDULE_TOPIC, TIMER_TOPIC
 from coherer._rules.common.origins import destination
 from coherer._store.model import Draft, QueueEntry
 from coherer.errors import UsageError
-from coherer.limits import TIMER_DELAY_MS_MAX
+from coherer.limits import PROPERTIES_BYTES_MAX, TIMER_DELAY_MS_MAX
 
 SLOT_MS: Final = 300_000
 """The messages due in this period are handled together; their due times are kept in memory."""
@@ -65,6 +69,8 @@ MARKS: Final = SLOTS
 
 _TIMED: Final = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
 """In the order in which RocketMQ 5 checks them."""
+_NAME_BYTES: Final = len(f"{TIMER_COPY_FROM}\x01{SCHEDULE_TOPIC}\x02")
+"""What a copy's properties need more than those of the message that it replaces."""
 _HINT: Final = b"TIMER_DEL"
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}\Z")
 _PLAUSIBLE_MS: Final = 1 << 33
@@ -155,8 +161,14 @@ def slot_of(due_ms: int) -> int:
     return due_ms // SLOT_MS
 
 
-def waiting(draft: Draft, due_ms: int) -> Draft:
+def waiting(draft: Draft, due_ms: int, copy_from: str = "") -> Draft:
     r"""Convert a message to one that waits in the timer topic.
+
+    Args:
+        copy_from: where the message waits that it replaces, if there is one.
+
+    Raises:
+        UsageError: its properties become too long.
 
     >>> waits = waiting(Draft("flights", 2, b"", b"TIMER_DELIVER_MS\x01300000000000"), 300000000000)
     >>> waits.topic, waits.queue_id, waits.tag_code
@@ -166,11 +178,20 @@ def waiting(draft: Draft, due_ms: int) -> Draft:
     properties[TIMER_OUT_MS] = str(due_ms)
     properties[REAL_TOPIC] = draft.topic
     properties[REAL_QUEUE] = str(draft.queue_id)
+    properties.pop(TIMER_COPY_FROM, None)  # of a client
+    if copy_from:
+        properties[TIMER_COPY_FROM] = copy_from
+    text = encode(properties)
+    if len(text) > PROPERTIES_BYTES_MAX - _NAME_BYTES:
+        raise UsageError(
+            f"The properties of the timed message have {len(text)} bytes; at most "
+            f"{PROPERTIES_BYTES_MAX - _NAME_BYTES} are allowed while it waits."
+        )
     return msgspec.structs.replace(
         draft,
         topic=TIMER_TOPIC,
         queue_id=slot_of(due_ms) % SLOTS,
-        properties=encode(properties),
+        properties=text,
         tag_code=due_ms,
         destination=draft.topic,
     )
@@ -184,8 +205,19 @@ def rolled(record: Record) -> Draft | None:
         return None
     properties.setdefault(TIMER_ENQUEUE_MS, str(record.store_ms))
     properties[TIMER_ROLLS] = str((number_in(properties.get(TIMER_ROLLS)) or 0) + 1)
-    text = _text(properties) or record.properties
+    name = {TIMER_COPY_FROM: TIMER_TOPIC}
+    named = _text(properties | name) or _text(decode(record.properties) | name)
+    text = named or record.properties  # has no room if an older version has stored it
     return _copy(record, TIMER_TOPIC, slot_of(due_ms) % SLOTS, text, due_ms)
+
+
+def copied_from(properties: bytes) -> str:
+    r"""The topic where the message waited that a copy replaces; empty if it is not a copy.
+
+    >>> copied_from(b"TIMER_OUT_MS\x019\x02TIMER_COPY_FROM\x01SCHEDULE_TOPIC_XXXX")
+    'SCHEDULE_TOPIC_XXXX'
+    """
+    return decode(properties).get(TIMER_COPY_FROM, "")
 
 
 def released(record: Record, now_ms: int) -> Draft | None:
@@ -202,7 +234,8 @@ def released(record: Record, now_ms: int) -> Draft | None:
     if found is None:
         return None
     topic, queue = found
-    del properties[REAL_TOPIC], properties[REAL_QUEUE]
+    for name in (REAL_TOPIC, REAL_QUEUE, TIMER_COPY_FROM):
+        properties.pop(name, None)
     times = {TIMER_ENQUEUE_MS: str(record.store_ms), TIMER_DEQUEUE_MS: str(now_ms)}
     text = _text({**times, **properties, TIMER_DEQUEUE_MS: str(now_ms)}) or encode(properties)
     return _copy(record, topic, queue, text, tag_code(properties.get(TAGS)))
@@ -273,8 +306,16 @@ class _Step(msgspec.Struct, frozen=True, array_like=True):
     log_offset: _Number
 
 
+class _Void(msgspec.Struct, frozen=True, array_like=True):
+    """Copies at log offsets from `begin` to `end` of messages of a topic do not count."""
+
+    topic: str
+    begin: _Number
+    end: _Number
+
+
 class Progress(msgspec.Struct, frozen=True, rename="camel"):
-    """Records which waiting messages are delivered.
+    """Records which waiting messages are delivered, and which copies do not count.
 
     Usually there is one step: all messages due up to some time are delivered. A clock that was set
     back leaves two, because new messages are due before the time of the first step. When the clock
@@ -283,6 +324,7 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
     Args:
         steps: later steps reach less far in time, and farther in the log.
         rolled_to: the messages before this log offset are delivered or stored again behind it.
+        voids: where the log has copies that do not count.
 
     >>> progress = Progress().delivered(TimedEntry(9_000, 400), 700)
     >>> [progress.has(TimedEntry(9_000, offset)) for offset in (400, 500)]
@@ -296,6 +338,7 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
 
     steps: tuple[_Step, ...] = ()
     rolled_to: _Number = 0
+    voids: tuple[_Void, ...] = ()
 
     def has(self, entry: TimedEntry) -> bool:
         """Whether a message is delivered or stored again."""
@@ -310,11 +353,31 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
     def delivered(self, last: TimedEntry, log_offset: int) -> Progress:
         """The progress after messages stored before `log_offset` were delivered up to `last`."""
         kept = [step for step in self.steps if TimedEntry(step.due_ms, step.offset) > last]
-        return Progress((*kept, _Step(last.due_ms, last.offset, log_offset)), self.rolled_to)
+        steps = (*kept, _Step(last.due_ms, last.offset, log_offset))
+        return msgspec.structs.replace(self, steps=steps)
 
     def rolling(self, log_offset: int) -> Progress:
         """The progress after messages waiting before `log_offset` were stored again."""
-        return Progress(self.steps, max(log_offset, self.rolled_to))
+        return msgspec.structs.replace(self, rolled_to=max(log_offset, self.rolled_to))
+
+    def without_copies(self, topic: str, begin: int, end: int, log_begin: int) -> Progress:
+        """The progress after a start that has found no mark behind a log offset.
+
+        Args:
+            topic: the topic of the messages whose copies the marks record.
+            begin: the offset.
+            end: the end of the log.
+            log_begin: its begin; what is known of deleted records is forgotten.
+
+        >>> Progress().without_copies("T", 400, 900, 0).voids_at(500)
+        ['T']
+        """
+        kept = [void for void in self.voids if void.end > log_begin]
+        return msgspec.structs.replace(self, voids=(*kept, _Void(topic, begin, end)))
+
+    def voids_at(self, offset: int) -> list[str]:
+        """The topics of messages whose copies at a log offset do not count."""
+        return [void.topic for void in self.voids if void.begin <= offset < void.end]
 
     @property
     def known_to(self) -> int:

@@ -7,8 +7,9 @@ a bad record never stops the part of the node that reads it. The record is skipp
 topic, and reported in one log line a minute.
 
 A power cut can also tear an append in the middle and keep its end. A mark at the end of an append,
-which says what was stored before it, is then wrong. So marks after the first torn place that a
-start finds do not count (`newest`, `torn`).
+which says what was stored before it, is then wrong. So marks between the first torn place that a
+start finds and the end of its log do not count, then and later (`newest`,
+`coherer._store.power_cuts`).
 
 Parsers get the record and return its meaning, or None if it is invalid. Errors that invalid numbers
 and texts cause while parsing have the same meaning as None.
@@ -20,7 +21,7 @@ import logging
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Final, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from coherer._common.logs import Log
 from coherer._record.layout import Buffer, Record, decode
@@ -46,20 +47,31 @@ def deliverable(draft: Draft | None) -> Draft:
     return draft
 
 
+class Newest(NamedTuple, Generic[T]):
+    """The last valid mark of a queue.
+
+    Args:
+        mark: its meaning; None if no mark is valid.
+        offset: its log offset; 0 without one.
+        is_last: whether all marks behind it were taken by power cuts. If not, one of them is
+            damaged that was on the disk, and others may rely on it.
+    """
+
+    mark: T | None
+    offset: int
+    is_last: bool
+
+
 class ForeignRecords:
     """Parses records of system topics.
 
     Attributes:
         bad: by topic, how many records were skipped.
-        torn: the damaged ranges in the part of the log that was not synced when the last process
-            ended; empty if it was closed.
     """
 
     def __init__(self, store: Store) -> None:
         self.bad: Counter[str] = Counter()
-        found = store.recovery
-        since = found.log_end if found.clean else found.replayed_from
-        self.torn = [piece for piece in found.damage if piece.begin >= since]
+        self._cuts = store.recovery.cuts
         self._store = store
 
     def at(self, topic: str, offset: int, parse: Callable[[Record], T | None]) -> T | None:
@@ -74,17 +86,23 @@ class ForeignRecords:
             return None
         return self._parse(topic, offset, view, parse)
 
-    def newest(self, topic: str, queue: int, parse: Callable[[Record], T | None]) -> T | None:
-        """Parse the last valid mark of a queue; None if no mark is valid."""
+    def newest(self, topic: str, queue: int, parse: Callable[[Record], T | None]) -> Newest[T]:
+        """Parse the last valid mark of a queue."""
+        is_last = True
         first, end = self._store.queue_range(topic, queue)
         for number in range(end - 1, first - 1, -1):
             offset = self._store.place_of(topic, queue, number)
-            if offset is None or (self.torn and offset > self.torn[0].begin):
+            if offset is not None and any(cut.tears(offset) for cut in self._cuts):
                 continue
-            found = self.at(topic, offset, parse)
-            if found is not None:
-                return found
-        return None
+            found = None if offset is None else self.at(topic, offset, parse)
+            if offset is not None and found is not None:
+                return Newest(found, offset, is_last)
+            is_last = is_last and offset is None and bool(self._cuts)
+        return Newest(None, 0, is_last)
+
+    def follows_torn(self, offset: int) -> bool:
+        """Whether the record directly before a log offset was torn by a power cut."""
+        return any(piece.end == offset for cut in self._cuts for piece in cut.torn)
 
     def each(
         self, topic: str, views: Iterable[Buffer], parse: Callable[[Record], T | None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
@@ -25,12 +25,14 @@ from coherer._server.rocketmq.broker.registration import (
     RemoteRegistrar,
 )
 from coherer._server.rocketmq.broker.state import RocketState
-from coherer._server.rocketmq.ha.replicator import Replicator
 from coherer._server.rocketmq.namesrv.nameserver import CHECKS, NameServer
 from coherer._server.rocketmq.namesrv.settings import NameServerOptions
 from coherer._server.rocketmq.remoting_client import RemotingClient
 from coherer._wire.rocketmq.acl import signer
 from coherer.errors import ClosedError
+
+if TYPE_CHECKING:  # it is loaded when it is needed
+    from coherer._server.rocketmq.ha.replicator import Replicator
 
 _log = Log(logging.getLogger(__name__))
 
@@ -132,6 +134,9 @@ class RocketMqService:
         check = access if options.protects("rocketmq") else None
         self.broker = RocketBroker(chosen, core, access=check)
         if self.ha_port >= 0 or options.is_slave:
+            # Most nodes are alone.
+            from coherer._server.rocketmq.ha.replicator import Replicator
+
             self.replicator = Replicator(
                 self.broker,
                 self._outgoing,

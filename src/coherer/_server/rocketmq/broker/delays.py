@@ -16,7 +16,7 @@ Invariants:
   messages that they cover durable first (`Store.save_config`).
 * Retention keeps the file of the first message that waits (`coherer._store.retention`). Messages in
   files that are to be deleted soon are carried forward: they become timed messages that are due at
-  the same time.
+  the same time, and count as `_rules.rocketmq.timers` says.
 
 Setting the machine's clock does not make messages early or late (`_rules.rocketmq.delays.due_ms`).
 """
@@ -102,7 +102,6 @@ class DelayService:
         self._levels_ms = levels_ms
         self._timers = timers
         self._busy = self._stopped = False
-        self._mark_again = bool(core.foreign.torn)  # so that no later start takes a torn mark
         self._at_once = ENTRIES_AT_ONCE
         self._turn = 0  # the level that is looked at first
         self._carried_to = 0  # nothing waits before this log offset
@@ -110,6 +109,8 @@ class DelayService:
         self._seen_to = -1  # no message has been stored since: the levels are as they were
         self.positions = DelayPositions()
         self.load()
+        if timers is not None:
+            timers.drop_copies(SCHEDULE_TOPIC, self._newest)
         core.store.holds.add("delayed messages", self._needed)
 
     def load(self) -> None:
@@ -142,10 +143,9 @@ class DelayService:
         """Deliver due messages, and carry forward those in files that will be deleted soon."""
         if self._busy or self._stopped:
             return
+        if self._timers is not None and self._timers.is_starting:
+            return  # a mark of ours would hide which copies do not count
         delivery = _Delivery(self.positions, self._at_once, BYTES_AT_ONCE)
-        if self._mark_again:
-            self._submit(delivery)
-            return
         now_ms, end = self._core.now_ms(), self._core.store.end_offset
         next_ms = self.next_ms()
         if end == self._seen_to and (next_ms is None or now_ms < next_ms):
@@ -220,7 +220,7 @@ class DelayService:
                 return
             else:
                 self.positions = delivery.positions
-                self._at_once, self._mark_again = ENTRIES_AT_ONCE, False
+                self._at_once = ENTRIES_AT_ONCE
             asyncio.get_running_loop().call_soon(self.tick)
 
         core.appender.submit(
@@ -237,9 +237,9 @@ class DelayService:
     def _read_mark(self) -> None:
         """Advance to the offsets of the newest mark where these are larger."""
         store = self._core.store
-        found = self._core.foreign.newest(TIMER_TOPIC, MARKS, self._mark_of)
-        if found is not None:
-            self.positions.advance(found)
+        self._newest = self._core.foreign.newest(TIMER_TOPIC, MARKS, self._mark_of)
+        if self._newest.mark is not None:
+            self.positions.advance(self._newest.mark)
         self.positions.correct(
             lambda level: store.queue_range(SCHEDULE_TOPIC, level - 1), len(self._levels_ms)
         )
@@ -296,7 +296,11 @@ class DelayService:
                 return False
             draft = self._released(entry)
             if draft is not None:
-                draft = timers.hold_back(draft, self._core.wall_ms() + wait_ms)
+                at_ms = self._core.wall_ms() + wait_ms
+                try:
+                    draft = timers.hold_back(draft, at_ms, SCHEDULE_TOPIC)
+                except UsageError:  # its properties have no room for more
+                    return False
                 if draft is None:  # too many timed messages are due then
                     return False
             delivery.add(level, entry, draft)

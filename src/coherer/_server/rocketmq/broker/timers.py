@@ -14,7 +14,8 @@ Invariants:
   submitted ones.
 * Retention keeps the file of the first message that waits (`coherer._store.retention`). Messages in
   files that are to be deleted soon are stored again at the end of the log, together with a mark. So
-  a message may wait for three days in a log that keeps less.
+  a message may wait for three days in a log that keeps less. A power cut that keeps the copies and
+  takes the mark does not repeat the messages.
 """
 
 from __future__ import annotations
@@ -23,12 +24,11 @@ import asyncio
 import heapq
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from coherer import limits
 from coherer._common.logs import Log
 from coherer._record.layout import Record, properties_of
-from coherer._record.properties import UNIQUE_KEY, decode
 from coherer._record.system_topics import TIMER_TOPIC
 from coherer._rules.common.origins import Origin
 from coherer._rules.rocketmq.timers import (
@@ -38,6 +38,7 @@ from coherer._rules.rocketmq.timers import (
     Progress,
     TimedEntry,
     TimerError,
+    copied_from,
     due_ms_of,
     mark,
     read_mark,
@@ -47,13 +48,15 @@ from coherer._rules.rocketmq.timers import (
     waiting,
 )
 from coherer._server.core.core import Core
-from coherer._server.core.foreign import deliverable
+from coherer._server.core.foreign import Newest, deliverable
 from coherer._server.rocketmq.remoting import Refusal
 from coherer._store import AppendResult, Draft, DraftBatch, Store
 from coherer._store.consume_queue import BLANK_SIZE
 from coherer._store.model import QueueEntry
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer.errors import CohererError, UsageError
+
+T = TypeVar("T")
 
 _log = Log(logging.getLogger(__name__))
 
@@ -129,27 +132,30 @@ class TimerService:
 
     Args:
         is_slave: whether this broker follows a master, which delivers the messages.
+
+    Attributes:
+        is_starting: whether it has not been recorded yet which copies do not count.
     """
 
     def __init__(self, core: Core, *, is_slave: Callable[[], bool] = lambda: False) -> None:
         self._core = core
         self._store = core.store
         self._is_slave = is_slave
-        self._progress = self._last_mark()
+        newest = self._newest_mark()
+        self._progress = newest.mark or Progress()
         self._slots: dict[int, _Slot] = {}
-        self._released_ms = 0  # the time of the messages in the next attribute
-        self._released_ids: set[tuple[str, int, int, str]] = set()
         self._firsts: dict[int, int] = {}  # by slot: the offset of its first message
         self._first = self._first_slot()
         self._busy = False
         self._stopped = False
-        self._mark_again = bool(core.foreign.torn)  # so that no later start takes a torn mark
+        self.is_starting = False
         self._at_once = MESSAGES_AT_ONCE
         self._wake: asyncio.TimerHandle | None = None
         self._wake_ms = 0
         self._waits_from: dict[int, int] = {}  # by queue: entries before it are done
         self._carried_to = 0  # nothing waits before this log offset
         self._expected = False  # a message was scheduled that may not be stored yet
+        self.drop_copies(TIMER_TOPIC, newest)
         core.on_arrival(self._arrived)
         core.store.holds.add("timed messages", self._needed)
 
@@ -177,14 +183,18 @@ class TimerService:
             )
         return waits
 
-    def hold_back(self, draft: Draft, due_ms: int) -> Draft | None:
+    def hold_back(self, draft: Draft, due_ms: int, copy_from: str = "") -> Draft | None:
         """Return the draft to store now for a message that is due later.
 
         Args:
             due_ms: when it is due, ms since 1970; at most `limits.TIMER_DELAY_MS_MAX` from now.
+            copy_from: where the message waits that it replaces, if there is one.
 
         Returns:
             The draft; None if too many messages are due at that time.
+
+        Raises:
+            UsageError: its properties become too long.
         """
         if self._count(slot_of(due_ms)) >= limits.TIMER_SLOT_MESSAGES_MAX:
             return None
@@ -192,7 +202,7 @@ class TimerService:
         self._core.topics.ensure_topic(TIMER_TOPIC, 1, now_ms)
         self._expected = True
         self._wake_at(due_ms, now_ms)
-        return waiting(draft, due_ms)
+        return waiting(draft, due_ms, copy_from)
 
     def check(self, draft: Draft) -> None:
         """Refuse a message that `schedule` would refuse, but that is scheduled later.
@@ -221,7 +231,7 @@ class TimerService:
             self._expected = False
         if self._busy or self._stopped:
             return
-        if self._mark_again:
+        if self.is_starting:
             self._submit((), self._progress)
         elif not self._deliver(self._core.wall_ms()):
             self._carry()
@@ -317,7 +327,7 @@ class TimerService:
                 break
             last = slot.pop()
             draft = self._released(last, now_ms)
-            if draft is not None and not self._is_again(last.due_ms, draft):
+            if draft is not None:
                 drafts.append(draft)
                 budget -= len(draft.body) + len(draft.properties)
         if last is None:
@@ -340,11 +350,10 @@ class TimerService:
             elif isinstance(outcome, CohererError):
                 _log.warning("Timed messages are late: %s", outcome)
                 self._slots.clear()  # entries taken from the heap are read again
-                self._released_ids.clear()
                 if isinstance(outcome, UsageError):
                     self._at_once = 1  # to find the one that cannot be stored
             else:
-                self._at_once, self._mark_again = MESSAGES_AT_ONCE, False
+                self._at_once, self.is_starting = MESSAGES_AT_ONCE, False
                 self._progress = progress
                 self._later()
 
@@ -355,33 +364,18 @@ class TimerService:
     def _released(self, timed: TimedEntry, now_ms: int) -> Draft | None:
         if timed.offset < self._progress.rolled_to:
             return None
+        if self._is_void(timed.offset):
+            return None
         return self._core.foreign.at(
             TIMER_TOPIC, timed.offset, lambda record: deliverable(released(record, now_ms))
         )
-
-    def _is_again(self, due_ms: int, draft: Draft) -> bool:
-        """Whether a message waited twice, and the other one was just delivered.
-
-        A power cut can take the mark that a message was carried forward, and not the copy.
-        """
-        key = decode(draft.properties).get(UNIQUE_KEY)
-        if key is None:
-            return False
-        if due_ms != self._released_ms:
-            self._released_ms = due_ms
-            self._released_ids.clear()
-        identity = draft.topic, draft.queue_id, draft.reconsume_times, key
-        if identity in self._released_ids:
-            return True
-        self._released_ids.add(identity)
-        return False
 
     # -- keeping messages whose files would be deleted
 
     def _needed(self) -> int | None:
         """The log offset of the first message that waits."""
         if self._is_slave():
-            self._progress = self._last_mark()
+            self._progress = self._newest_mark().mark or Progress()
         return next((entry.physical_offset for entry in self._oldest()), None)
 
     def _carry(self) -> None:
@@ -390,6 +384,7 @@ class TimerService:
         if to <= max(self._carried_to, self._progress.rolled_to):
             return
         copies: list[Draft] = []
+        dropped = False
         size, end, room = 0, to, min(BYTES_AT_ONCE, self._store.holds.room())
         for entry in self._oldest():
             if entry.physical_offset >= to:
@@ -397,11 +392,14 @@ class TimerService:
             if size + entry.size_bytes > room or len(copies) >= self._at_once:
                 end = entry.physical_offset
                 break
+            if self._is_void(entry.physical_offset):
+                dropped = True
+                continue
             copy = self._core.foreign.at(TIMER_TOPIC, entry.physical_offset, rolled)
             if copy is not None:
                 copies.append(copy)
                 size += entry.size_bytes
-        if not copies:
+        if not copies and not dropped:
             self._carried_to = end
         else:
             self._store.holds.carried(size)
@@ -431,9 +429,35 @@ class TimerService:
 
     # -- recovery
 
-    def _last_mark(self) -> Progress:
-        """The progress of the newest mark."""
-        return self._core.foreign.newest(TIMER_TOPIC, MARKS, _mark_of) or Progress()
+    def _newest_mark(self) -> Newest[Progress]:
+        return self._core.foreign.newest(TIMER_TOPIC, MARKS, _mark_of)
+
+    def drop_copies(self, topic: str, newest: Newest[T]) -> None:
+        """Record at the start which copies do not count, because their mark is lost.
+
+        Args:
+            topic: where the messages wait that they replace.
+            newest: the last mark that says which of them were copied.
+        """
+        store, marked_to = self._store, newest.offset
+        if not newest.is_last:
+            return  # a copy may be all that is left
+        for queue in store.queues(TIMER_TOPIC):
+            last = store.place_of(TIMER_TOPIC, queue, store.queue_range(TIMER_TOPIC, queue)[1] - 1)
+            if queue < MARKS and last is not None and last > marked_to:
+                self._progress = self._progress.without_copies(
+                    topic, marked_to, store.end_offset, store.min_offset
+                )
+                self.is_starting = True
+                return
+
+    def _is_void(self, offset: int) -> bool:
+        """Whether a waiting message is a copy that does not count."""
+        topics = self._progress.voids_at(offset)
+        if not topics:
+            return False
+        view = self._store.record_at(offset)
+        return view is not None and copied_from(bytes(properties_of(view))) in topics
 
     def _first_slot(self) -> int:
         """The first slot that may hold undelivered messages."""

@@ -124,7 +124,7 @@ class TransactionService:
         self._carried_to = 0  # no half message waits before this log offset
         self._copies_from, self._copies_to = 0, core.store.queue_range(HALF_TOPIC, 0)[1]
         self._ending: dict[int, list[_Asked]] = {}  # by transaction: later requests that wait
-        self._unmarked = deque(core.store.recovery.unmarked)
+        self._unmarked = deque(place for cut in core.store.recovery.cuts for place in cut.unmarked)
         self._waiting: list[_Asked] = []  # for marks that have not been read
         core.on_idle_check(self._in_use)
         core.store.holds.add("messages of open transactions", self._needed)
@@ -422,10 +422,9 @@ class TransactionService:
     def _op_of(self, record: Record) -> Op | None:
         """The meaning of a mark; None if its half message does not exist."""
         op = read_op(record)
-        if op is not None and not op.is_rollback:
-            for piece in self._core.foreign.torn:
-                if piece.end == record.physical_offset:
-                    return None  # the message that was committed is torn
+        is_commit = op is not None and not op.is_rollback
+        if is_commit and self._core.foreign.follows_torn(record.physical_offset):
+            return None  # the message that was committed is torn
         end = self._core.store.queue_range(HALF_TOPIC, 0)[1]
         return op if op is not None and op.half_offset < end else None
 
