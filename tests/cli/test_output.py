@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 
 import pytest
+from rich.console import Console
 
-from coherer.cli.output import fail, print_json, print_table, warn
+from coherer.cli.output import fail, print_json, print_table, table, warn
 from coherer.errors import ConnectError, UsageError
 
 
@@ -48,3 +51,23 @@ def test_nobody_else_commands_the_terminal(capsys: pytest.CaptureFixture[str]) -
     assert not {"\x1b", "\x07", "\x9b"} & {*written.out, *written.err}
     assert "]0;mine" in written.out
     assert "]0;mine" in written.err
+
+
+def test_a_table_in_a_pipe_is_that_of_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    columns = ("topic", "read", "größe")
+    rows = [("a" * 300, 1, None), ("長い名前", 12_345, 2), ("[b]é[/b]", None, ("x", "y"))]
+    print_table(columns, rows, empty="none")
+    printed = capsys.readouterr().out
+    Console(width=10_000).print(table(columns, rows))
+    assert printed == capsys.readouterr().out
+
+
+def test_a_table_goes_into_a_pipe_of_any_encoding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    buffer = io.BytesIO()
+    stream = io.TextIOWrapper(buffer, encoding="ascii", errors="backslashreplace")
+    monkeypatch.setattr(sys, "stdout", stream)
+    print_table(("topic",), [("a",)], empty="none")
+    stream.flush()
+    assert buffer.getvalue() == b"topic\n-----\na    \n"

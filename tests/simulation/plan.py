@@ -44,6 +44,8 @@ NEEDS: Final = {
     "clerk": "ledger", "foreman": "crew", "reporter": "press", "scribbler": "scraps",
 }  # fmt: skip
 """Senders whose topic only one group reads."""
+SHORT_S: Final = 0.5
+"""The shortest fault. A node whose power fails for so long starts twice."""
 SILENT_S: Final = 4.0
 """A client that is away for longer has lost its power: nobody is told."""
 FORGETTING_S: Final = 150.0

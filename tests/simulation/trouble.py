@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from coherer.errors import CohererError
 from tests.simulation.machines import Machine
-from tests.simulation.plan import QUERY, SILENT_S, Fault
+from tests.simulation.plan import QUERY, SHORT_S, SILENT_S, Fault
 
 if TYPE_CHECKING:  # a run makes trouble, which uses the run
     from coherer.testing.simulation import Process
@@ -153,6 +153,8 @@ class Trouble:
         await self._strike(fault, "killed", lambda machine: machine.kill())
 
     async def _power(self, fault: Fault) -> None:
+        """The power fails. After short failures the node starts twice: it is stopped, or killed."""
+
         def cut(machine: Machine) -> None:
             self._run.network.silence(machine.process)
             machine.cut_power(self._chance)
@@ -160,6 +162,10 @@ class Trouble:
             self._run.history.forked |= self._run.history.lossy and self._run.plan.shape == "slave"
 
         await self._strike(fault, "power", cut)
+        if fault.lasts_s == SHORT_S:
+            await self._restart(fault)
+        elif fault.lasts_s < SILENT_S:
+            await self._kill(fault)
 
     async def _strike(self, fault: Fault, what: str, strike: Any) -> None:
         machine = _chosen(fault, self._run.cluster.machines)

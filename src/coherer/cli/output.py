@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,10 @@ FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 """Exit codes."""
 
 UNKNOWN: Final = "?"
+_GAP: Final = " " * 3
+"""Between the columns of a table."""
+_LIKE_A_TERMINAL: Final = ("FORCE_COLOR", "TTY_COMPATIBLE")
+"""Variables with which users of rich say that something else is as good as a terminal."""
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _UNIT: Final = 1024
 _CONTROLS: Final = {
@@ -55,13 +60,55 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
     if not listed:
         typer.echo(empty, err=True)
         return
-    from rich.console import Console  # not for --json
+    if not sys.stdout.isatty() and not any(map(os.environ.get, _LIKE_A_TERMINAL)):
+        typer.echo("\n".join(_plain(columns, listed)))
+        return
+    from rich.console import Console  # not for --json and pipes
 
-    console = Console()
-    if not console.is_terminal:
-        # A pipe has no width: do not truncate.
-        console = Console(width=10_000)
-    console.print(table(columns, listed))
+    Console().print(table(columns, listed))
+
+
+def _plain(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Generator[str]:
+    r"""The lines of a table in a pipe, which has no width: nothing is truncated.
+
+    They look as those of `table`. Rich takes half a millisecond for a line.
+
+    >>> print(*_plain(["topic", "messages"], [["a", 1_000], ["long name", None]]), sep="\n")
+    topic       messages
+    ────────────────────
+    a              1,000
+    long name          ?
+    """
+    listed = [[cell_text(cell).replace("\n", " ") for cell in row] for row in rows]
+    cells = list(zip(columns, *listed, strict=True))
+    widths = [max(map(_width, column)) for column in cells]
+    numbers = [_are_numbers(column) for column in zip(*rows, strict=True)]
+
+    def line(row: Sequence[str]) -> str:
+        return _GAP.join(
+            " " * (width - _width(cell)) + cell
+            if is_number
+            else cell + " " * (width - _width(cell))
+            for cell, width, is_number in zip(row, widths, numbers, strict=True)
+        )
+
+    is_utf = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+    yield line(columns)
+    yield ("─" if is_utf else "-") * (sum(widths) + len(_GAP) * (len(widths) - 1))
+    yield from map(line, listed)
+
+
+def _are_numbers(cells: Iterable[object]) -> bool:
+    return all(cell is None or type(cell) is int for cell in cells)
+
+
+def _width(text: str) -> int:
+    """The number of columns that a text takes in a terminal."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len  # few names need it
+
+    return cell_len(text)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
@@ -76,8 +123,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     for column, cells in zip(
         columns, zip(*listed, strict=True) if listed else [()] * len(columns), strict=True
     ):
-        numbers = all(cell is None or type(cell) is int for cell in cells)
-        found.add_column(column, justify="right" if numbers else "left")
+        found.add_column(column, justify="right" if _are_numbers(cells) else "left")
     for row in listed:
         found.add_row(*(Text(cell_text(cell)) for cell in row))
     return found
