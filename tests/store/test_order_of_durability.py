@@ -17,7 +17,8 @@ from coherer._record.system_topics import HALF_TOPIC, SCHEDULE_TOPIC
 from coherer._rules.rocketmq.transactions import GROUP
 from coherer._server.core.core import OFFSETS_FILE, Core
 from coherer._server.rocketmq.broker.delays import DELAY_FILE, DelayService
-from coherer.errors import StoreError
+from coherer._store.config_files import ConfigFiles
+from coherer.errors import StoreError, StoreFullError
 from coherer.testing import embedded_node
 from tests.copies import copy_tree
 
@@ -199,19 +200,29 @@ def test_offsets_behind_the_end_of_a_queue_are_corrected_at_once(harness: Any) -
     }
 
 
-def test_what_a_power_cut_has_torn_is_known_after_the_next_ones(
-    harness: Any, power_files: Callable[[], Any], tmp_path: Path
-) -> None:
-    """Power cuts at every step of a start that finds damage: later starts know of it."""
+def torn_image(harness: Any, image: Path) -> int:
+    """Make a copy of a store that was not closed, with damage in what was not synced.
+
+    Returns:
+        Where the damage begins.
+    """
     with harness.open() as store:
         store.append([harness.draft(n) for n in range(10)])
         store.flush_queues()
         torn = store.append([harness.draft(n) for n in range(10)])[4].physical_offset
-        image = tmp_path / "torn"
         copy_tree(harness.directory, image)
     with next((image / "commitlog").iterdir()).open("r+b") as log:
         log.seek(torn)
         log.write(bytes(60))
+    return int(torn)
+
+
+def test_what_a_power_cut_has_torn_is_known_after_the_next_ones(
+    harness: Any, power_files: Callable[[], Any], tmp_path: Path
+) -> None:
+    """Power cuts at every step of a start that finds damage: later starts know of it."""
+    image = tmp_path / "torn"
+    torn = torn_image(harness, image)
     files = power_files()
     files.adopt(image)
     images: list[Path] = []
@@ -233,3 +244,27 @@ def test_what_a_power_cut_has_torn_is_known_after_the_next_ones(
             assert [piece.begin for piece in cut.torn] == [torn]
             last = again.place_of("t", 0, 9)
             assert [cut.tears(place) for place in (last, torn + 1, cut.end)] == [False, True, False]
+
+
+@pytest.mark.parametrize("end", ["kill", "close"])
+def test_a_full_disk_does_not_hide_what_a_power_cut_has_torn(
+    harness: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    image = tmp_path / "torn"
+    torn = torn_image(harness, image)
+
+    def full(_: ConfigFiles, name: str, data: bytes) -> None:
+        raise StoreFullError(f"No space for the {len(data)} bytes of {name}.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ConfigFiles, "save", full)
+        store = harness.open(image)
+        with pytest.raises(StoreFullError):
+            store.flush_queues()
+        if end == "close":
+            store.close()
+            assert "powerCuts.json" in store.close_error
+        copy_tree(image, tmp_path / "later")
+        store.close()
+    with harness.open(tmp_path / "later") as found:
+        assert [piece.begin for cut in found.recovery.cuts for piece in cut.torn] == [torn]

@@ -54,7 +54,6 @@ from coherer._store.model import (
     DamagedRange,
     Draft,
     DraftBatch,
-    PowerCut,
     QueueEntry,
     ReadResult,
     RecoveryReport,
@@ -153,6 +152,7 @@ class Store:
             show_durable=options.flush == "sync",
             reserve=not options.replica,
         )
+        self._unsaved_cuts: bytes | None = None
         self._replica: Replica | None = None
         self._inventory: Inventory | None = None
         self._topic_existed: Callable[[str], bool] = _always
@@ -242,26 +242,17 @@ class Store:
         lost_power = not clean and self._lost_power()
         self._checkpointer.start_at(end, found.last_ms, lost_power=lost_power)
         self._log.damage = found.report.damage
-        cuts = self._power_cuts(found.report)
+        known = self._config.read(power_cuts.FILE, power_cuts.load) or ()
+        cuts = power_cuts.update(known, found.report)
+        self._unsaved_cuts = None if cuts == known else power_cuts.dump(cuts)
         if found.has_changes:
             try:
                 self.flush()  # readers see everything that was found
-                self._save_power_cuts(cuts)  # before the checkpoint passes what they tell
                 self.flush_queues()
             except StoreFullError as error:
                 found.notes.append(str(error))
         notes = [*found.notes, *self._queue_files.notes]
         self.recovery = replace(found.report.with_notes(notes), cuts=cuts)
-
-    def _power_cuts(self, report: RecoveryReport) -> tuple[PowerCut, ...]:
-        """What this start and earlier ones have found of torn writes that the log still has."""
-        known = self._config.read(power_cuts.FILE, power_cuts.load) or ()
-        return power_cuts.update(known, report)
-
-    def _save_power_cuts(self, cuts: Sequence[PowerCut]) -> None:
-        data = power_cuts.dump(cuts)
-        if data != (self._config.load(power_cuts.FILE) or power_cuts.dump(())):
-            self.save_config(power_cuts.FILE, data)
 
     def _lost_power(self) -> bool:
         """Whether the machine may have lost power since the store was used."""
@@ -470,6 +461,14 @@ class Store:
             ClosedError: the store is closed.
         """
         self._check_open()
+        self._write_checkpoint()
+
+    def _write_checkpoint(self) -> None:
+        unsaved = self._unsaved_cuts
+        if unsaved is not None:  # the checkpoint passes what they tell of
+            self._checkpointer.flush_log()
+            self._config.save(power_cuts.FILE, unsaved)
+            self._unsaved_cuts = None
         self._checkpointer.flush()
 
     def tick(self) -> None:
@@ -755,7 +754,7 @@ class Store:
         try:
             try:
                 self._drop_last_gaps()
-                self._checkpointer.flush()
+                self._write_checkpoint()
             except StoreFullError as error:
                 self.close_error = error.text
                 self._log.flush()
