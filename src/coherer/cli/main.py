@@ -10,6 +10,7 @@ import errno
 import os
 import re
 import sys
+from collections.abc import Callable
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated, Any, Final, NamedTuple
@@ -20,6 +21,7 @@ from typer.main import get_command
 
 from coherer._common.loading import collector_paused
 from coherer._common.version import __version__
+from coherer.cli.values import lightened
 from coherer.errors import CohererError
 
 
@@ -115,11 +117,16 @@ def _unwrapped(text: str) -> str:
 def load(name: str) -> Any:
     """Import a command."""
     with collector_paused():
-        command = get_command(import_module(f"coherer.cli.{COMMANDS[name].module}").app)
+        command: Any = get_command(import_module(f"coherer.cli.{COMMANDS[name].module}").app)
     command.name = name
     for one in (command, *getattr(command, "commands", {}).values()):
         one.help = _unwrapped(one.help or "")
+        one.get_params = _then_lightened(one.get_params)
     return command
+
+
+def _then_lightened(get_params: Callable[[Any], list[Any]]) -> Callable[[Any], list[Any]]:
+    return lambda ctx: lightened(get_params(ctx))
 
 
 class Commands(TyperGroup):
@@ -155,6 +162,10 @@ class Commands(TyperGroup):
             _discard_output()
             text = f"The output cannot be written: {error.strerror}."
             sys.exit(_shown(CohererError(text)))
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The options before the command."""
+        return lightened(super().get_params(ctx))
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; a `CohererError` is one line on stderr."""
