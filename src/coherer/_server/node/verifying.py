@@ -19,11 +19,11 @@ from coherer._server.node.identity import IDENTITY_FILE, Identity
 from coherer._server.node.tubemq import MASTER_FILE
 from coherer._server.node.version import check_version
 from coherer._server.rocketmq.broker.admin_settings import SETTINGS_FILE
-from coherer._server.rocketmq.broker.clients import FILTERS_FILE
+from coherer._server.rocketmq.broker.clients import FILTERS_FILE, LOCKS_FILE, parse_locks
 from coherer._server.rocketmq.broker.delays import DELAY_FILE
 from coherer._server.rocketmq.namesrv.nameserver import CHECKS
 from coherer._server.tubemq.master.state import check_saved
-from coherer._store import OsFiles, Store, StoreOptions
+from coherer._store import OsFiles, Store, StoreOptions, power_cuts
 from coherer._store.backup_files import is_backup
 from coherer._store.config_files import ConfigFiles, ConfigProblem
 from coherer._store.restore import verify_backup
@@ -37,6 +37,8 @@ CONFIG_FILES: Final[dict[str, Callable[[bytes], object]]] = {
     OFFSETS_FILE: OffsetTable.load,
     DELAY_FILE: DelayPositions.load,
     FILTERS_FILE: fastjson.loads,
+    LOCKS_FILE: parse_locks,
+    power_cuts.FILE: power_cuts.load,
     MASTER_FILE: check_saved,
     SETTINGS_FILE: partial(java_properties.parse_file, SETTINGS_FILE),
     IDENTITY_FILE: Identity.parse,
@@ -44,7 +46,9 @@ CONFIG_FILES: Final[dict[str, Callable[[bytes], object]]] = {
 }
 """The files of `config/`, and functions that raise if their content is invalid."""
 
-RESTORED_BY_CLIENTS: Final = {FILTERS_FILE: "consumers restore it after the next start"}
+RESTORED_BY_CLIENTS: Final = dict.fromkeys(
+    (FILTERS_FILE, LOCKS_FILE), "consumers restore it after the next start"
+)
 """Files whose damage does not keep a node from starting, and who restores their content."""
 
 _PREVIOUS_USED: Final = "the next start uses its .bak"

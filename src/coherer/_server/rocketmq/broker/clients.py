@@ -310,7 +310,7 @@ class ClientHandler:
     def _load_locks(self) -> None:
         state = self._state
         try:
-            found = state.store.read_config(LOCKS_FILE, _parse_locks)
+            found = state.store.read_config(LOCKS_FILE, parse_locks)
         except DamagedStoreError as error:
             _log.plain.error("%s Orderly consumers lock their queues again.", error)
             return
@@ -360,7 +360,12 @@ class ClientHandler:
         state.core.files.mark_saved(FILTERS_FILE, self._filters_now())
 
 
-def _parse_locks(data: bytes) -> list[bodies.LockBatch]:
+def parse_locks(data: bytes) -> list[bodies.LockBatch]:
+    """Read the content of `LOCKS_FILE`.
+
+    Raises:
+        DamagedStoreError: it is invalid.
+    """
     try:
         return _LOCKS.decode(data)
     except msgspec.MsgspecError as error:
