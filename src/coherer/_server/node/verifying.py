@@ -46,9 +46,10 @@ CONFIG_FILES: Final[dict[str, Callable[[bytes], object]]] = {
 }
 """The files of `config/`, and functions that raise if their content is invalid."""
 
-RESTORED_BY_CLIENTS: Final = dict.fromkeys(
-    (FILTERS_FILE, LOCKS_FILE), "consumers restore it after the next start"
-)
+RESTORED_BY_CLIENTS: Final[dict[str, str]] = {
+    FILTERS_FILE: "consumers restore it after the next start",
+    LOCKS_FILE: "consumers restore it after the next start",
+}
 """Files whose damage does not keep a node from starting, and who restores their content."""
 
 _PREVIOUS_USED: Final = "the next start uses its .bak"
