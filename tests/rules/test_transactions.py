@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 import pytest
 
+from coherer import limits
 from coherer._record import layout
 from coherer._record.properties import decode, encode
+from coherer._record.system_topics import TIMER_TOPIC
+from coherer._rules.rocketmq.timers import waiting
 from coherer._rules.rocketmq.transactions import (
     End,
     Op,
@@ -22,6 +27,7 @@ from coherer._rules.rocketmq.transactions import (
     resumed,
 )
 from coherer._store import Draft
+from coherer.errors import UsageError
 
 PROPERTIES = {
     "TRAN_MSG": "true",
@@ -155,3 +161,16 @@ def test_a_question_carries_the_message_as_it_was_sent() -> None:
     assert properties["WAIT"] == "false"
     assert properties["TRANSACTION_CHECK_TIMES"] == "1"
     assert properties["PGROUP"] == "payers"
+
+
+def test_the_longest_message_in_a_transaction_can_wait_for_its_time() -> None:
+    """Its copies get further properties, with each check and while it waits."""
+    for size in range(limits.PROPERTIES_BYTES_MAX, 0, -1):
+        with suppress(UsageError):
+            draft = half(sent(TIMER_DELAY_SEC="9", p="x" * size))
+            break
+    last = str((1 << 63) - 1)
+    checks = {"TRANSACTION_CHECK_TIMES": "15", "TRAN_PREPARED_QUEUE_OFFSET": last}
+    ended = committed(stored(put_back(stored(draft), checks)))
+    assert ended is not None
+    assert waiting(ended, 1_700_000_000_000).topic == TIMER_TOPIC

@@ -369,7 +369,7 @@ class PowerCut(Struct, frozen=True, omit_defaults=True):
     unmarked: tuple[int, ...] = ()
 
     def tears(self, offset: int) -> bool:
-        """Whether what a record says about earlier ones may be wrong, by its log offset.
+        """Whether a record at a log offset may refer to earlier ones that were torn.
 
         >>> cut = PowerCut(end=900, torn=(DamagedRange(400, 500, "zeros"),))
         >>> [cut.tears(offset) for offset in (300, 500, 900)]

@@ -1,9 +1,9 @@
-"""Remembers what power cuts have torn, for as long as the log has it.
+"""Remembers which writes power cuts have torn, until the log has deleted them.
 
 A power cut can take any part of the writes that were not synced. The start after it sees which: the
 log has damage there, or a committed message without its mark. Later starts do not see it, because
-they verify less of the log. But they read the same marks, and must come to the same conclusions. So
-what a start has found is kept in `config/powerCuts.json`.
+they verify only newer parts of the log. But they read the same marks, and must come to the same
+conclusions. So what a start has found is kept in `config/powerCuts.json`.
 
 Invariant: the file is written before the checkpoint passes the damage. Until then every start finds
 the damage again.

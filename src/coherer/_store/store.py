@@ -465,7 +465,7 @@ class Store:
 
     def _write_checkpoint(self) -> None:
         unsaved = self._unsaved_cuts
-        if unsaved is not None:  # the checkpoint passes what they tell of
+        if unsaved is not None:  # later starts replay nothing before the checkpoint
             self._checkpointer.flush_log()
             self._config.save(power_cuts.FILE, unsaved)
             self._unsaved_cuts = None

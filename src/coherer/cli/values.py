@@ -1,11 +1,11 @@
-"""Reads plain values of parameters without pydantic.
+"""Converts the values of parameters without pydantic where that is easy.
 
-Typer (from 0.29 on) reads every value with pydantic, also the default of an option that was not
-given. To load pydantic takes a third of the time of a short command, 125 ms. But most values are
-texts, numbers and paths, for which nothing is to do or a line is enough. All others, and all that
-are wrong, are left to typer, so that its errors are the same.
+From 0.29 on typer converts every value with pydantic, even the defaults of options that were not
+given. Loading pydantic takes 125 ms, a third of the time of a short command. But most values are
+texts, integers and paths, which need a line of code at most. Everything else is left to typer, and
+so is every wrong value: its errors stay the same.
 
-An older version of typer, or a newer one that does it in another way, is left alone.
+Versions of typer that work in another way are left alone.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any, Final
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
 NOT_PLAIN: Final = object()
-"""Stands for what `plain_value` does not know."""
+"""What `plain_value` returns for a value that typer has to convert."""
 
 # Any: typer does not export the classes of its parameters.
 
 
 def lightened(params: list[Any]) -> list[Any]:
-    """Let the parameters of a command read plain values themselves."""
+    """Let the parameters of a command convert plain values without pydantic."""
     for param in params:
         if getattr(param, "_runtime_param", NOT_PLAIN) is None:
             param._runtime_param = _PlainFirst()
@@ -31,10 +31,10 @@ def lightened(params: list[Any]) -> list[Any]:
 
 
 class _PlainFirst:
-    """Stands for typer's reader of a parameter, which is made when it is needed."""
+    """Takes the place of typer's converter, which is made for the first value that needs it."""
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return what the command gets for a value."""
+        """Convert a value for the command."""
         found = plain_value(value, param)
         if found is not NOT_PLAIN:
             return found
@@ -43,14 +43,14 @@ class _PlainFirst:
 
 
 def plain_value(value: Any, param: Any) -> Any:
-    """The value that typer would make of another one.
+    """Convert a value as typer would.
 
     Args:
-        value: a text of the command line or an environment variable, a default, or None.
+        value: a text from the command line or an environment variable, a default, or None.
         param: typer's parameter.
 
     Returns:
-        The value; `NOT_PLAIN` if typer has to make it, or to refuse it.
+        The converted value; `NOT_PLAIN` if typer has to convert or refuse it.
     """
     many = param.multiple or param.nargs == -1
     if value is None:

@@ -14,9 +14,10 @@ timer topic, stored atomically with the messages whose delivery it records. The 
 the whole `Progress`, so that a crash neither loses nor repeats a delivery. When retention has
 deleted the newest mark, it has also deleted the messages covered by it, because they lie before it.
 A message that still waits when its file is to be deleted is stored again first (`rolled`): as a
-*copy*, which says where the other one waits, together with a mark. A copy counts only if its
-mark does. A power cut can take the mark and leave the copy. Then the message still waits, and the
-next start records that the copies behind the last mark do not count (`Progress.without_copies`).
+*copy*, which names the topic where the original waits, in one write with a mark. A power cut can
+take the mark and leave the copy. Then the original still waits, and would be delivered in addition
+to the copy. So the next start records that copies behind the last mark do not count
+(`Progress.without_copies`).
 
 Due times are wall time: if the clock jumps, messages become due earlier or later. No message is
 lost, because `Progress` records not only up to which time messages are delivered, but also for
@@ -69,8 +70,8 @@ MARKS: Final = SLOTS
 
 _TIMED: Final = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
 """In the order in which RocketMQ 5 checks them."""
-_NAME_BYTES: Final = len(f"{TIMER_COPY_FROM}\x01{SCHEDULE_TOPIC}\x02")
-"""What a copy's properties need more than those of the message that it replaces."""
+_ORIGIN_BYTES: Final = len(f"{TIMER_COPY_FROM}\x01{SCHEDULE_TOPIC}\x02")
+"""By how much a copy's properties are longer than those of its original."""
 _HINT: Final = b"TIMER_DEL"
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}\Z")
 _PLAUSIBLE_MS: Final = 1 << 33
@@ -165,7 +166,7 @@ def waiting(draft: Draft, due_ms: int, copy_from: str = "") -> Draft:
     r"""Convert a message to one that waits in the timer topic.
 
     Args:
-        copy_from: where the message waits that it replaces, if there is one.
+        copy_from: for a copy, the topic where the original waits.
 
     Raises:
         UsageError: its properties become too long.
@@ -182,10 +183,10 @@ def waiting(draft: Draft, due_ms: int, copy_from: str = "") -> Draft:
     if copy_from:
         properties[TIMER_COPY_FROM] = copy_from
     text = encode(properties)
-    if len(text) > PROPERTIES_BYTES_MAX - _NAME_BYTES:
+    if len(text) > PROPERTIES_BYTES_MAX - _ORIGIN_BYTES:
         raise UsageError(
             f"The properties of the timed message have {len(text)} bytes; at most "
-            f"{PROPERTIES_BYTES_MAX - _NAME_BYTES} are allowed while it waits."
+            f"{PROPERTIES_BYTES_MAX - _ORIGIN_BYTES} are allowed while it waits."
         )
     return msgspec.structs.replace(
         draft,
@@ -205,14 +206,15 @@ def rolled(record: Record) -> Draft | None:
         return None
     properties.setdefault(TIMER_ENQUEUE_MS, str(record.store_ms))
     properties[TIMER_ROLLS] = str((number_in(properties.get(TIMER_ROLLS)) or 0) + 1)
-    name = {TIMER_COPY_FROM: TIMER_TOPIC}
-    named = _text(properties | name) or _text(decode(record.properties) | name)
-    text = named or record.properties  # has no room if an older version has stored it
+    origin = {TIMER_COPY_FROM: TIMER_TOPIC}
+    text = _text(properties | origin) or _text(decode(record.properties) | origin)
+    if text is None:  # an older version has stored it, and left no room
+        text = record.properties
     return _copy(record, TIMER_TOPIC, slot_of(due_ms) % SLOTS, text, due_ms)
 
 
 def copied_from(properties: bytes) -> str:
-    r"""The topic where the message waited that a copy replaces; empty if it is not a copy.
+    r"""The topic where the original of a copy waits; empty if the message is not a copy.
 
     >>> copied_from(b"TIMER_OUT_MS\x019\x02TIMER_COPY_FROM\x01SCHEDULE_TOPIC_XXXX")
     'SCHEDULE_TOPIC_XXXX'
@@ -307,7 +309,7 @@ class _Step(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Void(msgspec.Struct, frozen=True, array_like=True):
-    """Copies at log offsets from `begin` to `end` of messages of a topic do not count."""
+    """Copies at log offsets from `begin` to `end` whose originals are in `topic` do not count."""
 
     topic: str
     begin: _Number
@@ -364,7 +366,7 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
         """The progress after a start that has found no mark behind a log offset.
 
         Args:
-            topic: the topic of the messages whose copies the marks record.
+            topic: the topic of the originals.
             begin: the offset.
             end: the end of the log.
             log_begin: its begin; what is known of deleted records is forgotten.
@@ -376,7 +378,7 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
         return msgspec.structs.replace(self, voids=(*kept, _Void(topic, begin, end)))
 
     def voids_at(self, offset: int) -> list[str]:
-        """The topics of messages whose copies at a log offset do not count."""
+        """The topics of originals whose copies do not count at a log offset."""
         return [void.topic for void in self.voids if void.begin <= offset < void.end]
 
     @property

@@ -54,8 +54,9 @@ PREPARED_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
 """The queue offset of the first copy of a half message. Java's brokers set it on some copies."""
 _ROLLBACK: Final = 1
 """The flag of a mark: the transaction was rolled back."""
-_ROOM_BYTES: Final = 128
-"""Room that is left in the properties of a half message for those that its copies have."""
+_ROOM_BYTES: Final = 192
+"""Room in the properties of a half message for those that are added later: to its copies, and to
+the message itself if it waits for its time after the commit."""
 
 DONE_TAG: Final = "d"
 _OP_PROPERTIES: Final = b"WAIT\x01true\x02TAGS\x01d"

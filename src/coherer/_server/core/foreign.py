@@ -53,8 +53,8 @@ class Newest(NamedTuple, Generic[T]):
     Args:
         mark: its meaning; None if no mark is valid.
         offset: its log offset; 0 without one.
-        is_last: whether all marks behind it were taken by power cuts. If not, one of them is
-            damaged that was on the disk, and others may rely on it.
+        is_last: False if a later mark is damaged, and not by a power cut. Messages may have been
+            deleted because of what it said.
     """
 
     mark: T | None

@@ -31,7 +31,7 @@ from coherer._server.rocketmq.remoting_client import RemotingClient
 from coherer._wire.rocketmq.acl import signer
 from coherer.errors import ClosedError
 
-if TYPE_CHECKING:  # it is loaded when it is needed
+if TYPE_CHECKING:  # only nodes that replicate load it
     from coherer._server.rocketmq.ha.replicator import Replicator
 
 _log = Log(logging.getLogger(__name__))
@@ -134,7 +134,7 @@ class RocketMqService:
         check = access if options.protects("rocketmq") else None
         self.broker = RocketBroker(chosen, core, access=check)
         if self.ha_port >= 0 or options.is_slave:
-            # Most nodes are alone.
+            # Most nodes do not replicate: six modules.
             from coherer._server.rocketmq.ha.replicator import Replicator
 
             self.replicator = Replicator(

@@ -16,7 +16,7 @@ Invariants:
   messages that they cover durable first (`Store.save_config`).
 * Retention keeps the file of the first message that waits (`coherer._store.retention`). Messages in
   files that are to be deleted soon are carried forward: they become timed messages that are due at
-  the same time, and count as `_rules.rocketmq.timers` says.
+  the same time. If a power cut takes the mark, these do not count (`_rules.rocketmq.timers`).
 
 Setting the machine's clock does not make messages early or late (`_rules.rocketmq.delays.due_ms`).
 """
@@ -144,7 +144,7 @@ class DelayService:
         if self._busy or self._stopped:
             return
         if self._timers is not None and self._timers.is_starting:
-            return  # a mark of ours would hide which copies do not count
+            return  # after another mark a further start could not tell which copies count
         delivery = _Delivery(self.positions, self._at_once, BYTES_AT_ONCE)
         now_ms, end = self._core.now_ms(), self._core.store.end_offset
         next_ms = self.next_ms()

@@ -14,8 +14,8 @@ Invariants:
   submitted ones.
 * Retention keeps the file of the first message that waits (`coherer._store.retention`). Messages in
   files that are to be deleted soon are stored again at the end of the log, together with a mark. So
-  a message may wait for three days in a log that keeps less. A power cut that keeps the copies and
-  takes the mark does not repeat the messages.
+  a message may wait for three days in a log that keeps less. If a power cut takes the mark, the
+  copies do not count.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class TimerService:
         is_slave: whether this broker follows a master, which delivers the messages.
 
     Attributes:
-        is_starting: whether it has not been recorded yet which copies do not count.
+        is_starting: True until it is recorded which copies do not count.
     """
 
     def __init__(self, core: Core, *, is_slave: Callable[[], bool] = lambda: False) -> None:
@@ -188,7 +188,7 @@ class TimerService:
 
         Args:
             due_ms: when it is due, ms since 1970; at most `limits.TIMER_DELAY_MS_MAX` from now.
-            copy_from: where the message waits that it replaces, if there is one.
+            copy_from: for a copy, the topic where the original waits.
 
         Returns:
             The draft; None if too many messages are due at that time.
@@ -436,8 +436,8 @@ class TimerService:
         """Record at the start which copies do not count, because their mark is lost.
 
         Args:
-            topic: where the messages wait that they replace.
-            newest: the last mark that says which of them were copied.
+            topic: the topic of the originals.
+            newest: the last mark that says which of them have been copied.
         """
         store, marked_to = self._store, newest.offset
         if not newest.is_last:
