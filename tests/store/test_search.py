@@ -61,6 +61,19 @@ def test_by_time_skips_damage(harness: Any, store: Any, clock: Any) -> None:
     assert again.offset_at_time("t", 0, clock.ms + 21) == 5
     assert again.offset_at_time("t", 0, clock.ms + 20) == 1
     assert again.offset_at_time("t", 0, clock.ms + 45, nearest=True) == 5
-    assert (
-        again.offset_at_time("t", 0, clock.ms + 21, nearest=True) == 5
-    )  # the message before it is damaged
+    # The message before 5 is damaged, and the one before that is the nearest.
+    assert again.offset_at_time("t", 0, clock.ms + 21, nearest=True) == 3
+
+
+def test_by_time_if_the_newest_message_is_damaged(harness: Any, store: Any, clock: Any) -> None:
+    """A group that is reset to the present would begin again at 0."""
+    store.close()
+    path = sorted((store.directory / "commitlog").iterdir())[-1]
+    data = bytearray(path.read_bytes())
+    data[data.index(b"t/0/5;")] ^= 1
+    path.write_bytes(data)
+    again = harness.open()
+    again.verify()
+    assert again.queue_range("t", 0) == (0, 6)
+    assert again.offset_at_time("t", 0, clock.ms + 999, nearest=True) == 4
+    assert again.offset_at_time("t", 0, clock.ms + 999) == 6

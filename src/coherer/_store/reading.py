@@ -306,14 +306,16 @@ def offset_at_time(log: CommitLog, queue: ConsumeQueue, ms: int, *, nearest: boo
         return None if stored_ms is None else stored_ms >= ms
 
     found = queue.first_where(is_later)
-    if not nearest or found <= queue.min:
-        return found if found < queue.max or not nearest else 0
-    before_ms, after_ms = _time_of(log, queue, found - 1), _time_of(log, queue, found)
-    if before_ms is None:
-        return found if after_ms is not None else 0
-    if after_ms is None:
-        return found - 1
-    return found - 1 if ms - before_ms <= after_ms - ms and after_ms != ms else found
+    if not nearest:
+        return found
+    after_ms = _time_of(log, queue, found)
+    # The entries before it may be damaged, or the gap of a power cut.
+    for before in range(found - 1, queue.min - 1, -1):
+        before_ms = _time_of(log, queue, before)
+        if before_ms is not None:
+            is_nearer = after_ms is None or (ms - before_ms <= after_ms - ms and after_ms != ms)
+            return before if is_nearer else found
+    return found if after_ms is not None else 0
 
 
 def _time_of(log: CommitLog, queue: ConsumeQueue, index: int) -> int | None:

@@ -344,7 +344,8 @@ async def first_since(rpc: BrokerRpc, queue: Queue, low: int, high: int, time_ms
     Brokers can search by time (29), but they return the *nearest* message, and select a file by its
     modification time, which a copied directory has lost (docs/protocol/rocketmq.md, section 6.3). A
     reader that begins at a time must not miss a message, so this is a binary search with reads of
-    single messages.
+    single messages. Where an offset has none (in the gap of a power cut, or because the message is
+    damaged or was deleted meanwhile), the next message decides.
 
     The store times in a queue do not decrease, unless the broker's clock does.
 
@@ -361,13 +362,27 @@ async def first_since(rpc: BrokerRpc, queue: Queue, low: int, high: int, time_ms
     Raises:
         CohererError: the broker refused a pull, or does not answer.
     """
+    found = high
     while low < high:
         middle = (low + high) // 2
-        async with Reader(rpc, queue, middle, middle + 1, max_messages=1) as reader:
-            batch = await reader.read()
-        # None: it was deleted, and later messages may exist.
-        if batch is None or next(iter(batch)).stored_ms < time_ms:
-            low = middle + 1
-        else:
+        first = await _first_of(rpc, queue, middle, middle + 1)
+        if first is None and middle + 1 < high:
+            first = await _first_of(rpc, queue, middle + 1, high)
+        if first is None:
             high = middle
-    return low
+            continue
+        offset, stored_ms = first
+        if stored_ms < time_ms:
+            low = offset + 1
+        else:
+            high, found = middle, offset
+    return found
+
+
+async def _first_of(rpc: BrokerRpc, queue: Queue, begin: int, end: int) -> tuple[int, int] | None:
+    """Offset and store time of the first message in a range; None if there is none."""
+    async with Reader(rpc, queue, begin, end, max_messages=1) as reader:
+        while (batch := await reader.read()) is not None:
+            for offset, message in zip(batch.offsets(), batch, strict=True):
+                return offset, message.stored_ms
+    return None
