@@ -17,7 +17,7 @@ from coherer._wire.rocketmq.codes import HALF_NOT_FOUND
 from tests.simulation.history import FAULTS, Event, History, Place
 from tests.simulation.plan import QUERY
 from tests.simulation.receivers import ATTEMPTS, group_of
-from tests.simulation.senders import GUEST_NAME, LEDGER, NEWS, ORDERS, SCRATCH
+from tests.simulation.senders import GUEST_NAME, LEDGER, NEWS, ORDERS, SCRATCH, answer_to
 
 SLACK_S: Final = 130.0
 """How long a fault can have an effect: a broker forgets a silent member after 120 s."""
@@ -61,6 +61,16 @@ def stored_places(history: History) -> dict[str, set[Place]]:
         assert event.place is not None
         found[event.message].add(event.place)
     return found
+
+
+def kept(history: History) -> list[Event]:
+    """What the queues hold at the very end: files are deleted while somebody looks, too."""
+    first = {one.place.queue: one.place.offset for one in history.of("begins") if one.place}
+    return [
+        event
+        for event in history.of("final")
+        if event.place is not None and event.place.offset >= first.get(event.place.queue, 0)
+    ]
 
 
 def deliveries(history: History) -> dict[tuple[str, str, int], list[Event]]:
@@ -132,7 +142,7 @@ def lost(history: History) -> Found:
 def unexpected(history: History) -> Found:
     """Whoever receives a message receives what somebody has sent."""
     sent = {event.message for event in history.of("send", "begun")}
-    for event in history.of("received", "final", "dead"):
+    for event in history.of("received", "row", "final", "dead"):
         if event.message not in sent:
             yield event.message, f"{event.what} by {event.who}, and sent by nobody"
 
@@ -156,7 +166,7 @@ def duplicate(history: History) -> Found:
 def inconsistent_offsets(history: History) -> Found:
     """An offset never means two messages, not even after a power cut."""
     found: dict[Place, Event] = {}
-    for event in history.of("stored", "received", "final"):
+    for event in history.of("stored", "received", "row", "final"):
         if event.place is None or event.place.queue.startswith(f"{SCRATCH}@"):
             continue
         first = found.setdefault(event.place, event)
@@ -195,13 +205,49 @@ def scattered(history: History) -> Found:
 
 
 def unavailable(history: History) -> Found:
-    """When nothing is wrong any more, each send is stored. Only half messages that a power cut has
-    taken cannot be committed any more."""
+    """When nothing is wrong any more, each send is stored, and each request of a client or an
+    operator answered. Only half messages that a power cut has taken cannot be committed any more.
+    """
     calm_s = history.calm_s()
     for event in history.of("failed"):
         is_lost = history.lossy and HALF_NOT_FOUND in event.note
         if event.at_s > calm_s and event.who != GUEST_NAME and not is_lost:
             yield event.message, f"not stored when all was well: {event.note}"
+
+
+def answered(history: History) -> Found:
+    """Who asks gets the answer to the question."""
+    for event in history.of("answered"):
+        if event.note != answer_to(event.message):
+            yield event.message, f"answered by {event.note!r}"
+
+
+def findable(history: History) -> Found:
+    """A message with keys that is in its queue is found by each of them."""
+    found = {(event.message, event.place) for event in history.of("found")}
+    for event in kept(history):
+        assert event.place is not None
+        if event.place.queue.startswith(f"{LEDGER}@") and (event.message, event.place) not in found:
+            yield event.message, f"{event.place} is not found by its key"
+
+
+def since(history: History) -> Found:
+    """An offset that was asked for by time is behind what was acknowledged before, and not behind
+    what was sent later."""
+    sent_s = {event.message: event.at_s for event in history.of("send")}
+    there = {(event.message, event.place) for event in kept(history)}
+    for asked in [] if history.jumped else history.of("since"):
+        assert asked.place is not None
+        for event in history.of("stored"):
+            if event.place is None or event.place.queue != asked.place.queue:
+                continue
+            if (event.message, event.place) not in there:
+                continue  # retention may have deleted it
+            text = f"{event.place}, and the offset since {asked.due_s:.3f} is {asked.place.offset}"
+            if event.at_s <= asked.due_s - MS and event.place.offset >= asked.place.offset:
+                yield event.message, f"acknowledged before, at {text}"
+            if sent_s[event.message] >= asked.due_s and event.place.offset < asked.place.offset:
+                yield event.message, f"sent later, to {text}"
 
 
 def transactions(history: History) -> Found:
@@ -211,7 +257,7 @@ def transactions(history: History) -> Found:
     kept_s = end_s - history.retention_s
     committed = {event.message for event in history.of("committed") if event.at_s > kept_s}
     visible = stored_places(history)
-    for event in history.of("received", "final"):
+    for event in history.of("received", "row", "final"):
         if event.message in rolled_back:
             yield event.message, f"rolled back, and {event.what} by {event.who}"
     begun = {event.message for event in history.of("begun")}
@@ -225,13 +271,25 @@ def undecided(history: History) -> Found:
     """Consumers see a row of a transactional sink only when its micro-batch is decided."""
     rows = {event.message for event in history.of("begun") if event.who == QUERY}
     decided = {event.message: event for event in reversed(history.of("decided"))}
-    for event in history.of("received", "final"):
+    for event in history.of("received", "row", "final"):
         first = decided.get(event.message)
         if event.message in rows and (first is None or event.at_s < first.at_s):
             yield event.message, f"{event.what} by {event.who}, and not decided before"
 
 
 # -- what is delivered
+
+
+def tabled(history: History) -> Found:
+    """Every message that the broker keeps lands in the table of a streaming query exactly once."""
+    rows = Counter((event.message, event.place) for event in history.of("row"))
+    for event in kept(history) if history.of("query") else ():
+        assert event.place is not None
+        if event.place.queue.startswith(f"{ORDERS}@") and not rows[event.message, event.place]:
+            yield event.message, f"{event.place} is not in the table"
+    for (message, place), times in rows.items():
+        if times > 1:
+            yield message, f"{place} is in the table {times} times"
 
 
 def unseen(history: History) -> Found:
@@ -248,6 +306,13 @@ def unseen(history: History) -> Found:
             wanted = group.topic == topic and group.accepts(sent.get(event.message, event))
             if wanted and (label, event.message) not in received:
                 yield event.message, f"group {label} has never received it"
+
+
+def lagging(history: History) -> Found:
+    """An operator sees no lag once a group has received everything."""
+    for event in history.of("lags"):
+        if int(event.note):
+            yield "", f"{event.group} is {event.note} messages behind"
 
 
 def filtered(history: History) -> Found:
@@ -321,7 +386,7 @@ def early(history: History) -> Found:
     """A timed message is not delivered before it is due, and a retry not before its delay."""
     due_s = {event.message: event.due_s for event in history.of("send") if event.due_s}
     refused_s: dict[tuple[str, str, int], float] = {}
-    for event in [] if history.jumped else history.of("received", "refused"):
+    for event in [] if history.jumped else history.of("received", "row", "refused"):
         if event.what == "refused":
             refused_s.setdefault((event.group, event.message, event.attempt), event.at_s)
             continue
@@ -597,9 +662,14 @@ CHECKS: Final[tuple[Callable[[History], Found], ...]] = (
     reordered,
     scattered,
     unavailable,
+    answered,
+    findable,
+    since,
     transactions,
     undecided,
+    tabled,
     unseen,
+    lagging,
     filtered,
     nonmonotonic_poll,
     repeated,

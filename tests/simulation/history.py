@@ -37,7 +37,10 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
             transactional sink); `joined`, `received`, `handled`, `refused` (its handler failed),
             `kept` (its position is at the broker) and `left`; `calm` (all is well again); `final`
             (what the queues hold at the end), `begins` (their first offset after that) and `dead`
-            (what those of dead letters hold);
+            (what those of dead letters hold); `query` (there is one that reads into a table) and
+            `row` (what its table has got); `answered` (a request, by `note`) and `unheard` (who has
+            asked is gone); `seen` (an overview) and `lags` (a group at the end); `found` (by its
+            key) and `since` (the offset of the time `due_s`);
             `changing`, `permitted` and `forbidden` (what the guest may do); `resetting` and `reset`
             (a group to the beginning); `deleting`, `deleted` and `created` (a topic); `backup` and
             `restored` (what it holds); `acting` (a master answers as the active one); `founding`,
@@ -46,7 +49,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
         message: its body.
         place: where it is stored.
         group: the consumer group; of a broadcast group the member.
-        due_s: when a timed message may be delivered.
+        due_s: when a timed message may be delivered; of `since`, the time.
         attempt: how often the message was refused before.
         tag: of a message that is sent.
         size: a property of a message that is sent.

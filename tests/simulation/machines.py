@@ -16,11 +16,12 @@ from coherer._server.node.node import Node, NodeOptions
 from coherer._store import StoreOptions
 from coherer.testing.simulation import Process
 from tests.simulation.keeper import ADDRESS, SESSION_MS, SimulatedKeeper
-from tests.simulation.plan import MASTERS, Plan
+from tests.simulation.plan import MASTERS, WATCHER, Plan
 from tests.store.conftest import PowerFiles
 
 PORTS = (
-    "master_port", "broker_port", "namesrv_port", "rocketmq_port", "rocketmq_fast_port", "ha_port",
+    "master_port", "broker_port", "namesrv_port", "rocketmq_port", "rocketmq_fast_port",
+    "admin_port", "ha_port",
 )  # fmt: skip
 QUEUES = 2
 OPERATOR = ("operator", "operator-secret")
@@ -139,7 +140,7 @@ class Machine:
                 "directory": self._base / str(next(self._images)),
                 "segment_bytes": 64 << 10,
                 "default_partitions": QUEUES,
-                **dict.fromkeys(PORTS[:-1], 0),
+                **dict.fromkeys(PORTS[:5], 0),
                 **options,
             }
         )
@@ -228,6 +229,9 @@ class Cluster:
         self._accounts: dict[str, object] = {}
         if "accounts" in plan.extras:
             self._accounts = {"users": dict([OPERATOR])}
+        self._watched: dict[str, object] = {}
+        if WATCHER in plan.senders and plan.protocol == "tubemq":
+            self._watched = {"admin_port": 0}  # who looks at TubeMQ asks over HTTP
         self.machines: list[Machine] = []
         self.keeper: SimulatedKeeper | None = None
         if plan.shape == MASTERS:
@@ -237,7 +241,7 @@ class Cluster:
         """Start all machines, the one that the others need first."""
         rocketmq = self._plan.protocol == "rocketmq"
         if self._plan.shape == "one":
-            await self._add("node", **self._broker())
+            await self._add("node", **self._broker(), **self._watched)
         elif self._plan.shape == "slave":
             await self._add("node", **self._broker(), ha_port=0, protocols=frozenset({"rocketmq"}))
             await self._add("slave", **self._apart(1), role="SLAVE", rocketmq_broker_id=1)
@@ -249,7 +253,7 @@ class Cluster:
                 await self._add(f"broker-{'ab'[number - 1]}", **self._apart(number))
         else:
             own = frozenset({"rocketmq" if rocketmq else "tubemq"})
-            await self._add("master", roles=frozenset({"master"}), protocols=own)
+            await self._add("master", roles=frozenset({"master"}), protocols=own, **self._watched)
             for number in (1, 2):
                 name = f"broker-{'ab'[number - 1]}"
                 await self._add(name, **self._apart(number), broker_name=name)
@@ -288,7 +292,8 @@ class Cluster:
     def _apart(self, number: int) -> dict[str, object]:
         """The options of a broker without a master or name server in its own node."""
         node = self.machines[0].node
-        options = {**self._broker(), "roles": frozenset({"broker"}), "broker_id": number}
+        options = {**self._broker(), **self._watched}
+        options |= {"roles": frozenset({"broker"}), "broker_id": number}
         if self._plan.protocol == "rocketmq":
             there = f"127.0.0.1:{node.namesrv_port}"
             return {**options, "protocols": frozenset({"rocketmq"}), "namesrv": there}

@@ -36,10 +36,15 @@ MASTERS: Final = "masters"
 """The shape of a TubeMQ cluster whose masters elect one of them."""
 FOUNDER: Final = "founder"
 """Who creates and deletes topics there."""
-QUERY, WORKER = "spark", "worker"
-"""A streaming query's driver, and its worker."""
+QUERY, TABLE, WORKER = "spark", "table", "worker"
+"""The drivers of streaming queries, one that writes to a topic and one that reads it, and their
+worker."""
 SETTINGS: Final = ("jitter_s", "pieces", "threads_s")
 """Of a plan; 0 makes them harmless."""
+WATCHER: Final = "watcher"
+"""An operator."""
+CALLER, DESK = "caller", "desk"
+"""Who asks, and the group that answers."""
 NEEDS: Final = {
     "clerk": "ledger", "foreman": "crew", "reporter": "press", "scribbler": "scraps",
 }  # fmt: skip
@@ -162,7 +167,8 @@ class Plan(msgspec.Struct, frozen=True):
         >>> small.words(), small.faults
         (['alice', 'shop'], ())
         """
-        without = frozenset() if MASTERS in words else {FOUNDER}
+        without = set() if MASTERS in words else {FOUNDER}
+        without |= set() if WORKER in words else {QUERY, TABLE}
         return msgspec.structs.replace(
             self,
             shape=self.shape if self.shape in words else "one",
@@ -222,13 +228,17 @@ def plan(seed: int, protocol: str, form: str = "short") -> Plan:
     # Drawn last, so that the rest of a seed does not depend on it.
     if protocol == "rocketmq":
         if chance.random() < amount.senders:
-            senders += [QUERY, WORKER]
+            senders.append(QUERY)
             if chance.random() < amount.kinds * 2:
                 faults += _usurpers(chance, amount)
     elif shape == "two" and chance.random() < 0.5:
         shape = MASTERS
         senders.append(FOUNDER)
         faults += _splits(chance, amount)
+    new = [TABLE, WATCHER] if protocol == "tubemq" else [TABLE, CALLER, WATCHER]
+    senders += [one for one in new if chance.random() < amount.senders]
+    groups += [DESK] if CALLER in senders else []
+    senders += [WORKER] if {QUERY, TABLE}.intersection(senders) else []
     return Plan(
         seed,
         protocol,

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from coherer.errors import CohererError, RefusedError
 from coherer.rocketmq import Sql92
 from tests.simulation.history import Event, Place
+from tests.simulation.plan import DESK
 from tests.simulation.senders import (
     FAILURES,
     LEDGER,
     NEWS,
     ORDERS,
+    QUESTIONS,
     SCRATCH,
     WORK,
+    answer_to,
     body_of,
     place_of,
 )
@@ -42,6 +46,7 @@ class Group(NamedTuple):
         options: of its members.
         commits: whether it commits each batch; otherwise it acknowledges.
         slow: whether it lags behind while there is trouble.
+        answers: whether it answers requests.
     """
 
     topic: str
@@ -50,6 +55,7 @@ class Group(NamedTuple):
     options: Mapping[str, Any] = {}
     commits: bool = False
     slow: bool = False
+    answers: bool = False
 
     @property
     def broadcast(self) -> bool:
@@ -77,6 +83,7 @@ GROUPS: Final = {
     "crew": Group(WORK, options={"batch_messages": 1, "max_attempts": ATTEMPTS}),
     "press": Group(NEWS),
     "scraps": Group(SCRATCH),
+    DESK: Group(QUESTIONS, answers=True),
 }
 
 
@@ -103,15 +110,28 @@ async def receive(run: Run, who: str, name: str, chance: Random) -> None:
     async with (
         run.connect(**client_options) as client,
         client.consumer(name, {group.topic: group.filter}, **options) as consumer,
+        client.producer() if group.answers else nullcontext() as answering,
     ):
         while not run.leaves(who).is_set():
             batch = await consumer.receive(run.patience_ms())
             if batch is not None:
+                if answering is not None:
+                    await _answer(run, who, answering, batch)
                 await _handle(run, who, label, chance, consumer, batch)
                 if group.slow and not run.recovering.is_set():
                     with suppress(TimeoutError):
                         await asyncio.wait_for(run.recovering.wait(), chance.random() * 40)
     run.note(who, "left", group=label)
+
+
+async def _answer(run: Run, who: str, answering: Any, batch: Any) -> None:
+    for message in batch:
+        try:
+            await answering.reply(message, answer_to(body_of(message)).encode())
+        except RefusedError as error:  # who has asked is gone
+            run.note(who, "unheard", body_of(message), note=str(error))
+        except CohererError as error:
+            run.note(who, "failed", body_of(message), note=str(error))
 
 
 async def _handle(

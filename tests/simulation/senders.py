@@ -6,15 +6,17 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
+from coherer._administration.overview import overview
 from coherer.errors import CohererError, RefusedError
 from coherer.message import Message
 from coherer.rocketmq import StoredMessage, Verdict
 from tests.simulation.history import Place
 from tests.simulation.machines import TOKEN
-from tests.simulation.plan import FOUNDER, QUERY, WORKER
+from tests.simulation.plan import CALLER, FOUNDER, QUERY, TABLE, WATCHER, WORKER
 
 if TYPE_CHECKING:  # a run starts the programs, and they use the run
     from tests.simulation.workload import Run
@@ -26,8 +28,10 @@ NEWS: Final = "news"
 """Its group is reset to the beginning now and then."""
 SCRATCH: Final = "scratch"
 """It is deleted and created again now and then."""
+QUESTIONS: Final = "questions"
+"""Its group sends an answer to who asks."""
 SEND_OK: Final = "SEND_OK"
-TOPICS: Final = (ORDERS, LEDGER, WORK, NEWS, SCRATCH)
+TOPICS: Final = (ORDERS, LEDGER, WORK, NEWS, SCRATCH, QUESTIONS)
 FAILURES: Final = "!"
 """Before the number of times that handlers refuse a message, at the end of its body."""
 
@@ -35,6 +39,8 @@ GONE_S: Final = 95.0
 """Clients ask for routes every 30 s, and twice if a topic is gone; it may take 30 s until they
 notice a broken connection. One that has not noticed the deletion would go on at its old offsets in
 the new topic."""
+ASKED_MS: Final = 5_000
+ASKED_LAST_MS: Final = 20_000
 BULK_BYTES: Final = 8_000
 FILLED: Final = "~"
 """Before what makes a body large."""
@@ -52,6 +58,11 @@ def place_of(where: Any) -> Place:
 def body_of(message: Any) -> str:
     """What an event calls a message: its body, without what makes it large."""
     return str(message.body.decode().partition(FILLED)[0])
+
+
+def answer_to(question: str) -> str:
+    """What is answered."""
+    return f"the answer to {question}"
 
 
 async def send_each(run: Run, who: str, chance: Random) -> None:
@@ -149,6 +160,15 @@ def _founded(run: Run) -> list[str]:
     return [topic for topic, what in state.items() if what == "founded"]
 
 
+async def watch(run: Run, who: str, chance: Random) -> None:
+    """An operator, who looks at the cluster again and again."""
+    async with run.operate() as cluster:
+        async for _ in run.turns(chance):
+            with run.noting(who):
+                seen = await overview(cluster)
+                run.note(who, "seen", note=f"{seen.groups} groups, {seen.lag} behind")
+
+
 async def report(run: Run, who: str, chance: Random) -> None:
     """News, whose group an administrator lets read from the beginning again now and then."""
     async with run.connect() as client, client.producer() as producer:
@@ -207,8 +227,25 @@ async def send_ledger(run: Run, who: str, chance: Random) -> None:
             key, failures = chance.choice("abc"), chance.choice([0, 0, 0, 1, 2])
             body = run.name(f"{who}.{key}") + f"{FAILURES}{failures}"
             run.note(f"{who}.{key}", "send", body)
-            message = Message(LEDGER, body.encode(), keys=(key,))
+            message = Message(LEDGER, body.encode(), keys=(key, body))
             await _receipt(run, f"{who}.{key}", body, producer.send(message, order_by=key))
+
+
+async def ask(run: Run, who: str, chance: Random) -> None:
+    """Requests, and their answers."""
+    async with run.connect() as client, client.producer() as producer:
+        async for _ in run.turns(chance):
+            body = run.name(who)
+            run.note(who, "send", body)
+            # One that waits at a member which leaves comes late.
+            timeout_ms = ASKED_LAST_MS if run.calm.is_set() else ASKED_MS
+            try:
+                request = Message(QUESTIONS, body.encode())
+                answer = await producer.request(request, timeout_ms=timeout_ms)
+            except CohererError as error:
+                run.note(who, "failed", body, note=str(error))
+            else:
+                run.note(who, "answered", body, note=answer.body.decode())
 
 
 async def send_work(run: Run, who: str, chance: Random) -> None:
@@ -311,13 +348,13 @@ async def _receipt(
 
 
 def playing_spark(run: Run) -> AbstractContextManager[None]:
-    """Let a transactional sink run in a simulation, if its plan has one."""
-    if QUERY not in run.plan.senders:
+    """Let queries of Spark run in a simulation, if its plan has one."""
+    if WORKER not in run.plan.senders:
         return nullcontext()
-    # It loads PySpark, which takes as long as a run.
-    from tests.simulation.query import playing
+    # They load PySpark, which takes as long as a run.
+    from tests.simulation import query, spark
 
-    return playing(run)
+    return spark.playing(run, partial(query.decisions, run))
 
 
 async def drive_query(run: Run, who: str, chance: Random) -> None:
@@ -327,9 +364,16 @@ async def drive_query(run: Run, who: str, chance: Random) -> None:
     await drive(run, who, chance)
 
 
-async def work_for_query(run: Run, who: str, chance: Random) -> None:
-    """The worker of the query."""
-    from tests.simulation.query import work
+async def drive_table(run: Run, who: str, chance: Random) -> None:
+    """The driver of a query that reads a topic into a table."""
+    from tests.simulation.table import drive
+
+    await drive(run, who, chance)
+
+
+async def work_for_queries(run: Run, who: str, chance: Random) -> None:
+    """The worker of the queries."""
+    from tests.simulation.spark import work
 
     await work(run, who, chance)
 
@@ -346,7 +390,10 @@ SENDERS: Final[dict[str, Sender]] = {
     "timer": send_later,
     "clerk": send_ledger,
     "foreman": send_work,
+    CALLER: ask,
     QUERY: drive_query,
-    WORKER: work_for_query,
+    TABLE: drive_table,
+    WORKER: work_for_queries,
     FOUNDER: administer,
+    WATCHER: watch,
 }

@@ -77,12 +77,19 @@ BAD = {
         event("send", "k"),
         event("stored", "k", LEDGER),
         event("final", "k", LEDGER),
+        event("found", "k", LEDGER),
         event("send", "l"),
         event("stored", "l", OTHER),
         event("final", "l", OTHER),
+        event("found", "l", OTHER),
     ],
     "unavailable": [*GOOD, event("calm"), event("failed", "a", at_s=2.0)],
+    "answered": [*GOOD, event("answered", "a", note="the answer to b")],
+    "findable": [event("send", "k"), event("stored", "k", LEDGER), event("final", "k", LEDGER)],
+    "since": [*GOOD, event("since", place=SECOND, due_s=0.5)],
     "transactions": [*GOOD, event("received", "sale", LAST)],
+    "tabled": [*GOOD, event("query"), event("row", "a", FIRST)],
+    "lagging": [*GOOD, event("lags", note="2")],
     "unseen": [one for one in GOOD if one.what != "received" or one.message != "b"],
     "filtered": [event("send", "a", tag="red"), event("received", "a", group="blue")],
     "nonmonotonic_poll": [*GOOD[:5], *GOOD[7:9], *GOOD[5:7], *GOOD[9:]],
@@ -172,6 +179,18 @@ def test_an_orderly_group_goes_on_behind_what_retention_may_have_deleted() -> No
     assert [found for found, _ in overtaken(history)] == ["l"]
     history.retention_s = 90.0
     assert list(overtaken(history)) == []
+
+
+def test_the_table_of_a_query_has_each_message_once() -> None:
+    rows = [event("query"), event("row", "a", FIRST), event("row", "b", SECOND)]
+    assert judge(of([*GOOD, *rows])) == []
+    assert {one.check for one in judge(of([*GOOD, *rows, rows[1]]))} == {"tabled"}
+
+
+def test_the_offset_of_a_time_is_between_what_was_before_and_after() -> None:
+    for due_s, offset, right in ((0.5, 0, True), (2.0, 2, True), (2.0, 1, False), (1.0, 1, False)):
+        asked = event("since", place=Place("orders@a.0", offset), due_s=due_s)
+        assert (judge(of([*GOOD, asked])) == []) is right
 
 
 def test_a_slave_gives_late_what_its_master_lost() -> None:

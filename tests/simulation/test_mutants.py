@@ -14,6 +14,10 @@ SAMPLE = {
     "acknowledges what it fetches": ("short", 2),
     "accounts change after a restart": ("short", 2),
     "backups lack the end": ("short", 5),
+    "streams forget brokers that are down (rocketmq)": ("short", 7),
+    "recovered messages have no keys": ("short", 13),
+    "times stop at gaps": ("short", 10),
+    "late answers count": ("short", 13),
     "files are deleted too soon": ("long", 6),
 }
 """By name, the form and the seed that finds it; on another Python it may be a later one."""

@@ -7,12 +7,17 @@ import logging
 import tempfile
 import warnings
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 import coherer
+from coherer._administration.access import Cluster as OpenCluster
+from coherer._administration.access import opened
+from coherer._administration.overview import overview
+from coherer._common import machine
 from coherer._common.logs import LOG_THROTTLE
 from coherer.errors import CohererError, RefusedError
 from coherer.rocketmq import Verdict
@@ -23,9 +28,17 @@ from tests.simulation.backups import Backup
 from tests.simulation.checker import Wrong, judge
 from tests.simulation.history import FAULTS, Event, History, Place
 from tests.simulation.machines import OPERATOR, QUEUES, RETENTION_S, Cluster
-from tests.simulation.plan import FOUNDER, Plan, plan
+from tests.simulation.plan import FOUNDER, WATCHER, Plan, plan
 from tests.simulation.receivers import GROUPS, receive
-from tests.simulation.senders import SENDERS, TOPICS, body_of, place_of, playing_spark
+from tests.simulation.senders import (
+    LEDGER,
+    ORDERS,
+    SENDERS,
+    TOPICS,
+    body_of,
+    place_of,
+    playing_spark,
+)
 from tests.simulation.trouble import Trouble
 
 QUIET: Final = 0.03
@@ -38,6 +51,8 @@ END_S: Final = 15.0
 """In which the last messages arrive."""
 END_LATE_S: Final = 45.0
 """The same if some are due later, or are refused and come again."""
+TIMES: Final = 5
+"""The number of times whose offsets are asked for at the end."""
 LONGEST_S: Final = 1_800.0
 """A run that is longer waits for something that does not happen; others take seven minutes."""
 LATE: Final = frozenset({"timer", "foreman", "clerk", "seller"})
@@ -158,6 +173,11 @@ class Run:
         if "accounts" in self.plan.extras and "user" not in options:
             options["user"], options["password"] = OPERATOR
         return coherer.connect(self.cluster.url, timeout_ms=5_000, **options)
+
+    def operate(self) -> AbstractAsyncContextManager[OpenCluster]:
+        """What the commands and the console of an operator stand on."""
+        user, password = OPERATOR if "accounts" in self.plan.extras else (None, None)
+        return opened(self.cluster.url, user=user, password=password)
 
     def name(self, who: str) -> str:
         """The body of a new message."""
@@ -283,16 +303,36 @@ class Run:
         async with self.connect() as client:
             for topic in topics:
                 await self._read(client, topic, "final")
-                for queue, (first, _) in (await client.offsets(topic)).items():
-                    broker = getattr(queue.broker, "id", queue.broker)
-                    place = Place(f"{topic}@{broker}.{queue.id}", first)
-                    self.note("reader", "begins", topic, place=place)
             if FOUNDER in self.plan.senders:
                 for topic in await client.admin().topics.names():
                     self.note("reader", "known", topic)
             if "crew" in self.plan.groups:
                 with suppress(RefusedError):  # there is none
                     await self._read(client, DEAD, "dead")
+            if WATCHER in self.plan.senders:
+                async with self.operate() as cluster:
+                    for one in (await overview(cluster)).behind:
+                        self.note("reader", "lags", group=one.group, note=str(one.lag))
+            await self._look_by_key(client)
+            await self._look_by_time(client)
+            for topic in topics:
+                for queue, (first, _) in (await client.offsets(topic)).items():
+                    self.note("reader", "begins", topic, place=Place(_name_of(queue), first))
+
+    async def _look_by_key(self, client: Any) -> None:
+        for event in self.history.of("final"):
+            if event.place is not None and event.place.queue.startswith(f"{LEDGER}@"):
+                for message in await client.admin().messages.find(LEDGER, event.message):
+                    self.note("reader", "found", body_of(message), place=place_of(message))
+
+    async def _look_by_time(self, client: Any) -> None:
+        began_s = machine.wall_ns() / 1e9 - self.now_s()
+        stored, chance = self.history.of("stored"), self.plan.chance("times")
+        for at_s in [chance.choice(stored).at_s for _ in range(TIMES)] if stored else ():
+            time = datetime.fromtimestamp(began_s + at_s, UTC)
+            for queue, offset in (await client.offsets_since(ORDERS, time)).items():
+                place = Place(_name_of(queue), offset)
+                self.note("reader", "since", place=place, due_s=at_s)
 
     async def _read(self, client: Any, topic: str, what: str) -> None:
         options = {"masters_only": True} if self.plan.protocol == "rocketmq" else {}
@@ -303,6 +343,11 @@ class Run:
                         # A dead letter shows the topic that it was sent to.
                         place = place_of(message) if what == "final" else None
                         self.note("reader", what, body_of(message), place=place)
+
+
+def _name_of(queue: Any) -> str:
+    """A partition or queue, as the places of messages name it."""
+    return f"{queue.topic}@{getattr(queue.broker, 'id', queue.broker)}.{queue.id}"
 
 
 def run(what: Plan) -> tuple[History, list[Wrong]]:

@@ -68,7 +68,7 @@ def test_by_time_skips_damage(harness: Any, store: Any, clock: Any) -> None:
 def test_by_time_if_the_newest_message_is_damaged(harness: Any, store: Any, clock: Any) -> None:
     """A group that is reset to the present would begin again at 0."""
     store.close()
-    path = sorted((store.directory / "commitlog").iterdir())[-1]
+    path = max((store.directory / "commitlog").iterdir())
     data = bytearray(path.read_bytes())
     data[data.index(b"t/0/5;")] ^= 1
     path.write_bytes(data)

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from tests.simulation.checker import judge
-from tests.simulation.mutants import clients, masters, operators, servers, storage
+from tests.simulation.mutants import clients, masters, operators, readers, servers, storage
 from tests.simulation.plan import plan
 from tests.simulation.workload import run
 
@@ -33,7 +33,7 @@ class Mutant(NamedTuple):
 
 def _all() -> dict[str, Mutant]:
     found: dict[str, Mutant] = {}
-    for module in (storage, servers, clients, operators, masters):
+    for module in (storage, servers, clients, readers, operators, masters):
         for protocol, plants in module.MUTANTS.items():
             for plant in plants:
                 name = plant.__name__.replace("_", " ")
