@@ -12,6 +12,7 @@ import pytest
 from tests.interop.peers.rocket_clients import Clients
 from tests.interop.peers.rocket_pair import PAIRS, Pair, directory_of, log_end
 from tests.interop.peers.rocket_site import Client, Cluster, RocketSite, wait_until
+from tests.store.test_gap_reading import tear
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -75,6 +76,23 @@ def knows_group(pair: Pair, group: str) -> bool:
         return f"{pair.topic}@{group}" in path.read_text()
     except FileNotFoundError:  # also for a moment while Java writes it anew
         return False
+
+
+def test_java_copies_around_damage(rocket: RocketSite, tmp_path: Path) -> None:
+    bodies = [f"message {number:02}" for number in range(50)]
+    with Pair(rocket, ("ours", "java"), tmp_path) as pair:
+        producer = pair.client("producer", group="writers")
+        assert set(send(producer, pair.topic, bodies)) == {"SEND_OK"}
+        pair.master.kill()
+        tear(directory_of(pair.master), b"message 25")
+        pair.master.start()
+        pair.master.wait()
+        pair.follow()
+        wait_until(lambda: pair.slave_has(log_end(pair.master)), WAIT_S)
+        pair.master.kill()
+        reader = pair.client("push", group="readers", topics={pair.topic: "*"})
+        reader.wait_for(len(bodies) - 1, timeout_s=WAIT_S)
+        assert Counter(reader.bodies()) == Counter(bodies) - Counter(["message 25"])
 
 
 def test_a_synchronous_master_says_whether_a_slave_has_it(sync_pair: Pair) -> None:

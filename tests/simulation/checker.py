@@ -624,6 +624,14 @@ def restored(history: History) -> Found:
             yield event.message, f"not in the backup that was made at {backups[-1].at_s:.3f}"
 
 
+def copied(history: History) -> Found:
+    """A slave copies everything that its master's log holds, also around what a power cut has taken
+    from it, unless it says that it differs from its master."""
+    for event in [] if history.of("differs") else history.of("copied"):
+        if event.size:
+            yield "", f"the slave lacks {event.size} bytes"
+
+
 def two_masters(history: History) -> Found:
     """At most one master acts: one that another has replaced never acts again without a new
     election."""
@@ -684,6 +692,7 @@ CHECKS: Final[tuple[Callable[[History], Found], ...]] = (
     reset,
     undead,
     restored,
+    copied,
     two_masters,
     catalog,
     errors,

@@ -43,7 +43,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
             key) and `since` (the offset of the time `due_s`);
             `changing`, `permitted` and `forbidden` (what the guest may do); `resetting` and `reset`
             (a group to the beginning); `deleting`, `deleted` and `created` (a topic); `backup` and
-            `restored` (what it holds); `acting` (a master answers as the active one); `founding`,
+            `restored` (what it holds); `copied` (by a slave) and `differs` (it, from its
+            master); `acting` (a master answers as the active one); `founding`,
             `founded`, `abolishing`, `abolished` and `known` (a topic in the masters' catalog); or a
             fault.
         message: its body.
@@ -52,7 +53,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
         due_s: when a timed message may be delivered; of `since`, the time.
         attempt: how often the message was refused before.
         tag: of a message that is sent.
-        size: a property of a message that is sent.
+        size: a property of a message that is sent; of `copied`, the bytes that are missing.
         term: of a master's election.
         note: an error or a fault.
     """

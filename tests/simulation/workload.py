@@ -315,6 +315,12 @@ class Run:
                         self.note("reader", "lags", group=one.group, note=str(one.lag))
             await self._look_by_key(client)
             await self._look_by_time(client)
+            if self.plan.shape == "slave":
+                master, slave = (one.node.core for one in self.cluster.machines)
+                assert master is not None
+                assert slave is not None
+                missing = master.store.end_offset - slave.store.end_offset
+                self.note("slave", "copied", size=missing)
             for topic in topics:
                 for queue, (first, _) in (await client.offsets(topic)).items():
                     self.note("reader", "begins", topic, place=Place(_name_of(queue), first))
@@ -392,7 +398,9 @@ class _Errors(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
         if self.run.history.lossy and any(part in text for part in SLAVE_DIFFERS):
-            return  # it holds what the power cut took from its master, and says so
+            # It holds what the power cut took from its master, and says so.
+            self.run.note("slave", "differs")
+            return
         if self.run.cluster.keeper is not None and IN_KEEPER in text:
             return  # ZooKeeper does not answer, or another master is active
         unhandled = "nhandled" in text or "never retrieved" in text or record.name == "asyncio"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
@@ -143,3 +144,53 @@ def test_retention_deletes_the_gap_with_the_messages(harness: Any) -> None:
     low, high = again.queue_range("t", 0)
     assert LEAD_MIN <= low < high
     assert sorted(harness.labels(again)) == list(range(low, high))
+
+
+def tear(image: Path, mark: bytes) -> None:
+    """Take back a record, as a power cut does with one page among others."""
+    [path] = (image / "commitlog").iterdir()
+    data = bytearray(path.read_bytes())
+    at = data.index(mark)
+    data[at - 60 : at + len(mark)] = bytes(60 + len(mark))
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("torn", [0, 5])
+def test_a_message_that_a_power_cut_took_alone_is_a_gap(harness: Any, torn: int) -> None:
+    """A stream would stop there for ever, with an error about a bad record."""
+    first = harness.open(files=Unknown())
+    first.append([harness.draft(n, size=500) for n in range(10)])
+    image = harness.crash()
+    tear(image, b"t/0/%d;" % torn)
+    limits = {"max_bytes": 1 << 20, "max_count": 32}
+    for lives in range(4):
+        store = harness.open(image, files=Unknown())
+        assert store.queue_range("t", 0) == (0, 10)
+        found = store.read("t", 0, torn, **limits)
+        assert found.gaps(torn) == [range(torn, torn + 1)]
+        assert not found.damaged
+        assert found.offsets == list(range(torn + 1, 10))
+        # Later starts find it again: after a kill, in the log, and when queues are rebuilt.
+        if lives == 0:
+            image = image.with_name("killed")
+            copy_tree(store.directory, image)
+        else:
+            store.close()
+        if lives == 1 and torn:  # otherwise the queue would begin at its first message
+            rmtree(image / "consumequeue")
+        if lives == 2:
+            [path] = (image / "consumequeue" / "t" / "0").iterdir()
+            data = bytearray(path.read_bytes())
+            data[20 * 7 + 3] ^= 1
+            path.write_bytes(data)
+
+
+def test_a_message_that_is_damaged_without_a_power_cut_is_no_gap(harness: Any) -> None:
+    first = harness.open()
+    first.append([harness.draft(n, size=500) for n in range(10)])
+    image = harness.crash()
+    tear(image, b"t/0/5;")
+    store = harness.open(image)
+    found = store.read("t", 0, 5, max_bytes=1 << 20, max_count=32)
+    assert found.damaged == [5]
+    assert found.gaps(5) == []

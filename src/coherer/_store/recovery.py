@@ -26,7 +26,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from operator import itemgetter
@@ -61,15 +61,13 @@ from coherer._store.consume_queue import (
     publish,
 )
 from coherer._store.files import Files
+from coherer._store.holes import RECORD_BYTES_MIN, is_hole
 from coherer._store.index import KeyIndex
 from coherer._store.index_file import IndexKeys
-from coherer._store.model import DamagedRange, RecoveryReport, StoreOptions
+from coherer._store.model import DamagedRange, PowerCut, RecoveryReport, StoreOptions
 from coherer._store.offset_reserve import Gap, is_gap
 from coherer._store.scanner import Scanner
 from coherer.errors import UsageError
-
-RECORD_BYTES_MIN = 92
-"""The size of the smallest record: n damaged bytes held n / 92 messages at most."""
 
 _PLACE: Final = struct.Struct(">qi")
 """The first fields of a queue entry: where the record begins, and its size."""
@@ -99,9 +97,12 @@ class Replayer:
             first entries.
         replica: whether the log is a copy of a master's. It is whole, so a gap in queue offsets is
             the master's.
+        torn: where the damage begins that earlier power cuts have left.
+        torn_from: a power cut has left all damage from this log offset on.
 
     Attributes:
-        lost_bytes: the size of the damage found; it limits the gaps in queue offsets.
+        lost_bytes: the size of the damage found; it limits the holes in queue offsets.
+        torn_bytes: the size of the damage that power cuts have left, which limits their gaps.
         replayed: the number of replayed records.
         orphans: the number of records of deleted topics.
         blanks: the number of blank entries that were added.
@@ -117,8 +118,11 @@ class Replayer:
         *,
         rebuild: bool = False,
         replica: bool = False,
+        torn: Collection[int] = (),
+        torn_from: int = _OFFSET_MAX,
     ) -> None:
         self._gaps = gaps
+        self._torn, self._torn_from = torn, torn_from
         self._replica = replica
         self._rebuild = rebuild
         self._find_queue = queues.get
@@ -131,12 +135,20 @@ class Replayer:
         self._touched: dict[ConsumeQueue, None] = {}
         self._first_offsets: dict[str, int] = {}
         self._windows: dict[ConsumeQueue, tuple[int, bytes]] = {}
-        self.lost_bytes = 0
+        self.lost_bytes = self.torn_bytes = 0
         self.replayed = 0
         self.orphans = 0
         self.blanks = 0
         self.unmarked: deque[int] = deque(maxlen=_UNMARKED_MAX)
         self._committed = (0, 0)  # a committed message without its mark so far, and its end
+
+    def lose(self, piece: DamagedRange, since: int = 0) -> None:
+        """Count the damage from a log offset on: its messages leave holes in queue offsets."""
+        size = max(piece.end - max(piece.begin, since), 0)
+        if piece.begin >= self._torn_from or piece.begin in self._torn:
+            self.torn_bytes += size
+        else:
+            self.lost_bytes += size
 
     def finish(self) -> None:
         """Check the last record. Call this after all records have been replayed."""
@@ -233,6 +245,9 @@ class Replayer:
 
     def replay(self, record: RecordSummary) -> str:
         """Add a record's queue entry and keys; return the problem, or ""."""
+        if is_hole(record):
+            self.torn_bytes += record.size
+            return ""
         queue = self._queues.get((record.topic, record.queue_id)) or self.queue_of(record)
         if queue is None:
             return "topic"
@@ -255,6 +270,9 @@ class Replayer:
 
     def restore_entry(self, record: RecordSummary) -> None:
         """Add a record's queue entry again, but not its keys."""
+        if is_hole(record):
+            self.torn_bytes += record.size
+            return
         queue = self.queue_of(record)
         if queue is None or record.sys_flag & ROLLED_BACK in (PREPARED, ROLLED_BACK):
             return
@@ -270,8 +288,11 @@ class Replayer:
 
     def restore_keys(self, record: RecordSummary) -> None:
         """Add a record's keys again."""
-        queue, keys = self.queue_of(record), tag_and_keys(record.properties)[1]
-        if keys and queue is not None and record.sys_flag & ROLLED_BACK != ROLLED_BACK:
+        keys = tag_and_keys(record.properties)[1]
+        if not keys or record.sys_flag & ROLLED_BACK == ROLLED_BACK:
+            return
+        queue = self.queue_of(record)
+        if queue is not None:
             self._add_keys(queue, keys, record)
 
     def queue_of(self, record: RecordSummary) -> ConsumeQueue | None:
@@ -319,8 +340,13 @@ class Replayer:
         if gap == 0:
             return ""
         lost = self.lost_bytes // RECORD_BYTES_MIN
+        torn = 0 if lost else self.torn_bytes // RECORD_BYTES_MIN
         if expected == 0 and gap > 0:
-            if self._rebuild or lost or not is_gap(queue, gap, offset, self._gaps):
+            if (
+                self._rebuild
+                or lost
+                or not (gap <= torn or is_gap(queue, gap - torn, offset, self._gaps))
+            ):
                 queue.start_at(queue_offset)
             else:
                 queue.new_entries.extend([GAP_ENTRY] * gap)
@@ -332,7 +358,11 @@ class Replayer:
             queue.new_entries.extend([BLANK_ENTRY] * gap)
             self.blanks += gap
             return ""
-        if gap > 0 and is_gap(queue, gap - lost, offset, self._gaps):
+        if 0 < gap <= torn:
+            queue.new_entries.extend([GAP_ENTRY] * gap)
+            self.blanks += gap
+            return ""
+        if gap > 0 and is_gap(queue, gap - lost - torn, offset, self._gaps):
             queue.new_entries.extend([GAP_ENTRY] * gap)
             return ""
         if queue_offset == 0:  # the topic was deleted and created again
@@ -415,12 +445,16 @@ def recover(
     *,
     clean: bool,
     rebuild: bool,
+    lost_power: bool,
+    cuts: Sequence[PowerCut],
 ) -> Recovered:
     """Load queues and index and make them agree with the log. See the module.
 
     Args:
         clean: whether the last process closed the store.
         rebuild: whether all queues are missing.
+        lost_power: whether a power cut can have torn what was not synced.
+        cuts: what earlier power cuts have torn.
     """
     notes: list[str] = []
     gaps, synced_to = checkpoint.gaps, checkpoint.offset
@@ -437,7 +471,16 @@ def recover(
     reindex = index is not None and known is not None and not index.matches(known.index)
     if reindex and index is not None and known is not None:
         index.reset(known.index)
-    replayer = Replayer(queues, index, now_ms, gaps, rebuild=rebuild, replica=options.replica)
+    replayer = Replayer(
+        queues,
+        index,
+        now_ms,
+        gaps,
+        rebuild=rebuild,
+        replica=options.replica,
+        torn={piece.begin for cut in cuts for piece in cut.torn},
+        torn_from=synced_to if lost_power and synced_to is not None else _OFFSET_MAX,
+    )
     recovery = Recovery(log, queues.queues, checkpoint, clean=clean, replica=options.replica)
     damaged = {} if rebuild else comparison.damaged_queues(queues)
     report, last_ms = recovery.run(replayer, options.verify_bytes, damaged, reindex=reindex)
@@ -548,7 +591,7 @@ class Recovery:
 
         for run in scanner.runs():
             for piece in scanner.damage[seen:]:
-                replayer.lost_bytes += max(piece.end - max(piece.begin, replay_from), 0)
+                replayer.lose(piece, replay_from)
             seen = len(scanner.damage)
             known = len(suspects)
             middle = bisect_left(run, replay_from, key=_OFFSET)
@@ -604,12 +647,14 @@ class Recovery:
         start = self._log.begin if reindex else replay_from
         for queue, (first, _) in damaged.items():
             start = min(start, self._drop_entries(queue, first))
-        lost_bytes, replayer.lost_bytes = replayer.lost_bytes, 0
+        before = replayer.lost_bytes, replayer.torn_bytes
+        replayer.lost_bytes = replayer.torn_bytes = 0
         scanner, seen = Scanner(self._log, start, replay_from), 0
         for count, record in enumerate(scanner, 1):
             if record.physical_offset >= replay_from:
                 break
-            replayer.lost_bytes += sum(one.end - one.begin for one in scanner.damage[seen:])
+            for piece in scanner.damage[seen:]:
+                replayer.lose(piece)
             seen = len(scanner.damage)
             if replayer.queue_of(record) in damaged:
                 replayer.restore_entry(record)
@@ -619,7 +664,7 @@ class Recovery:
                 replayer.publish()
         replayer.publish()
         replayer.clear_cache()
-        replayer.lost_bytes = lost_bytes
+        replayer.lost_bytes, replayer.torn_bytes = before
         self._found += [piece for piece in scanner.damage if piece.begin < replay_from]
         self._repaired += [
             f"Queue {queue.topic}/{queue.queue_id} was damaged ({reason}); its entries "

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from coherer._record.layout import BLANK, BLANK_BYTES, BLANK_MAGIC, MAGIC, RecordSummary, examine
 from coherer._store.commit_log import CommitLog
 from coherer._store.consume_queue import ConsumeQueue, QueueDirectory
+from coherer._store.holes import is_hole
 from coherer._store.index import KeyIndex
 from coherer._store.model import AppendResult, Draft
 from coherer._store.recovery import Replayer, tag_and_keys
@@ -88,25 +89,28 @@ class Replica:
         before = self._log.end
         if offset != before:
             raise UsageError(f"The log ends at {before}; these bytes belong to {offset}.")
-        found = list(self._records(offset, data))
+        records = list(self._records(offset, data))
         try:
             self._log.write(list(self._chunks(offset, data)))
-            drafts = [self._replay(record) for record in found]
+            drafts = [draft for record in records if (draft := self._replay(record)) is not None]
         except (OSError, StoreError) as error:
             self._undo(before)
             if isinstance(error, OSError):
                 raise StoreError(f"Could not store what the master sent: {error}.") from error
             raise
         queues = self._replayer.take_touched()
-        store_ms = max([record.store_ms for record in found], default=0)
+        store_ms = max([record.store_ms for record in records], default=0)
         results = [
             AppendResult(record.queue_offset, record.physical_offset, record.size)
-            for record in found
+            for record in records
+            if not is_hole(record)
         ]
         return Replicated(offset + len(data), store_ms, queues, drafts, results)
 
-    def _replay(self, record: RecordSummary) -> Draft:
+    def _replay(self, record: RecordSummary) -> Draft | None:
         self._replayer.replay(record)
+        if is_hole(record):
+            return None
         code, keys = tag_and_keys(record.properties)
         topic = record.topic.decode("utf-8", "replace")
         return Draft(

@@ -47,6 +47,7 @@ from coherer._store.consume_queue import ConsumeQueue, QueueDirectory
 from coherer._store.encoder import Encoder
 from coherer._store.files import Files, OsFiles, make_durable_directory, translate_os_errors
 from coherer._store.history import ensure_history, note_removal
+from coherer._store.holes import filled
 from coherer._store.index import KeyIndex
 from coherer._store.inventory import Inventory
 from coherer._store.model import (
@@ -224,6 +225,8 @@ class Store:
         ensure_history(files, directory)
         with suppress(OSError):  # on a full disk; removals of topics report it
             note_removal(files, directory)
+        lost_power = not clean and self._lost_power()
+        known = self._config.read(power_cuts.FILE, power_cuts.load) or ()
         found = recover(
             directory,
             files,
@@ -235,14 +238,14 @@ class Store:
             self._now_ms(),
             clean=clean,
             rebuild=rebuild,
+            lost_power=lost_power,
+            cuts=known,
         )
         self._inventory, self._last_ms = found.inventory, found.last_ms
         end = found.report.log_end
         self.clock_history = ClockHistory(end, self._monotonic_ms(), self._now_ms())
-        lost_power = not clean and self._lost_power()
         self._checkpointer.start_at(end, found.last_ms, lost_power=lost_power)
         self._log.damage = found.report.damage
-        known = self._config.read(power_cuts.FILE, power_cuts.load) or ()
         cuts = power_cuts.update(known, found.report)
         self._unsaved_cuts = None if cuts == known else power_cuts.dump(cuts)
         if found.has_changes:
@@ -619,11 +622,16 @@ class Store:
     def read_raw(self, offset: int, max_bytes: int) -> memoryview:
         """Return bytes of the log, up to the end of their file: the data for a replica.
 
+        Damage that is known is filled (`holes`).
+
         Raises:
             ClosedError: the store is closed. Slices of earlier reads stay valid.
         """
         self._check_open()
-        return self._log.read_raw(offset, max_bytes)
+        data = self._log.read_raw(offset, max_bytes)
+        torn = {piece for cut in self.recovery.cuts for piece in cut.torn}
+        damage = torn.union(self._log.damage)
+        return filled(self._log, offset, data, damage) if damage else data
 
     def verify(self) -> list[DamagedRange]:
         """Read the whole log; return its damaged ranges.

@@ -1,0 +1,93 @@
+"""Damaged parts of the log, as replicas get them: filled with records that nobody delivers.
+
+A replica verifies what it copies, and Java's slaves stop at the first byte that is no record. So it
+gets a *hole* where the master's log is damaged: records of the same length, of a topic that does
+not exist, with the flag of a transaction that was rolled back. Java's brokers put those in no queue
+either. The master's own files stay as they are.
+
+The content of a hole depends on its place only, because a slave that connects compares the end of
+its log with the master's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from coherer._record.layout import (
+    BLANK_BYTES,
+    ROLLED_BACK,
+    RecordSummary,
+    blank,
+    encode,
+    store_ms_of,
+)
+from coherer._store.commit_log import CommitLog
+from coherer._store.model import DamagedRange
+
+TOPIC: Final = "%"
+"""The shortest name, because a hole may be as small as the smallest record."""
+RECORD_BYTES_MIN: Final = 92
+"""The size of the smallest record: n damaged bytes held n / 92 messages at most."""
+_NAME: Final = TOPIC.encode()
+_PIECE_BYTES: Final = 1 << 20
+_EMPTY_BYTES: Final = len(
+    encode(TOPIC, b"", b"", queue_id=0, queue_offset=0, physical_offset=0, store_ms=0)
+)
+
+
+def is_hole(record: RecordSummary) -> bool:
+    """Whether a record of a replica stands for damage of its master."""
+    return record.topic == _NAME and record.sys_flag & ROLLED_BACK == ROLLED_BACK
+
+
+def hole(begin: int, end: int, segment_end: int, store_ms: int) -> bytes:
+    """The records for the damage between two offsets of one log file.
+
+    >>> len(hole(1000, 1500, 4096, 0)), len(hole(1000, 4096, 4096, 0)), hole(0, 50, 4096, 0)
+    (500, 3096, b'')
+    """
+    size = end - begin
+    tail = blank(BLANK_BYTES) if end == segment_end else b""
+    if end == segment_end and size < RECORD_BYTES_MIN + BLANK_BYTES:
+        return blank(size) + bytes(size - BLANK_BYTES) if size >= BLANK_BYTES else b""
+    if size < RECORD_BYTES_MIN:
+        return b""
+    return b"".join([*_records(begin, end - len(tail), store_ms), tail])
+
+
+def _records(begin: int, end: int, store_ms: int) -> Iterator[bytes]:
+    while begin < end:
+        size = end - begin
+        if size > _PIECE_BYTES:
+            size = min(_PIECE_BYTES, size - RECORD_BYTES_MIN)
+        yield encode(
+            TOPIC,
+            bytes(size - _EMPTY_BYTES),
+            b"",
+            queue_id=0,
+            queue_offset=0,
+            physical_offset=begin,
+            store_ms=store_ms,
+            sys_flag=ROLLED_BACK,
+        )
+        begin += size
+
+
+def filled(
+    log: CommitLog, offset: int, data: memoryview, damage: Iterable[DamagedRange]
+) -> memoryview:
+    """Bytes of the log of one file, with holes instead of the damage."""
+    stop, found = offset + len(data), bytearray()
+    for piece in damage:
+        segment = log.segment_at(offset)
+        if segment is None or piece.end <= offset or piece.begin >= stop:
+            continue
+        begin, end = max(piece.begin, segment.begin), min(piece.end, segment.end)
+        following = log.record_at(piece.end)
+        store_ms = 0 if following is None else store_ms_of(following)
+        if records := hole(begin, end, segment.end, store_ms):
+            found = found or bytearray(data)
+            first, last = max(begin, offset), min(end, stop)
+            found[first - offset : last - offset] = records[first - begin : last - begin]
+    return memoryview(bytes(found)) if found else data
