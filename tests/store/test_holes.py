@@ -10,9 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coherer._record.layout import BLANK, BLANK_BYTES, BLANK_MAGIC, examine
+from coherer._record.layout import (
+    BLANK,
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    HOLE_TOPIC,
+    RECORD_BYTES_MIN,
+    examine,
+)
 from coherer._store import OsFiles
-from coherer._store.holes import RECORD_BYTES_MIN, TOPIC, hole
+from coherer._store.holes import hole
 from coherer._store.replica import whole_bytes
 from tests.copies import copy_tree
 from tests.store.test_gap_reading import Unknown, tear
@@ -38,7 +45,7 @@ def test_a_hole_consists_of_records(begin: int, size: int, ends_file: bool) -> N
             break
         record = examine(memoryview(data), at)
         assert not isinstance(record, str)
-        assert (record.topic.decode(), record.physical_offset) == (TOPIC, begin + at)
+        assert (record.topic.decode(), record.physical_offset) == (HOLE_TOPIC, begin + at)
         at += record.size
 
 

@@ -45,6 +45,12 @@ HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 NO_HOST: Final = bytes(8)
 FIXED_BYTES: Final = 91
 """The size of a record with IPv4 hosts, without body, topic and properties."""
+RECORD_BYTES_MIN: Final = FIXED_BYTES + 1
+"""The size of the smallest record: n damaged bytes held n / 92 messages at most."""
+HOLE_TOPIC: Final = "%"
+"""The topic of records that fill damage for replicas. A hole may be as small as the smallest
+record, so the name is as short."""
+_HOLE: Final = HOLE_TOPIC.encode()
 
 HEAD: Final = struct.Struct(">IIIiiqqiq")
 """From the size to the born time: 48 bytes at fixed positions."""
@@ -270,6 +276,11 @@ class RecordSummary(msgspec.Struct, frozen=True, gc=False):
     store_ms: int
     topic: bytes
     properties: bytes
+
+    @property
+    def is_hole(self) -> bool:
+        """Whether it stands for damage in the log of a replica's master."""
+        return self.topic == _HOLE and self.sys_flag & ROLLED_BACK == ROLLED_BACK
 
 
 def examine(view: Buffer, position: int = 0, *, check_crc: bool = True) -> RecordSummary | str:

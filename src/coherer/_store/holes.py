@@ -16,8 +16,9 @@ from typing import Final
 
 from coherer._record.layout import (
     BLANK_BYTES,
+    HOLE_TOPIC,
+    RECORD_BYTES_MIN,
     ROLLED_BACK,
-    RecordSummary,
     blank,
     encode,
     store_ms_of,
@@ -25,20 +26,10 @@ from coherer._record.layout import (
 from coherer._store.commit_log import CommitLog
 from coherer._store.model import DamagedRange
 
-TOPIC: Final = "%"
-"""The shortest name, because a hole may be as small as the smallest record."""
-RECORD_BYTES_MIN: Final = 92
-"""The size of the smallest record: n damaged bytes held n / 92 messages at most."""
-_NAME: Final = TOPIC.encode()
 _PIECE_BYTES: Final = 1 << 20
 _EMPTY_BYTES: Final = len(
-    encode(TOPIC, b"", b"", queue_id=0, queue_offset=0, physical_offset=0, store_ms=0)
+    encode(HOLE_TOPIC, b"", b"", queue_id=0, queue_offset=0, physical_offset=0, store_ms=0)
 )
-
-
-def is_hole(record: RecordSummary) -> bool:
-    """Whether a record of a replica stands for damage of its master."""
-    return record.topic == _NAME and record.sys_flag & ROLLED_BACK == ROLLED_BACK
 
 
 def hole(begin: int, end: int, segment_end: int, store_ms: int) -> bytes:
@@ -62,7 +53,7 @@ def _records(begin: int, end: int, store_ms: int) -> Iterator[bytes]:
         if size > _PIECE_BYTES:
             size = min(_PIECE_BYTES, size - RECORD_BYTES_MIN)
         yield encode(
-            TOPIC,
+            HOLE_TOPIC,
             bytes(size - _EMPTY_BYTES),
             b"",
             queue_id=0,

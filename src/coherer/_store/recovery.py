@@ -39,6 +39,7 @@ from coherer._record.layout import (
     HEAD,
     MAGIC,
     PREPARED,
+    RECORD_BYTES_MIN,
     ROLLED_BACK,
     RecordSummary,
     store_ms_of,
@@ -61,7 +62,6 @@ from coherer._store.consume_queue import (
     publish,
 )
 from coherer._store.files import Files
-from coherer._store.holes import RECORD_BYTES_MIN, is_hole
 from coherer._store.index import KeyIndex
 from coherer._store.index_file import IndexKeys
 from coherer._store.model import DamagedRange, PowerCut, RecoveryReport, StoreOptions
@@ -245,7 +245,7 @@ class Replayer:
 
     def replay(self, record: RecordSummary) -> str:
         """Add a record's queue entry and keys; return the problem, or ""."""
-        if is_hole(record):
+        if record.is_hole:
             self.torn_bytes += record.size
             return ""
         queue = self._queues.get((record.topic, record.queue_id)) or self.queue_of(record)
@@ -270,7 +270,7 @@ class Replayer:
 
     def restore_entry(self, record: RecordSummary) -> None:
         """Add a record's queue entry again, but not its keys."""
-        if is_hole(record):
+        if record.is_hole:
             self.torn_bytes += record.size
             return
         queue = self.queue_of(record)
@@ -339,14 +339,11 @@ class Replayer:
         gap = queue_offset - expected
         if gap == 0:
             return ""
-        lost = self.lost_bytes // RECORD_BYTES_MIN
-        torn = 0 if lost else self.torn_bytes // RECORD_BYTES_MIN
+        lost = (self.lost_bytes + self.torn_bytes) // RECORD_BYTES_MIN
+        is_torn = self.lost_bytes < RECORD_BYTES_MIN  # only power cuts have damaged the log
         if expected == 0 and gap > 0:
-            if (
-                self._rebuild
-                or lost
-                or not (gap <= torn or is_gap(queue, gap - torn, offset, self._gaps))
-            ):
+            known = gap <= lost or is_gap(queue, gap - lost, offset, self._gaps)
+            if self._rebuild or not is_torn or not known:
                 queue.start_at(queue_offset)
             else:
                 queue.new_entries.extend([GAP_ENTRY] * gap)
@@ -355,14 +352,10 @@ class Replayer:
             queue.new_entries.extend([GAP_ENTRY] * gap)
             return ""
         if 0 < gap <= lost:
-            queue.new_entries.extend([BLANK_ENTRY] * gap)
+            queue.new_entries.extend([GAP_ENTRY if is_torn else BLANK_ENTRY] * gap)
             self.blanks += gap
             return ""
-        if 0 < gap <= torn:
-            queue.new_entries.extend([GAP_ENTRY] * gap)
-            self.blanks += gap
-            return ""
-        if gap > 0 and is_gap(queue, gap - lost - torn, offset, self._gaps):
+        if gap > 0 and is_gap(queue, gap - lost, offset, self._gaps):
             queue.new_entries.extend([GAP_ENTRY] * gap)
             return ""
         if queue_offset == 0:  # the topic was deleted and created again

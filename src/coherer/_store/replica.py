@@ -17,7 +17,6 @@ from typing import NamedTuple
 from coherer._record.layout import BLANK, BLANK_BYTES, BLANK_MAGIC, MAGIC, RecordSummary, examine
 from coherer._store.commit_log import CommitLog
 from coherer._store.consume_queue import ConsumeQueue, QueueDirectory
-from coherer._store.holes import is_hole
 from coherer._store.index import KeyIndex
 from coherer._store.model import AppendResult, Draft
 from coherer._store.recovery import Replayer, tag_and_keys
@@ -103,13 +102,13 @@ class Replica:
         results = [
             AppendResult(record.queue_offset, record.physical_offset, record.size)
             for record in records
-            if not is_hole(record)
+            if not record.is_hole
         ]
         return Replicated(offset + len(data), store_ms, queues, drafts, results)
 
     def _replay(self, record: RecordSummary) -> Draft | None:
         self._replayer.replay(record)
-        if is_hole(record):
+        if record.is_hole:
             return None
         code, keys = tag_and_keys(record.properties)
         topic = record.topic.decode("utf-8", "replace")

@@ -47,7 +47,6 @@ from coherer._store.consume_queue import ConsumeQueue, QueueDirectory
 from coherer._store.encoder import Encoder
 from coherer._store.files import Files, OsFiles, make_durable_directory, translate_os_errors
 from coherer._store.history import ensure_history, note_removal
-from coherer._store.holes import filled
 from coherer._store.index import KeyIndex
 from coherer._store.inventory import Inventory
 from coherer._store.model import (
@@ -631,7 +630,11 @@ class Store:
         data = self._log.read_raw(offset, max_bytes)
         torn = {piece for cut in self.recovery.cuts for piece in cut.torn}
         damage = torn.union(self._log.damage)
-        return filled(self._log, offset, data, damage) if damage else data
+        if not damage:
+            return data
+        from coherer._store.holes import filled  # a node loads it if there is damage
+
+        return filled(self._log, offset, data, damage)
 
     def verify(self) -> list[DamagedRange]:
         """Read the whole log; return its damaged ranges.
