@@ -69,3 +69,28 @@ async def test_deletions_are_synced_at_once(node: Node, monkeypatch: pytest.Monk
     core.remove_topic("short")
     await until(lambda: "short" not in node.topics())
     assert "waits" in node.topics(), "what waited is booked with it"
+
+
+async def test_an_answer_on_its_way_does_not_bring_a_deleted_topic_back(node: Node) -> None:
+    assert node.core is not None
+    topics = node.core.topics
+    topics.put(Topic(name="brief"), 1)
+    await until(lambda: "brief" in topics and topics["brief"].tubemq)
+    listed = [topic for topic in topics if topic.tubemq]
+    topics.remove("brief", 2)
+    node.core.remove_topic("brief")
+    topics.replace(listed, 3)  # in the same turn of the loop, before the catalog has changed
+    await until(lambda: "brief" not in topics and "brief" not in node.topics())
+
+
+async def test_a_topic_that_is_created_again_at_once_stays(node: Node) -> None:
+    assert node.core is not None
+    topics = node.core.topics
+    topics.put(Topic(name="brief"), 1)
+    await until(lambda: "brief" in topics and topics["brief"].tubemq)
+    topics.remove("brief", 2)
+    node.core.remove_topic("brief")
+    topics.put(Topic(name="brief", read_queues=5, write_queues=5), 3)
+    await asyncio.sleep(0)  # a sync comes in the next turn
+    await until_known(node, "brief")
+    assert topics["brief"].read_queues == 5

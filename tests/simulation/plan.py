@@ -154,7 +154,7 @@ class Plan(msgspec.Struct, frozen=True):
         """The parts of the plan that can be left out: the faults, the programs, and the rest.
 
         >>> plan(0, "tubemq").words()[-3:]
-        ['pieces', 'alice', 'shop']
+        ['alice', 'watcher', 'shop']
         """
         rest = [name for name in SETTINGS if getattr(self, name)]
         shape = [] if self.shape == "one" else [self.shape]

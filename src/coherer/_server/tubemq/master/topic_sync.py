@@ -144,8 +144,11 @@ class TopicSync:
     def sync(self) -> None:
         """Copy all pending changes to the catalog."""
         topics = {topic.name: topic for topic in self._topics if valid_topic(topic.name)}
-        for name in self._deleted - topics.keys():
-            self._writer.forget(name, self._broker_id)
+        for name in self._deleted:
+            # An answer of the master that was on its way can have put it back. A topic that was
+            # created again is none of the master's yet.
+            if name not in topics or topics[name].tubemq:
+                self._writer.forget(name, self._broker_id)
         self._deleted.clear()
         for topic in topics.values():
             if topic.tubemq and self._writer.record(topic.name, self._broker_id) is None:
