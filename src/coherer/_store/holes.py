@@ -5,8 +5,8 @@ gets a *hole* where the master's log is damaged: records of the same length, of 
 not exist, with the flag of a transaction that was rolled back. Java's brokers put those in no queue
 either. The master's own files stay as they are.
 
-The content of a hole depends on its place only, because a slave that connects compares the end of
-its log with the master's.
+The content of a hole depends only on its place and on the record behind it, because a slave that
+connects compares the end of its log with the master's.
 """
 
 from __future__ import annotations
