@@ -187,8 +187,10 @@ class TopicSync:
                 self._schedule()
 
     def _removed(self, name: str) -> None:
-        # The deletion is recorded, because the master itself also removes topics from the table.
-        self._deleted.add(name)
+        # The deletion is recorded, because the master itself also removes topics from the table. A
+        # topic that is still there loses its messages only.
+        if self._topics.get(name) is None:
+            self._deleted.add(name)
         if self._scheduled is not None:
             self._scheduled.cancel()
         self._scheduled = self._call_soon()
