@@ -63,7 +63,7 @@ def stored_places(history: History) -> dict[str, set[Place]]:
     return found
 
 
-def kept(history: History) -> list[Event]:
+def held(history: History) -> list[Event]:
     """What the queues hold at the very end: files are deleted while somebody looks, too."""
     first = {one.place.queue: one.place.offset for one in history.of("begins") if one.place}
     return [
@@ -225,7 +225,7 @@ def answered(history: History) -> Found:
 def findable(history: History) -> Found:
     """A message with keys that is in its queue is found by each of them."""
     found = {(event.message, event.place) for event in history.of("found")}
-    for event in kept(history):
+    for event in held(history):
         assert event.place is not None
         if event.place.queue.startswith(f"{LEDGER}@") and (event.message, event.place) not in found:
             yield event.message, f"{event.place} is not found by its key"
@@ -235,7 +235,7 @@ def since(history: History) -> Found:
     """An offset that was asked for by time is behind what was acknowledged before, and not behind
     what was sent later."""
     sent_s = {event.message: event.at_s for event in history.of("send")}
-    there = {(event.message, event.place) for event in kept(history)}
+    there = {(event.message, event.place) for event in held(history)}
     for asked in [] if history.jumped else history.of("since"):
         assert asked.place is not None
         for event in history.of("stored"):
@@ -283,7 +283,7 @@ def undecided(history: History) -> Found:
 def tabled(history: History) -> Found:
     """Every message that the broker keeps lands in the table of a streaming query exactly once."""
     rows = Counter((event.message, event.place) for event in history.of("row"))
-    for event in kept(history) if history.of("query") else ():
+    for event in held(history) if history.of("query") else ():
         assert event.place is not None
         if event.place.queue.startswith(f"{ORDERS}@") and not rows[event.message, event.place]:
             yield event.message, f"{event.place} is not in the table"
