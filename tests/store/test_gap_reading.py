@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from coherer._store import OsFiles, ReadStatus
+from coherer._store.config_files import ConfigFiles
 from coherer._store.offset_reserve import LEAD_MIN
+from coherer.errors import StoreFullError
 from tests.copies import copy_tree
 
 
@@ -183,6 +185,41 @@ def test_a_message_that_a_power_cut_took_alone_is_a_gap(harness: Any, torn: int)
             data = bytearray(path.read_bytes())
             data[20 * 7 + 3] ^= 1
             path.write_bytes(data)
+
+
+class Booted(OsFiles):
+    """A system that says when it was started."""
+
+    def __init__(self, boot: bytes) -> None:
+        super().__init__()
+        self._boot = boot
+
+    def boot_id(self) -> bytes:
+        return self._boot
+
+
+def test_a_full_disk_at_the_start_does_not_make_it_damage(
+    harness: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start cannot note what is torn; messages follow; it is killed; another start looks."""
+    first = harness.open(files=Booted(b"1" * 16))
+    first.append([harness.draft(n, size=500) for n in range(10)])
+    image = harness.crash()
+    tear(image, b"t/0/5;")
+
+    def full(_: ConfigFiles, name: str, data: bytes) -> None:
+        raise StoreFullError(f"No space for the {len(data)} bytes of {name}.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ConfigFiles, "save", full)
+        store = harness.open(image, files=Booted(b"2" * 16))
+        store.append([harness.draft(n, size=500) for n in range(10, 20)])
+        copy_tree(image, tmp_path / "killed")
+        store.close()
+    again = harness.open(tmp_path / "killed", files=Booted(b"2" * 16))
+    found = again.read("t", 0, 5, max_bytes=1 << 20, max_count=32)
+    assert not found.damaged
+    assert found.gaps(5)[0] == range(5, 6)
 
 
 def test_a_message_that_is_damaged_without_a_power_cut_is_no_gap(harness: Any) -> None:

@@ -78,6 +78,9 @@ class Checkpointer:
         self._monotonic_ms = monotonic_ms
         self._reserve = Reserve() if reserve and not show_durable else None
         self._failed = ""
+        # The boot before a power cut, until the checkpoint has passed what it tore: the next start
+        # must see the power cut, too.
+        self._lost_boot: bytes | None = None
         self.checkpoint = self._file.load()
         self.gaps = self.checkpoint.gaps
 
@@ -93,6 +96,8 @@ class Checkpointer:
             lost_power: whether messages that readers have seen may be lost.
         """
         found = self.checkpoint
+        if lost_power:
+            self._lost_boot = found.boot
         if lost_power and found.offset is not None and found.reserve:
             self.gaps = with_gap(self.gaps, Gap(found.offset, end, found.reserve))
         self._published = (end, store_ms, 0)
@@ -131,18 +136,23 @@ class Checkpointer:
             reserve = self._reserve
             covered = 0 if reserve is None else reserve.covered
             checkpoint = replace(self.checkpoint, offset=self.checkpoint.offset or 0)
-            self._save(checkpoint, covered, wanted)
+            self._save(checkpoint, covered, wanted, boot=self._lost_boot)
 
-    def _save(self, checkpoint: Checkpoint, covered: int, wanted: int = 0) -> None:
-        """Write the checkpoint with a new reserve. The caller holds `_save_guard`."""
+    def _save(
+        self, checkpoint: Checkpoint, covered: int, wanted: int = 0, *, boot: bytes | None = None
+    ) -> None:
+        """Write the checkpoint with a new reserve. The caller holds `_save_guard`.
+
+        Args:
+            boot: what it says about the machine; None for the present boot.
+        """
         reserve, limit = self._reserve, covered
         if reserve is not None:
             with self._guard:
                 limit = reserve.plan(self._monotonic_ms(), wanted)
         with translate_os_errors("write the checkpoint"):
-            checkpoint = replace(
-                checkpoint, reserve=limit - covered, boot=self._files.boot_id(), gaps=self.gaps
-            )
+            boot = self._files.boot_id() if boot is None else boot
+            checkpoint = replace(checkpoint, reserve=limit - covered, boot=boot, gaps=self.gaps)
             self._file.save(checkpoint)
         self.checkpoint = checkpoint
         if reserve is not None:
@@ -218,6 +228,7 @@ class Checkpointer:
             times = (self._log.durable_ms, queues_ms, indexed[0])
             with self._save_guard:
                 self._save(Checkpoint(*times, offset, *indexed[1:]), covered)
+                self._lost_boot = None
 
     def end_reserve(self) -> None:
         """Reserve nothing from the next flush on, because no message follows."""
