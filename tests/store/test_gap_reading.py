@@ -10,6 +10,7 @@ import pytest
 
 from coherer._store import OsFiles, ReadStatus
 from coherer._store.config_files import ConfigFiles
+from coherer._store.consume_queue import ConsumeQueue
 from coherer._store.offset_reserve import LEAD_MIN
 from coherer.errors import StoreFullError
 from tests.copies import copy_tree
@@ -76,6 +77,26 @@ def test_times_and_places(store: Any, harness: Any) -> None:
     assert store.place_of("t", 0, begin) is not None
     assert store.offset_at_time("t", 0, harness.clock.ms + 1) == begin + 2
     assert store.offset_at_time("t", 0, harness.clock.ms) == 0
+
+
+@pytest.mark.parametrize("nearest", [False, True])
+def test_a_search_by_time_does_not_walk_through_the_gap(
+    store: Any, harness: Any, monkeypatch: pytest.MonkeyPatch, nearest: bool
+) -> None:
+    """It may have a million entries, and the node answers nobody else meanwhile."""
+    begin, end = 10, store.queue_range("t", 0)[1]
+    real, asked = ConsumeQueue.entry, 0
+
+    def entry(queue: Any, index: int) -> Any:
+        nonlocal asked
+        asked += 1
+        return real(queue, index)
+
+    monkeypatch.setattr(ConsumeQueue, "entry", entry)
+    ms = harness.clock.ms
+    for wanted_ms in (ms - 1, ms, ms + 1):
+        store.offset_at_time("t", 0, wanted_ms, nearest=nearest)
+    assert asked < (end - begin) / 3
 
 
 def test_a_reader_in_the_gap_is_inside_of_the_queue(harness: Any) -> None:

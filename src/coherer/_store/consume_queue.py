@@ -502,7 +502,7 @@ class ConsumeQueue:
         Args:
             holds: called with (index, log offset, size). It is false up to some entry and true
                 from there on, or None if it cannot tell. In that case, and for blanks, the search
-                asks the entry before.
+                asks the entry before, or the last one before the gap.
             missing: the result of `holds` for an entry whose file is missing or too short.
         """
         low, high = self.min, self.max
@@ -510,7 +510,7 @@ class ConsumeQueue:
             middle = at = (low + high) // 2
             answer = self._evaluate(holds, at, missing)
             while answer is None and at > low:
-                at -= 1
+                at = max(self.before_gap(at) - 1, low)
                 answer = self._evaluate(holds, at, missing)
             if answer:
                 high = at

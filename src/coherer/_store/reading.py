@@ -308,11 +308,11 @@ def offset_at_time(log: CommitLog, queue: ConsumeQueue, ms: int, *, nearest: boo
     found = queue.first_where(is_later)
     if not nearest:
         return found
-    after_ms = _time_of(log, queue, found)
-    # The entries before it may be damaged, or the gap of a power cut.
-    for before in range(found - 1, queue.min - 1, -1):
-        before_ms = _time_of(log, queue, before)
-        if before_ms is not None:
+    before, after_ms = found, _time_of(log, queue, found)
+    while before > queue.min:
+        before = queue.before_gap(before) - 1
+        before_ms = _time_of(log, queue, before) if before >= queue.min else None
+        if before_ms is not None:  # otherwise it is damaged
             is_nearer = after_ms is None or (ms - before_ms <= after_ms - ms and after_ms != ms)
             return before if is_nearer else found
     return found if after_ms is not None else 0

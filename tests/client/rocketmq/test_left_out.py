@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -113,3 +114,25 @@ async def test_a_reader_counts_what_is_missing(cluster, shelf, client, caplog) -
                 found += batch.offsets()
             assert (found, reader.position, reader.left_out) == ([1, 2, 5], 7, 4)
     assert len(told(caplog)) == 3
+
+
+async def test_a_search_by_time_ends_if_the_broker_answers_with_another_message(
+    cluster, shelf, client
+) -> None:
+    """A broken broker always sends its first message, whose own offset is 0."""
+    shelf.put(*(b"%d" % number for number in range(10)))
+    first, pulled = shelf.records[0][0], 0
+
+    def pull(asked: Any) -> None:
+        nonlocal pulled
+        pulled += 1
+        offset = int(asked.fields["queueOffset"])
+        if offset >= 10 or pulled > 100:
+            asked.answer(19, "NO_NEW_MESSAGE", shelf.head(offset, 10))
+        else:
+            asked.answer(0, "FOUND", shelf.head(offset + 1, 10), first)
+
+    cluster.always(PULL, pull)
+    later = datetime.fromtimestamp(1, UTC)
+    assert await client.offsets_since("demo", later) == {ZERO: 10}
+    assert pulled < 100

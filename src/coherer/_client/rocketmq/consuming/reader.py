@@ -371,7 +371,7 @@ async def first_since(rpc: BrokerRpc, queue: Queue, low: int, high: int, time_ms
         if first is None:
             high = middle
             continue
-        offset, stored_ms = first
+        offset, stored_ms = max(first[0], middle), first[1]  # a broken broker must not turn it back
         if stored_ms < time_ms:
             low = offset + 1
         else:
@@ -380,7 +380,7 @@ async def first_since(rpc: BrokerRpc, queue: Queue, low: int, high: int, time_ms
 
 
 async def _first_of(rpc: BrokerRpc, queue: Queue, begin: int, end: int) -> tuple[int, int] | None:
-    """Offset and store time of the first message in a range; None if there is none."""
+    """Return the offset and the store time of a range's first message, or None if it is empty."""
     async with Reader(rpc, queue, begin, end, max_messages=1) as reader:
         while (batch := await reader.read()) is not None:
             for offset, message in zip(batch.offsets(), batch, strict=True):

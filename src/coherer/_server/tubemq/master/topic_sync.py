@@ -145,8 +145,8 @@ class TopicSync:
         """Copy all pending changes to the catalog."""
         topics = {topic.name: topic for topic in self._topics if valid_topic(topic.name)}
         for name in self._deleted:
-            # An answer of the master that was on its way can have put it back. A topic that was
-            # created again is none of the master's yet.
+            # If it is in the table again and marked as the master's, an answer that the master
+            # sent before the deletion has put it back. A new topic of that name has no mark yet.
             if name not in topics or topics[name].tubemq:
                 self._writer.forget(name, self._broker_id)
         self._deleted.clear()
