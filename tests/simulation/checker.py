@@ -17,7 +17,7 @@ from coherer._wire.rocketmq.codes import HALF_NOT_FOUND
 from tests.simulation.history import FAULTS, Event, History, Place
 from tests.simulation.plan import QUERY
 from tests.simulation.receivers import ATTEMPTS, GROUPS, group_of
-from tests.simulation.senders import GUEST_NAME, LEDGER, NEWS, ORDERS, SCRATCH, answer_to
+from tests.simulation.senders import GUEST_NAME, LEDGER, NEWS, ORDERS, SCRATCH, answer_to, keys_of
 
 SLACK_S: Final = 130.0
 """How long a fault can have an effect: a broker forgets a silent member after 120 s."""
@@ -31,6 +31,8 @@ RETRY_S: Final = (3.0, 4.0, 6.0)
 """The delays of the retries: the levels from the third on."""
 SYNCED_S: Final = 2.0
 """The flush interval, and the slowest sync of the simulated disk."""
+KEYED_MAX: Final = 64
+"""A broker returns so many messages with a key, the newest ones."""
 DENIED: Final = "AclException"
 """In the text of an error: the account may not do this."""
 MS: Final = 0.001
@@ -216,24 +218,34 @@ def unavailable(history: History) -> Found:
 
 
 def answered(history: History) -> Found:
-    """Who asks gets the answer to the question."""
+    """A request gets its own answer."""
     for event in history.of("answered"):
         if event.note != answer_to(event.message):
             yield event.message, f"answered by {event.note!r}"
 
 
 def findable(history: History) -> Found:
-    """A message with keys that is in its queue is found by each of them."""
-    found = {(event.message, event.place) for event in history.of("found")}
+    """A message with keys that is in its queue is found by each of them, if its broker has at most
+    64 with that key: it returns no more."""
+    found = {(event.message, event.place, event.note) for event in history.of("found")}
+    with_key: Counter[tuple[str, str]] = Counter()
+    for event in history.of("final"):
+        assert event.place is not None
+        topic, _, broker = event.place.queue.rpartition(".")[0].partition("@")
+        for key in keys_of(event.message) if topic == LEDGER else ():
+            with_key[broker, key] += 1
     for event in held(history):
         assert event.place is not None
-        if event.place.queue.startswith(f"{LEDGER}@") and (event.message, event.place) not in found:
-            yield event.message, f"{event.place} is not found by its key"
+        topic, _, broker = event.place.queue.rpartition(".")[0].partition("@")
+        for key in keys_of(event.message) if topic == LEDGER else ():
+            is_among = with_key[broker, key] <= KEYED_MAX
+            if is_among and (event.message, event.place, key) not in found:
+                yield event.message, f"{event.place} is not found by {key}"
 
 
 def since(history: History) -> Found:
-    """An offset that was asked for by time is behind what was acknowledged before, and not behind
-    what was sent later."""
+    """The offset of a time is behind every message that was acknowledged before it, and not behind
+    one that was sent after it."""
     sent_s = {event.message: event.at_s for event in history.of("send")}
     there = {(event.message, event.place) for event in held(history)}
     for asked in [] if history.jumped else history.of("since"):
@@ -309,8 +321,8 @@ def unseen(history: History) -> Found:
 
 
 def lagging(history: History) -> Found:
-    """An operator sees no lag once a group has received everything, unless it has a filter: a pull
-    that waits says only at its end what it has passed over."""
+    """An operator sees no lag once a group has received everything. A group with a filter may show
+    some: a pull that waits reports what it has skipped only when it ends."""
     for event in history.of("lags"):
         name = event.group
         if int(event.note) and not (name in GROUPS and GROUPS[name].filter):
@@ -627,8 +639,8 @@ def restored(history: History) -> Found:
 
 
 def copied(history: History) -> Found:
-    """A slave copies everything that its master's log holds, also around what a power cut has taken
-    from it, unless it says that it differs from its master."""
+    """A slave copies its master's log to the end, also around what a power cut has torn, unless it
+    logs that it holds other bytes than its master."""
     for event in [] if history.of("differs") else history.of("copied"):
         if event.size:
             yield "", f"the slave lacks {event.size} bytes"

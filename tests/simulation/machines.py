@@ -19,10 +19,8 @@ from tests.simulation.keeper import ADDRESS, SESSION_MS, SimulatedKeeper
 from tests.simulation.plan import MASTERS, WATCHER, Plan
 from tests.store.conftest import PowerFiles
 
-PORTS = (
-    "master_port", "broker_port", "namesrv_port", "rocketmq_port", "rocketmq_fast_port",
-    "admin_port", "ha_port",
-)  # fmt: skip
+USUAL_PORTS = ("master_port", "broker_port", "namesrv_port", "rocketmq_port", "rocketmq_fast_port")
+PORTS = (*USUAL_PORTS, "admin_port", "ha_port")
 QUEUES = 2
 OPERATOR = ("operator", "operator-secret")
 RETENTION_S = 90.0
@@ -140,7 +138,7 @@ class Machine:
                 "directory": self._base / str(next(self._images)),
                 "segment_bytes": 64 << 10,
                 "default_partitions": QUEUES,
-                **dict.fromkeys(PORTS[:5], 0),
+                **dict.fromkeys(USUAL_PORTS, 0),
                 **options,
             }
         )

@@ -60,6 +60,15 @@ def body_of(message: Any) -> str:
     return str(message.body.decode().partition(FILLED)[0])
 
 
+def keys_of(body: str) -> tuple[str, str]:
+    """The keys of a message: one that others have, too, and one of its own.
+
+    >>> keys_of("clerk.a-7!0")
+    ('a', 'clerk.a-7!0')
+    """
+    return body.partition(".")[2][0], body
+
+
 def answer_to(question: str) -> str:
     """What is answered."""
     return f"the answer to {question}"
@@ -227,7 +236,7 @@ async def send_ledger(run: Run, who: str, chance: Random) -> None:
             key, failures = chance.choice("abc"), chance.choice([0, 0, 0, 1, 2])
             body = run.name(f"{who}.{key}") + f"{FAILURES}{failures}"
             run.note(f"{who}.{key}", "send", body)
-            message = Message(LEDGER, body.encode(), keys=(key, body))
+            message = Message(LEDGER, body.encode(), keys=keys_of(body))
             await _receipt(run, f"{who}.{key}", body, producer.send(message, order_by=key))
 
 

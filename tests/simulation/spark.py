@@ -220,7 +220,7 @@ async def work(run: Run, _: str, __: Random) -> None:
 
 
 def on_worker(run: Run, task: Task, what: Callable[[], object]) -> Any:
-    """Have a worker do something, and return its result; if it takes too long, another time.
+    """Run something on a worker and return its result; run it again if that takes too long.
 
     Raises:
         CohererError: it failed.

@@ -67,6 +67,12 @@ def ledger(*whats: tuple[str, str, Place], **more: object) -> list[Event]:
     ]
 
 
+def kept(message: str, place: Place, *keys: str) -> list[Event]:
+    """A message with keys, some of which find it."""
+    whats = [event(what, message, place) for what in ("send", "stored", "final")]
+    return [*whats, *(event("found", message, place, note=key) for key in keys)]
+
+
 BAD = {
     "lost": [one for one in GOOD if one.what != "final" or one.message != "b"],
     "unexpected": [*GOOD, event("received", "c", LAST)],
@@ -74,18 +80,12 @@ BAD = {
     "inconsistent_offsets": [*GOOD, event("received", "a", SECOND)],
     "reordered": [*GOOD[:1], *GOOD[3:5], *GOOD[1:3], *GOOD[5:]],
     "scattered": [
-        event("send", "k"),
-        event("stored", "k", LEDGER),
-        event("final", "k", LEDGER),
-        event("found", "k", LEDGER),
-        event("send", "l"),
-        event("stored", "l", OTHER),
-        event("final", "l", OTHER),
-        event("found", "l", OTHER),
+        *kept("e.k", LEDGER, "k", "e.k"),
+        *kept("e.l", OTHER, "l", "e.l"),
     ],
     "unavailable": [*GOOD, event("calm"), event("failed", "a", at_s=2.0)],
     "answered": [*GOOD, event("answered", "a", note="the answer to b")],
-    "findable": [event("send", "k"), event("stored", "k", LEDGER), event("final", "k", LEDGER)],
+    "findable": kept("e.k", LEDGER, "k"),
     "since": [*GOOD, event("since", place=SECOND, due_s=0.5)],
     "transactions": [*GOOD, event("received", "sale", LAST)],
     "tabled": [*GOOD, event("query"), event("row", "a", FIRST)],

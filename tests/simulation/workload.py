@@ -36,6 +36,7 @@ from tests.simulation.senders import (
     SENDERS,
     TOPICS,
     body_of,
+    keys_of,
     place_of,
     playing_spark,
 )
@@ -326,10 +327,12 @@ class Run:
                     self.note("reader", "begins", topic, place=Place(_name_of(queue), first))
 
     async def _look_by_key(self, client: Any) -> None:
-        for event in self.history.of("final"):
-            if event.place is not None and event.place.queue.startswith(f"{LEDGER}@"):
-                for message in await client.admin().messages.find(LEDGER, event.message):
-                    self.note("reader", "found", body_of(message), place=place_of(message))
+        events = [one for one in self.history.of("final") if one.place is not None]
+        bodies = [one.message for one in events if one.place.queue.startswith(f"{LEDGER}@")]
+        for key in sorted({key for body in bodies for key in keys_of(body)}):
+            for message in await client.admin().messages.find(LEDGER, key):
+                place = place_of(message)
+                self.note("reader", "found", body_of(message), place=place, note=key)
 
     async def _look_by_time(self, client: Any) -> None:
         began_s = machine.wall_ns() / 1e9 - self.now_s()

@@ -1,9 +1,9 @@
-"""Damaged parts of the log, as replicas get them: filled with records that nobody delivers.
+"""Fills the damaged parts of the log in what replicas get.
 
-A replica verifies what it copies, and Java's slaves stop at the first byte that is no record. So it
-gets a *hole* where the master's log is damaged: records of the same length, of a topic that does
-not exist, with the flag of a transaction that was rolled back. Java's brokers put those in no queue
-either. The master's own files stay as they are.
+A replica verifies what it copies, and Java's slaves stop at the first bytes that are no record. So
+where its log is damaged, the master sends a *hole*: records that are as long as the damage, of a
+topic that does not exist, and marked as rolled back. No broker, ours or Java's, puts such a record
+into a queue. The master's own files stay as they are.
 
 The content of a hole depends only on its place and on the record behind it, because a slave that
 connects compares the end of its log with the master's.
@@ -33,7 +33,9 @@ _EMPTY_BYTES: Final = len(
 
 
 def hole(begin: int, end: int, segment_end: int, store_ms: int) -> bytes:
-    """The records for the damage between two offsets of one log file.
+    """Return records that are as long as the damage between two offsets of one log file.
+
+    The result is empty if no record is that short.
 
     >>> len(hole(1000, 1500, 4096, 0)), len(hole(1000, 4096, 4096, 0)), hole(0, 50, 4096, 0)
     (500, 3096, b'')
@@ -68,7 +70,14 @@ def _records(begin: int, end: int, store_ms: int) -> Iterator[bytes]:
 def filled(
     log: CommitLog, offset: int, data: memoryview, damage: Iterable[DamagedRange]
 ) -> memoryview:
-    """Bytes of the log of one file, with holes instead of the damage."""
+    """Return bytes of one file of the log, with holes instead of the damage.
+
+    Args:
+        log: the log.
+        offset: of the first byte.
+        data: the bytes.
+        damage: all damage of the log that is known.
+    """
     stop, found = offset + len(data), bytearray()
     for piece in damage:
         segment = log.segment_at(offset)

@@ -621,7 +621,7 @@ class Store:
     def read_raw(self, offset: int, max_bytes: int) -> memoryview:
         """Return bytes of the log, up to the end of their file: the data for a replica.
 
-        Damage that is known is filled (`holes`).
+        Known damage is filled with records that nobody delivers; see `holes`.
 
         Raises:
             ClosedError: the store is closed. Slices of earlier reads stay valid.
