@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from coherer._store import Draft, OsFiles, Store, StoreOptions
+from coherer._store import Draft, Store, StoreOptions
 from tests.copies import copy_tree
 from tests.interop.peers.rocket_site import Cluster, RocketSite, wait_until
 from tests.interop.peers.rocketmq import JavaRocketBroker
+from tests.power import Unknown
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -18,13 +19,6 @@ SEGMENT_BYTES = 16 * 1024
 WAIT_S = 60.0
 BEFORE = [f"before {number}" for number in range(10)]
 AFTER = [f"after {number}" for number in range(5)]
-
-
-class Unknown(OsFiles):
-    """A system that does not say when it was started: each crash counts as a power cut."""
-
-    def boot_id(self) -> bytes:
-        return b""
 
 
 def drafts(bodies: list[str]) -> list[Draft]:

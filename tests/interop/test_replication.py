@@ -12,7 +12,7 @@ import pytest
 from tests.interop.peers.rocket_clients import Clients
 from tests.interop.peers.rocket_pair import PAIRS, Pair, directory_of, log_end
 from tests.interop.peers.rocket_site import Client, Cluster, RocketSite, wait_until
-from tests.store.test_gap_reading import tear
+from tests.power import tear
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -9,16 +9,10 @@ import pytest
 
 import coherer
 from coherer._server.node.node import Node
-from coherer._store import Draft, OsFiles, Store, StoreOptions
+from coherer._store import Draft, Store, StoreOptions
 from coherer.testing import async_embedded_node
 from tests.copies import copy_tree
-
-
-class Unknown(OsFiles):
-    """A system that does not say when it was started: each crash counts as a power cut."""
-
-    def boot_id(self) -> bytes:
-        return b""
+from tests.power import Unknown
 
 
 def cut_off(bodies: list[bytes], path: Path) -> None:

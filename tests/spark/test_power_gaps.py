@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import coherer
-from coherer._store import Draft, OsFiles, Store, StoreOptions
+from coherer._store import Draft, Store, StoreOptions
 from coherer.blocking import connect
 from coherer.spark.commits import RocketHalfQueue
 from coherer.spark.offsets import Offsets
@@ -17,17 +17,11 @@ from coherer.spark.planning import DataLossError
 from coherer.spark.source import RocketMQDataSource, StreamReader, TubeMQDataSource
 from coherer.testing import EmbeddedNode, embedded_node
 from tests.copies import copy_tree
+from tests.power import Unknown
 from tests.spark.queues import schema_of
 
 READ = 20
 """The stream has read so many messages."""
-
-
-class Unknown(OsFiles):
-    """A system that does not say when it was started: each crash counts as a power cut."""
-
-    def boot_id(self) -> bytes:
-        return b""
 
 
 @pytest.fixture(params=[0, 12], ids=["all lost", "some lost"])

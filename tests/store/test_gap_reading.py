@@ -8,19 +8,13 @@ from typing import Any
 
 import pytest
 
-from coherer._store import OsFiles, ReadStatus
+from coherer._store import ReadStatus
 from coherer._store.config_files import ConfigFiles
 from coherer._store.consume_queue import ConsumeQueue
 from coherer._store.offset_reserve import LEAD_MIN
 from coherer.errors import StoreFullError
 from tests.copies import copy_tree
-
-
-class Unknown(OsFiles):
-    """A system that does not say when it was started: each crash counts as a power cut."""
-
-    def boot_id(self) -> bytes:
-        return b""
+from tests.power import Booted, Unknown, tear
 
 
 @pytest.fixture
@@ -169,15 +163,6 @@ def test_retention_deletes_the_gap_with_the_messages(harness: Any) -> None:
     assert sorted(harness.labels(again)) == list(range(low, high))
 
 
-def tear(image: Path, mark: bytes) -> None:
-    """Take back a record, as a power cut does with one page among others."""
-    [path] = (image / "commitlog").iterdir()
-    data = bytearray(path.read_bytes())
-    at = data.index(mark)
-    data[at - 60 : at + len(mark)] = bytes(60 + len(mark))
-    path.write_bytes(data)
-
-
 @pytest.mark.parametrize("torn", [0, 5])
 def test_a_message_that_a_power_cut_took_alone_is_a_gap(harness: Any, torn: int) -> None:
     """A stream would stop there for ever, with an error about a bad record."""
@@ -206,17 +191,6 @@ def test_a_message_that_a_power_cut_took_alone_is_a_gap(harness: Any, torn: int)
             data = bytearray(path.read_bytes())
             data[20 * 7 + 3] ^= 1
             path.write_bytes(data)
-
-
-class Booted(OsFiles):
-    """A system that says when it was started."""
-
-    def __init__(self, boot: bytes) -> None:
-        super().__init__()
-        self._boot = boot
-
-    def boot_id(self) -> bytes:
-        return self._boot
 
 
 def test_a_full_disk_at_the_start_does_not_make_it_damage(

@@ -22,7 +22,7 @@ from coherer._store import OsFiles
 from coherer._store.holes import hole
 from coherer._store.replica import whole_bytes
 from tests.copies import copy_tree
-from tests.store.test_gap_reading import Unknown, tear
+from tests.power import Unknown, tear
 
 LIMITS = {"max_bytes": 1 << 20, "max_count": 32}
 SEGMENT = 1 << 22

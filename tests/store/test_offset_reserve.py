@@ -15,6 +15,7 @@ from coherer._store import DraftBatch, OsFiles
 from coherer._store.offset_reserve import LEAD_MIN, Gap, Reserve
 from coherer.errors import StoreError
 from tests.copies import copy_tree
+from tests.power import Unknown
 
 SEEDS = 16
 Place = tuple[str, int, int]
@@ -207,13 +208,6 @@ def test_a_killed_process_leaves_no_gap(harness: Any) -> None:
     store.append([harness.draft(n) for n in range(20)])
     again = harness.open(harness.crash())
     assert again.append([harness.draft(20)])[0].queue_offset == 20
-
-
-class Unknown(OsFiles):
-    """A system that does not say when it was started."""
-
-    def boot_id(self) -> bytes:
-        return b""
 
 
 def test_an_unknown_end_counts_as_a_power_cut(harness: Any) -> None:

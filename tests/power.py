@@ -1,0 +1,34 @@
+"""Power cuts of a store whose files are the machine's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from coherer._store import OsFiles
+
+
+class Unknown(OsFiles):
+    """A system that does not say when it was started: each crash counts as a power cut."""
+
+    def boot_id(self) -> bytes:
+        return b""
+
+
+class Booted(OsFiles):
+    """A system that says when it was started: a crash is a power cut if that differs."""
+
+    def __init__(self, boot: bytes) -> None:
+        super().__init__()
+        self._boot = boot
+
+    def boot_id(self) -> bytes:
+        return self._boot
+
+
+def tear(directory: Path, mark: bytes) -> None:
+    """Take back the record with these bytes from a log of one file, and leave those behind it."""
+    [path] = (directory / "commitlog").iterdir()
+    data = bytearray(path.read_bytes())
+    at = data.index(mark)
+    data[at - 60 : at + len(mark)] = bytes(60 + len(mark))
+    path.write_bytes(data)
