@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from coherer._record.layout import HEAD_V4
 from coherer._store import OsFiles
 
 
@@ -25,10 +26,14 @@ class Booted(OsFiles):
         return self._boot
 
 
-def tear(directory: Path, mark: bytes) -> None:
-    """Take back the record with these bytes from a log of one file, and leave those behind it."""
+def tear(directory: Path, body: bytes) -> None:
+    """Take back the record whose body begins so, from a log of one file; leave those behind it.
+
+    Its size is gone, too: Java's slaves pass over a record that has one.
+    """
     [path] = (directory / "commitlog").iterdir()
     data = bytearray(path.read_bytes())
-    at = data.index(mark)
-    data[at - 60 : at + len(mark)] = bytes(60 + len(mark))
+    at = data.index(body)
+    begin, end = at - HEAD_V4.size, at + len(body)
+    data[begin:end] = bytes(end - begin)
     path.write_bytes(data)
