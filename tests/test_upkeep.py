@@ -19,9 +19,9 @@ SHOWS = "a command that shows something until the user stops it; an error ends i
 ONCE = "a timer that runs once, for one object; asyncio logs what it raises"
 HANDLES = "catches every exception in each round, and handles it in a way of its own"
 LOOPS = {
-    "_administration/replay.py::_locked": ONCE,
-    "_administration/replay.py::_renew": "ends with its replay; a lock lasts for several renewals",
-    "_administration/replay.py::wait_index": RETRIES,
+    "_administration/replay.py::_wait_index": RETRIES,
+    "_administration/replay_lock.py::_renew": "ends with its replay; see `RENEWAL_S`",
+    "_administration/replay_lock.py::held": ONCE,
     "_client/engine/connections.py::__init__": ONCE,
     "_client/engine/connections.py::_check_idle": ONCE,
     "_client/engine/connections.py::_sweep_at": ONCE,

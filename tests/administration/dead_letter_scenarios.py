@@ -13,7 +13,8 @@ from coherer._administration import dead_letters
 from coherer._administration.access import RocketCluster
 from coherer._administration.dead_letters import DeadLetter, Filter
 from coherer._administration.export import export
-from coherer._administration.replay import REPLAY_GROUP, ReplayProgress, replay, replayed
+from coherer._administration.replay import ReplayProgress, replay, replayed
+from coherer._administration.replay_lock import REPLAY_GROUP
 from coherer.errors import RefusedError, UnavailableError
 from coherer.rocketmq import Client, Queue, StoredMessage
 from tests.client.rocket_scenario import WAIT_S, Scenario, until

@@ -483,6 +483,21 @@ def dead_letters(history: History) -> Found:
             yield message, f"refused {ATTEMPTS} times, and no dead letter"
 
 
+def replayed(history: History) -> Found:
+    """A replay sends each dead letter, and no replay sends one to a topic that another one, or one
+    that was killed, has sent there."""
+    places: dict[str, list[Place]] = defaultdict(list)
+    for event in history.of("mended"):
+        assert event.place is not None
+        places[event.note].append(event.place)
+    for event in history.of("mended"):
+        if len(places[event.note]) > 1:
+            yield event.message, f"dead letter {event.note} was sent to {places[event.note]}"
+    for event in history.of("letter"):
+        if not places[event.note]:
+            yield event.message, f"dead letter {event.note} was not sent"
+
+
 def exclusive(history: History) -> Found:
     """Two members of an orderly group never work on one queue at the same time, unless one was cut
     off until its locks expired."""
@@ -700,6 +715,7 @@ CHECKS: Final[tuple[Callable[[History], Found], ...]] = (
     late,
     retries,
     dead_letters,
+    replayed,
     exclusive,
     overtaken,
     access,

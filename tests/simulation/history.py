@@ -37,7 +37,9 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
             transactional sink); `joined`, `received`, `handled`, `refused` (its handler failed),
             `kept` (its position is at the broker) and `left`; `calm` (all is well again); `final`
             (what the queues hold at the end), `begins` (their first offset after that) and `dead`
-            (what those of dead letters hold); `query` (there is one that reads into a table) and
+            (what those of dead letters hold); `replayed` (dead letters, by an operator), `mended`
+            (what replays have sent, with the dead letter in `note`) and `letter` (what they could
+            send); `query` (there is one that reads into a table) and
             `row` (what its table has got); `answered` (a request, by `note`) and `unheard` (who has
             asked is gone); `seen` (an overview) and `lags` (a group at the end); `found` (by its
             key) and `since` (the offset of the time `due_s`);

@@ -17,10 +17,12 @@ ANY_FAULTS: Final = ("freeze", "unplug", "clock", "slow")
 NETWORK_FAULTS: Final = ("cut", "stop", "sever")
 FAULTS: Final = NODE_FAULTS + CLIENT_FAULTS + ANY_FAULTS + NETWORK_FAULTS
 
+FOREMAN: Final = "foreman"
+"""Who sends messages that become dead letters."""
 SENDERS: Final = {
     "tubemq": ("alice", "bob", "crowd", "bulk"),
     "rocketmq": (
-        *("alice", "bob", "crowd", "bulk", "seller", "timer", "clerk", "foreman"),
+        *("alice", "bob", "crowd", "bulk", "seller", "timer", "clerk", FOREMAN),
         *("warden", "reporter", "scribbler"),
     ),
 }
@@ -45,8 +47,10 @@ WATCHER: Final = "watcher"
 """An operator."""
 CALLER, DESK = "caller", "desk"
 """Who asks, and the group that answers."""
+MENDERS: Final = ("mender", "rival")
+"""Operators who replay these."""
 NEEDS: Final = {
-    "clerk": "ledger", "foreman": "crew", "reporter": "press", "scribbler": "scraps",
+    "clerk": "ledger", FOREMAN: "crew", "reporter": "press", "scribbler": "scraps",
 }  # fmt: skip
 """Senders whose topic only one group reads."""
 SHORT_S: Final = 0.5
@@ -238,6 +242,8 @@ def plan(seed: int, protocol: str, form: str = "short") -> Plan:
     new = [TABLE, WATCHER] if protocol == "tubemq" else [TABLE, CALLER, WATCHER]
     senders += [one for one in new if chance.random() < amount.senders]
     groups += [DESK] if CALLER in senders else []
+    if FOREMAN in senders and chance.random() < 0.5:
+        senders += MENDERS
     senders += [WORKER] if {QUERY, TABLE}.intersection(senders) else []
     return Plan(
         seed,

@@ -16,7 +16,17 @@ from coherer.message import Message
 from coherer.rocketmq import StoredMessage, Verdict
 from tests.simulation.history import Place
 from tests.simulation.machines import TOKEN
-from tests.simulation.plan import CALLER, FOUNDER, QUERY, TABLE, WATCHER, WORKER
+from tests.simulation.plan import (
+    CALLER,
+    FOREMAN,
+    FOUNDER,
+    MENDERS,
+    QUERY,
+    TABLE,
+    WATCHER,
+    WORKER,
+)
+from tests.simulation.replays import mend
 
 if TYPE_CHECKING:  # a run starts the programs, and they use the run
     from tests.simulation.workload import Run
@@ -398,11 +408,12 @@ SENDERS: Final[dict[str, Sender]] = {
     "seller": sell,
     "timer": send_later,
     "clerk": send_ledger,
-    "foreman": send_work,
+    FOREMAN: send_work,
     CALLER: ask,
     QUERY: drive_query,
     TABLE: drive_table,
     WORKER: work_for_queries,
     FOUNDER: administer,
     WATCHER: watch,
+    **dict.fromkeys(MENDERS, mend),
 }

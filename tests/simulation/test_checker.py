@@ -108,6 +108,7 @@ BAD = {
         *(event(what, "c!99", group="crew", attempt=2) for what in ("received", "handled")),
     ],
     "dead_letters": crew(4, 2),
+    "replayed": [event("letter", "c!99", note="L1"), event("mended", "c!99", FIRST, note="L2")],
     "exclusive": [
         *ledger(("received", "k", LEDGER), who="ledger0"),
         *ledger(("received", "l", AFTER), who="ledger1"),
@@ -210,6 +211,14 @@ def test_a_commit_that_never_becomes_visible() -> None:
 def test_a_dead_letter_that_is_missing() -> None:
     assert {one.check for one in judge(of(crew(4, 0)))} == {"dead_letters"}
     assert {one.check for one in judge(of(crew(2, 0)))} == {"retries"}
+
+
+def test_a_dead_letter_that_was_sent_twice() -> None:
+    letter = event("letter", "c!99", FIRST, note="L1")
+    once, twice = (event("mended", "c!99", place, note="L1") for place in (FIRST, LAST))
+    sent = event("send", "c!99")
+    assert judge(of([sent, letter, once])) == []
+    assert {one.check for one in judge(of([sent, letter, once, twice]))} == {"replayed"}
 
 
 def test_shrinking_leaves_out_large_parts_first() -> None:

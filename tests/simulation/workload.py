@@ -23,12 +23,12 @@ from coherer.errors import CohererError, RefusedError
 from coherer.rocketmq import Verdict
 from coherer.testing import simulate
 from coherer.testing.simulation import Network, Process, SimulatedLoop
-from tests.simulation import keeper
+from tests.simulation import keeper, replays
 from tests.simulation.backups import Backup
 from tests.simulation.checker import Wrong, judge
 from tests.simulation.history import FAULTS, Event, History, Place
 from tests.simulation.machines import OPERATOR, QUEUES, RETENTION_S, Cluster
-from tests.simulation.plan import FOUNDER, WATCHER, Plan, plan
+from tests.simulation.plan import FOREMAN, FOUNDER, MENDERS, WATCHER, Plan, plan
 from tests.simulation.receivers import GROUPS, receive
 from tests.simulation.senders import (
     LEDGER,
@@ -56,7 +56,7 @@ TIMES: Final = 5
 """The number of times whose offsets are asked for at the end."""
 LONGEST_S: Final = 1_800.0
 """A run that is longer waits for something that does not happen; others take seven minutes."""
-LATE: Final = frozenset({"timer", "foreman", "clerk", "seller"})
+LATE: Final = frozenset({"timer", FOREMAN, "clerk", "seller"})
 """The senders of such messages, and of those that a broker asks about."""
 SLAVE_DIFFERS: Final = (
     "has other bytes than this slave's",
@@ -262,7 +262,7 @@ class Run:
         loop.network.pieces, loop.threads_s = self.plan.pieces, self.plan.threads_s
         await self.cluster.start()
         async with self.connect() as client:
-            for topic in TOPICS:
+            for topic in self._topics():
                 await self._create(client, topic)
         for who in self.plan.senders:
             self.start(who)
@@ -293,6 +293,11 @@ class Run:
         if backup is not None:
             backup.look()
 
+    def _topics(self) -> Iterator[str]:
+        yield from TOPICS
+        if set(MENDERS).intersection(self.plan.senders):
+            yield replays.MENDED
+
     async def _create(self, client: Any, topic: str) -> None:
         if self.plan.protocol == "rocketmq":
             await client.admin().topics.create(topic, QUEUES, wait_ms=10_000)
@@ -314,17 +319,22 @@ class Run:
                 async with self.operate() as cluster:
                     for one in (await overview(cluster)).behind:
                         self.note("reader", "lags", group=one.group, note=str(one.lag))
+            if set(MENDERS).intersection(self.plan.senders):
+                await replays.look(self, client)
             await self._look_by_key(client)
             await self._look_by_time(client)
-            if self.plan.shape == "slave":
-                master, slave = (one.node.core for one in self.cluster.machines)
-                assert master is not None
-                assert slave is not None
-                missing = master.store.end_offset - slave.store.end_offset
-                self.note("slave", "copied", size=missing)
+            self._look_at_slave()
             for topic in topics:
                 for queue, (first, _) in (await client.offsets(topic)).items():
                     self.note("reader", "begins", topic, place=Place(_name_of(queue), first))
+
+    def _look_at_slave(self) -> None:
+        if self.plan.shape == "slave":
+            master, slave = (one.node.core for one in self.cluster.machines)
+            assert master is not None
+            assert slave is not None
+            missing = master.store.end_offset - slave.store.end_offset
+            self.note("slave", "copied", size=missing)
 
     async def _look_by_key(self, client: Any) -> None:
         events = [one for one in self.history.of("final") if one.place is not None]

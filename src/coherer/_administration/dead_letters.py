@@ -365,6 +365,22 @@ async def scan(
     found = await queue(rocket, group)
     if found is None:
         return
+    letters = scan_queue(rocket, found, newest_first=newest_first, positions=positions)
+    try:
+        async for letter in letters:
+            yield letter
+    finally:
+        await letters.aclose()
+
+
+async def scan_queue(
+    cluster: RocketCluster,
+    found: DeadLetterQueue,
+    *,
+    newest_first: bool = False,
+    positions: Mapping[Place, int] | None = None,
+) -> AsyncGenerator[DeadLetter]:
+    """Iterate over the dead letters that a queue had when it was looked up; see `scan`."""
     begun = dict(positions or {})
     sources: list[AsyncGenerator[DeadLetter]] = []
     for part in found.parts:
@@ -373,7 +389,8 @@ async def scan(
         if at is not None:
             low, high = (low, min(at, high)) if newest_first else (max(at, low), high)
         place = Queue(found.topic, part.broker, part.partition)
-        sources.append(_letters(rocket, group, place, low, high, newest_first=newest_first))
+        letters = _letters(cluster, found.group, place, low, high, newest_first=newest_first)
+        sources.append(letters)
     async for letter in _merged(sources, newest_first=newest_first):
         yield letter
 

@@ -10,15 +10,13 @@ not matter whether all dead letters or some are replayed, in which order, or fro
 guarantee depends on three conditions:
 
 * The brokers' index of messages is on (`messageIndexEnable`), which a replay checks. The index has
-  caught up with the log, for which a replay waits.
+  caught up with the log, for which a replay waits. Masters are asked, because slaves may lag.
 * The target topic still holds the message. A replay goes to the broker that has the dead letter, if
-  the topic is on it. So both are unavailable at the same times; and as brokers delete the oldest
+  the topic is on it, and to no other one while that is unavailable. As brokers delete the oldest
   files of a log first, the dead letter is deleted before its replay. This does not hold if the
-  topic was deleted, or if it is only on other brokers, and one of these is unavailable or keeps
+  topic was deleted, or if it is only on other brokers, and one of these is not registered or keeps
   messages for a shorter time.
-* Only one replay of a group runs at a time. Like an orderly consumer, it locks the queues of the
-  dead letters at their brokers, for the group `REPLAY_GROUP`. It releases the locks at the end; if
-  it is killed, they expire after a minute.
+* Only one replay of a group runs at a time (`ReplayLock`).
 
 A replayed message has the body, tag, keys, flag, time and application's properties of the dead
 letter, and the property `cohererReplayOf` with the id of the dead letter. It is a new message: it
@@ -29,10 +27,8 @@ letter again, that is another dead letter.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from hashlib import sha256
 from itertools import count
 from typing import Final, Literal
@@ -44,30 +40,26 @@ from coherer._administration.dead_letters import (
     EVERYTHING,
     OWN_PROPERTIES,
     DeadLetter,
+    DeadLetterQueue,
     Filter,
     queue,
-    scan,
+    scan_queue,
 )
+from coherer._administration.replay_lock import LOCK_WAIT_S, ReplayLock
+from coherer._common import machine
 from coherer._record import properties as text
 from coherer._record.ids import derived_id
-from coherer._record.system_topics import SYSTEM_GROUP_PREFIX
 from coherer._wire.rocketmq import names
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer.errors import CohererError, RefusedError, UnavailableError, UsageError
 from coherer.rocketmq import Queue
 
-REPLAY_GROUP: Final = f"{SYSTEM_GROUP_PREFIX}COHERER_REPLAY"
-"""The group that holds the locks of the dead letters."""
-
 WINDOW: Final = 16
 """The number of dead letters that are handled concurrently."""
 
-LOCK_RENEWAL_S: Final = 15.0
-LOCK_WAIT_S: Final = 65.0
-"""A little more than the lifetime of a lock."""
-
 INDEX_WAIT_S: Final = 30.0
 PAUSE_S: Final = 0.1
+_OTHER: Final = "another replay of these; if that failed or was killed, a minute at most"
 
 KEPT: Final = frozenset({text.TAGS, text.KEYS, text.TIME})
 """The reserved properties that applications set."""
@@ -165,11 +157,15 @@ async def replay(
     found = await queue(rocket, group)
     if found is None or not found.count:
         return ReplayProgress(0)
-    run = _Replay(rocket, to, ReplayProgress(found.count), show, dry_run=dry_run)
     places = [Queue(found.topic, part.broker, part.partition) for part in found.parts]
-    async with _locked(rocket, places, run, 0 if dry_run else lock_wait_s, dry_run=dry_run):
-        await run.wait_index()
-        await run.all_of(group, where)
+    lock = ReplayLock(rocket, places)
+    run = _Replay(rocket, to, ReplayProgress(found.count), show, None if dry_run else lock)
+    if dry_run:
+        await run.all_of(found, where)
+        return run.progress
+    async with lock.held(lock_wait_s, lambda: run.count(waiting=_OTHER)):
+        run.count(waiting=None)
+        await run.all_of(found, where)
     return run.progress
 
 
@@ -190,50 +186,27 @@ class _Replay:
         to: str | None,
         progress: ReplayProgress,
         show: Show,
-        *,
-        dry_run: bool,
+        lock: ReplayLock | None,
     ) -> None:
         self.progress = progress
-        self.lost_lock = False
         self._cluster = cluster
         self._to = to
         self._show = show
-        self._dry_run = dry_run
+        self._lock = lock
         self._turn = count()
-        self._checked: set[str] = set()
+        self._checked: set[tuple[str, str]] = set()
+        self._indexed: set[str] = set()
+        self._elsewhere: set[tuple[str, str]] = set()
 
     def count(self, **counts: int | str | None) -> None:
         """Change the progress, and show it."""
         self.progress = msgspec.structs.replace(self.progress, **counts)
         self._show(self.progress)
 
-    async def wait_index(self) -> None:
-        """Wait until the index has every message that was stored before the start.
-
-        Raises:
-            UnavailableError: it does not catch up in time.
-        """
-        deadline = time.monotonic() + INDEX_WAIT_S
-        while True:
-            delays = await self._cluster.admin.brokers.index_delay_bytes()
-            behind = {broker: size for broker, size in delays.items() if size}
-            if not behind:
-                self.count(waiting=None)
-                return
-            broker, size = next(iter(behind.items()))
-            if time.monotonic() >= deadline:
-                raise UnavailableError(
-                    f"The index of broker {broker} is {size} bytes behind its log, so it is "
-                    "unknown which dead letters have been sent.",
-                    hint="Run the replay again when the broker is less busy. Nothing was sent.",
-                )
-            self.count(waiting=f"the index of broker {broker}")
-            await asyncio.sleep(PAUSE_S)
-
-    async def all_of(self, group: str, where: Filter) -> None:
+    async def all_of(self, found: DeadLetterQueue, where: Filter) -> None:
         """Replay the dead letters that match a filter."""
         waiting: list[DeadLetter] = []
-        letters = scan(self._cluster, group)
+        letters = scan_queue(self._cluster, found)
         try:
             async for letter in letters:
                 if where.matches(letter):
@@ -248,14 +221,11 @@ class _Replay:
             await letters.aclose()
 
     async def _window(self, letters: Sequence[DeadLetter]) -> None:
-        if self.lost_lock:
-            raise UnavailableError(
-                "The locks of the dead letters have passed to another replay.",
-                hint="Is the connection slow? Run the replay again: nothing is sent twice.",
-            )
-        for target in {self._target(letter) for letter in letters} - self._checked - {""}:
-            await self._check_index(target)
-        outcomes = await asyncio.gather(*map(self._one, letters), return_exceptions=True)
+        for letter in letters:
+            target = self._target(letter)
+            if target and (letter.broker, target) not in self._checked:
+                await self._check(letter.broker, target)
+        outcomes = await _all(self._one(letter) for letter in letters)
         kinds = Counter(one for one in outcomes if not isinstance(one, BaseException))
         now = self.progress
         self.count(
@@ -283,16 +253,14 @@ class _Replay:
             return "without topic"
         if await _was_sent(self._cluster, letter, target):
             return "already"
-        if not self._dry_run:
-            await self._send(letter, target)
+        if self._lock is not None:
+            await self._send(letter, target, self._lock)
         return "sent"
 
-    async def _send(self, letter: DeadLetter, target: str) -> None:
+    async def _send(self, letter: DeadLetter, target: str, lock: ReplayLock) -> None:
         full = names.with_namespace(self._cluster.namespace, target)
-        everywhere = await self._cluster.admin.topics.writable_queues(full)
-        queues = [one for one in everywhere if one.broker == letter.broker] or everywhere
-        if not queues:
-            raise UnavailableError("No broker accepts messages.", topic=target)
+        queues = await self._queues(letter.broker, full)
+        chosen = queues[next(self._turn) % len(queues)]
         properties = {
             name: value
             for name, value in letter.stored_properties.items()
@@ -301,20 +269,51 @@ class _Replay:
         properties.pop(text.TUBE_MARK, None)
         properties[text.UNIQUE_KEY] = replay_id(letter, full)
         properties[names.REPLAY_OF] = letter.id
-        await self._cluster.admin.messages.store(
-            queues[next(self._turn) % len(queues)],
-            letter.body,
-            properties,
-            born_ms=letter.born_ms,
-            flag=letter.flag,
-        )
+        lock.check()
+        try:
+            await self._cluster.admin.messages.store(
+                chosen,
+                letter.body,
+                properties,
+                born_ms=letter.born_ms,
+                flag=letter.flag,
+                lock=lock.of(chosen.broker),
+            )
+        except RefusedError:
+            raise
+        except BaseException:
+            lock.unanswered = True
+            raise
 
-    async def _check_index(self, target: str) -> None:
-        """Check that the topic exists, and that its brokers have an index.
+    async def _queues(self, broker: str, topic: str) -> list[Queue]:
+        """The queues of a topic that may get the dead letters of a broker.
+
+        Raises:
+            UnavailableError: that broker has the topic, and accepts no messages now; or no broker
+                accepts any.
+        """
+        everywhere = await self._cluster.admin.topics.writable_queues(topic)
+        queues = [one for one in everywhere if one.broker == broker]
+        if queues or (broker, topic) in self._elsewhere:
+            return queues or everywhere
+        if topic in await self._cluster.admin.topics.configs(broker):
+            raise UnavailableError(
+                f"Broker {broker} has the topic, and accepts no messages for it now.",
+                topic=topic,
+                hint="Its dead letters are sent to this broker only, or a later replay could not "
+                "tell which were sent.",
+            )
+        if not everywhere:
+            raise UnavailableError("No broker accepts messages.", topic=topic)
+        self._elsewhere.add((broker, topic))
+        return everywhere
+
+    async def _check(self, broker: str, target: str) -> None:
+        """Check that the topic exists, and that its brokers and this one know what was sent.
 
         Raises:
             RefusedError: it does not exist.
-            UnavailableError: the index is off.
+            UnavailableError: the index is off or behind, or a broker does not answer.
         """
         full = names.with_namespace(self._cluster.namespace, target)
         try:
@@ -323,16 +322,52 @@ class _Replay:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:
                 error.hint = "Create it, or send to another topic (`to`; --to)."
             raise
-        for broker in sorted({one.broker for one in queues}):
-            settings = await self._cluster.admin.brokers.config(broker)
+        for name in sorted({broker, *(one.broker for one in queues)} - self._indexed):
+            settings = await self._cluster.admin.brokers.config(name)
             if settings.get("messageIndexEnable", "true").lower() == "false":
                 raise UnavailableError(
-                    f"The index of broker {broker} is off, so it is unknown which dead "
+                    f"The index of broker {name} is off, so it is unknown which dead "
                     "letters have been sent. Nothing was sent to this topic.",
                     topic=target,
                     hint="Set messageIndexEnable=true at the broker.",
                 )
-        self._checked.add(target)
+            await self._wait_index(name, target)
+            self._indexed.add(name)
+        self._checked.add((broker, target))
+
+    async def _wait_index(self, broker: str, target: str) -> None:
+        """Wait until the index of a broker has every message that was stored before.
+
+        Raises:
+            UnavailableError: it does not catch up in time, or the broker does not answer.
+        """
+        deadline_s = machine.ticks_ns() / 1e9 + INDEX_WAIT_S
+        wanted, indexed = await self._log(broker, target)
+        while indexed < wanted:
+            if machine.ticks_ns() / 1e9 >= deadline_s:
+                raise UnavailableError(
+                    f"The index of broker {broker} is {wanted - indexed:,} bytes behind its log, "
+                    "so it is unknown which dead letters have been sent.",
+                    topic=target,
+                    hint="Run the replay again when the broker is less busy. Nothing was sent to "
+                    "this topic.",
+                )
+            self.count(waiting=f"the index of broker {broker}")
+            await asyncio.sleep(PAUSE_S)
+            _, indexed = await self._log(broker, target)
+        self.count(waiting=None)
+
+    async def _log(self, broker: str, target: str) -> tuple[int, int]:
+        """The end of a broker's log, and how far its index goes."""
+        for state in await self._cluster.admin.brokers.list():
+            if state.name == broker and state.role == "master" and state.reported:
+                end = int(state.reported["commitLogMaxOffset"])
+                return end, end - int(state.reported["dispatchBehindBytes"])
+        raise UnavailableError(
+            f"Broker {broker} did not say how far its index goes.",
+            topic=target,
+            hint="Is it up? Nothing was sent to this topic.",
+        )
 
 
 async def _was_sent(cluster: RocketCluster, letter: DeadLetter, target: str) -> bool:
@@ -341,7 +376,7 @@ async def _was_sent(cluster: RocketCluster, letter: DeadLetter, target: str) -> 
     full = names.with_namespace(cluster.namespace, target)
     try:
         found = await cluster.admin.messages.all_by_unique_id(
-            full, replay_id(letter, full), every_broker=True
+            full, replay_id(letter, full), every_broker=True, broker=letter.broker
         )
     except RefusedError as error:
         if error.code == ResponseCode.TOPIC_NOT_EXIST:
@@ -350,49 +385,18 @@ async def _was_sent(cluster: RocketCluster, letter: DeadLetter, target: str) -> 
     return bool(found)
 
 
-@asynccontextmanager
-async def _locked(
-    cluster: RocketCluster, places: Sequence[Queue], run: _Replay, wait_s: float, *, dry_run: bool
-) -> AsyncGenerator[None]:
-    """Hold the locks of the dead letters; a dry run needs none."""
-    if dry_run:
-        yield
-        return
-    deadline = time.monotonic() + wait_s
-    while not await _lock(cluster, places):
-        if time.monotonic() >= deadline:
-            raise UnavailableError(
-                "Another replay of these dead letters runs, or was killed in the last minute.",
-                topic=places[0].topic,
-                hint="Run it again later.",
-            )
-        run.count(waiting="another replay of these; if that was killed, a minute at most")
-        await asyncio.sleep(min(PAUSE_S * 10, max(deadline - time.monotonic(), 0)))
-    renewing = asyncio.create_task(_renew(cluster, places, run), name="renew locks")
+async def _all(work: Iterable[Coroutine[None, None, Outcome]]) -> list[Outcome | BaseException]:
+    """The results or errors of all tasks.
+
+    If the caller is cancelled, they run to their ends first: a send that is under way must not be
+    stored after the lock was released.
+    """
+    tasks = [asyncio.create_task(one) for one in work]
+    if not tasks:
+        return []
     try:
-        yield
-    finally:
-        renewing.cancel()
-        await asyncio.gather(renewing, return_exceptions=True)
-        await cluster.admin.groups.unlock(REPLAY_GROUP, places)
-
-
-async def _lock(cluster: RocketCluster, places: Sequence[Queue]) -> bool:
-    """Acquire or renew all locks or none, so that two replays do not block each other."""
-    owned = await cluster.admin.groups.lock(REPLAY_GROUP, places)
-    if set(owned) >= set(places):
-        return True
-    if owned:
-        await cluster.admin.groups.unlock(REPLAY_GROUP, owned)
-    return False
-
-
-async def _renew(cluster: RocketCluster, places: Sequence[Queue], run: _Replay) -> None:
-    while True:
-        await asyncio.sleep(LOCK_RENEWAL_S)
-        try:
-            run.lost_lock = not await _lock(cluster, places)
-        except CohererError:
-            continue  # a lock lasts for several renewals
-        if run.lost_lock:
-            return
+        await asyncio.wait(tasks)
+    except asyncio.CancelledError:
+        await asyncio.wait(tasks)
+        raise
+    return await asyncio.gather(*tasks, return_exceptions=True)

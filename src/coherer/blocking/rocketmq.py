@@ -87,6 +87,7 @@ from coherer.rocketmq import (
     PullRetryError,
     QueryNotFoundError,
     Queue,
+    QueueLock,
     Rate,
     RetryAfter,
     RunningConsumer,
@@ -176,6 +177,7 @@ __all__ = [
     "PullRetryError",
     "QueryNotFoundError",
     "Queue",
+    "QueueLock",
     "Rate",
     "Reader",
     "ReceivedBatch",
@@ -1620,7 +1622,9 @@ class GroupAdmin(Facade[aio.GroupAdmin], Part):
         """The times of the messages in each queue, and of the group's position in it."""
         return self._portal.call(lambda: self._inner.time_spans(group, topic))
 
-    def lock(self, group: str, queues: Collection[Queue]) -> builtins.list[Queue]:
+    def lock(
+        self, group: str, queues: Collection[Queue], *, holder: str = ""
+    ) -> builtins.list[Queue]:
         """Lock queues for this client, or renew its locks; returns those that it owns now.
 
         A lock ends after a minute without renewal.
@@ -1628,12 +1632,14 @@ class GroupAdmin(Facade[aio.GroupAdmin], Part):
         Args:
             group: the group that holds the locks.
             queues: the queues.
+            holder: the part of this client that holds them, if it has several. Each part owns only
+                its own locks.
         """
-        return self._portal.call(lambda: self._inner.lock(group, queues))
+        return self._portal.call(lambda: self._inner.lock(group, queues, holder=holder))
 
-    def unlock(self, group: str, queues: Collection[Queue]) -> None:
-        """Release locks of this client."""
-        self._portal.call(lambda: self._inner.unlock(group, queues))
+    def unlock(self, group: str, queues: Collection[Queue], *, holder: str = "") -> None:
+        """Release locks of this client, or of a part of it."""
+        self._portal.call(lambda: self._inner.unlock(group, queues, holder=holder))
 
 
 class BrokerAdmin(Facade[aio.BrokerAdmin], Part):
@@ -1735,7 +1741,7 @@ class MessageAdmin(Facade[aio.MessageAdmin], Part):
         return self._portal.call(lambda: self._inner.by_unique_id(topic, unique_id))
 
     def all_by_unique_id(
-        self, topic: str, unique_id: str, *, every_broker: bool = False
+        self, topic: str, unique_id: str, *, every_broker: bool = False, broker: str = ""
     ) -> builtins.list[StoredMessage]:
         """All messages with an id that their sender generated, in the order they were stored.
 
@@ -1745,15 +1751,19 @@ class MessageAdmin(Facade[aio.MessageAdmin], Part):
         Args:
             topic: the topic.
             unique_id: the id.
-            every_broker: raise an error if one of the topic's brokers does not answer, so that no
-                message is overlooked.
+            every_broker: raise an error if the master of one of the topic's brokers does not
+                answer, so that no message is overlooked.
+            broker: with `every_broker`, a broker that is asked although the topic's route may not
+                have it.
 
         Raises:
             RefusedError: the topic does not exist.
             UnavailableError: no broker answers.
         """
         return self._portal.call(
-            lambda: self._inner.all_by_unique_id(topic, unique_id, every_broker=every_broker)
+            lambda: self._inner.all_by_unique_id(
+                topic, unique_id, every_broker=every_broker, broker=broker
+            )
         )
 
     def store(
@@ -1764,6 +1774,7 @@ class MessageAdmin(Facade[aio.MessageAdmin], Part):
         *,
         born_ms: int,
         flag: int = 0,
+        lock: QueueLock | None = None,
     ) -> SendReceipt:
         """Store a message with properties that a producer would set itself, such as a unique id.
 
@@ -1773,6 +1784,8 @@ class MessageAdmin(Facade[aio.MessageAdmin], Part):
             properties: all properties, by the names under which they are stored.
             born_ms: when the message was sent, ms since 1970.
             flag: the application's flag.
+            lock: a lock of this client at the same broker. Coherer's broker stores the message only
+                while the client holds it, however late the request arrives; Java's ignores it.
 
         Raises:
             UsageError: the properties are too large.
@@ -1780,7 +1793,9 @@ class MessageAdmin(Facade[aio.MessageAdmin], Part):
             UnavailableError: the broker does not answer; the message may be stored or not.
         """
         return self._portal.call(
-            lambda: self._inner.store(queue, body, properties, born_ms=born_ms, flag=flag)
+            lambda: self._inner.store(
+                queue, body, properties, born_ms=born_ms, flag=flag, lock=lock
+            )
         )
 
     def consume_directly(

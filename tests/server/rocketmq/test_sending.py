@@ -17,8 +17,11 @@ from coherer._record.properties import decode
 from coherer._rules.common.topics import Topic
 from coherer._rules.rocketmq.groups import Group
 from coherer._store import StoreOptions
+from coherer._wire.rocketmq.bodies import LockBatch
 from coherer._wire.rocketmq.codes import FAQ
+from coherer._wire.rocketmq.codes import RequestCode as Code
 from coherer._wire.rocketmq.command import Command
+from coherer._wire.rocketmq.names import Queue
 from coherer.errors import StoreError, StoreFullError
 from coherer.testing import ManualClock
 from tests.server.rocket_harness import (
@@ -73,6 +76,29 @@ async def test_the_second_send_of_a_topic_is_as_the_first(
     assert len(broker_harness.store.by_key("demo", "0A")) == 2
     assert len(broker_harness.store.by_key("demo", "y")) == 2
     assert len(broker_harness.store.by_key("demo", "z")) == 2
+
+
+async def test_a_send_that_names_a_lock_needs_it(
+    broker_harness: BrokerHarness, peer: Client
+) -> None:
+    """Also the second send of a topic, which is read faster."""
+    queue = Queue("letters", "broker-a", 0)
+    batch = LockBatch(consumer_group="g", client_id="one", queues=[queue])
+    held = batch.encode().decode()
+    for _ in range(2):
+        refused = await peer.send(b"no", cohererLock=held)
+        assert (refused.code, refused.remark) == (
+            1,
+            "one does not hold the lock of queue 0 of letters any more",
+        )
+        assert (await peer.send(b"plain")).code == 0
+    await peer.ask(Code.LOCK_BATCH_MQ, body=batch.encode())
+    assert (await peer.send(b"held", cohererLock=held)).code == 0
+    broker_harness.clock.advance(60_001)
+    assert (await peer.send(b"expired", cohererLock=held)).code == 1
+    assert (await peer.send(b"invalid", cohererLock="[{")).code == 1
+    bodies = [record.body for record in broker_harness.records("demo")]
+    assert bodies == [b"plain", b"plain", b"held"]
 
 
 async def test_one_read_is_one_append_and_answers_come_in_order(

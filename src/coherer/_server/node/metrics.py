@@ -407,7 +407,8 @@ def _storage(core: Core, page: Page) -> None:
     page.add("rocketmq_storage_size", store.end_offset - store.min_offset, _LOG)
     behind_bytes = store.written_offset - store.durable_offset
     page.add("rocketmq_storage_flush_behind_bytes", behind_bytes, _LOG)
-    page.add("rocketmq_storage_dispatch_behind_bytes", 0, _LOG)  # a batch becomes visible at once
+    invisible_bytes = store.written_offset - store.end_offset
+    page.add("rocketmq_storage_dispatch_behind_bytes", invisible_bytes, _LOG)
     oldest = store.record_at(store.min_offset)
     if oldest is not None:
         age_ms = max(0, core.wall_ms() - layout.store_ms_of(oldest))

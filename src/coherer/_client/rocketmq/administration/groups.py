@@ -24,6 +24,7 @@ from coherer._client.rocketmq.administration.group_states import (
 from coherer._client.rocketmq.administration.records import (
     RunningConsumer,
     TimeSpan,
+    owner_of,
     running_of,
     time_span_of,
 )
@@ -314,7 +315,9 @@ class GroupAdmin(Part):
         spans = (time_span_of(span) for one in decoded for span in one.consume_time_span_set)
         return [span for span in spans if span is not None]
 
-    async def lock(self, group: str, queues: Collection[Queue]) -> builtins.list[Queue]:
+    async def lock(
+        self, group: str, queues: Collection[Queue], *, holder: str = ""
+    ) -> builtins.list[Queue]:
         """Lock queues for this client, or renew its locks; returns those that it owns now.
 
         A lock ends after a minute without renewal.
@@ -322,16 +325,18 @@ class GroupAdmin(Part):
         Args:
             group: the group that holds the locks.
             queues: the queues.
+            holder: the part of this client that holds them, if it has several. Each part owns only
+                its own locks.
         """
         return [
             queue
-            for answer in await self._lock(RequestCode.LOCK_BATCH_MQ, group, queues)
+            for answer in await self._lock(RequestCode.LOCK_BATCH_MQ, group, queues, holder)
             for queue in LockedBatch.decode(answer.body).queues
         ]
 
-    async def unlock(self, group: str, queues: Collection[Queue]) -> None:
-        """Release locks of this client."""
-        await self._lock(RequestCode.UNLOCK_BATCH_MQ, group, queues)
+    async def unlock(self, group: str, queues: Collection[Queue], *, holder: str = "") -> None:
+        """Release locks of this client, or of a part of it."""
+        await self._lock(RequestCode.UNLOCK_BATCH_MQ, group, queues, holder)
 
     async def _reset(
         self, group: str, topic: str, broker: str, time_ms: int, route: Route
@@ -374,20 +379,18 @@ class GroupAdmin(Part):
         return max(int(answer.fields.get("offset", "0")), 0)
 
     async def _lock(
-        self, code: int, group: str, queues: Collection[Queue]
+        self, code: int, group: str, queues: Collection[Queue], holder: str
     ) -> builtins.list[Command]:
         await self._instance.start()
         by_broker: dict[str, list[Queue]] = {}
         for queue in queues:
             by_broker.setdefault(queue.broker, []).append(queue)
-        client_id = self._instance.client_id
+        owner = owner_of(self._instance.client_id, holder)
         return [
             await self._servers.ask_broker(
                 broker,
                 code,
-                body=LockBatch(
-                    client_id=client_id, consumer_group=group, queues=sorted(some)
-                ).encode(),
+                body=LockBatch(client_id=owner, consumer_group=group, queues=sorted(some)).encode(),
             )
             for broker, some in by_broker.items()
         ]

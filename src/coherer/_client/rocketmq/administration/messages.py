@@ -12,7 +12,12 @@ from datetime import datetime
 from typing import Final
 
 from coherer._client.engine.arguments import checked
-from coherer._client.rocketmq.administration.records import DirectResult, direct_result_of
+from coherer._client.rocketmq.administration.records import (
+    DirectResult,
+    QueueLock,
+    direct_result_of,
+    owner_of,
+)
 from coherer._client.rocketmq.administration.servers import Part
 from coherer._client.rocketmq.routing import MASTER
 from coherer._common import machine
@@ -20,10 +25,11 @@ from coherer._common.moments import floor_ms
 from coherer._record import compression
 from coherer._record import properties as text
 from coherer._record.ids import decode_offset_id
-from coherer._wire.rocketmq.bodies import ConsumeDirectlyResult
+from coherer._wire.rocketmq.bodies import ConsumeDirectlyResult, LockBatch
 from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.delivery import decode_messages
 from coherer._wire.rocketmq.headers import (
+    LOCK_FIELD,
     ConsumeDirectlyHeader,
     MessageIdHeader,
     QueryMessageHeader,
@@ -110,7 +116,7 @@ class MessageAdmin(Part):
         return found[0] if found else None
 
     async def all_by_unique_id(
-        self, topic: str, unique_id: str, *, every_broker: bool = False
+        self, topic: str, unique_id: str, *, every_broker: bool = False, broker: str = ""
     ) -> builtins.list[StoredMessage]:
         """All messages with an id that their sender generated, in the order they were stored.
 
@@ -120,8 +126,10 @@ class MessageAdmin(Part):
         Args:
             topic: the topic.
             unique_id: the id.
-            every_broker: raise an error if one of the topic's brokers does not answer, so that no
-                message is overlooked.
+            every_broker: raise an error if the master of one of the topic's brokers does not
+                answer, so that no message is overlooked.
+            broker: with `every_broker`, a broker that is asked although the topic's route may not
+                have it.
 
         Raises:
             RefusedError: the topic does not exist.
@@ -135,7 +143,7 @@ class MessageAdmin(Part):
             end_ms=FOREVER_MS,
             unique_key_query="true",
         )
-        found = await self._query(header, every_broker=every_broker)
+        found = await self._query(header, every_broker=every_broker, also=broker)
         return [one for one in found if one.unique_id == unique_id]
 
     async def store(
@@ -146,6 +154,7 @@ class MessageAdmin(Part):
         *,
         born_ms: int,
         flag: int = 0,
+        lock: QueueLock | None = None,
     ) -> SendReceipt:
         """Store a message with properties that a producer would set itself, such as a unique id.
 
@@ -155,6 +164,8 @@ class MessageAdmin(Part):
             properties: all properties, by the names under which they are stored.
             born_ms: when the message was sent, ms since 1970.
             flag: the application's flag.
+            lock: a lock of this client at the same broker. Coherer's broker stores the message only
+                while the client holds it, however late the request arrives; Java's ignores it.
 
         Raises:
             UsageError: the properties are too large.
@@ -178,7 +189,7 @@ class MessageAdmin(Part):
         answer = await self._servers.ask_broker(
             queue.broker,
             RequestCode.SEND_MESSAGE_V2,
-            header.fields(),
+            {**header.fields(), **self._lock_field(lock)},
             content,
             accepted=STORED_CODES,
         )
@@ -193,6 +204,13 @@ class MessageAdmin(Part):
             unique_id=properties.get(text.UNIQUE_KEY, ""),
             status=STORED_CODES[answer.code],
         )
+
+    def _lock_field(self, lock: QueueLock | None) -> dict[str, str]:
+        if lock is None:
+            return {}
+        owner = owner_of(self._instance.client_id, lock.holder)
+        held = LockBatch(consumer_group=lock.group, client_id=owner, queues=[lock.queue])
+        return {LOCK_FIELD: held.encode().decode()}
 
     async def consume_directly(
         self, group: str, message: StoredMessage, *, client_id: str = ""
@@ -225,17 +243,20 @@ class MessageAdmin(Part):
         await self._servers.ask(server, RequestCode.RESUME_CHECK_HALF_MESSAGE, fields)
 
     async def _query(
-        self, header: QueryMessageHeader, *, every_broker: bool = False
+        self, header: QueryMessageHeader, *, every_broker: bool = False, also: str = ""
     ) -> builtins.list[StoredMessage]:
         """Messages by a key. Without `every_broker`, the answer of one broker is enough."""
         if not header.key.strip():
             raise UsageError("A key must not be blank.", topic=header.topic)
         await self._instance.start()
         if every_broker:
-            routes = self._instance.routes
-            route = routes.known(header.topic) or await routes.look_up(header.topic)
+            asked = await self._masters(header.topic, also)
         else:
             route = await self._instance.routes.route(header.topic, fresh=True)
+            asked = {
+                name: brokers.get(MASTER) or next(iter(brokers.values()))
+                for name, brokers in route.brokers.items()
+            }
         found: list[StoredMessage] = []
         error: CohererError | None = None
         answered = False
@@ -255,16 +276,29 @@ class MessageAdmin(Part):
             except CohererError as failure:
                 error = failure
 
-        await asyncio.gather(
-            *(
-                ask(broker, brokers.get(MASTER) or next(iter(brokers.values())))
-                for broker, brokers in route.brokers.items()
-            )
-        )
+        await asyncio.gather(*(ask(name, address) for name, address in asked.items()))
         if error is not None and (every_broker or not answered):
             raise error
         mine = [message for message in found if message.topic == header.topic]
         return sorted(mine, key=_stored)
+
+    async def _masters(self, topic: str, also: str) -> dict[str, str]:
+        """The addresses of the masters of a topic's brokers, and of another broker if it is named.
+
+        A slave may not have the newest messages.
+
+        Raises:
+            UnavailableError: one of them is not registered.
+        """
+        routes = self._instance.routes
+        route = routes.known(topic) or await routes.look_up(topic)
+        known = {name: brokers.get(MASTER) for name, brokers in route.brokers.items()}
+        if also:
+            known.setdefault(also, routes.masters.get(also))
+        found = {name: address for name, address in known.items() if address is not None}
+        if missing := known.keys() - found.keys():
+            found |= await self._servers.masters(missing)
+        return found
 
 
 def _stored(message: StoredMessage) -> tuple[int, int]:

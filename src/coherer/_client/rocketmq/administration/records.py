@@ -47,6 +47,25 @@ class Counter(msgspec.Struct, frozen=True):
     day: Rate
 
 
+class QueueLock(msgspec.Struct, frozen=True):
+    """A lock that this client holds (`GroupAdmin.lock`).
+
+    Args:
+        group: the group.
+        queue: the queue.
+        holder: the part of the client that holds it; "" without parts.
+    """
+
+    group: str
+    queue: Queue
+    holder: str = ""
+
+
+def owner_of(client_id: str, holder: str) -> str:
+    """The owner of a lock, as brokers know it."""
+    return f"{client_id}#{holder}" if holder else client_id
+
+
 class TimeSpan(msgspec.Struct, frozen=True):
     """The times of a queue's messages, and of a group's position in it, ms since 1970.
 

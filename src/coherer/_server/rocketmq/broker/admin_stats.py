@@ -187,7 +187,9 @@ class StatsAdmin:
         shown = {"EndTransactionQueueSize": "0", "EndTransactionThreadPoolQueueCapacity": "0"}
         for name in _NO_QUEUES:
             shown |= {f"{name}Size": "0", f"{name}Capacity": "0", f"{name}HeadWaitTimeMills": "0"}
-        shown |= {"pageCacheLockTimeMills": "0", "dispatchBehindBytes": "0"}
+        store = self._state.store
+        invisible = store.written_offset - store.end_offset
+        shown |= {"pageCacheLockTimeMills": "0", "dispatchBehindBytes": str(invisible)}
         shown |= {"dispatchMaxBuffer": "0", "remainTransientStoreBufferNumbs": _UNLIMITED}
         for level in range(1, len(self._state.store.options.delay_levels_ms) + 1):
             _, high = self._state.store.queue_range(SCHEDULE_TOPIC, level - 1)
@@ -206,7 +208,7 @@ class StatsAdmin:
             "commitLogDirCapacity": f"Total : {usage.total / _GIB:.2f} GiB, "
             f"Free : {usage.free / _GIB:.2f} GiB.",
             "commitLogMinOffset": str(store.min_offset),
-            "commitLogMaxOffset": str(store.end_offset),
+            "commitLogMaxOffset": str(store.written_offset),
             "earliestMessageTimeStamp": str(-1 if first is None else store_ms_of(first)),
             "remainHowManyDataToFlush": f"{store.written_offset - store.durable_offset} B",
         }

@@ -34,9 +34,10 @@ from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.broker.timers import TimerService
 from coherer._server.rocketmq.remoting import Channel, Refusal
 from coherer._store import AppendResult, Draft, DraftBatch
+from coherer._wire.rocketmq.bodies import LockBatch
 from coherer._wire.rocketmq.codes import FAQ, RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import ONEWAY, Command
-from coherer._wire.rocketmq.headers import SendHeader, read_send
+from coherer._wire.rocketmq.headers import LOCK_FIELD, SendHeader, read_send
 from coherer._wire.rocketmq.names import dlq_topic, topic_fault
 from coherer._wire.rocketmq.sending import SendResponseEncoder
 from coherer.errors import CohererError, RefusedError, StoreError, StoreFullError, UsageError
@@ -144,6 +145,7 @@ class SendHandler:
                 and "a" in fields
                 and "c" in fields
                 and "d" in fields
+                and LOCK_FIELD not in fields
                 and len(request.body) + len(text) <= self._bytes_max
             )
         except (KeyError, ValueError):
@@ -175,6 +177,7 @@ class SendHandler:
         apart = SendBatch(self._state, self.replies, channel)
         header, before = _header(request), self._state.core.files.changes
         topic = self.check(channel, header, now_ms)
+        self._check_lock(request, now_ms)
         queue_id = header.queue_id
         if queue_id < 0:
             queue_id = machine.random.randrange(topic.write_queues)
@@ -231,6 +234,23 @@ class SendHandler:
         if not topic.name.startswith(RETRY_PREFIX):
             self._checked_topics[topic.name] = _CheckedTopic(topic)
         return topic
+
+    def _check_lock(self, request: Command, now_ms: int) -> None:
+        """Refuse a message whose sender has lost a lock that it had when it sent it.
+
+        Raises:
+            Refusal: it has lost the lock.
+            ProtocolError: the field is invalid.
+        """
+        if (text := request.fields.get(LOCK_FIELD)) is None:
+            return
+        wanted = LockBatch.decode(text.encode())
+        for queue in wanted.queues:
+            owner = self._state.locks.owner(wanted.consumer_group, queue, now_ms)
+            if owner != wanted.client_id:
+                place = f"queue {queue.id} of {queue.topic}"
+                remark = f"{wanted.client_id} does not hold the lock of {place} any more"
+                raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
 
     def _create(self, header: SendHeader, now_ms: int) -> Topic:
         state = self._state

@@ -53,6 +53,7 @@ from coherer._wire.rocketmq.headers.admin import (
 from coherer._wire.rocketmq.headers.base import NULL, Header, missing, negative_count, parse
 from coherer._wire.rocketmq.headers.broker_name import with_broker
 from coherer._wire.rocketmq.headers.messages import (
+    LOCK_FIELD,
     CloneOffsetHeader,
     CorrectionOffsetHeader,
     OffsetResult,
@@ -74,6 +75,7 @@ from coherer._wire.rocketmq.headers.messages import (
 )
 
 __all__ = [
+    "LOCK_FIELD",
     "NULL",
     "AccessKeyHeader",
     "AccountHeader",

@@ -17,6 +17,9 @@ from coherer._wire.rocketmq.command import Int32, Int64
 from coherer._wire.rocketmq.headers.base import NULL, Header, parse, unreadable
 from coherer._wire.rocketmq.names import topic_fault
 
+LOCK_FIELD: Final = "cohererLock"
+"""A field of Coherer's own: the lock that the sender of a message must hold, as the body of 41."""
+
 _LETTERS: Final = "abcdefghijklm"
 _LETTERS_REQUIRED: Final = _LETTERS[:8]
 _BOOLEANS: Final = ("k", "m")
