@@ -208,6 +208,14 @@ async def one_replay_runs_at_a_time(scenario: Scenario) -> None:
     await other.groups.unlock(REPLAY_GROUP, places)
 
 
+async def two_replays_of_one_client_send_once(scenario: Scenario) -> None:
+    bodies = [f"{number:02}" for number in range(40)]
+    cluster = await made_dead(scenario, *bodies)
+    done = await asyncio.gather(*(replay(cluster, scenario.group) for _ in range(2)))
+    assert sorted((one.sent, one.already) for one in done) == [(0, 40), (40, 0)]
+    assert await replays(cluster.client, scenario.topic, 40) == bodies
+
+
 async def a_purge_deletes_all(scenario: Scenario) -> None:
     cluster = await made_dead(scenario, "a", "b")
     assert (await replay(cluster, scenario.group)).sent == 2
@@ -336,5 +344,6 @@ SCENARIOS = (
     a_replay_goes_to_another_topic,
     a_replay_continues_after_an_interruption,
     one_replay_runs_at_a_time,
+    two_replays_of_one_client_send_once,
     a_purge_deletes_all,
 )

@@ -53,15 +53,6 @@ async def sent(cluster: RocketCluster) -> list[tuple[str, bytes]]:
 ONCE = [("broker-a", body) for body in BODIES]
 
 
-async def test_two_replays_of_one_client(coherer_simulated: SimulatedNode) -> None:
-    async with opened(coherer_simulated.rocketmq_url) as cluster:
-        assert isinstance(cluster, RocketCluster)
-        await made_dead(cluster)
-        done = await asyncio.gather(replay(cluster, GROUP), replay(cluster, GROUP))
-        assert sorted((one.sent, one.already) for one in done) == [(0, 3), (3, 0)]
-        assert await sent(cluster) == ONCE
-
-
 async def test_a_send_without_an_answer_keeps_the_lock(coherer_simulated: SimulatedNode) -> None:
     node = coherer_simulated
     async with opened(node.rocketmq_url) as cluster:

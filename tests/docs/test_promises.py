@@ -25,7 +25,9 @@ NO_PROMISE = {"definition", "advice", "link", "java"}
 """`java`: what an Apache system does by itself, which Coherer does not promise."""
 PAGES_WITHOUT_TABLES = {"docs/how-to/moving.md"}
 """`test_moving.py` checks the tables of this page."""
-SCENARIOS = re.compile(r"tests/client/rocket_(consuming|sharing)\.py")
+SCENARIOS = re.compile(
+    r"tests/(client/rocket_(consuming|sharing)|administration/dead_letter_scenarios)\.py"
+)
 """Modules whose functions are run as tests by others: against our node, and against Java's."""
 
 

@@ -18,6 +18,7 @@ SAMPLE = {
     "recovered messages have no keys": ("short", 13),
     "times stop at gaps": ("short", 10),
     "late answers count": ("short", 13),
+    "replays share their locks": ("short", 1),
     "files are deleted too soon": ("long", 6),
 }
 """By name, the form and the seed that finds it; on another Python it may be a later one."""

@@ -546,6 +546,23 @@ def test_many_queues_need_few_handles(harness: Any) -> None:
     assert harness.everything(harness.open(harness.crash(), open_files=1)) == expected
 
 
+def test_files_of_idle_queues_are_closed(harness: Any) -> None:
+    store = harness.open()
+    store.append([harness.draft(number, queue_id=number) for number in range(30)])
+    store.flush_queues()
+    busy, begun = handles(), harness.clock.ms
+    for number in range(30, 34):
+        harness.clock.ms = begun + (number - 29) * 200_000
+        store.append([harness.draft(number, queue_id=0)])
+        store.tick()
+    assert not busy or busy - handles() == 29
+    expected = harness.everything(store)
+    assert sum(map(len, expected.values())) == 34
+    store.append([harness.draft(number, queue_id=number) for number in range(30)])
+    store.flush_queues()
+    assert sum(map(len, harness.everything(store).values())) == 64
+
+
 def test_a_closed_store_holds_nothing(harness: Any) -> None:
     before = handles()
     for _ in range(5):

@@ -529,6 +529,7 @@ class HandleCache:
         self._files = files
         self._capacity = capacity
         self._open: OrderedDict[Path, int] = OrderedDict()
+        self._unused: set[Path] = set()
         self.guard = threading.RLock()
 
     def read(self, path: Path, size: int, offset: int) -> bytes:
@@ -550,6 +551,7 @@ class HandleCache:
             OSError: the file does not exist or cannot be opened.
         """
         with self.guard:
+            self._unused.discard(path)
             handle = self._open.get(path)
             if handle is not None:
                 self._open.move_to_end(path)
@@ -571,6 +573,13 @@ class HandleCache:
             most = max(self._capacity(), 1) - reserve
             while len(self._open) > max(most, 0):
                 self._files.close(self._open.popitem(last=False)[1])
+
+    def close_idle(self) -> None:
+        """Close the files that were not used since the last call."""
+        with self.guard:
+            for path in self._unused & self._open.keys():
+                self._files.close(self._open.pop(path))
+            self._unused = set(self._open)
 
     def drop(self, path: Path) -> None:
         """Close a file if it is open."""

@@ -72,6 +72,9 @@ _DEFAULTS: Final = StoreOptions()
 _OS_FILES: Final = OsFiles()
 _NO_LIMIT_MS: Final = 1 << 62
 _UNMAP_INTERVAL_MS: Final = 10_000
+_IDLE_MS: Final = 300_000
+"""A queue's file is closed if it is not used for so long. Timed messages use another queue every
+five minutes."""
 _PAUSE_FACTOR: Final = 20
 """After a flush of the queues that took a second there is no other one for this many seconds."""
 
@@ -163,6 +166,7 @@ class Store:
         self._flush_timer = IntervalTimer(options.flush_interval_ms, 0)
         self._queue_flush_timer = IntervalTimer(options.queue_flush_interval_ms, 0)
         self._unmap_timer = IntervalTimer(_UNMAP_INTERVAL_MS, 0)
+        self._idle_timer = IntervalTimer(_IDLE_MS, 0)
         self._pause_ms = (0, 0)  # no regular flush of queues between these times
         self.store_host = options.store_host
         self.recovery = RecoveryReport()
@@ -500,6 +504,8 @@ class Store:
                 self._index.write_if_many(self._now_ms())
         if self._unmap_timer.is_due(now_ms):
             self._log.release_memory()
+        if self._idle_timer.is_due(now_ms):
+            self._queue_files.handles.close_idle()
         self._queue_files.handles.shrink()
 
     def _queue_flush_is_due(self, now_ms: int) -> bool:

@@ -9,13 +9,10 @@ import msgspec
 import pytest
 
 from coherer._administration import replay
-from coherer._administration.replay_lock import ReplayLock
 from coherer._client.rocketmq.administration import groups, messages
-from coherer._client.rocketmq.administration.messages import MessageAdmin
 from coherer._client.rocketmq.consuming.membership import GroupMembership
 from coherer._rules.common.offsets import OffsetTable
 from coherer._server.rocketmq.acl import Access
-from coherer._server.rocketmq.broker.sending import SendHandler
 from coherer._store import backup, retention
 from coherer._store.retention import Holds
 from coherer._store.store import Store
@@ -151,24 +148,6 @@ def replays_do_not_ask(patch: Patch) -> None:
     patch.setattr(replay, "_was_sent", never)
 
 
-def late_replays_are_stored(patch: Patch) -> None:
-    """What a replay has sent is stored when it arrives, though another replay has begun."""
-    patch.setattr(SendHandler, "_check_lock", lambda handler, request, now_ms: None)
-    patch.setattr(ReplayLock, "check", lambda lock: None)
-    answered = property(lambda lock: False, lambda lock, value: None)
-    patch.setattr(ReplayLock, "unanswered", answered, raising=False)
-
-
-def replays_ask_slaves(patch: Patch) -> None:
-    """A replay asks a slave what was sent if the master does not answer."""
-    real = MessageAdmin._query
-
-    async def query(admin: Any, header: Any, **_: Any) -> Any:
-        return await real(admin, header)
-
-    patch.setattr(MessageAdmin, "_query", query)
-
-
 MUTANTS: Final = {
     "tubemq": (files_are_deleted_too_soon, backups_lack_the_end),
     "rocketmq": (
@@ -186,7 +165,5 @@ MUTANTS: Final = {
         continued_backups_lack_what_is_new,
         replays_share_their_locks,
         replays_do_not_ask,
-        late_replays_are_stored,
-        replays_ask_slaves,
     ),
 }
