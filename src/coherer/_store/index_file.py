@@ -32,7 +32,8 @@ from coherer._store.files import Files
 
 _INT_MIN = -(1 << 31)
 _LONG = 20
-_PREFIXES_MAX = 4_096
+_PREFIXES_MAX = 1_024
+"""A client has a new prefix every 256 messages, so that old ones are of no use."""
 _POWERS = {count: pow(31, count, 1 << 32) for count in (2, 8)}
 
 
@@ -147,7 +148,7 @@ key_hasher = lru_cache(maxsize=256)(KeyHasher)
 """Returns the `KeyHasher` of a topic, cached."""
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=1024)
 def _hash_of(text: str) -> int:
     return java_hash(text)
 
