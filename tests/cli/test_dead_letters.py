@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import coherer.blocking
+from coherer.errors import UnavailableError
 from coherer.testing import embedded_node
 from tests.cli.operating import Run, made_dead
 
@@ -93,6 +94,20 @@ def test_one_is_shown(run: Run, group: str, topic: str) -> None:
     missing = run("dead-letters", "show", group, "nothing")
     assert (missing.exit_code, missing.stdout) == (1, "")
     assert f"{group} has no dead letter nothing" in missing.stderr
+
+
+def test_one_is_shown_while_a_broker_is_down(
+    run: Run, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it was replayed is unknown then."""
+
+    async def unanswered(*_: object) -> None:
+        raise UnavailableError("No master of broker-b is registered.")
+
+    letter = run.json("dead-letters", "list", group, "--key", "k0")["letters"][0]
+    monkeypatch.setattr("coherer.cli.dead_letters.replayed", unanswered)
+    assert run.json("dead-letters", "show", group, letter["id"])["replayed"] is None
+    assert "unknown: a broker is down" in run("dead-letters", "show", group, letter["id"]).stdout
 
 
 def test_a_replay_asks_and_sends_once(run: Run, group: str, topic: str) -> None:

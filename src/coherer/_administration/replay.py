@@ -29,6 +29,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from itertools import count
 from typing import Final, Literal
@@ -293,19 +294,19 @@ class _Replay:
                 accepts any.
         """
         everywhere = await self._cluster.admin.topics.writable_queues(topic)
-        queues = [one for one in everywhere if one.broker == broker]
-        if queues or (broker, topic) in self._elsewhere:
-            return queues or everywhere
-        if topic in await self._cluster.admin.topics.configs(broker):
-            raise UnavailableError(
-                f"Broker {broker} has the topic, and accepts no messages for it now.",
-                topic=topic,
-                hint="Its dead letters are sent to this broker only, or a later replay could not "
-                "tell which were sent.",
-            )
+        if queues := [one for one in everywhere if one.broker == broker]:
+            return queues
+        if (broker, topic) not in self._elsewhere:
+            if topic in await self._cluster.admin.topics.configs(broker):
+                raise UnavailableError(
+                    f"Broker {broker} has the topic, and accepts no messages for it now.",
+                    topic=topic,
+                    hint="Its dead letters are sent to this broker only, or a later replay could "
+                    "not tell which were sent.",
+                )
+            self._elsewhere.add((broker, topic))
         if not everywhere:
             raise UnavailableError("No broker accepts messages.", topic=topic)
-        self._elsewhere.add((broker, topic))
         return everywhere
 
     async def _check(self, broker: str, target: str) -> None:
@@ -360,9 +361,10 @@ class _Replay:
     async def _log(self, broker: str, target: str) -> tuple[int, int]:
         """The end of a broker's log, and how far its index goes."""
         for state in await self._cluster.admin.brokers.list():
-            if state.name == broker and state.role == "master" and state.reported:
-                end = int(state.reported["commitLogMaxOffset"])
-                return end, end - int(state.reported["dispatchBehindBytes"])
+            if state.name == broker and state.role == "master":
+                with suppress(KeyError, ValueError):
+                    end = int(state.reported["commitLogMaxOffset"])
+                    return end, end - int(state.reported["dispatchBehindBytes"])
         raise UnavailableError(
             f"Broker {broker} did not say how far its index goes.",
             topic=target,

@@ -49,7 +49,7 @@ from coherer.cli.output import (
 from coherer.cli.questions import confirm
 from coherer.cli.signals import signals_interrupt
 from coherer.cli.target import AdminTarget, on_rocketmq
-from coherer.errors import UsageError
+from coherer.errors import UnavailableError, UsageError
 
 P = ParamSpec("P")
 
@@ -188,9 +188,12 @@ def show(
 ) -> None:
     """Show everything about a dead letter."""
 
-    async def look(cluster: Cluster) -> tuple[DeadLetter | None, bool]:
+    async def look(cluster: Cluster) -> tuple[DeadLetter | None, bool | None]:
         letter = await get(cluster, group, message_id)
-        return letter, letter is not None and bool(await replayed(cluster, [letter]))
+        try:
+            return letter, letter is not None and bool(await replayed(cluster, [letter]))
+        except UnavailableError:
+            return letter, None
 
     letter, sent = target.run_on_cluster(look)
     if letter is None:
@@ -214,7 +217,7 @@ def show(
         ("dead since", time_text(letter.stored_ms)),
         ("broker", letter.broker),
         ("queue and offset", f"{letter.partition}, {letter.offset}"),
-        ("replayed to its topic", sent),
+        ("replayed to its topic", "unknown: a broker is down" if sent is None else sent),
         ("replay of", letter.replay_of or "-"),
         *((f"property {name}", value) for name, value in letter.properties.items()),
     ]
