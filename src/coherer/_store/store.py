@@ -71,7 +71,7 @@ T = TypeVar("T")
 _DEFAULTS: Final = StoreOptions()
 _OS_FILES: Final = OsFiles()
 _NO_LIMIT_MS: Final = 1 << 62
-_UNMAP_INTERVAL_MS: Final = 10_000
+_UNMAP_MS: Final = 10_000
 _IDLE_MS: Final = 300_000
 """A queue's file is closed if it is not used for so long. Timed messages use another queue every
 five minutes."""
@@ -120,8 +120,8 @@ class Store:
         files: Files,
         open_files: Callable[[], int] | None = None,
     ) -> None:
-        self.directory = directory
-        self.options = options
+        self.directory, self.options = directory, options
+        self.store_host = options.store_host
         self._now_ms, self._monotonic_ms = now_ms, monotonic_ms
         self._files = files
         self._log = self.log = log = CommitLog(
@@ -165,10 +165,9 @@ class Store:
         self._check_size_at = 0  # the end of the log at which its size limit is checked next
         self._flush_timer = IntervalTimer(options.flush_interval_ms, 0)
         self._queue_flush_timer = IntervalTimer(options.queue_flush_interval_ms, 0)
-        self._unmap_timer = IntervalTimer(_UNMAP_INTERVAL_MS, 0)
+        self._unmap_timer = IntervalTimer(_UNMAP_MS, 0)
         self._idle_timer = IntervalTimer(_IDLE_MS, 0)
         self._pause_ms = (0, 0)  # no regular flush of queues between these times
-        self.store_host = options.store_host
         self.recovery = RecoveryReport()
         self.clock_history = ClockHistory(0, monotonic_ms(), now_ms())
         self.close_error = ""
