@@ -410,6 +410,9 @@ class Connection(asyncio.Protocol):
             )
         if self._on_closed is not None:
             self._on_closed(self)
+            # The receiver of an accepted connection holds it, too. Without this cycle the memory of
+            # both is free now, and not when the collector runs.
+            self._receiver = NullReceiver()
 
     # -- internals
 
