@@ -208,6 +208,19 @@ def test_a_commit_that_never_becomes_visible() -> None:
     assert judge(history) == []
 
 
+def test_a_member_may_handle_late_what_a_power_cut_took() -> None:
+    events = [
+        *(event(what, "b", SECOND) for what in ("send", "stored", "received", "final")),
+        *(event(what, "a", FIRST) for what in ("send", "stored", "received")),
+    ]
+    history = of(events)
+    history.lossy = True
+    assert "nonmonotonic_poll" not in {one.check for one in judge(history)}
+    there = of([*events, event("final", "a", FIRST)])
+    there.lossy = True
+    assert "nonmonotonic_poll" in {one.check for one in judge(there)}
+
+
 def test_a_dead_letter_that_is_missing() -> None:
     assert {one.check for one in judge(of(crew(4, 0)))} == {"dead_letters"}
     assert {one.check for one in judge(of(crew(2, 0)))} == {"retries"}
