@@ -194,6 +194,20 @@ async def test_a_removed_topic_is_reported_until_acknowledged(
     assert partitions(broker) == {"b": 2}
 
 
+async def test_the_log_says_whether_messages_stay(
+    script: Script, link: EmbeddedMasterLink, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    script.topics = [TopicSettings(topic="a"), TopicSettings(topic="b")]
+    link.sync()
+    script.removing = [TopicSettings(topic="a", status=2)]
+    script.id, script.topics = 2, []
+    link.sync()
+    assert "Topic b is no longer served; its messages stay" in caplog.text
+    assert "Topic a is no longer served" not in caplog.text
+    assert "Topic a removed" in caplog.text
+
+
 async def test_a_master_that_forgot_the_broker(
     broker: Broker, script: Script, link: EmbeddedMasterLink
 ) -> None:

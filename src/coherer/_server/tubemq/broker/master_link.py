@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -143,10 +143,14 @@ class BrokerConfiguration:
         self._state.access.in_contact = True
         self._apply_common(answer)
         self._report = answer.needReportData
-        if answer.takeConfInfo:
-            self._apply(answer)
+        removed: set[str] = set()
         if answer.takeRemoveTopicInfo:
-            self._remove_topics(answer.removeTopicConfInfo)
+            found = map(_settings, answer.removeTopicConfInfo)
+            removed = {settings.topic for settings in found if settings is not None}
+        if answer.takeConfInfo:
+            self._apply(answer, removed)
+        if answer.takeRemoveTopicInfo:
+            self._remove_topics(removed)
 
     def _status(self) -> tuple[int, int]:
         state = self._state
@@ -184,7 +188,11 @@ class BrokerConfiguration:
         except ProtocolError as error:
             _log.error("Ignoring invalid flow rules from the master: %s", error)
 
-    def _apply(self, answer: pb.RegisterResponseM2B | pb.HeartResponseM2B) -> None:
+    def _apply(
+        self,
+        answer: pb.RegisterResponseM2B | pb.HeartResponseM2B,
+        removed: Collection[str] = (),
+    ) -> None:
         try:
             defaults = BrokerDefaults.parse(answer.brokerDefaultConfInfo)
             topics = [_topic(text, defaults) for text in answer.brokerTopicSetConfInfo]
@@ -197,19 +205,18 @@ class BrokerConfiguration:
         self._defaults = answer.brokerDefaultConfInfo
         self._topics = tuple(answer.brokerTopicSetConfInfo)
         self._report = True
-        self._replace_topics(topics)
+        self._replace_topics(topics, removed)
 
-    def _replace_topics(self, topics: list[Topic]) -> None:
+    def _replace_topics(self, topics: list[Topic], removed: Collection[str]) -> None:
         state = self._state
         before = {topic.name for topic in state.topics}
         if state.topics.replace(topics, state.now_ms()):
             names = {topic.name for topic in state.topics}
-            for name in sorted(before - names):
+            for name in sorted(before - names - set(removed)):
                 _log.warning("Topic %s is no longer served; its messages stay", name, topic=name)
             _log.info("%d topics; new: %s", len(names), ", ".join(sorted(names - before)) or "none")
 
-    def _remove_topics(self, texts: Iterable[str]) -> None:
-        wanted = {settings.topic for settings in map(_settings, texts) if settings is not None}
+    def _remove_topics(self, wanted: set[str]) -> None:
         for name in sorted(wanted - self._removed):
             self._remove(name)
             self._removed.add(name)
