@@ -38,4 +38,4 @@ async def test_their_memory_is_free_at_once(protocol: str) -> None:
             writer.close()
             await writer.wait_closed()
             del writer
-        await until(lambda: connections() == before)
+        await until(lambda: connections() <= before)
