@@ -301,8 +301,8 @@ class _Replay:
                 raise UnavailableError(
                     f"Broker {broker} has the topic, and accepts no messages for it now.",
                     topic=topic,
-                    hint="Its dead letters are sent to this broker only, or a later replay could "
-                    "not tell which were sent.",
+                    hint="Replay its dead letters when it does. If they went to another broker, a "
+                    "later replay might not find them there.",
                 )
             self._elsewhere.add((broker, topic))
         if not everywhere:

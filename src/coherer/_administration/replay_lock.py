@@ -7,7 +7,7 @@ A replay that hangs, or a send that the network holds up, must not store anythin
 replay has begun:
 
 * A send names the lock (`ReplayLock.of`). Coherer's broker stores the message only while the replay
-  holds it. Java's brokers ignore that.
+  holds it. Java's brokers ignore this.
 * Nothing is sent later than `SEND_S` after the last renewal. So a send has at least 20 s to arrive.
 * After a send without an answer the lock is not released, but expires.
 """
@@ -34,6 +34,7 @@ LOCK_WAIT_S: Final = 65.0
 """A little more than the lifetime of a lock."""
 RENEWAL_S: Final = 15.0
 SEND_S: Final = 40.0
+"""How long after a renewal messages are sent; the lock ends 20 s later."""
 PAUSE_S: Final = 1.0
 
 

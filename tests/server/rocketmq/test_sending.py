@@ -79,7 +79,7 @@ async def test_the_second_send_of_a_topic_is_as_the_first(
 
 
 async def test_a_send_that_names_a_lock_needs_it(
-    broker_harness: BrokerHarness, peer: Client
+    broker_harness: BrokerHarness, peer: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also the second send of a topic, which is read faster."""
     queue = Queue("letters", "broker-a", 0)
@@ -96,7 +96,9 @@ async def test_a_send_that_names_a_lock_needs_it(
     assert (await peer.send(b"held", cohererLock=held)).code == 0
     broker_harness.clock.advance(60_001)
     assert (await peer.send(b"expired", cohererLock=held)).code == 1
-    assert (await peer.send(b"invalid", cohererLock="[{")).code == 1
+    for invalid in ("[{", "\ud800", "[" * 10_000):
+        assert (await peer.send(b"invalid", cohererLock=invalid)).code == 1
+    assert "Traceback" not in caplog.text
     bodies = [record.body for record in broker_harness.records("demo")]
     assert bodies == [b"plain", b"plain", b"held"]
 

@@ -244,7 +244,7 @@ class SendHandler:
         """
         if (text := request.fields.get(LOCK_FIELD)) is None:
             return
-        wanted = LockBatch.decode(text.encode())
+        wanted = LockBatch.decode(text.encode("utf-8", "replace"))
         for queue in wanted.queues:
             owner = self._state.locks.owner(wanted.consumer_group, queue, now_ms)
             if owner != wanted.client_id:
