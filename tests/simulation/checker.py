@@ -656,6 +656,25 @@ def restored(history: History) -> Found:
             yield event.message, f"not in the backup that was made at {backups[-1].at_s:.3f}"
 
 
+def filed(history: History) -> Found:
+    """The files of a node that was stopped hold what its queues held, at the same offsets. Those of
+    a node that runs hold nothing else."""
+    rows = {event.place: event.message for event in history.of("filed")}
+    first: dict[str, int] = {}
+    for place in rows:
+        assert place is not None
+        first[place.queue] = min(first.get(place.queue, place.offset), place.offset)
+    for event in held(history) if history.of("filed read") else []:
+        assert event.place is not None
+        begins = first.get(event.place.queue, event.place.offset + 1)
+        is_gone = history.retention_s < float("inf") and event.place.offset < begins
+        if rows.get(event.place) != event.message and not is_gone:
+            yield event.message, f"the files have {rows.get(event.place)} at {event.place}"
+    for event in history.of("opened"):
+        if rows.get(event.place, event.message) != event.message:
+            yield event.message, f"the files of the running node had it at {event.place}"
+
+
 def copied(history: History) -> Found:
     """A slave copies its master's log to the end, also around what a power cut has torn, unless it
     logs that it holds other bytes than its master."""
@@ -725,6 +744,7 @@ CHECKS: Final[tuple[Callable[[History], Found], ...]] = (
     reset,
     undead,
     restored,
+    filed,
     copied,
     two_masters,
     catalog,

@@ -138,6 +138,7 @@ BAD = {
         event("final", "s", SCRATCH, at_s=3.0),
     ],
     "restored": [*GOOD, event("backup", at_s=2.0), event("restored", "a", FIRST)],
+    "filed": [*GOOD, event("filed", "a", FIRST), event("filed read")],
     "copied": [*GOOD, event("copied", size=100)],
     "two_masters": [
         event("acting", term=1), event("acting", term=2, at_s=2.0),

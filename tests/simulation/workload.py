@@ -23,7 +23,7 @@ from coherer.errors import CohererError, RefusedError
 from coherer.rocketmq import Verdict
 from coherer.testing import simulate
 from coherer.testing.simulation import Network, Process, SimulatedLoop
-from tests.simulation import keeper, replays
+from tests.simulation import keeper, replays, stores
 from tests.simulation.backups import Backup
 from tests.simulation.checker import Wrong, judge
 from tests.simulation.history import FAULTS, Event, History, Place
@@ -286,10 +286,12 @@ class Run:
         end_s = END_LATE_S if LATE.intersection(self.plan.senders) else END_S
         await asyncio.sleep(CODA_S * 3 / 4 + end_s)
         await self._look()
+        stores.look(self, "opened")
         self.end.set()
         for process in self.clients.values():
             process.kill()
         await self.cluster.stop()
+        stores.look(self, "filed")
         if backup is not None:
             backup.look()
 

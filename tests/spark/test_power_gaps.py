@@ -10,6 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import coherer
 from coherer._store import Draft, Store, StoreOptions
+from coherer.arrow import scan
 from coherer.blocking import connect
 from coherer.spark.commits import RocketHalfQueue
 from coherer.spark.offsets import Offsets
@@ -19,6 +20,8 @@ from coherer.testing import EmbeddedNode, embedded_node
 from tests.copies import copy_tree
 from tests.power import Unknown
 from tests.spark.queues import schema_of
+from tests.spark.stores import file_rows
+from tests.waiting import wait_until
 
 READ = 20
 """The stream has read so many messages."""
@@ -138,3 +141,20 @@ def test_the_look_for_committed_messages_passes_over_the_gap(node: EmbeddedNode)
         [place] = client.offsets("demo")
         queue = RocketHalfQueue(client)
         assert queue.committed(place, 0, begin + 1) == {0}
+
+
+def test_files_are_read_over_the_gap(
+    node: EmbeddedNode, durable: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    last = send(node)
+    wanted = [*range(durable), last]
+
+    def offsets() -> list[object]:
+        return [row["offset"] for row in file_rows(node.directory, "demo", columns="offset")]
+
+    wait_until(lambda: last in offsets())
+    assert offsets() == wanted
+    table = scan(f"file:{node.directory}", "demo", columns=["offset"]).read_all()
+    assert table.column("offset").to_pylist() == wanted
+    if durable:  # otherwise the rows begin behind the gap
+        assert f"left these offsets empty: demo broker-a:0 [{durable}, {last})" in caplog.text

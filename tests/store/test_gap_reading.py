@@ -11,7 +11,10 @@ import pytest
 from coherer._store import ReadStatus
 from coherer._store.config_files import ConfigFiles
 from coherer._store.consume_queue import ConsumeQueue
+from coherer._store.files import ReadOnlyFiles
+from coherer._store.gathering import QueueRange, entries_of
 from coherer._store.offset_reserve import LEAD_MIN
+from coherer._store.snapshot import StoreSnapshot
 from coherer.errors import StoreFullError
 from tests.copies import copy_tree
 from tests.power import Booted, Unknown, tear
@@ -48,6 +51,28 @@ def test_slices_end_at_the_gap(store: Any) -> None:
     limits = {"max_bytes": 1 << 20, "max_count": 9999}
     assert store.read_slices("t", 0, 0, **limits).next_offset == 10
     assert store.read_slices("t", 0, 10, **limits) is None
+
+
+def test_the_files_tell_gaps_from_damage(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.flush_queues()
+    end = store.queue_range("t", 0)[1]
+    entries, gaps = entries_of(store.directory, [QueueRange("t", 0, 0, end)])
+    assert entries.offsets.tolist() == [*range(10), end - 2, end - 1]
+    assert gaps.offsets.tolist() == [*range(10, end - 2)]
+    snapshot, reads = StoreSnapshot(store.directory), []
+    read = ReadOnlyFiles.read
+
+    def counted(files: ReadOnlyFiles, *place: int) -> bytes:
+        reads.append(place)
+        return read(files, *place)
+
+    monkeypatch.setattr(ReadOnlyFiles, "read", counted)
+    following = entries.places[-2], entries.sizes[-2]
+    assert {snapshot.record_at("t", 0, at) for at in (10, 50, end - 2)} == {following}
+    # One for each file of 20 entries: a gap of a busy node has hundreds of thousands of offsets.
+    assert len(reads) <= 3 * (end // 20 + 1)
+    assert snapshot.record_at("t", 0, end)[1] == 0
+    snapshot.close()
 
 
 def test_a_replica_has_the_gap_of_its_master(store: Any, harness: Any, tmp_path: Path) -> None:

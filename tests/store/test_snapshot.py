@@ -43,7 +43,7 @@ def test_queues_topics_and_times(directory: Path, clock: Clock) -> None:
 def test_entries_are_in_the_order_of_the_log(directory: Path) -> None:
     snapshot = StoreSnapshot(directory)
     ranges = [QueueRange("a", number, 7, 33) for number in range(3)]
-    entries = entries_of(directory, ranges)
+    entries, _ = entries_of(directory, ranges)
     assert list(entries.places) == sorted(
         snapshot.record_at("a", number, offset)[0] for number in range(3) for offset in range(7, 33)
     )
@@ -57,7 +57,7 @@ def test_entries_are_in_the_order_of_the_log(directory: Path) -> None:
 
 @pytest.mark.parametrize(("max_bytes", "max_count"), [(1 << 20, 1000), (500, 1000), (1 << 20, 2)])
 def test_chunks_hold_the_records(directory: Path, max_bytes: int, max_count: int) -> None:
-    entries = entries_of(directory, [QueueRange("a", number, 0, 40) for number in range(3)])
+    entries, _ = entries_of(directory, [QueueRange("a", number, 0, 40) for number in range(3)])
     bodies: list[bytes] = []
     for chunk in LogFiles(directory).chunks(entries, max_bytes, max_count):
         assert chunk.data is not None
@@ -69,7 +69,7 @@ def test_chunks_hold_the_records(directory: Path, max_bytes: int, max_count: int
 
 
 def test_scattered_records_are_read_through_a_mapping(directory: Path) -> None:
-    entries = entries_of(directory, [QueueRange("a", 0, 0, 40)])
+    entries, _ = entries_of(directory, [QueueRange("a", 0, 0, 40)])
     some = entries.pick(slice(0, 12, 11))
     (chunk,) = LogFiles(directory).chunks(some, 1 << 20, 100)
     assert chunk.data is not None
@@ -78,7 +78,7 @@ def test_scattered_records_are_read_through_a_mapping(directory: Path) -> None:
 
 def test_deleted_files_are_no_data(directory: Path) -> None:
     ranges = [QueueRange("a", number, 0, 40) for number in range(3)]
-    entries, log = entries_of(directory, ranges), LogFiles(directory)
+    (entries, _), log = entries_of(directory, ranges), LogFiles(directory)
     files = sorted((directory / "commitlog").iterdir())
     files[0].unlink()
     first, *others = log.chunks(entries, 1 << 20, 1000)
@@ -90,7 +90,7 @@ def test_deleted_files_are_no_data(directory: Path) -> None:
     snapshot = StoreSnapshot(directory)
     assert min(low for low, _ in snapshot.bounds("a").values()) > 0
     (directory / "consumequeue" / "a" / "0" / f"{0:020d}").unlink()
-    left = entries_of(directory, ranges[:1])
+    left, _ = entries_of(directory, ranges[:1])
     assert left.offsets.tolist() == list(range(10, 40))
     snapshot.close()
 

@@ -54,7 +54,8 @@ BLANK_ENTRY: Final = ENTRY.pack(0, BLANK_SIZE, 0)
 GAP_CODE: Final = 1
 GAP_ENTRY: Final = ENTRY.pack(0, BLANK_SIZE, GAP_CODE)
 QUEUES_MAX: Final = 1 << 31
-_RUN_ENTRIES = 4096
+_RUN_ENTRIES: Final = 4096
+_GAP_RUN: Final = GAP_ENTRY * _RUN_ENTRIES
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
 
@@ -179,9 +180,10 @@ def publish(queues: Iterable[ConsumeQueue], pending: PendingEntries, *, show: bo
     pending.count += added
 
 
-def _leading_blanks(entries: bytes) -> int:
+def _leading(entries: bytes, kinds: tuple[bytes, ...]) -> int:
+    """The number of entries of these kinds at the beginning."""
     count = 0
-    while entries.startswith(BLANK_ENTRY, count * ENTRY_BYTES):
+    while entries.startswith(kinds, count * ENTRY_BYTES):
         count += 1
     return count
 
@@ -295,7 +297,7 @@ class ConsumeQueue:
                 entries = self.read(self.min, _RUN_ENTRIES)
             except FileNotFoundError:
                 entries = b""
-            blanks = _leading_blanks(entries)
+            blanks = _leading(entries, (BLANK_ENTRY,))
             self.min += blanks
             # A power cut can take a new file or its size, but not the files after it. Recovery then
             # cuts the queue here.
@@ -440,6 +442,23 @@ class ConsumeQueue:
                 break
             count = _RUN_ENTRIES
         return index
+
+    def after_blanks(self, index: int) -> int:
+        """Return the first entry from `index` on that is not blank; `max` if all are.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        while index < self.max:
+            found = self.read(index, _RUN_ENTRIES)
+            if not found:
+                break
+            if found != _GAP_RUN[: len(found)]:
+                blanks = _leading(found, (BLANK_ENTRY, GAP_ENTRY))
+                if blanks * ENTRY_BYTES < len(found):
+                    return index + blanks
+            index += len(found) // ENTRY_BYTES
+        return self.max
 
     def begins(self) -> list[int]:
         """Return the byte offsets at which the files begin."""

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coherer._store.consume_queue import BLANK_SIZE, ENTRY_BYTES
+from coherer._store.consume_queue import BLANK_SIZE, ENTRY_BYTES, GAP_CODE
 from coherer._store.files import file_name, file_offsets
 from coherer._store.snapshot import LOG, QUEUES
 
@@ -37,13 +37,14 @@ _ENTRY: Final = np.dtype([("at", ">i8"), ("size", ">i4"), ("code", ">i8")])
 
 
 class Entries(NamedTuple):
-    """Entries of queues whose records exist.
+    """Entries of queues.
 
     Args:
-        places: where the records begin in the log.
-        sizes: their sizes.
+        places: where their records begin in the log.
+        sizes: the sizes of the records.
         codes: the codes of their tags.
         sources: for each entry, the index of its queue.
+        offsets: the offsets in the queues.
     """
 
     places: Numbers
@@ -66,10 +67,11 @@ class QueueRange(NamedTuple):
     end: int
 
 
-def entries_of(directory: Path, ranges: Sequence[QueueRange]) -> Entries:
-    """The entries of ranges of queues, in the order of the log.
+def entries_of(directory: Path, ranges: Sequence[QueueRange]) -> tuple[Entries, Entries]:
+    """The entries of records in ranges of queues, in the order of the log; and those of gaps.
 
-    Entries that no longer exist, and those that stand for a lost message, are left out.
+    Power cuts leave gaps, offsets that no message ever had. Entries that no longer exist, and those
+    that stand for a damaged message, are in neither.
 
     Args:
         directory: the directory of the store.
@@ -97,13 +99,15 @@ def entries_of(directory: Path, ranges: Sequence[QueueRange]) -> Entries:
             ]
         ),
     )
+    gaps = found.pick(slice(0))
     whole = (found.sizes > 0) & (found.sizes != BLANK_SIZE)
     if not whole.all():
+        gaps = found.pick((found.sizes == BLANK_SIZE) & (found.codes == GAP_CODE))
         found = found.pick(whole)
     places = found.places
     if (places[1:] < places[:-1]).any():
         found = found.pick(np.argsort(places, kind="stable"))
-    return found
+    return found, gaps
 
 
 def _stored(folder: Path, one: QueueRange) -> Iterator[tuple[int, NDArray[np.void]]]:

@@ -13,6 +13,7 @@ start it adds a topic with its name, one queue and the permission to inherit to
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,7 @@ from coherer._common.decoding import decoder
 from coherer._record.system_topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from coherer._store.commit_log import CommitLog
 from coherer._store.config_files import ConfigFiles
-from coherer._store.consume_queue import BLANK_SIZE, ConsumeQueue, QueueDirectory
+from coherer._store.consume_queue import ConsumeQueue, QueueDirectory
 from coherer._store.files import ReadOnlyFiles, translate_os_errors
 from coherer._store.model import StoreOptions
 from coherer._store.reading import offset_at_time
@@ -151,11 +152,11 @@ class StoreSnapshot:
             StoreError: the files cannot be read.
         """
         queue = self._queues.queues[topic, number]
-        with translate_os_errors(f"read {self.directory}"):
-            for index in range(offset, queue.max):
-                entry = queue.entry(index)
-                if entry is not None and entry[1] != BLANK_SIZE:
-                    return entry[0], entry[1]
+        with translate_os_errors(f"read {self.directory}"), suppress(FileNotFoundError):
+            # Retention may delete a file meanwhile.
+            entry = queue.entry(queue.after_blanks(offset))
+            if entry is not None and entry[1] > 0:
+                return entry[0], entry[1]
         return self._log.end, 0
 
     def first_from(self, topic: str, number: int, place: int) -> int:

@@ -5,7 +5,8 @@ The entries of the consume queues have the place, the offset and the tag code of
 (`_record.scan`), and only the fields that the wanted columns need.
 
 A record is bad if its lengths do not fit, if its checksum is wrong, or if another one is in its
-place. Entries whose record retention has deleted since the plan was made are lost.
+place. Entries whose record retention has deleted since the plan was made are lost. A gap that a
+power cut has left in the offsets is neither.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from coherer.spark.reading import (
     bad_rows,
     joined,
     log_bad,
+    log_gap,
     log_loss,
 )
 
@@ -165,9 +167,11 @@ class SectionRows:
             QueueRange(one.topic, one.partition, one.start, one.end) for one in self._section.ranges
         ]
         log = LogFiles(directory)
-        entries = entries_of(directory, ranges)
-        if len(entries.places) < self._section.rows:
-            yield from self._without_entry(entries)
+        entries, gaps = entries_of(directory, ranges)
+        if len(gaps.places):
+            self._log_gaps(gaps)
+        if len(entries.places) + len(gaps.places) < self._section.rows:
+            yield from self._without_entry(entries, gaps)
         if self._codes is not None:
             entries = entries.pick(np.isin(entries.codes, self._codes))
         for chunk in log.chunks(entries, *self._limits):
@@ -176,18 +180,26 @@ class SectionRows:
             else:
                 yield from self._decoded_rows(chunk.data, chunk.entries)
 
-    def _without_entry(self, entries: Entries) -> Iterator[pa.RecordBatch]:
+    def _log_gaps(self, gaps: Entries) -> None:
+        for number, one in enumerate(self._section.ranges):
+            offsets = gaps.offsets[gaps.sources == number]
+            for gap in np.split(offsets, np.flatnonzero(np.diff(offsets) > 1) + 1):
+                if len(gap):
+                    log_gap(msgspec.structs.replace(one, start=int(gap[0]), end=int(gap[-1]) + 1))
+
+    def _without_entry(self, entries: Entries, gaps: Entries) -> Iterator[pa.RecordBatch]:
         """Handle offsets without an entry: deleted ones are lost, others are bad."""
         snapshot = StoreSnapshot(Path(self._section.directory))
         snapshot.close()
         for number, one in enumerate(self._section.ranges):
             first, _ = snapshot.bounds(one.topic).get(one.partition, (one.end, one.end))
-            offsets = np.sort(entries.offsets[entries.sources == number]).tolist()
-            for gap in between(one.start, one.end, offsets):
-                low = min(max(gap.start, first), gap.stop)
-                if low > gap.start:
-                    self._losses.lose(msgspec.structs.replace(one, start=gap.start, end=low))
-                for at in range(low, gap.stop):
+            some = [each.offsets[each.sources == number] for each in (entries, gaps)]
+            offsets = np.sort(np.concatenate(some)).tolist()
+            for missing in between(one.start, one.end, offsets):
+                low = min(max(missing.start, first), missing.stop)
+                if low > missing.start:
+                    self._losses.lose(msgspec.structs.replace(one, start=missing.start, end=low))
+                for at in range(low, missing.stop):
                     bad = BadRecord(at, "", _NO_ENTRY, b"")
                     part = msgspec.structs.replace(one, start=at, end=at + 1)
                     yield from self._losses.bad(part, bad, self._schema)
