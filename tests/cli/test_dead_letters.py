@@ -15,7 +15,7 @@ import pytest
 
 import coherer.blocking
 from coherer.errors import UnavailableError
-from coherer.testing import embedded_node
+from coherer.testing import embedded_cluster, embedded_node
 from tests.cli.operating import Run, made_dead
 
 
@@ -255,3 +255,20 @@ def test_a_killed_replay_is_continued(tmp_path: Path, topic: str, group: str) ->
         assert (done["sent"], done["already_sent"]) == (40 - before, before)
         found = [one["body"] for one in run.lines("consume", topic, *upto(80))]
         assert sorted(found) == sorted([body.decode() for body in bodies] * 2)
+
+
+def test_a_broker_whose_master_is_down_is_named(topic: str, group: str, tmp_path: Path) -> None:
+    with embedded_cluster(1, slaves=True, apart=True) as cluster:
+        run, [broker], [slave] = Run(cluster.rocketmq_url), cluster.brokers, cluster.slaves
+        made_dead(run.url, topic, group, b"a")
+        slave.stop()
+        slave.start()  # now it has the topic, which it would copy within 10 s
+        letters, told = tmp_path / "letters.jsonl", "No master of broker-a is registered"
+        commands = ["list"], ["list", group], ["export", group, str(letters)], ["replay", group]
+        with broker.down():
+            for command in commands:
+                done = run("dead-letters", *command)
+                assert (done.exit_code, told in done.stderr) == (1, True), command
+        assert not letters.exists()
+        for command in commands[:3]:
+            assert run("dead-letters", *command).exit_code == 0

@@ -21,7 +21,7 @@ from coherer._record.ids import decode_offset_id
 from coherer._wire.rocketmq import names
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer.admin import Partition
-from coherer.errors import RefusedError, UsageError
+from coherer.errors import RefusedError, UnavailableError, UsageError
 from coherer.rocketmq import Queue, StoredMessage
 
 CHUNK: Final = 64
@@ -68,12 +68,15 @@ class DeadLetterQueue(msgspec.Struct, frozen=True):
     Args:
         group: the group, without a namespace.
         topic: the topic that holds them.
-        parts: one for each broker that answers.
+        parts: one for each broker that has a master.
+        left_out: the other brokers, of which only slaves are up. Their dead letters are not counted
+            or read.
     """
 
     group: str
     topic: str
     parts: tuple[DeadLetterPart, ...]
+    left_out: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
@@ -248,9 +251,9 @@ async def queue(cluster: Cluster, group: str) -> DeadLetterQueue | None:
         if error.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
         raise
-    known = [state for state in states if state.max_offset is not None]
-    parts = [await _part(rocket, state) for state in known]
-    return DeadLetterQueue(group, topic, tuple(parts))
+    parts = [await _part(rocket, state) for state in states if state.max_offset is not None]
+    left_out = sorted({state.broker for state in states if state.max_offset is None})
+    return DeadLetterQueue(group, topic, tuple(parts), tuple(left_out))
 
 
 async def queue_of_existing(cluster: Cluster, group: str) -> DeadLetterQueue | None:
@@ -290,6 +293,21 @@ def topic_of(cluster: RocketCluster, group: str) -> str:
     """
     names.check_group(group)
     return names.with_namespace(cluster.namespace, names.dlq_topic(group))
+
+
+def check_complete(found: DeadLetterQueue) -> None:
+    """Check that all dead letters of a group can be read.
+
+    Raises:
+        UnavailableError: a broker has no master.
+    """
+    if found.left_out:
+        raise UnavailableError(
+            f"No master of {', '.join(found.left_out)} is registered, so the dead letters there "
+            "cannot be read.",
+            topic=found.topic,
+            hint="Start it, and run this again. Nothing was done.",
+        )
 
 
 # -- dead letters
@@ -349,6 +367,8 @@ async def scan(
     positions: Mapping[Place, int] | None = None,
 ) -> AsyncGenerator[DeadLetter]:
     """Iterate over the dead letters of a group that exist now, in the order they were stored.
+
+    Those of brokers without a master are left out; see `DeadLetterQueue`.
 
     Args:
         cluster: the cluster.

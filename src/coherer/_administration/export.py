@@ -11,8 +11,16 @@ from typing import BinaryIO, Final, Literal
 
 import msgspec
 
-from coherer._administration.access import Cluster
-from coherer._administration.dead_letters import EVERYTHING, DeadLetter, Filter, scan
+from coherer._administration.access import Cluster, rocketmq_only
+from coherer._administration.dead_letters import (
+    EVERYTHING,
+    DeadLetter,
+    DeadLetterQueue,
+    Filter,
+    check_complete,
+    queue,
+    scan_queue,
+)
 from coherer.errors import UsageError
 
 Format = Literal["json", "parquet"]
@@ -119,16 +127,20 @@ async def export(
     Raises:
         UsageError: it is a TubeMQ cluster, the path is not that of a file, or pyarrow is not
             installed.
-        UnavailableError: a broker does not answer.
+        UnavailableError: a broker does not answer, or has no master.
         OSError: the file cannot be written.
     """
-    path = _target(path)
+    rocket, path = rocketmq_only(cluster, "dead letters"), _target(path)
+    found = await queue(cluster, group)
+    if found is None:
+        found = DeadLetterQueue(group, "", ())
+    check_complete(found)
     partial = path.with_name(f"{path.name}.partial")
     written = seen = 0
     try:
         with _FILES[form](partial) as write:
             some: list[DeadLetter] = []
-            async for letter in scan(cluster, group):
+            async for letter in scan_queue(rocket, found):
                 seen += 1
                 if where.matches(letter):
                     some.append(letter)

@@ -152,6 +152,7 @@ async def _problems(
 ) -> list[StatusWarning]:
     """The problems: of the node, of brokers, silent consumers, groups without consumers."""
     listed = [] if node is None else list(node.warnings)
+    listed += _orphans(brokers)
     listed += [problem for one in brokers for problem in _of_broker(one)]
     lagging_first = sorted(found, key=lambda one: -(one.lag or 0))
     clients = [client for one in lagging_first for client in one.members]
@@ -160,6 +161,18 @@ async def _problems(
     if idle:
         listed.append(_without_consumers(idle))
     return listed
+
+
+def _orphans(brokers: Sequence[Broker]) -> list[StatusWarning]:
+    """Brokers of which only slaves are registered."""
+    masters = {one.name for one in brokers if one.role != "slave"}
+    return [
+        StatusWarning(
+            f"No master of broker {name} is registered, only a slave.",
+            "Start its master. Until then its messages can be read, and none can be sent to it.",
+        )
+        for name in sorted({one.name for one in brokers} - masters)
+    ]
 
 
 def _of_broker(one: Broker) -> list[StatusWarning]:

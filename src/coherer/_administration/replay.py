@@ -43,6 +43,7 @@ from coherer._administration.dead_letters import (
     DeadLetter,
     DeadLetterQueue,
     Filter,
+    check_complete,
     queue,
     scan_queue,
 )
@@ -156,7 +157,10 @@ async def replay(
     rocket = rocketmq_only(cluster, "dead letters")
     _check_target(to)
     found = await queue(rocket, group)
-    if found is None or not found.count:
+    if found is None:
+        return ReplayProgress(0)
+    check_complete(found)
+    if not found.count:
         return ReplayProgress(0)
     places = [Queue(found.topic, part.broker, part.partition) for part in found.parts]
     lock = ReplayLock(rocket, places)

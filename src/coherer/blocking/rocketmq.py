@@ -1450,10 +1450,11 @@ class TopicAdmin(Facade[aio.TopicAdmin], Part):
         self._portal.call(lambda: self._inner.delete(name))
 
     def partitions(self, topic: str) -> builtins.list[admin.Partition]:
-        """The queues of a topic and their offsets.
+        """The queues of a topic and their offsets; these are None if a broker has no master.
 
         Raises:
             RefusedError: the topic does not exist.
+            UnavailableError: a broker does not answer.
         """
         return self._portal.call(lambda: self._inner.partitions(topic))
 

@@ -24,6 +24,7 @@ from coherer._administration.dead_letters import (
     Page,
     get,
     page,
+    queue,
     queue_of_existing,
     queues,
 )
@@ -163,8 +164,8 @@ def list_letters(
         _print_queues(target.run_on_cluster(queues), as_json=as_json)
         return
 
-    async def look(cluster: Cluster) -> Page:
-        return await page(
+    async def look(cluster: Cluster) -> tuple[Page, DeadLetterQueue | None]:
+        found = await page(
             cluster,
             group,
             newest_first=not oldest_first,
@@ -172,8 +173,11 @@ def list_letters(
             cursor=cursor,
             where=where,
         )
+        return found, await queue(cluster, group)
 
-    _print_page(target.run_on_cluster(look), group, as_json=as_json)
+    found, known = target.run_on_cluster(look)
+    _print_page(found, group, as_json=as_json)
+    _check_left_out(known.left_out if known else ())
 
 
 @app.command()
@@ -285,11 +289,11 @@ def purge(
     letter creates it again. Brokers cannot delete single dead letters.
     """
 
-    async def count(cluster: Cluster) -> int:
-        found = await queue_of_existing(cluster, group)
-        return 0 if found is None else found.count
+    async def look(cluster: Cluster) -> DeadLetterQueue | None:
+        return await queue_of_existing(cluster, group)
 
-    number = target.run_on_cluster(count)
+    found = target.run_on_cluster(look)
+    number = 0 if found is None else found.count
     if number and not dry_run:
         if not yes:
             confirm(f"Delete {amount(number, 'dead letter')} of {group}?")
@@ -299,6 +303,7 @@ def purge(
     else:
         verb = "would be deleted" if dry_run else "deleted"
         typer.echo(f"{group}: {amount(number, 'dead letter')} {verb}")
+    _check_left_out(found.left_out if found else ())
 
 
 @app.command()
@@ -389,6 +394,17 @@ def _time_ms(option: str, text: str | None) -> int | None:
     return floor_ms(moment)
 
 
+def _check_left_out(brokers: Sequence[str]) -> None:
+    """End with an error if the dead letters of some brokers are left out."""
+    if brokers:
+        typer.echo(
+            f"error: No master of {', '.join(brokers)} is registered: dead letters there are left "
+            "out.",
+            err=True,
+        )
+        raise typer.Exit(FAILED)
+
+
 def _print_queues(found: Sequence[DeadLetterQueue], *, as_json: bool) -> None:
     if as_json:
         print_json(
@@ -400,11 +416,17 @@ def _print_queues(found: Sequence[DeadLetterQueue], *, as_json: bool) -> None:
                     "newest": iso_time(one.newest_ms),
                     "topic": one.topic,
                     "brokers": one.parts,
+                    "left_out": one.left_out,
                 }
                 for one in found
             ]
         )
-        return
+    else:
+        _print_table_of(found)
+    _check_left_out(sorted({broker for one in found for broker in one.left_out}))
+
+
+def _print_table_of(found: Sequence[DeadLetterQueue]) -> None:
     print_table(
         ("group", "dead letters", "oldest", "newest", "brokers"),
         [

@@ -129,6 +129,7 @@ class DeadLetters:
         queue = await self._console.facts.dead_letter_queue(name)
         if queue is None:
             return self._none(request, name)
+        letters.check_complete(queue)
 
         async def lines() -> AsyncGenerator[bytes]:
             some = letters.scan(self._console.facts.cluster, name)

@@ -30,25 +30,33 @@ class Servers:
         return ClusterInfo.decode(answer.body)
 
     async def masters(self, brokers: Iterable[str] | None = None) -> dict[str, str]:
-        """The addresses of masters by broker name; of these brokers, or of all.
+        """The addresses of masters by broker name; of these brokers, or of all that have one.
 
         Raises:
-            UnavailableError: one of these brokers is not registered, or none is.
+            UnavailableError: one of these brokers has no master, or no broker has.
         """
-        table = (await self.cluster()).broker_addr_table
-        masters = {
-            name: broker.broker_addrs[MASTER]
-            for name, broker in table.items()
-            if MASTER in broker.broker_addrs
-        }
         if brokers is None:
-            if not masters:
-                raise UnavailableError("No broker is registered.", hint="Is one up?")
-            return masters
+            return (await self.masters_and_orphans())[0]
+        masters = masters_in(await self.cluster())
         missing = sorted(set(brokers) - masters.keys())
         if missing:
             raise unknown_broker(self.instance, ", ".join(missing))
         return {name: masters[name] for name in brokers}
+
+    async def masters_and_orphans(self) -> tuple[dict[str, str], list[str]]:
+        """The addresses of all masters by broker name, and the brokers of which only slaves are up.
+
+        Raises:
+            UnavailableError: no broker has a master.
+        """
+        cluster = await self.cluster()
+        masters = masters_in(cluster)
+        orphans = sorted(cluster.broker_addr_table.keys() - masters.keys())
+        if not masters and orphans:
+            raise unknown_broker(self.instance, ", ".join(orphans))
+        if not masters:
+            raise UnavailableError("No broker is registered.", hint="Is one up?")
+        return masters, orphans
 
     async def ask(
         self,
@@ -109,6 +117,15 @@ class Part(administration.Part):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._instance.options.servers!r})"
+
+
+def masters_in(cluster: ClusterInfo) -> dict[str, str]:
+    """The addresses of a cluster's masters, by broker name."""
+    return {
+        name: broker.broker_addrs[MASTER]
+        for name, broker in cluster.broker_addr_table.items()
+        if MASTER in broker.broker_addrs
+    }
 
 
 def unknown_broker(instance: Instance, name: str) -> UnavailableError:

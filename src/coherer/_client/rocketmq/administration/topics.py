@@ -200,14 +200,16 @@ class TopicAdmin(Part):
         self._instance.routes.forget(name)
 
     async def partitions(self, topic: str) -> builtins.list[admin.Partition]:
-        """The queues of a topic and their offsets.
+        """The queues of a topic and their offsets; these are None if a broker has no master.
 
         Raises:
             RefusedError: the topic does not exist.
+            UnavailableError: a broker does not answer.
         """
         await self._instance.start()
         route = await self._instance.routes.look_up(topic)
         masters = [brokers[MASTER] for brokers in route.brokers.values() if MASTER in brokers]
+        orphans = [one for one in route.readable if MASTER not in route.brokers.get(one.broker, {})]
         answers = await self._servers.ask_each(
             masters, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic}
         )
@@ -224,6 +226,7 @@ class TopicAdmin(Part):
             for answer in answers
             for queue, offset in TopicStats.decode(answer.body).offset_table.items()
         ]
+        found += [admin.Partition(one.topic, one.broker, one.id) for one in orphans]
         return sorted(found, key=lambda one: one.queue)
 
     async def writable_queues(self, topic: str) -> builtins.list[Queue]:

@@ -1,0 +1,105 @@
+"""What the administration says about a broker of which only the slave is up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from coherer._administration.access import RocketCluster, opened
+from coherer._administration.dead_letters import page, queue, queues
+from coherer._administration.export import export
+from coherer._administration.overview import overview
+from coherer._administration.replay import replay
+from coherer.errors import UnavailableError
+from coherer.message import Message
+from coherer.testing import SimulatedCluster
+
+TOPIC, GROUP = "orders", "billing"
+COPIED_S = 30
+"""A slave copies the topics every 10 s."""
+
+pytestmark = pytest.mark.coherer_cluster(brokers=2, slaves=True, apart=True)
+
+
+@asynccontextmanager
+async def with_letters(simulated: SimulatedCluster) -> AsyncGenerator[RocketCluster]:
+    """The cluster, with a dead letter at each broker."""
+    async with opened(simulated.rocketmq_url) as cluster:
+        assert isinstance(cluster, RocketCluster)
+        await cluster.admin.topics.create(TOPIC, 1, wait_ms=10_000)
+        async with cluster.client.producer() as producer:
+            for place in await cluster.client.partitions(TOPIC):
+                await producer.send(Message(TOPIC, place.broker.encode()), queue=place)
+        left = 2
+        async with cluster.client.consumer(GROUP, TOPIC, start="earliest") as consumer:
+            async for message in consumer:
+                await message.dead_letter()
+                left -= 1
+                if not left:
+                    break
+        await asyncio.sleep(COPIED_S)
+        yield cluster
+
+
+async def test_dead_letters(coherer_simulated_cluster: SimulatedCluster, tmp_path: Path) -> None:
+    async with with_letters(coherer_simulated_cluster) as cluster:
+        first, second = coherer_simulated_cluster.brokers
+        async with first.down():
+            await asyncio.sleep(1)
+            [known] = await queues(cluster)
+            assert (known.count, known.left_out) == (1, ("broker-a",))
+            assert [one.body for one in (await page(cluster, GROUP)).letters] == [b"broker-b"]
+            with pytest.raises(UnavailableError, match=r"No master of broker-a .*Nothing was done"):
+                await replay(cluster, GROUP)
+            with pytest.raises(UnavailableError, match="No master of broker-a"):
+                await export(cluster, GROUP, tmp_path / "letters.jsonl")
+        await asyncio.sleep(COPIED_S)
+        done = await replay(cluster, GROUP)
+        assert (done.total, done.sent) == (2, 2)
+        assert await export(cluster, GROUP, tmp_path / "letters.jsonl") == 2
+        lines = (tmp_path / "letters.jsonl").read_bytes().splitlines()
+        assert {json.loads(line)["body"] for line in lines} == {"broker-a", "broker-b"}
+        async with second.down():
+            await asyncio.sleep(1)
+            found = await queue(cluster, GROUP)
+            assert found is not None
+            assert found.left_out == ("broker-b",)
+
+
+async def test_groups_topics_and_overview(
+    coherer_simulated_cluster: SimulatedCluster,
+) -> None:
+    async with with_letters(coherer_simulated_cluster) as cluster:
+        [before] = await cluster.admin.groups.list(GROUP)
+        assert (before.silent, before.lag) == ((), 0)
+        assert (await overview(cluster)).lag == 0
+        async with coherer_simulated_cluster.brokers[0].down():
+            await asyncio.sleep(1)
+            [group] = await cluster.admin.groups.list(GROUP)
+            assert (group.silent, group.lag) == (("broker-a",), None)
+            parts = await cluster.admin.topics.partitions(TOPIC)
+            assert [(one.broker, one.max_offset) for one in parts] == [
+                ("broker-a", None),
+                ("broker-b", 1),
+            ]
+            seen = await overview(cluster)
+            assert seen.lag is None
+            assert "No master of broker broker-a is registered, only a slave." in [
+                one.text for one in seen.problems
+            ]
+
+
+async def test_no_broker_has_a_master(
+    coherer_simulated_cluster: SimulatedCluster,
+) -> None:
+    async with with_letters(coherer_simulated_cluster) as cluster:
+        first, second = coherer_simulated_cluster.brokers
+        async with first.down(), second.down():
+            await asyncio.sleep(1)
+            with pytest.raises(UnavailableError, match="No master of broker-a, broker-b"):
+                await cluster.admin.groups.list()
