@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from coherer._record.layout import decode
 from coherer._store import Store, StoreOptions, reading
-from coherer._store.joining import FEWEST_PER_SIZE, joined
+from coherer._store.joining import WASTE_BYTES, joined
 from tests.store.conftest import Clock, draft
 
 LOG_BYTES = 16_384
@@ -154,11 +155,13 @@ def test_adjacent_records_are_slices_of_the_log(stores: Any) -> None:
     assert read_both(store, (("t", 0), 0.0, 1 << 20, 100))
 
 
-def test_records_of_many_sizes_are_read_without(stores: Any) -> None:
-    store = stores()
-    fill(store, [(queue, 100 + size, 1) for size in range(20) for queue in QUEUES])
+@pytest.mark.parametrize("largest", [120, 1_800])
+def test_records_of_many_sizes(stores: Any, largest: int) -> None:
+    """They are one piece, unless one of them is much larger."""
+    store, sizes = stores(), [*range(100, 119), largest]
+    fill(store, [(queue, size, 1) for size in sizes for queue in QUEUES])
     found = store.read_slices("t", 1, 0, max_bytes=1 << 20, max_count=100)
-    assert not found.heads_match
+    assert found.heads_match == (largest == 120)
     assert found.next_offset == 20
     records = store.read("t", 1, 0, max_bytes=1 << 20, max_count=100).records
     assert b"".join(found.records) == b"".join(records)
@@ -175,10 +178,27 @@ def test_joined_pieces_are_in_order(pieces: list[bytes], chance: Any) -> None:
         buffer += pieces[number]
     sizes = np.array([len(one) for one in pieces], np.int64)
     found = joined(memoryview(buffer), places, sizes, np.cumsum(sizes))
-    if found is None:
-        assert len(set(sizes.tolist())) > max(1, len(pieces) // FEWEST_PER_SIZE)
-    else:
-        assert bytes(found) == b"".join(pieces)
+    assert found is not None
+    assert bytes(found) == b"".join(pieces)
+
+
+def test_as_many_pieces_as_numpy_takes_in_several_turns() -> None:
+    """Each overwrites what is too much of the one before, so that their order counts."""
+    chance = Random(1)
+    pieces = [chance.randbytes(chance.randint(1, 300)) for _ in range(20_000)]
+    order = chance.sample(range(len(pieces)), len(pieces))
+    sizes = np.array([len(pieces[number]) for number in order], np.int64)
+    ends = np.cumsum([len(one) for one in pieces])
+    places = ends[order] - sizes
+    found = joined(memoryview(b"".join(pieces)), places, sizes, np.cumsum(sizes))
+    assert found is not None
+    assert bytes(found) == b"".join(pieces[number] for number in order)
+
+
+def test_a_few_pieces_are_much_larger() -> None:
+    sizes = np.array([1, 1, WASTE_BYTES * 2], np.int64)
+    behind = np.cumsum(sizes)
+    assert joined(memoryview(bytes(int(behind[-1]))), behind - sizes, sizes, behind) is None
 
 
 def test_without_numpy_records_are_read_without(
