@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -18,7 +19,7 @@ from coherer._record.ids import decode_offset_id
 from coherer._wire.rocketmq import names
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer.admin import Message
-from coherer.errors import RefusedError, UsageError
+from coherer.errors import RefusedError, UnavailableError, UsageError
 from coherer.message import ReceivedMessage
 from coherer.rocketmq import Queue, StoredMessage
 from coherer.tubemq import Partition
@@ -46,13 +47,16 @@ class Search(msgspec.Struct, frozen=True):
 
     Args:
         messages: the messages, sorted by partition and offset; by time of storing if found by key.
-        complete: whether all messages were examined; otherwise the limit was reached.
+        complete: whether all messages were examined; otherwise the limit was reached, or there is a
+            `problem`.
         scanned: the number of messages that were read; 0 if the broker searched.
+        problem: which broker was not searched, and why; "" if all were.
     """
 
     messages: tuple[Message, ...]
     complete: bool
     scanned: int
+    problem: str = ""
 
 
 def found_of(message: ReceivedMessage, namespace: str = "") -> Message:
@@ -225,6 +229,7 @@ async def by_key(
     Raises:
         UsageError: it is a TubeMQ cluster.
         RefusedError: the topic does not exist.
+        UnavailableError: a broker does not answer, and the others have no such message.
     """
     if isinstance(cluster, TubeCluster):
         raise UsageError(
@@ -233,9 +238,14 @@ async def by_key(
             "messages that came over TubeMQ. Otherwise search by tag or by time.",
         )
     full = names.with_namespace(cluster.namespace, topic)
-    found = await cluster.admin.messages.find(full, key, begin=begin, end=end, limit=limit)
+    wanted = partial(cluster.admin.messages.find, full, key, begin=begin, end=end, limit=limit)
+    problem = ""
+    try:
+        found = await wanted(every_broker=True)
+    except UnavailableError as error:
+        found, problem = await wanted(), str(error)
     messages = tuple(found_of(one, cluster.namespace) for one in found)
-    return Search(messages, len(messages) < min(limit, KEYED_MAX), 0)
+    return Search(messages, not problem and len(messages) < min(limit, KEYED_MAX), 0, problem)
 
 
 async def search(

@@ -19,7 +19,7 @@ from coherer._administration.access import Cluster, RocketCluster
 from coherer._wire.rocketmq import names
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer.admin import Message, Partition
-from coherer.errors import RefusedError
+from coherer.errors import RefusedError, UnavailableError
 from coherer.rocketmq import StoredMessage
 
 FIELD: Final = "\x01"
@@ -245,8 +245,11 @@ async def _rocket_progress(
     cluster: RocketCluster, message: Message, full: str, group: str
 ) -> GroupProgress:
     if message.unique_id:
-        dead = await _copies(cluster, names.dlq_topic(group), message.unique_id)
-        tries = await _copies(cluster, names.retry_topic(group), message.unique_id)
+        try:
+            dead = await _copies(cluster, names.dlq_topic(group), message.unique_id)
+            tries = await _copies(cluster, names.retry_topic(group), message.unique_id)
+        except UnavailableError as error:
+            return GroupProgress(group, "unknown", str(error))
         if dead:
             when = "a dead letter of the group"
             return GroupProgress(group, "dead letter", when, len(tries))
@@ -258,6 +261,8 @@ async def _rocket_progress(
     if state.model == "BROADCASTING":
         why = "its members broadcast, and keep their offsets themselves"
         return GroupProgress(group, "unknown", why, len(tries))
+    if committed is None and state.silent:
+        return GroupProgress(group, "unknown", state.no_lag or "", len(tries))
     found = _progress(message, group, committed, (state.subscriptions or {}).get(full))
     if tries and found.state == "consumed":
         last = tries[-1]
@@ -277,7 +282,7 @@ async def _rocket_progress(
 
 async def _copies(cluster: RocketCluster, topic: str, unique_id: str) -> list[StoredMessage]:
     try:
-        return await cluster.admin.messages.all_by_unique_id(topic, unique_id)
+        return await cluster.admin.messages.all_by_unique_id(topic, unique_id, every_broker=True)
     except RefusedError as error:
         if error.code == ResponseCode.TOPIC_NOT_EXIST:
             return []

@@ -178,7 +178,7 @@ def search(
         if key is not None:
             found = await messages.by_key(cluster, topic, key, begin=moment, end=end, limit=limit)
             chosen = tuple(filter(matches, found.messages))[:limit]
-            return messages.Search(chosen, found.complete, 0)
+            return messages.Search(chosen, found.complete, 0, found.problem)
         with progress_bar("reading") as move:
             return await messages.search(
                 cluster,
@@ -199,7 +199,7 @@ def search(
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     _print_search(found, topic, as_json=as_json)
-    if not found.messages:
+    if not found.messages or found.problem:
         raise typer.Exit(FAILED)
 
 
@@ -256,6 +256,7 @@ def _print_search(found: Search, topic: str, *, as_json: bool) -> None:
                 "messages": [_line(one) for one in found.messages],
                 "complete": found.complete,
                 "scanned": found.scanned,
+                "problem": found.problem or None,
             }
         )
         return
@@ -276,7 +277,9 @@ def _print_search(found: Search, topic: str, *, as_json: bool) -> None:
         ],
         empty=f"{topic} has no matching messages.",
     )
-    if not found.complete:
+    if found.problem:
+        typer.echo(f"error: there may be more: {found.problem}", err=True)
+    elif not found.complete:
         read = f"{amount(found.scanned, 'message')} read: " if found.scanned else ""
         typer.echo(f"{read}there may be more. Use --limit, --scan or --from.", err=True)
 

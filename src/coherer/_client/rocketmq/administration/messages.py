@@ -85,6 +85,7 @@ class MessageAdmin(Part):
         begin: datetime | None = None,
         end: datetime | None = None,
         limit: int = 64,
+        every_broker: bool = False,
     ) -> builtins.list[StoredMessage]:
         """Messages by one of their keys, in the order they were stored.
 
@@ -94,16 +95,19 @@ class MessageAdmin(Part):
             begin: only messages stored at this time or later.
             end: only messages stored at this time or earlier.
             limit: the maximum number per broker; brokers return at most 64.
+            every_broker: raise an error if the master of one of the topic's brokers does not
+                answer, so that no message is overlooked.
 
         Raises:
             RefusedError: the topic does not exist.
+            UnavailableError: a broker does not answer, and the others have no such message.
         """
         begin_ms = 0 if begin is None else floor_ms(begin)
         end_ms = FOREVER_MS if end is None else floor_ms(end)
         header = QueryMessageHeader(
             topic=topic, key=key, max_num=limit, begin_ms=begin_ms, end_ms=end_ms
         )
-        found = await self._query(header)
+        found = await self._query(header, every_broker=every_broker)
         return [message for message in found if key in message.keys]
 
     async def by_unique_id(self, topic: str, unique_id: str) -> StoredMessage | None:
@@ -111,6 +115,7 @@ class MessageAdmin(Part):
 
         Raises:
             RefusedError: the topic does not exist.
+            UnavailableError: a broker does not answer, and the others have no such message.
         """
         found = await self.all_by_unique_id(topic, unique_id)
         return found[0] if found else None
@@ -133,7 +138,7 @@ class MessageAdmin(Part):
 
         Raises:
             RefusedError: the topic does not exist.
-            UnavailableError: no broker answers.
+            UnavailableError: a broker does not answer, and the others have no such message.
         """
         header = QueryMessageHeader(
             topic=topic,
@@ -245,7 +250,7 @@ class MessageAdmin(Part):
     async def _query(
         self, header: QueryMessageHeader, *, every_broker: bool = False, also: str = ""
     ) -> builtins.list[StoredMessage]:
-        """Messages by a key. Without `every_broker`, the answer of one broker is enough."""
+        """Messages by a key. Without `every_broker` it is enough that one broker has some."""
         if not header.key.strip():
             raise UsageError("A key must not be blank.", topic=header.topic)
         await self._instance.start()
@@ -259,25 +264,22 @@ class MessageAdmin(Part):
             }
         found: list[StoredMessage] = []
         error: CohererError | None = None
-        answered = False
 
         async def ask(broker: str, address: str) -> None:
-            nonlocal answered, error
+            nonlocal error
             try:
                 answer = await self._servers.ask(
                     address, RequestCode.QUERY_MESSAGE, header.fields()
                 )
                 found.extend(decode_messages(answer.body, broker))
-                answered = True
             except RefusedError as refusal:
                 if refusal.code != ResponseCode.QUERY_NOT_FOUND:
                     raise
-                answered = True
             except CohererError as failure:
                 error = failure
 
         await asyncio.gather(*(ask(name, address) for name, address in asked.items()))
-        if error is not None and (every_broker or not answered):
+        if error is not None and (every_broker or not found):
             raise error
         mine = [message for message in found if message.topic == header.topic]
         return sorted(mine, key=_stored)

@@ -1,4 +1,4 @@
-"""What the administration says about a broker of which only the slave is up."""
+"""What the administration says about brokers that it cannot ask."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import pytest
 from coherer._administration.access import RocketCluster, opened
 from coherer._administration.dead_letters import page, queue, queues
 from coherer._administration.export import export
+from coherer._administration.messages import by_key
 from coherer._administration.overview import overview
 from coherer._administration.replay import replay
+from coherer._administration.trace import trace
 from coherer.errors import UnavailableError
 from coherer.message import Message
 from coherer.testing import SimulatedCluster
@@ -23,7 +25,7 @@ TOPIC, GROUP = "orders", "billing"
 COPIED_S = 30
 """A slave copies the topics every 10 s."""
 
-pytestmark = pytest.mark.coherer_cluster(brokers=2, slaves=True, apart=True)
+with_slaves = pytest.mark.coherer_cluster(brokers=2, slaves=True, apart=True)
 
 
 @asynccontextmanager
@@ -34,7 +36,8 @@ async def with_letters(simulated: SimulatedCluster) -> AsyncGenerator[RocketClus
         await cluster.admin.topics.create(TOPIC, 1, wait_ms=10_000)
         async with cluster.client.producer() as producer:
             for place in await cluster.client.partitions(TOPIC):
-                await producer.send(Message(TOPIC, place.broker.encode()), queue=place)
+                body = place.broker.encode()
+                await producer.send(Message(TOPIC, body, keys=("k",)), queue=place)
         left = 2
         async with cluster.client.consumer(GROUP, TOPIC, start="earliest") as consumer:
             async for message in consumer:
@@ -46,6 +49,7 @@ async def with_letters(simulated: SimulatedCluster) -> AsyncGenerator[RocketClus
         yield cluster
 
 
+@with_slaves
 async def test_dead_letters(coherer_simulated_cluster: SimulatedCluster, tmp_path: Path) -> None:
     async with with_letters(coherer_simulated_cluster) as cluster:
         first, second = coherer_simulated_cluster.brokers
@@ -71,6 +75,7 @@ async def test_dead_letters(coherer_simulated_cluster: SimulatedCluster, tmp_pat
             assert found.left_out == ("broker-b",)
 
 
+@with_slaves
 async def test_groups_topics_and_overview(
     coherer_simulated_cluster: SimulatedCluster,
 ) -> None:
@@ -94,6 +99,7 @@ async def test_groups_topics_and_overview(
             ]
 
 
+@with_slaves
 async def test_no_broker_has_a_master(
     coherer_simulated_cluster: SimulatedCluster,
 ) -> None:
@@ -103,3 +109,29 @@ async def test_no_broker_has_a_master(
             await asyncio.sleep(1)
             with pytest.raises(UnavailableError, match="No master of broker-a, broker-b"):
                 await cluster.admin.groups.list()
+
+
+@pytest.mark.coherer_cluster(brokers=2, apart=True)
+async def test_a_broker_does_not_answer_a_search(
+    coherer_simulated_cluster: SimulatedCluster,
+) -> None:
+    """What it may have is not said to be nowhere."""
+    silent = coherer_simulated_cluster.brokers[1].faults
+    async with with_letters(coherer_simulated_cluster) as cluster:
+        found = await by_key(cluster, TOPIC, "k")
+        assert {one.body for one in found.messages} == {b"broker-a", b"broker-b"}
+        assert (found.complete, found.problem) == (True, "")
+        [first, second] = sorted(found.messages, key=lambda one: one.body)
+        with silent.lose_answer("QUERY_MESSAGE"):
+            found = await by_key(cluster, TOPIC, "k")
+            assert ([one.body for one in found.messages], found.complete) == ([b"broker-a"], False)
+            assert "No answer in time" in found.problem
+            for id_ in (second.unique_id, "0" * 32):
+                with pytest.raises(UnavailableError, match="No answer in time"):
+                    await cluster.admin.messages.by_unique_id(TOPIC, id_)
+            assert await cluster.admin.messages.by_unique_id(TOPIC, first.unique_id) is not None
+            [group] = (await trace(cluster, second)).groups
+            assert group.state == "unknown"
+            assert "No answer in time" in group.why
+        [group] = (await trace(cluster, second)).groups
+        assert group.state == "dead letter"
