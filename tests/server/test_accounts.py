@@ -305,6 +305,73 @@ async def test_a_slave_follows_a_master_with_accounts(tmp_path: Path) -> None:
             await until(lambda: store.end_offset)
 
 
+def beside(first: Node, directory: Path, **given: Any) -> Node:
+    """Another broker of RocketMQ at the name server of a node."""
+    there: dict[str, Any] = {"namesrv": first.rocketmq_url.removeprefix("rocketmq://")}
+    there |= {"roles": frozenset({"broker"}), "protocols": frozenset({"rocketmq"})}
+    return guarded(directory, **there, **given)
+
+
+def files_with(text: str, *homes: Path) -> list[str]:
+    return [
+        home.name for home in homes if text in (home / "conf" / "plain_acl.yml").read_text("utf-8")
+    ]
+
+
+async def test_an_account_is_changed_at_slaves_too(tmp_path: Path) -> None:
+    """They serve consumers, with files of their own."""
+    homes = tmp_path / "m", tmp_path / "s"
+    async with (
+        guarded(homes[0], ha_port=0) as master,
+        beside(master, homes[1], role="SLAVE", rocketmq_broker_id=1) as slave,
+        coherer.rocketmq.connect(master.rocketmq_url, **ANN) as client,
+    ):
+        await slave.ready()
+        accounts = client.admin().accounts
+        await accounts.set("reader-1", "reader-secret", topic_perms=["demo=SUB"])
+        assert files_with("reader-secret", *homes) == ["m", "s"]
+        await accounts.delete("reader-1")
+        assert files_with("reader-secret", *homes) == []
+        with pytest.raises(RefusedError, match="deleted failed"):
+            await accounts.delete("reader-1")
+
+
+async def test_an_account_that_one_broker_has(tmp_path: Path) -> None:
+    async with (
+        guarded(tmp_path / "a") as first,
+        beside(first, tmp_path / "b", broker_id=2, broker_name="broker-b") as second,
+        coherer.rocketmq.connect(first.rocketmq_url, **ANN) as client,
+    ):
+        await second.ready()
+        accounts = client.admin().accounts
+        await accounts.set("reader-1", "reader-secret", brokers=["broker-b"])
+        await accounts.delete("reader-1")
+        assert await accounts.list("broker-b") == []
+
+
+async def test_brokers_that_share_their_files(tmp_path: Path) -> None:
+    """Those of `--brokers` do: what one of them has deleted is gone for all."""
+    home = tmp_path / "a"
+    async with (
+        guarded(home) as first,
+        beside(
+            first, tmp_path / "b", broker_id=2, broker_name="broker-b", accounts_directory=home
+        ) as second,
+        coherer.rocketmq.connect(first.rocketmq_url, **ANN) as client,
+    ):
+        await second.ready()
+        accounts = client.admin().accounts
+        for _ in range(3):
+            await accounts.set("reader-1", "reader-secret")
+            await accounts.delete("reader-1")
+        await accounts.set("reader-1", "reader-secret")
+        for broker in ("broker-a", "broker-b"):  # as `mqadmin deleteAclConfig -c` does
+            await accounts.delete("reader-1", brokers=[broker])
+            assert await accounts.list(broker) == []
+        with pytest.raises(RefusedError, match="deleted failed"):
+            await accounts.delete("reader-1", brokers=["broker-b"])
+
+
 async def test_a_file_of_accounts_stays_private(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     path = tmp_path / "conf" / "plain_acl.yml"

@@ -1716,6 +1716,7 @@ class MessageAdmin(Facade[aio.MessageAdmin], Part):
         begin: datetime | None = None,
         end: datetime | None = None,
         limit: int = 64,
+        every_broker: bool = False,
     ) -> builtins.list[StoredMessage]:
         """Messages by one of their keys, in the order they were stored.
 
@@ -1725,12 +1726,17 @@ class MessageAdmin(Facade[aio.MessageAdmin], Part):
             begin: only messages stored at this time or later.
             end: only messages stored at this time or earlier.
             limit: the maximum number per broker; brokers return at most 64.
+            every_broker: raise an error if the master of one of the topic's brokers does not
+                answer, so that no message is overlooked.
 
         Raises:
             RefusedError: the topic does not exist.
+            UnavailableError: a broker does not answer, and the others have no such message.
         """
         return self._portal.call(
-            lambda: self._inner.find(topic, key, begin=begin, end=end, limit=limit)
+            lambda: self._inner.find(
+                topic, key, begin=begin, end=end, limit=limit, every_broker=every_broker
+            )
         )
 
     def by_unique_id(self, topic: str, unique_id: str) -> StoredMessage | None:
@@ -1738,6 +1744,7 @@ class MessageAdmin(Facade[aio.MessageAdmin], Part):
 
         Raises:
             RefusedError: the topic does not exist.
+            UnavailableError: a broker does not answer, and the others have no such message.
         """
         return self._portal.call(lambda: self._inner.by_unique_id(topic, unique_id))
 
@@ -1759,7 +1766,7 @@ class MessageAdmin(Facade[aio.MessageAdmin], Part):
 
         Raises:
             RefusedError: the topic does not exist.
-            UnavailableError: no broker answers.
+            UnavailableError: a broker does not answer, and the others have no such message.
         """
         return self._portal.call(
             lambda: self._inner.all_by_unique_id(
@@ -1861,7 +1868,9 @@ class AccountAdmin(Facade[aio.AccountAdmin], Part):
         group_perms: Sequence[str] = (),
         brokers: Iterable[str] | None = None,
     ) -> None:
-        """Create or change an account.
+        """Create or change an account, at masters and slaves.
+
+        A broker that is down keeps the old account: change it again when the broker is back.
 
         Args:
             access_key: the name, more than 6 characters.
@@ -1872,7 +1881,11 @@ class AccountAdmin(Facade[aio.AccountAdmin], Part):
             default_group_perm: the same for groups.
             topic_perms: as `topic=PUB|SUB`.
             group_perms: as `group=SUB`.
-            brokers: names of brokers; all masters when None.
+            brokers: names of brokers; all when None.
+
+        Raises:
+            AclUpdateError: a broker or slave refuses it; others may have changed it.
+            UnavailableError: one does not answer.
         """
         self._portal.call(
             lambda: self._inner.set(
@@ -1889,13 +1902,33 @@ class AccountAdmin(Facade[aio.AccountAdmin], Part):
         )
 
     def delete(self, access_key: str, brokers: Iterable[str] | None = None) -> None:
-        """Delete an account."""
+        """Delete an account, at masters and slaves.
+
+        A broker that is down keeps the account: delete it again when the broker is back.
+
+        Args:
+            access_key: its name.
+            brokers: names of brokers; all when None.
+
+        Raises:
+            AclUpdateError: no broker has it, or one could not delete it.
+            UnavailableError: a broker or slave does not answer.
+        """
         self._portal.call(lambda: self._inner.delete(access_key, brokers))
 
     def set_white_addresses(
         self, addresses: Sequence[str], brokers: Iterable[str] | None = None
     ) -> None:
-        """Set the addresses that need no account."""
+        """Set the addresses that need no account, at masters and slaves.
+
+        Args:
+            addresses: the addresses, such as `10.0.0.*`.
+            brokers: names of brokers; all when None.
+
+        Raises:
+            AclUpdateError: a broker or slave refuses them; others may have changed them.
+            UnavailableError: one does not answer.
+        """
         self._portal.call(lambda: self._inner.set_white_addresses(addresses, brokers))
 
 

@@ -235,18 +235,20 @@ class Access:
         self._write(path, {**content, ACCOUNTS: entries}, now_ms)
 
     def delete(self, access_key: str, now_ms: int) -> bool:
-        """Delete an account. Returns whether it existed.
+        """Delete an account. Returns whether it existed, or was used until now.
 
         Raises:
             UsageError: it is one of the node's options.
             StoreError: the file could not be written.
         """
         self._check_not_own(access_key)
+        # If another broker of `--brokers` was first, this one learns it now.
+        was_used = self._file_of(access_key) is not None
         with changing(self._conf):
             self._load()
             path = self._file_of(access_key)
             if path is None:
-                return False
+                return was_used
             content = self._content(path)
             entries = [
                 entry for entry in content[ACCOUNTS] if str(entry.get("accessKey")) != access_key

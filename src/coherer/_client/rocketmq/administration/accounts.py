@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 
 from coherer._client.engine.arguments import checked
 from coherer._client.rocketmq.administration.servers import Part
+from coherer._client.rocketmq.link import Fields
 from coherer._wire.rocketmq.bodies import AclConfig
-from coherer._wire.rocketmq.codes import RequestCode
+from coherer._wire.rocketmq.codes import RequestCode, ResponseCode
 from coherer._wire.rocketmq.headers import AccessKeyHeader, AccountHeader, WhiteAddressesHeader
 from coherer.admin import Account
-from coherer.errors import CohererError
+from coherer.errors import CohererError, RefusedError
 
 
 @checked
@@ -78,7 +79,9 @@ class AccountAdmin(Part):
         group_perms: Sequence[str] = (),
         brokers: Iterable[str] | None = None,
     ) -> None:
-        """Create or change an account.
+        """Create or change an account, at masters and slaves.
+
+        A broker that is down keeps the old account: change it again when the broker is back.
 
         Args:
             access_key: the name, more than 6 characters.
@@ -89,9 +92,12 @@ class AccountAdmin(Part):
             default_group_perm: the same for groups.
             topic_perms: as `topic=PUB|SUB`.
             group_perms: as `group=SUB`.
-            brokers: names of brokers; all masters when None.
+            brokers: names of brokers; all when None.
+
+        Raises:
+            AclUpdateError: a broker or slave refuses it; others may have changed it.
+            UnavailableError: one does not answer.
         """
-        await self._instance.start()
         header = AccountHeader(
             access_key,
             secret_key,
@@ -103,22 +109,68 @@ class AccountAdmin(Part):
             ",".join(group_perms) or None,
         )
         code = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG
-        await self._servers.ask_masters(code, header.fields(), brokers=brokers)
+        await self._change(code, header.fields(), brokers)
 
     async def delete(self, access_key: str, brokers: Iterable[str] | None = None) -> None:
-        """Delete an account."""
+        """Delete an account, at masters and slaves.
+
+        A broker that is down keeps the account: delete it again when the broker is back.
+
+        Args:
+            access_key: its name.
+            brokers: names of brokers; all when None.
+
+        Raises:
+            AclUpdateError: no broker has it, or one could not delete it.
+            UnavailableError: a broker or slave does not answer.
+        """
         await self._instance.start()
-        fields = AccessKeyHeader(access_key).fields()
-        await self._servers.ask_masters(RequestCode.DELETE_ACL_CONFIG, fields, brokers=brokers)
+        code, fields = RequestCode.DELETE_ACL_CONFIG, AccessKeyHeader(access_key).fields()
+        refusal: RefusedError | None = None
+        deleted = False
+        for address in await self._servers.replicas(brokers):
+            try:
+                await self._servers.ask(address, code, fields)
+            except RefusedError as error:
+                # Brokers also say this if they do not have the account. Those of `--brokers` share
+                # their files, so that the first one deletes it for all.
+                if error.code != ResponseCode.DELETE_ACL_CONFIG_FAILED:
+                    raise
+                if await self._has(address, access_key):
+                    raise
+                refusal = error
+            else:
+                deleted = True
+        if not deleted and refusal is not None:
+            raise refusal
+
+    async def _has(self, address: str, access_key: str) -> bool:
+        code = RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG
+        config = AclConfig.decode((await self._servers.ask(address, code)).body)
+        return any(one.access_key == access_key for one in config.plain_access_configs)
 
     async def set_white_addresses(
         self, addresses: Sequence[str], brokers: Iterable[str] | None = None
     ) -> None:
-        """Set the addresses that need no account."""
-        await self._instance.start()
+        """Set the addresses that need no account, at masters and slaves.
+
+        Args:
+            addresses: the addresses, such as `10.0.0.*`.
+            brokers: names of brokers; all when None.
+
+        Raises:
+            AclUpdateError: a broker or slave refuses them; others may have changed them.
+            UnavailableError: one does not answer.
+        """
         fields = WhiteAddressesHeader(",".join(addresses)).fields()
         code = RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG
-        await self._servers.ask_masters(code, fields, brokers=brokers)
+        await self._change(code, fields, brokers)
+
+    async def _change(self, code: int, fields: Fields, brokers: Iterable[str] | None) -> None:
+        """Ask one after the other, as brokers of one machine share their files, and lock them."""
+        await self._instance.start()
+        for address in await self._servers.replicas(brokers):
+            await self._servers.ask(address, code, fields)
 
 
 def _permissions(listed: Sequence[str] | None, other: str | None) -> dict[str, str]:

@@ -37,11 +37,7 @@ class Servers:
         """
         if brokers is None:
             return (await self.masters_and_orphans())[0]
-        masters = masters_in(await self.cluster())
-        missing = sorted(set(brokers) - masters.keys())
-        if missing:
-            raise unknown_broker(self.instance, ", ".join(missing))
-        return {name: masters[name] for name in brokers}
+        return self._masters_of(brokers, await self.cluster())
 
     async def masters_and_orphans(self) -> tuple[dict[str, str], list[str]]:
         """The addresses of all masters by broker name, and the brokers of which only slaves are up.
@@ -57,6 +53,31 @@ class Servers:
         if not masters:
             raise UnavailableError("No broker is registered.", hint="Is one up?")
         return masters, orphans
+
+    async def replicas(self, brokers: Iterable[str] | None = None) -> list[str]:
+        """The addresses of the masters and slaves of these brokers, or of all; masters first.
+
+        Raises:
+            UnavailableError: one of these brokers has no master, or no broker is registered.
+        """
+        cluster = await self.cluster()
+        table = cluster.broker_addr_table
+        if not table:
+            raise UnavailableError("No broker is registered.", hint="Is one up?")
+        names = table.keys() if brokers is None else self._masters_of(brokers, cluster).keys()
+        found = sorted(
+            (number != MASTER, name, number, address)
+            for name in names
+            for number, address in table[name].broker_addrs.items()
+        )
+        return [address for *_, address in found]
+
+    def _masters_of(self, brokers: Iterable[str], cluster: ClusterInfo) -> dict[str, str]:
+        brokers, masters = list(brokers), masters_in(cluster)
+        missing = sorted(set(brokers) - masters.keys())
+        if missing:
+            raise unknown_broker(self.instance, ", ".join(missing))
+        return {name: masters[name] for name in brokers}
 
     async def ask(
         self,
