@@ -16,6 +16,7 @@ SAMPLE = {
     "backups lack the end": ("short", 5),
     "streams forget brokers that are down (rocketmq)": ("short", 7),
     "recovered messages have no keys": ("short", 13),
+    "files take gaps for damage (rocketmq)": ("short", 10),
     "times stop at gaps": ("short", 10),
     "late answers count": ("short", 13),
     "replays share their locks": ("short", 1),

@@ -11,6 +11,7 @@ from coherer._client.rocketmq import client as rocketmq_client
 from coherer._client.rocketmq.consuming import reader as rocketmq_reader
 from coherer._client.rocketmq.request_reply import PendingReplies
 from coherer._store.recovery import Replayer
+from coherer.spark import file_rows
 from coherer.spark.cursor import Cursor
 from coherer.spark.offsets import latest
 from coherer.spark.reading import RangeRows
@@ -90,10 +91,22 @@ def late_answers_count(patch: Patch) -> None:
     patch.setattr(PendingReplies, "_received", received)
 
 
+def files_take_gaps_for_damage(patch: Patch) -> None:
+    """Who reads files finds bad records in the gap that a power cut has left."""
+    real = file_rows.entries_of
+
+    def entries_of(*place: Any) -> Any:
+        found, _ = real(*place)
+        return found, found.pick(slice(0))
+
+    patch.setattr(file_rows, "entries_of", entries_of)
+
+
 _STREAMS: Final = (
     streams_read_to_the_present,
     streams_forget_brokers_that_are_down,
     gaps_are_bad_records,
+    files_take_gaps_for_damage,
 )
 MUTANTS: Final = {
     "tubemq": _STREAMS,
