@@ -11,6 +11,7 @@ from coherer._record.properties import (
     index_keys,
     java_hash,
     tag_code,
+    value_of,
 )
 from coherer.errors import UsageError
 
@@ -111,3 +112,11 @@ def test_hashes_are_signed_32_bit_numbers(text: str) -> None:
 def test_the_code_without_a_tag_is_0() -> None:
     assert tag_code(None) == tag_code("") == 0
     assert tag_code("refund").to_bytes(8, "big", signed=True).hex() == "ffffffffc847df78"
+
+
+_PARTS = st.sampled_from([b"KEYS", b"XKEYS", b"KEY", b"\x01", b"\x02", b"a", b"\xff", "ä".encode()])
+
+
+@given(st.lists(_PARTS, max_size=12).map(b"".join), st.sampled_from(["KEYS", "KEY", "a", "ä"]))
+def test_one_value_is_that_of_all(data: bytes, name: str) -> None:
+    assert value_of(data, name) == decode(data).get(name)

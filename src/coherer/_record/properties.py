@@ -169,6 +169,22 @@ def decode(data: bytes | bytearray | memoryview) -> dict[str, str]:
     return found
 
 
+def value_of(data: bytes, name: str) -> str | None:
+    r"""Decode one property, which takes a tenth of the time of `decode(data).get(name)`.
+
+    >>> value_of(b"TAGS\x01a\x02KEYS\x01k\x02KEYS\x01", "KEYS"), value_of(b"XKEYS\x01k", "KEYS")
+    ('k', None)
+    """
+    mark, end = name.encode() + _NAME_BYTES, len(data)
+    while (begin := data.rfind(mark, 0, end)) >= 0:
+        stop = data.find(_PAIR_BYTES, begin)
+        value = data[begin + len(mark) : stop if stop >= 0 else len(data)]
+        if value and (not begin or data[begin - 1 : begin] == _PAIR_BYTES):
+            return str(value, "utf-8", "replace")
+        end = begin + len(mark) - 1
+    return None
+
+
 _DIGITS_MAX: Final = 18
 
 

@@ -21,7 +21,7 @@ from operator import attrgetter
 from typing import Final
 
 from coherer._record.layout import Record
-from coherer._record.properties import REAL_QUEUE, REAL_TOPIC, decode
+from coherer._record.properties import REAL_QUEUE, REAL_TOPIC, value_of
 from coherer._record.system_topics import (
     CHECK_MAX_TIME_TOPIC,
     HALF_TOPIC,
@@ -125,7 +125,7 @@ def topic_of(record: Record) -> str:
     """
     if record.topic not in _HOLDING_TOPICS:
         return record.topic
-    return decode(record.properties).get(REAL_TOPIC, record.topic)
+    return value_of(record.properties, REAL_TOPIC) or record.topic
 
 
 _HOLDING_TOPICS: Final = WAITING_TOPICS | {CHECK_MAX_TIME_TOPIC}

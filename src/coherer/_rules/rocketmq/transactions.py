@@ -37,6 +37,7 @@ from coherer._record.properties import (
     index_keys,
     number_in,
     tag_code,
+    value_of,
 )
 from coherer._record.system_topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from coherer._rules.common.origins import destination
@@ -54,6 +55,18 @@ PREPARED_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
 """The queue offset of the first copy of a half message. Java's brokers set it on some copies."""
 _ROLLBACK: Final = 1
 """The flag of a mark: the transaction was rolled back."""
+_TAKEN_OUT: Final = tuple(
+    name.encode()
+    for name in (
+        DELAY,  # Java's broker would delay the half message, and then lose it
+        # Those of copies: with them, a message would be taken for another transaction.
+        PREPARED_OFFSET,
+        CHECK_TIMES,
+        # They say where the message goes, and are added with the values of the request.
+        REAL_TOPIC,
+        REAL_QUEUE,
+    )
+)
 _ROOM_BYTES: Final = 192
 """Room in the properties of a half message for those that are added later: to its copies, and to
 the message itself if it waits for its time after the commit."""
@@ -61,7 +74,6 @@ the message itself if it waits for its time after the commit."""
 DONE_TAG: Final = "d"
 _OP_PROPERTIES: Final = b"WAIT\x01true\x02TAGS\x01d"
 _OP_CODE: Final = tag_code(DONE_TAG)
-_MARK: Final = b"TRAN_MSG\x01true"
 UNKNOWN: Final = 0
 
 
@@ -71,9 +83,7 @@ def is_transactional(properties: bytes) -> bool:
     >>> is_transactional(b"TAGS\x01a\x02TRAN_MSG\x01true"), is_transactional(b"TAGS\x01a")
     (True, False)
     """
-    if _MARK[:-4] not in properties:
-        return False
-    return decode(properties).get(TRANSACTIONAL, "").lower() == "true"
+    return (value_of(properties, TRANSACTIONAL) or "").lower() == "true"
 
 
 def half(draft: Draft) -> Draft:
@@ -83,15 +93,14 @@ def half(draft: Draft) -> Draft:
     >>> made.topic, made.queue_id, made.sys_flag
     ('RMQ_SYS_TRANS_HALF_TOPIC', 0, 0)
     """
-    properties = decode(draft.properties)
-    # Java's broker would delay the half message, and then lose it; its clients send no level.
-    properties.pop(DELAY, None)
-    # These belong to copies: with them, a message would be taken for another transaction.
-    properties.pop(PREPARED_OFFSET, None)
-    properties.pop(CHECK_TIMES, None)
-    properties[REAL_TOPIC] = draft.topic
-    properties[REAL_QUEUE] = str(draft.queue_id)
-    text = encode(properties)
+    text = draft.properties.rstrip(b"\x02")
+    if any(name in text for name in _TAKEN_OUT):
+        properties = decode(text)
+        for name in _TAKEN_OUT:
+            properties.pop(name.decode(), None)
+        text = encode(properties)
+    place = encode({REAL_TOPIC: draft.topic, REAL_QUEUE: str(draft.queue_id)})
+    text = b"%b%b%b" % (text, b"\x02" if text else b"", place)
     if len(text) > PROPERTIES_BYTES_MAX - _ROOM_BYTES:
         raise UsageError(
             f"The properties have {len(text)} bytes; the limit for a message in a transaction is "
@@ -126,7 +135,7 @@ class End(msgspec.Struct, frozen=True):
 
 def mismatch(record: Record, end: End) -> str:
     """Why a request does not match its half message, in Java's words; "" if it does."""
-    if decode(record.properties).get(PRODUCER_GROUP) != end.group:
+    if value_of(record.properties, PRODUCER_GROUP) != end.group:
         return "The producer group wrong"
     if record.queue_offset != end.half_offset:
         return "The transaction state table offset wrong"
@@ -160,7 +169,7 @@ def name_of(record: Record) -> int:
     """
     if 0 < record.prepared_offset <= record.queue_offset:
         return record.prepared_offset - 1
-    first = number_in(decode(record.properties).get(PREPARED_OFFSET))
+    first = number_in(value_of(record.properties, PREPARED_OFFSET))
     return record.queue_offset if first is None else min(first, record.queue_offset)
 
 
@@ -255,7 +264,7 @@ class Op(msgspec.Struct, frozen=True):
 def read_op(record: Record) -> Op | None:
     """Read a message of the op topic; None if it is invalid."""
     half_offset = number_in(bytes(record.body[:20]).decode("ascii", "replace"))
-    if half_offset is None or decode(record.properties).get(TAGS) != DONE_TAG:
+    if half_offset is None or value_of(record.properties, TAGS) != DONE_TAG:
         return None
     name = half_offset
     if 0 < record.prepared_offset <= half_offset:

@@ -41,8 +41,7 @@ from coherer._common.clock import IntervalTimer
 from coherer._common.logs import Log
 from coherer._record.ids import decode_offset_id
 from coherer._record.layout import COMMITTED, ROLLED_BACK, Record, decode
-from coherer._record.properties import REAL_TOPIC
-from coherer._record.properties import decode as decode_properties
+from coherer._record.properties import REAL_TOPIC, value_of
 from coherer._record.system_topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from coherer._rules.common.origins import RESERVED_TOPICS, Origin, topic_of
 from coherer._rules.rocketmq.transaction_checks import CheckOptions, Plan, TransactionLedger
@@ -78,6 +77,8 @@ Ask = Callable[[Question], bool]
 _Asked: TypeAlias = tuple[Channel, Command]
 
 RECORDS_AT_ONCE: Final = 1_000
+PLACES_AT_ONCE: Final = 128
+"""The entries that are read to find a half message; a read costs as much as ten entries."""
 _READ_BYTES: Final = 4 * 1024 * 1024
 _NO_STATE: Final = "commitOrRollback field wrong"
 _ENDED: Final = "The transaction was {} before."
@@ -126,6 +127,8 @@ class TransactionService:
         self._ending: dict[int, list[_Asked]] = {}  # by transaction: later requests that wait
         self._unmarked = deque(place for cut in core.store.recovery.cuts for place in cut.unmarked)
         self._waiting: list[_Asked] = []  # for marks that have not been read
+        self._places: list[int | None] = []  # of some half messages, from `_places_from` on
+        self._places_from = 0
         core.on_idle_check(self._in_use)
         core.store.holds.add("messages of open transactions", self._needed)
 
@@ -204,9 +207,28 @@ class TransactionService:
         if found is None:
             return None
         record = decode(found, check_crc=False)
+        if record.topic != topic:
+            return None
         # The content of any message may look like a record, so the queue has to name it.
-        place = store.place_of(topic, 0, record.queue_offset)
-        return record if record.topic == topic and place == physical_offset else None
+        is_half = topic == HALF_TOPIC
+        place = self._place_of_half if is_half else partial(store.place_of, topic, 0)
+        return record if place(record.queue_offset) == physical_offset else None
+
+    def _place_of_half(self, offset: int) -> int | None:
+        """The log offset of a half message; None if its queue has none at this offset."""
+        store = self._core.store
+        first, end = store.queue_range(HALF_TOPIC, 0)
+        if not first <= offset < end:
+            return None
+        at = offset - self._places_from
+        if not 0 <= at < len(self._places):
+            # Transactions end in about the order in which they began.
+            found = store.entries(HALF_TOPIC, 0, offset, PLACES_AT_ONCE)
+            self._places = [
+                None if one.size_bytes == BLANK_SIZE else one.physical_offset for one in found
+            ]
+            self._places_from, at = offset, 0
+        return self._places[at]
 
     def _half_of(self, end: End) -> Record:
         """The half message that a request names, or its newest copy if the log has deleted it.
@@ -219,7 +241,7 @@ class TransactionService:
         if record is not None:
             wrong = mismatch(record, end)
         elif end.half_offset < store.queue_range(HALF_TOPIC, 0)[0]:
-            place = store.place_of(HALF_TOPIC, 0, self._ledger.newest(end.half_offset))
+            place = self._place_of_half(self._ledger.newest(end.half_offset))
             record = None if place is None else self._record_at(place, HALF_TOPIC)
             if record is None or name_of(record) != end.half_offset:
                 raise Refusal(ResponseCode.SYSTEM_ERROR, HALF_NOT_FOUND)
@@ -259,7 +281,7 @@ class TransactionService:
 
     def _store_end(self, channel: Channel, request: Command, record: Record, end: End) -> None:
         drafts: list[Draft] = []
-        topic = decode_properties(record.properties).get(REAL_TOPIC)
+        topic = value_of(record.properties, REAL_TOPIC)
         if end.state == COMMITTED:
             if topic in RESERVED_TOPICS:
                 raise Refusal(ResponseCode.NO_PERMISSION, reserved_remark(topic))
