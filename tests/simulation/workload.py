@@ -52,6 +52,8 @@ END_S: Final = 15.0
 """In which the last messages arrive."""
 END_LATE_S: Final = 45.0
 """The same if some are due later, or are refused and come again."""
+COPIED_S: Final = 1.0
+"""Within this time a slave copies what its master has just stored."""
 TIMES: Final = 5
 """The number of times whose offsets are asked for at the end."""
 LONGEST_S: Final = 1_800.0
@@ -325,18 +327,19 @@ class Run:
                 await replays.look(self, client)
             await self._look_by_key(client)
             await self._look_by_time(client)
-            self._look_at_slave()
+            await self._look_at_slave()
             for topic in topics:
                 for queue, (first, _) in (await client.offsets(topic)).items():
                     self.note("reader", "begins", topic, place=Place(_name_of(queue), first))
 
-    def _look_at_slave(self) -> None:
+    async def _look_at_slave(self) -> None:
         if self.plan.shape == "slave":
             master, slave = (one.node.core for one in self.cluster.machines)
             assert master is not None
             assert slave is not None
-            missing = master.store.end_offset - slave.store.end_offset
-            self.note("slave", "copied", size=missing)
+            end = master.store.end_offset
+            await asyncio.sleep(COPIED_S)
+            self.note("slave", "copied", size=max(end - slave.store.end_offset, 0))
 
     async def _look_by_key(self, client: Any) -> None:
         events = [one for one in self.history.of("final") if one.place is not None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,7 +23,16 @@ from coherer.errors import UsageError
 from coherer.testing import ManualClock
 from tests.private import write_private
 from tests.server.client_harness import consumer, heartbeat, tags
-from tests.server.rocket_harness import BrokerHarness, Client, pull_fields, running, send_fields
+from tests.server.rocket_harness import (
+    SUBSCRIPTION,
+    SUSPEND,
+    BrokerHarness,
+    Client,
+    pull_fields,
+    running,
+    send_fields,
+)
+from tests.waiting import until
 
 EXCEPTION = "org.apache.rocketmq.acl.common.AclException: "
 # The example of section 10.3, with an administrator and without this machine's address.
@@ -400,3 +410,34 @@ def test_an_account_of_its_own_that_cannot_be_read(conf: Path, text: str) -> Non
     write_private(conf / "tools.yml", text)
     with pytest.raises(UsageError):
         tools_account(conf.parent)
+
+
+@pytest.mark.parametrize("change", ["removed", "denied", "another secret", "file"])
+async def test_a_pull_that_waits_is_refused(
+    harness: BrokerHarness, client: Client, conf: Path, change: str
+) -> None:
+    """Not only the next one: it would still get the next message."""
+    fields = pull_fields(topic="topicB", consumerGroup="groupB", sysFlag=SUBSCRIPTION | SUSPEND)
+    assert (await ask(client, Code.SEND_MESSAGE_V2, send("topicB"), b"x")).code == 0
+    fields |= {"queueOffset": "1"}
+    other = await harness.dial()
+    waiting = asyncio.ensure_future(ask(client, Code.PULL_MESSAGE, fields))
+    staying = asyncio.ensure_future(ask(other, Code.PULL_MESSAGE, fields, account=OPERATOR))
+    await until(lambda: len(harness.broker.pulls.suspended) == 2)
+    account = {"accessKey": USER[0], "secretKey": USER[1]}
+    if change == "removed":
+        await ask(other, Code.DELETE_ACL_CONFIG, account, account=OPERATOR)
+    elif change == "denied":
+        account["topicPerms"] = "topicB=DENY"
+        await ask(other, Code.UPDATE_AND_CREATE_ACL_CONFIG, account, account=OPERATOR)
+    elif change == "another secret":
+        account["secretKey"] = "another-secret"
+        await ask(other, Code.UPDATE_AND_CREATE_ACL_CONFIG, account, account=OPERATOR)
+    else:
+        write_private(conf / "plain_acl.yml", FILE.replace("topicB=PUB|SUB", "topicB=PUB"))
+        assert harness.broker.access is not None
+        harness.broker.access.reload()
+    await ask(other, Code.SEND_MESSAGE_V2, send("topicB"), b"secret", account=OPERATOR)
+    assert fault(await waiting)
+    assert b"secret" in (await staying).body
+    assert not len(harness.broker.pulls.suspended)

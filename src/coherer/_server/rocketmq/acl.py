@@ -57,6 +57,10 @@ NODE_ACCOUNT: Final = "%COHERER_NODE%"
 _EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException"
 
 
+Affected = Callable[[Command], bool]
+"""Whether the answer to a request may be another one since accounts have changed."""
+
+
 class _File(msgspec.Struct, frozen=True):
     """The content of a file."""
 
@@ -108,10 +112,15 @@ class Access:
         self._unlimited = self._rules.unlimited()
         self.passwords: Mapping[str, str] = _Passwords(lambda: self._unlimited)
         self._reload = IntervalTimer(RELOAD_MS, now_ms)
+        self._watchers: list[Callable[[Affected], None]] = []
         self._load()
 
     def __repr__(self) -> str:
         return f"<Access, {len(self._own) + len(self.accounts)} accounts>"
+
+    def watch(self, callback: Callable[[Affected], None]) -> None:
+        """Call `callback` when accounts have changed."""
+        self._watchers.append(callback)
 
     def check(self, channel: Channel, request: Command) -> Command | None:
         """Return the response that refuses a request, or None."""
@@ -187,7 +196,7 @@ class Access:
     @property
     def accounts(self) -> list[Account]:
         """All accounts in lookup order, those of the default file last."""
-        return [account for file in self._files.values() for account in file.accounts]
+        return [*_accounts(self._files)]
 
     @property
     def trusted(self) -> list[str]:
@@ -285,18 +294,29 @@ class Access:
             known = self._files.get(path)
             digest = hashlib.sha256(data).hexdigest()
             found[path] = known if known and known.digest == digest else _read(path, data, digest)
-        if found == self._files:
+        before = self._files
+        if found == before:
             return False
         self._use(found)
+        self._changed(before)
         return True
 
     def _use(self, files: dict[Path, _File]) -> None:
         self._rules = AccessRules(
             [text for file in files.values() for text in file.trusted],
-            [*self._own, *(account for file in files.values() for account in file.accounts)],
+            [*self._own, *_accounts(files)],
         )
         self._unlimited = self._rules.unlimited()
         self._files = files
+
+    def _changed(self, before: Mapping[Path, _File]) -> None:
+        """Tell who is affected by a change of the files."""
+        old, new = ({one.access_key: one for one in _accounts(f)} for f in (before, self._files))
+        names = frozenset(one for one in {**old, **new} if old.get(one) != new.get(one))
+        trusted = [text for file in before.values() for text in file.trusted]
+        affected = names if trusted == self.trusted else None
+        for callback in self._watchers:
+            callback(lambda request: _is_of(request, affected))
 
     def _check_not_own(self, access_key: str) -> None:
         if any(account.access_key == access_key for account in self._own):
@@ -332,6 +352,7 @@ class Access:
         except OSError as error:
             self._use(before)
             raise StoreError(f"{path} cannot be written: {error}.") from error
+        self._changed(before)
 
 
 class _Passwords(Mapping[str, str]):
@@ -351,6 +372,15 @@ class _Passwords(Mapping[str, str]):
 
     def __repr__(self) -> str:
         return f"<passwords of {', '.join(self)}>"
+
+
+def _accounts(files: Mapping[Path, _File]) -> Iterator[Account]:
+    return (account for file in files.values() for account in file.accounts)
+
+
+def _is_of(request: Command, names: frozenset[str] | None) -> bool:
+    """Whether one of these accounts has signed a request; None if all may be affected."""
+    return names is None or request.fields.get(signatures.ACCESS_KEY) in names
 
 
 def _remark(fault: str) -> str:

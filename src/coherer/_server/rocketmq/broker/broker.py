@@ -11,6 +11,7 @@ sent back wait for the name servers by themselves, because they are answered whe
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 from coherer._common.upkeep import Step, Upkeep
@@ -19,7 +20,7 @@ from coherer._rules.rocketmq.acl import PUB
 from coherer._rules.rocketmq.transaction_checks import CheckOptions
 from coherer._server.core.core import Core
 from coherer._server.options.rocketmq import RocketOptions
-from coherer._server.rocketmq.acl import Access
+from coherer._server.rocketmq.acl import Access, Affected
 from coherer._server.rocketmq.broker.client_calls import ClientCalls
 from coherer._server.rocketmq.broker.clients import ClientHandler
 from coherer._server.rocketmq.broker.delays import DelayService
@@ -89,6 +90,16 @@ class RocketBroker:
         self._codes = frozenset((*requests, *map(int, SEND_CODES)))
         check_complete(self._codes)
         self.upkeep = self._steps()
+        if access is not None:
+            access.watch(partial(self._refuse_pulls, access))
+
+    def _refuse_pulls(self, access: Access, affected: Affected) -> None:
+        """Refuse the pulls that wait although their accounts may not read any more."""
+
+        def refusal(channel: Channel, request: Command) -> Command | None:
+            return access.check(channel, request) if affected(request) else None
+
+        self.pulls.suspended.refuse(refusal)
 
     def _steps(self) -> Upkeep:
         state, access = self.state, self.access

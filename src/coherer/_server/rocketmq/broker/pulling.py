@@ -513,6 +513,23 @@ class LongPolling:
         for key, new in woken.items():
             self._end([one for one in self._suspended[key] if any(map(one.wants, new))])
 
+    def refuse(self, refusal: Callable[[Channel, Command], Command | None]) -> None:
+        """Answer the pulls that may not be answered with messages any more.
+
+        Args:
+            refusal: returns the answer to a pull that is refused; None for others.
+        """
+        for one in [*self._ended, *(one for pulls in self._suspended.values() for one in pulls)]:
+            answer = refusal(one.channel, one.request)
+            if answer is None:
+                continue
+            if one in self._suspended.get(one.queue, ()):
+                self._forget(one)
+            else:
+                self._ended.remove(one)
+            one.channel.respond(one.request, answer.code, answer.remark)
+            one.channel.connection.flush()
+
     def expire(self, now_ms: int) -> None:
         """Answer the pulls that have timed out."""
         late = [
