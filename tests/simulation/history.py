@@ -43,13 +43,13 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
             `row` (what its table has got); `answered` (a request, by `note`) and `unheard` (who has
             asked is gone); `seen` (an overview) and `lags` (a group at the end); `found` (by its
             key) and `since` (the offset of the time `due_s`);
-            `changing`, `permitted` and `forbidden` (what the guest may do); `resetting` and `reset`
-            (a group to the beginning); `deleting`, `deleted` and `created` (a topic); `backup` and
-            `restored` (what it holds); `opened` and `filed` (what the files of a node hold while it
-            runs, and after that) and `filed read` (all of them were read); `copied` (by a slave)
-            and `differs` (it, from its master); `acting` (a master answers as the active one);
-            `founding`, `founded`, `abolishing`, `abolished` and `known` (a topic in the masters'
-            catalog); or a fault.
+            `changing`, `permitted` and `forbidden` (what the guest may do) and `overheard` (by it);
+            `resetting` and `reset` (a group to the beginning); `deleting`, `deleted` and `created`
+            (a topic); `backup` and `restored` (what it holds); `opened` and `filed` (what the files
+            of a node hold while it runs, and after that) and `filed read` (all of them were read);
+            `copied` (by a slave) and `differs` (it, from its master); `acting` (a master answers as
+            the active one); `founding`, `founded`, `abolishing`, `abolished` and `known` (a topic
+            in the masters' catalog); or a fault.
         message: its body.
         place: where it is stored.
         group: the consumer group; of a broadcast group the member.

@@ -56,6 +56,8 @@ FILLED: Final = "~"
 """Before what makes a body large."""
 GUEST: Final = ("guest-account", "guest-secret")
 GUEST_NAME: Final = "guest"
+GUESTS: Final = "guests"
+"""The group that it reads with."""
 
 Sender = Callable[["Run", str, Random], Awaitable[None]]
 
@@ -102,11 +104,12 @@ async def send_bulk(run: Run, who: str, chance: Random) -> None:
 
 
 async def guard(run: Run, who: str, chance: Random) -> None:
-    """An administrator, who changes and removes the account of a guest that sends meanwhile."""
+    """An administrator, who changes and removes the account of a guest that sends and reads."""
     name, secret = GUEST
     async with run.connect() as client:
         accounts = client.admin().accounts
         sending = asyncio.create_task(_send_as_guest(run, GUEST_NAME, chance))
+        reading = asyncio.create_task(_read_as_guest(run, GUEST_NAME))
         try:
             async for _ in run.turns(chance):
                 change = chance.choice(["permit", "permit", "deny", "remove", "secret"])
@@ -118,7 +121,8 @@ async def guard(run: Run, who: str, chance: Random) -> None:
                         await accounts.set(
                             name,
                             "another-secret" if change == "secret" else secret,
-                            topic_perms=[f"{ORDERS}={'DENY' if change == 'deny' else 'PUB'}"],
+                            topic_perms=[f"{ORDERS}={'DENY' if change == 'deny' else 'PUB|SUB'}"],
+                            group_perms=[f"{GUESTS}=SUB"],
                         )
                 except RefusedError as error:  # it is not there
                     run.note(who, "forbidden" if change == "remove" else "failed", note=str(error))
@@ -129,6 +133,22 @@ async def guard(run: Run, who: str, chance: Random) -> None:
                 await asyncio.sleep(chance.random() * 6)
         finally:
             sending.cancel()
+            reading.cancel()
+
+
+async def _read_as_guest(run: Run, who: str) -> None:
+    name, secret = GUEST
+    while not run.end.is_set():
+        try:
+            async with (
+                run.connect(user=name, password=secret, instance=GUESTS) as client,
+                client.consumer(GUESTS, ORDERS, start="latest") as consumer,
+            ):
+                async for message in consumer:
+                    run.note(who, "overheard", body_of(message), place=place_of(message))
+        except CohererError as error:
+            run.note(who, "failed", note=str(error))
+            await asyncio.sleep(1)
 
 
 async def _send_as_guest(run: Run, who: str, chance: Random) -> None:
@@ -137,7 +157,7 @@ async def _send_as_guest(run: Run, who: str, chance: Random) -> None:
         try:
             async with (
                 run.connect(user=name, password=secret) as client,
-                client.producer(group="guests") as producer,
+                client.producer(group=GUESTS) as producer,
             ):
                 while not run.end.is_set():
                     await asyncio.sleep(chance.random() * 1.5)

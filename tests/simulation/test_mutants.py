@@ -13,6 +13,7 @@ SAMPLE = {
     "confirms what it hands out": ("short", 0),
     "acknowledges what it fetches": ("short", 2),
     "accounts change after a restart": ("short", 2),
+    "waiting pulls go on": ("short", 2),
     "backups lack the end": ("short", 5),
     "streams forget brokers that are down (rocketmq)": ("short", 7),
     "recovered messages have no keys": ("short", 13),

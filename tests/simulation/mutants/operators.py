@@ -13,6 +13,7 @@ from coherer._client.rocketmq.administration import groups, messages
 from coherer._client.rocketmq.consuming.membership import GroupMembership
 from coherer._rules.common.offsets import OffsetTable
 from coherer._server.rocketmq.acl import Access
+from coherer._server.rocketmq.broker.broker import RocketBroker
 from coherer._store import backup, retention
 from coherer._store.retention import Holds
 from coherer._store.store import Store
@@ -36,6 +37,11 @@ def accounts_change_after_a_restart(patch: Patch) -> None:
 def removed_accounts_stay(patch: Patch) -> None:
     """An account that is removed may go on."""
     patch.setattr(Access, "delete", lambda access, key, now_ms: True)
+
+
+def waiting_pulls_go_on(patch: Patch) -> None:
+    """A pull that waits gets the next message although its account was removed."""
+    patch.setattr(RocketBroker, "_refuse_pulls", lambda *_: None)
 
 
 def sends_are_not_checked(patch: Patch) -> None:
@@ -153,6 +159,7 @@ MUTANTS: Final = {
     "rocketmq": (
         accounts_change_after_a_restart,
         removed_accounts_stay,
+        waiting_pulls_go_on,
         sends_are_not_checked,
         files_are_deleted_too_soon,
         what_waits_is_deleted,
