@@ -1911,7 +1911,7 @@ class AccountAdmin(Facade[aio.AccountAdmin], Part):
             brokers: names of brokers; all when None.
 
         Raises:
-            AclUpdateError: no broker has it, or one could not delete it.
+            AclDeleteError: no broker has it, or one could not delete it.
             UnavailableError: a broker or slave does not answer.
         """
         self._portal.call(lambda: self._inner.delete(access_key, brokers))
@@ -1926,7 +1926,7 @@ class AccountAdmin(Facade[aio.AccountAdmin], Part):
             brokers: names of brokers; all when None.
 
         Raises:
-            AclUpdateError: a broker or slave refuses them; others may have changed them.
+            AclWhiteListError: a broker or slave refuses them; others may have changed them.
             UnavailableError: one does not answer.
         """
         self._portal.call(lambda: self._inner.set_white_addresses(addresses, brokers))

@@ -121,7 +121,7 @@ class AccountAdmin(Part):
             brokers: names of brokers; all when None.
 
         Raises:
-            AclUpdateError: no broker has it, or one could not delete it.
+            AclDeleteError: no broker has it, or one could not delete it.
             UnavailableError: a broker or slave does not answer.
         """
         await self._instance.start()
@@ -159,7 +159,7 @@ class AccountAdmin(Part):
             brokers: names of brokers; all when None.
 
         Raises:
-            AclUpdateError: a broker or slave refuses them; others may have changed them.
+            AclWhiteListError: a broker or slave refuses them; others may have changed them.
             UnavailableError: one does not answer.
         """
         fields = WhiteAddressesHeader(",".join(addresses)).fields()

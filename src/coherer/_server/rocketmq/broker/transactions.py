@@ -228,7 +228,7 @@ class TransactionService:
                 None if one.size_bytes == BLANK_SIZE else one.physical_offset for one in found
             ]
             self._places_from, at = offset, 0
-        return self._places[at]
+        return self._places[at] if self._places else None
 
     def _half_of(self, end: End) -> Record:
         """The half message that a request names, or its newest copy if the log has deleted it.
