@@ -26,7 +26,9 @@ def cut_off(bodies: list[bytes], path: Path) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])
-async def test_readers_and_consumers_pass_over_it(tmp_path: Path, protocol: str) -> None:
+async def test_readers_and_consumers_pass_over_it(
+    tmp_path: Path, protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
     before = [b"%d" % number for number in range(10)]
     cut_off(before, tmp_path)
     async with async_embedded_node(tmp_path / "cut", default_partitions=1) as node:
@@ -53,7 +55,9 @@ async def test_readers_and_consumers_pass_over_it(tmp_path: Path, protocol: str)
                     assert taken is not None
                     found += taken.bodies()
                     await consumer.commit(taken)
+                assert {one.left_out for one in consumer.progress.values()} == {0}
             assert found == [*before, b"after"]
+            assert "cannot be delivered" not in caplog.text
 
 
 @pytest.mark.parametrize("protocol", ["tubemq", "rocketmq"])

@@ -38,7 +38,7 @@ from coherer._client.tubemq.flow_control import FlowControl
 from coherer._client.tubemq.options import ConsumerOptions
 from coherer._common.clock import now_ms
 from coherer._common.logs import Log
-from coherer._record.offset_ranges import described
+from coherer._record.offset_ranges import described, without
 from coherer._wire.tubemq import codes
 from coherer._wire.tubemq.codes import ResultCode
 from coherer._wire.tubemq.delivery import MessageBatch
@@ -442,9 +442,10 @@ class PartitionFetcher:
         if self._reported or not batch.skipped:
             return
         self._reported = True
-        self._left_out += batch.skipped
-        if batch.left_out:
-            missing = described(batch.left_out)
-        else:
-            missing = f"{batch.skipped} of those from offset {batch.offset}"
+        lost = without(batch.left_out, batch.gaps)  # no message ever had the offsets of a gap
+        count = batch.skipped - sum(map(len, batch.left_out)) + sum(map(len, lost))
+        if not count:
+            return
+        self._left_out += count
+        missing = described(lost) if lost else f"{count} of those from offset {batch.offset}"
         _log.warning("%s: left out messages that cannot be delivered: %s", self.key, missing)

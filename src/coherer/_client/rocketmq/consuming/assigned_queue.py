@@ -43,7 +43,7 @@ from coherer._client.rocketmq.received import (
 from coherer._client.rocketmq.routing import MASTER
 from coherer._common.clock import now_ms
 from coherer._common.logs import Log
-from coherer._record.offset_ranges import described
+from coherer._record.offset_ranges import described, without
 from coherer._record.system_topics import DELAY_LEVELS_MS
 from coherer._wire.rocketmq.bodies import ConsumeStatus
 from coherer._wire.rocketmq.codes import ResponseCode
@@ -230,6 +230,7 @@ class AssignedQueue:
         self._store = context.store
         self._buffer = context.buffer
         self._reported = offset  # messages before it are counted and logged
+        self._gaps: list[range] = []  # offsets behind it that never had a message
         self._subscription = subscription
         self._tags = subscription.accepted
         self._filtered = bool(subscription.tags) or subscription.kind != "TAG"
@@ -397,6 +398,7 @@ class AssignedQueue:
     def arrived(self, answer: PullResponse) -> None:
         """See `FetchHandler`."""
         self._answered(answer)
+        self._gaps += answer.gaps
         batch = self._context.make_batch(
             answer.body,
             self.queue,
@@ -499,7 +501,9 @@ class AssignedQueue:
         elif len(batch) == batch.next_offset - batch.offset:
             return
         else:
-            count, what = sum(map(len, batch.left_out)), described(batch.left_out)
+            missing = without(batch.left_out, self._gaps)
+            count, what = sum(map(len, missing)), described(missing)
+            self._gaps = [gap for gap in self._gaps if gap.stop > batch.next_offset]
         if count:
             self.left_out += count
             _log.warning("%s: left out messages that cannot be delivered: %s", self.queue, what)
