@@ -17,6 +17,8 @@ from coherer._net import TlsOptions
 from coherer._record.ids import decode_offset_id
 from coherer._server.node.node import Node
 from coherer._server.rocketmq.acl import Access as BrokerAccess
+from coherer._server.rocketmq.broker import admin_settings
+from coherer._store.secret_files import changing
 from coherer._wire.rocketmq import acl
 from coherer._wire.rocketmq.bodies import RegisterBody
 from coherer._wire.rocketmq.codes import RequestCode as Code
@@ -370,6 +372,27 @@ async def test_brokers_that_share_their_files(tmp_path: Path) -> None:
             assert await accounts.list(broker) == []
         with pytest.raises(RefusedError, match="deleted failed"):
             await accounts.delete("reader-1", brokers=["broker-b"])
+
+
+async def test_accounts_that_another_process_is_changing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker waits for it, and gives up."""
+    async with (
+        guarded(tmp_path) as node,
+        coherer.rocketmq.connect(node.rocketmq_url, **ANN) as client,
+    ):
+        accounts = client.admin().accounts
+        with changing(tmp_path / "conf"):
+            waiting = asyncio.create_task(accounts.set("reader-1", "reader-secret"))
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+        await waiting
+        assert files_with("reader-secret", tmp_path)
+        monkeypatch.setattr(admin_settings, "IN_USE_S", 0.02)
+        with changing(tmp_path / "conf"), pytest.raises(RefusedError, match="Another process"):
+            await accounts.delete("reader-1")
+        await accounts.delete("reader-1")
 
 
 async def test_a_file_of_accounts_stays_private(tmp_path: Path) -> None:

@@ -24,6 +24,10 @@ _SHARED: Final = 0o077
 _FILES: Final = OsFiles()
 
 
+class AccountsInUseError(StoreError):
+    """Another process is changing the files, which takes some milliseconds."""
+
+
 def check_private(path: Path) -> None:
     """Check that only the owner of a file can read it. Windows has no such modes.
 
@@ -84,7 +88,8 @@ def changing(folder: Path) -> Generator[None]:
     """Keep other processes from changing the files of a directory at the same time.
 
     Raises:
-        StoreError: another process is changing them, or the lock file cannot be created.
+        AccountsInUseError: another process is changing them.
+        StoreError: the lock file cannot be created.
     """
     lock = folder / "accounts.lock"
     try:
@@ -94,7 +99,7 @@ def changing(folder: Path) -> Generator[None]:
     except OSError as error:
         raise StoreError(f"{lock} cannot be created: {error}.") from error
     except StoreError as error:
-        raise StoreError(
+        raise AccountsInUseError(
             "Another process is changing the accounts.", hint="Try again in a moment."
         ) from error
     try:

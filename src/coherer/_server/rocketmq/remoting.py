@@ -292,7 +292,7 @@ BatchHandler: TypeAlias = "Callable[[Channel, Sequence[Command]], None]"
 Check: TypeAlias = "Callable[[Channel, Command], Command | None]"
 
 
-def without_channel(handler: Callable[[Command], Answer]) -> Handler:
+def without_channel(handler: Callable[[Command], Answer | Awaitable[Answer]]) -> Handler:
     """Adapt a handler that does not need the channel."""
     return lambda _, request: handler(request)
 

@@ -13,10 +13,12 @@ does not answer 52 and 54, and clients wait until their timeout; here they are r
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -29,6 +31,7 @@ from coherer._server.rocketmq.acl import Access
 from coherer._server.rocketmq.broker.admin_common import done
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.remoting import Refusal, settings_in
+from coherer._store.secret_files import AccountsInUseError
 from coherer._wire.rocketmq import bodies, fastjson
 from coherer._wire.rocketmq import java_properties as texts
 from coherer._wire.rocketmq.codes import ResponseCode
@@ -230,6 +233,25 @@ def _checked(name: str, value: bool | int | str) -> bool | int | str:
 
 _OFF = "access control is not enabled on this broker"
 
+T = TypeVar("T")
+
+IN_USE_S: Final = 2.0
+"""How long a change of accounts waits for other brokers of `--brokers`, which share the files."""
+_PAUSE_S: Final = 0.01
+
+
+async def _unless_in_use(change: Callable[[], T]) -> T:
+    """Change files of accounts when no other process does.
+
+    Raises:
+        AccountsInUseError: another process does not end.
+    """
+    for _ in range(round(IN_USE_S / _PAUSE_S)):
+        with suppress(AccountsInUseError):
+            return change()
+        await asyncio.sleep(_PAUSE_S)
+    return change()
+
 
 class AclAdmin:
     """Reads and changes accounts.
@@ -242,7 +264,7 @@ class AclAdmin:
         self._state = state
         self._access = access
 
-    def put(self, request: Command) -> Command:
+    async def put(self, request: Command) -> Command:
         """UPDATE_AND_CREATE_ACL_CONFIG (50): create an account or change given fields.
 
         Raises:
@@ -263,12 +285,12 @@ class AclAdmin:
         }
         given = {name: value for name, value in changes.items() if value is not None}
         try:
-            access.put(given, self._state.now_ms())
+            await _unless_in_use(lambda: access.put(given, self._state.now_ms()))
         except (UsageError, StoreError) as error:
             raise Refusal(failed, error.text) from error
         return done()
 
-    def delete(self, request: Command) -> Command:
+    async def delete(self, request: Command) -> Command:
         """DELETE_ACL_CONFIG (51): delete an account.
 
         Raises:
@@ -278,14 +300,14 @@ class AclAdmin:
         access = self._switched_on(failed)
         key = parse(AccessKeyHeader, request.fields).access_key or ""
         try:
-            if access.delete(key, self._state.now_ms()):
+            if await _unless_in_use(lambda: access.delete(key, self._state.now_ms())):
                 return done()
         except StoreError as error:
             raise Refusal(failed, error.text) from error
         remark = f"The accesskey[{key}] corresponding to accessConfig has been deleted failed."
         raise Refusal(failed, remark)
 
-    def set_trusted_addresses(self, request: Command) -> Command:
+    async def set_trusted_addresses(self, request: Command) -> Command:
         """UPDATE_GLOBAL_WHITE_ADDRS_CONFIG (53): replace the trusted addresses of the default file.
 
         Raises:
@@ -295,7 +317,8 @@ class AclAdmin:
         access = self._switched_on(failed)
         text = parse(WhiteAddressesHeader, request.fields).global_white_addrs or ""
         try:
-            if access.trust(_split(text) or [], self._state.now_ms()):
+            texts = _split(text) or []
+            if await _unless_in_use(lambda: access.trust(texts, self._state.now_ms())):
                 return done()
         except (UsageError, StoreError) as error:
             raise Refusal(failed, error.text) from error

@@ -7,6 +7,8 @@ socket read to `SendHandler.batch`. The name server has its own table, in `names
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from coherer._server.rocketmq.acl import Access
 from coherer._server.rocketmq.broker.admin_settings import AclAdmin, ConfigAdmin
 from coherer._server.rocketmq.broker.admin_stats import ProgressAdmin, StatsAdmin
@@ -20,8 +22,9 @@ from coherer._server.rocketmq.broker.reply_messages import ReplyHandler
 from coherer._server.rocketmq.broker.send_back import SendBackHandler
 from coherer._server.rocketmq.broker.state import RocketState
 from coherer._server.rocketmq.broker.transactions import TransactionService
-from coherer._server.rocketmq.remoting import Handler, without_channel
+from coherer._server.rocketmq.remoting import Answer, Handler, without_channel
 from coherer._wire.rocketmq.codes import RequestCode as Code
+from coherer._wire.rocketmq.command import Command
 
 
 def message_requests(
@@ -88,7 +91,7 @@ def admin_requests(
     topics, groups = TopicAdmin(state), GroupAdmin(state)
     progress, stats = ProgressAdmin(state), StatsAdmin(state, delays)
     config, acl = ConfigAdmin(state), AclAdmin(state, access)
-    table = {
+    table: dict[Code, Callable[[Command], Answer | Awaitable[Answer]]] = {
         Code.UPDATE_AND_CREATE_TOPIC: topics.put,
         Code.GET_ALL_TOPIC_CONFIG: topics.get_all,
         Code.DELETE_TOPIC_IN_BROKER: topics.delete,
