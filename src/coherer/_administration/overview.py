@@ -152,7 +152,7 @@ async def _problems(
 ) -> list[StatusWarning]:
     """The problems: of the node, of brokers, silent consumers, groups without consumers."""
     listed = [] if node is None else list(node.warnings)
-    listed += _orphans(brokers)
+    listed += _without_master(brokers)
     listed += [problem for one in brokers for problem in _of_broker(one)]
     lagging_first = sorted(found, key=lambda one: -(one.lag or 0))
     clients = [client for one in lagging_first for client in one.members]
@@ -163,7 +163,7 @@ async def _problems(
     return listed
 
 
-def _orphans(brokers: Sequence[Broker]) -> list[StatusWarning]:
+def _without_master(brokers: Sequence[Broker]) -> list[StatusWarning]:
     """Brokers of which only slaves are registered."""
     masters = {one.name for one in brokers if one.role != "slave"}
     return [

@@ -57,15 +57,15 @@ class GroupReader:
     Args:
         servers: sends the requests.
         masters: addresses by broker name.
-        orphans: the brokers that have no master, so that nobody can be asked.
+        without_master: the brokers that have no master, so that nobody can be asked.
     """
 
     def __init__(
-        self, servers: Servers, masters: Mapping[str, str], orphans: Iterable[str]
+        self, servers: Servers, masters: Mapping[str, str], without_master: Iterable[str]
     ) -> None:
         self._servers = servers
         self._masters = masters
-        self._orphans = orphans
+        self._without_master = without_master
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._told: dict[str, _Told] = {}  # by broker
         # By address and topic.
@@ -116,7 +116,7 @@ class GroupReader:
         members: dict[str, admin.Member] = {}
         filters: dict[str, str] = {}
         partitions: Partitions = {}
-        silent = [*self._orphans]
+        silent = [*self._without_master]
         model: str | None = None
         for broker in self._masters:
             try:

@@ -85,7 +85,7 @@ class GroupAdmin(Part):
             system: include RocketMQ's own groups.
         """
         await self._instance.start()
-        reader = GroupReader(self._servers, *await self._servers.masters_and_orphans())
+        reader = GroupReader(self._servers, *await self._servers.with_and_without_master())
         wanted = sorted(set(names)) or _listed(await reader.names(), system=system)
         return await reader.groups(wanted)
 

@@ -36,10 +36,10 @@ class Servers:
             UnavailableError: one of these brokers has no master, or no broker has.
         """
         if brokers is None:
-            return (await self.masters_and_orphans())[0]
+            return (await self.with_and_without_master())[0]
         return self._masters_of(brokers, await self.cluster())
 
-    async def masters_and_orphans(self) -> tuple[dict[str, str], list[str]]:
+    async def with_and_without_master(self) -> tuple[dict[str, str], list[str]]:
         """The addresses of all masters by broker name, and the brokers of which only slaves are up.
 
         Raises:
@@ -47,12 +47,12 @@ class Servers:
         """
         cluster = await self.cluster()
         masters = masters_in(cluster)
-        orphans = sorted(cluster.broker_addr_table.keys() - masters.keys())
-        if not masters and orphans:
-            raise unknown_broker(self.instance, ", ".join(orphans))
+        without_master = sorted(cluster.broker_addr_table.keys() - masters.keys())
+        if not masters and without_master:
+            raise unknown_broker(self.instance, ", ".join(without_master))
         if not masters:
             raise UnavailableError("No broker is registered.", hint="Is one up?")
-        return masters, orphans
+        return masters, without_master
 
     async def replicas(self, brokers: Iterable[str] | None = None) -> list[str]:
         """The addresses of the masters and slaves of these brokers, or of all; masters first.

@@ -209,7 +209,7 @@ class TopicAdmin(Part):
         await self._instance.start()
         route = await self._instance.routes.look_up(topic)
         masters = [brokers[MASTER] for brokers in route.brokers.values() if MASTER in brokers]
-        orphans = [one for one in route.readable if MASTER not in route.brokers.get(one.broker, {})]
+        unknown = [one for one in route.readable if MASTER not in route.brokers.get(one.broker, {})]
         answers = await self._servers.ask_each(
             masters, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic}
         )
@@ -226,7 +226,7 @@ class TopicAdmin(Part):
             for answer in answers
             for queue, offset in TopicStats.decode(answer.body).offset_table.items()
         ]
-        found += [admin.Partition(one.topic, one.broker, one.id) for one in orphans]
+        found += [admin.Partition(one.topic, one.broker, one.id) for one in unknown]
         return sorted(found, key=lambda one: one.queue)
 
     async def writable_queues(self, topic: str) -> builtins.list[Queue]:
