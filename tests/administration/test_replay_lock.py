@@ -11,31 +11,14 @@ from coherer._administration.replay import replay
 from coherer._administration.replay_lock import REPLAY_GROUP, SEND_S, ReplayLock
 from coherer._store import Draft
 from coherer.errors import RefusedError, UnavailableError
-from coherer.message import Message
 from coherer.rocketmq import Queue, QueueLock
 from coherer.testing import SimulatedCluster, SimulatedNode
+from tests.administration.letters import GROUP, TOPIC, made_dead
 from tests.waiting import until
 
-TOPIC, GROUP = "orders", "billing"
 BODIES = [b"%d" % number for number in range(3)]
 LETTERS = Queue(f"%DLQ%{GROUP}", "broker-a", 0)
 MINUTE_S = 61.0
-
-
-async def made_dead(cluster: RocketCluster, *, brokers: int = 1) -> None:
-    """Three dead letters on each broker."""
-    await cluster.admin.topics.create(TOPIC, 1, wait_ms=10_000)
-    async with cluster.client.producer() as producer:
-        for queue in await cluster.client.partitions(TOPIC):
-            for body in BODIES:
-                await producer.send(Message(TOPIC, body), queue=queue)
-    left = brokers * len(BODIES)
-    async with cluster.client.consumer(GROUP, TOPIC, start="earliest") as consumer:
-        async for message in consumer:
-            await message.dead_letter()
-            left -= 1
-            if not left:
-                return
 
 
 async def sent(cluster: RocketCluster) -> list[tuple[str, bytes]]:
@@ -57,7 +40,7 @@ async def test_a_send_without_an_answer_keeps_the_lock(coherer_simulated: Simula
     node = coherer_simulated
     async with opened(node.rocketmq_url) as cluster:
         assert isinstance(cluster, RocketCluster)
-        await made_dead(cluster)
+        await made_dead(cluster, BODIES)
         with node.faults.lose_answer("send", times=1), pytest.raises(UnavailableError):
             await replay(cluster, GROUP)
         with pytest.raises(UnavailableError, match="ended in the last minute"):
@@ -71,7 +54,7 @@ async def test_a_send_that_arrives_late_is_refused(coherer_simulated: SimulatedN
     node = coherer_simulated
     async with opened(node.rocketmq_url) as cluster:
         assert isinstance(cluster, RocketCluster)
-        await made_dead(cluster)
+        await made_dead(cluster, BODIES)
         with node.faults.delay("send", MINUTE_S + 10, times=3), pytest.raises(UnavailableError):
             await replay(cluster, GROUP)
         await asyncio.sleep(MINUTE_S)
@@ -83,7 +66,7 @@ async def test_a_send_that_arrives_late_is_refused(coherer_simulated: SimulatedN
 async def test_a_lock_that_was_lost(coherer_simulated: SimulatedNode) -> None:
     async with opened(coherer_simulated.rocketmq_url) as cluster:
         assert isinstance(cluster, RocketCluster)
-        await made_dead(cluster)
+        await made_dead(cluster, BODIES)
         [queue] = await cluster.client.partitions(TOPIC)
         groups, store = cluster.admin.groups, cluster.admin.messages.store
         lock = QueueLock(REPLAY_GROUP, LETTERS, "one")
@@ -102,7 +85,7 @@ async def test_a_lock_that_was_lost(coherer_simulated: SimulatedNode) -> None:
 async def test_a_replay_that_cannot_renew_its_lock_stops(coherer_simulated: SimulatedNode) -> None:
     async with opened(coherer_simulated.rocketmq_url) as cluster:
         assert isinstance(cluster, RocketCluster)
-        await made_dead(cluster)
+        await made_dead(cluster, BODIES)
         lock = ReplayLock(cluster, [LETTERS])
         async with lock.held(0, lambda: None):
             await asyncio.sleep(5 * MINUTE_S)
@@ -119,7 +102,7 @@ async def test_a_replay_that_is_cancelled_waits_for_its_sends(
     node = coherer_simulated
     async with opened(node.rocketmq_url) as cluster:
         assert isinstance(cluster, RocketCluster)
-        await made_dead(cluster)
+        await made_dead(cluster, BODIES)
         with node.faults.delay("send", 1.0):
             before = node.requests.count("send")
             running = asyncio.create_task(replay(cluster, GROUP))
@@ -140,7 +123,7 @@ async def test_a_replay_that_has_to_wait_holds_nothing(
     site = coherer_simulated_cluster
     async with opened(site.rocketmq_url) as cluster:
         assert isinstance(cluster, RocketCluster)
-        await made_dead(cluster, brokers=2)
+        await made_dead(cluster, BODIES, brokers=2)
         groups = cluster.admin.groups
         assert await groups.lock(REPLAY_GROUP, [LETTERS], holder="other") == [LETTERS]
         before = [one.requests.count("LOCK_BATCH_MQ") for one in site.brokers]
@@ -159,7 +142,7 @@ async def test_letters_of_a_broker_that_accepts_nothing(
     """They are not sent to another broker, where a later replay might not find them."""
     async with opened(coherer_simulated_cluster.rocketmq_url) as cluster:
         assert isinstance(cluster, RocketCluster)
-        await made_dead(cluster, brokers=2)
+        await made_dead(cluster, BODIES, brokers=2)
         await cluster.admin.topics.alter(TOPIC, writable=False, brokers=["broker-b"])
         await asyncio.sleep(MINUTE_S)
         with pytest.raises(UnavailableError, match="Broker broker-b has the topic, and accepts no"):
@@ -175,7 +158,7 @@ async def test_letters_of_a_broker_that_accepts_nothing(
 async def test_a_topic_on_another_broker_only(coherer_simulated_cluster: SimulatedCluster) -> None:
     async with opened(coherer_simulated_cluster.rocketmq_url) as cluster:
         assert isinstance(cluster, RocketCluster)
-        await made_dead(cluster, brokers=2)
+        await made_dead(cluster, BODIES, brokers=2)
         await cluster.admin.topics.create("elsewhere", 1, brokers=["broker-b"], wait_ms=10_000)
         assert (await replay(cluster, GROUP, to="elsewhere")).sent == 6
         assert (await replay(cluster, GROUP, to="elsewhere")).already == 6
@@ -187,7 +170,7 @@ async def test_slaves_are_not_asked_what_was_sent(
 ) -> None:
     async with opened(coherer_simulated_cluster.rocketmq_url) as cluster:
         assert isinstance(cluster, RocketCluster)
-        await made_dead(cluster)
+        await made_dead(cluster, BODIES)
         await asyncio.sleep(30)  # a slave copies the topics every 10 s
         by_id = cluster.admin.messages.all_by_unique_id
         assert await by_id(TOPIC, "0" * 32, every_broker=True) == []
@@ -206,7 +189,7 @@ async def test_messages_that_are_not_on_the_disk_yet(
     [broker] = coherer_simulated_cluster.brokers
     async with opened(broker.rocketmq_url) as cluster:
         assert isinstance(cluster, RocketCluster)
-        await made_dead(cluster)
+        await made_dead(cluster, BODIES)
         assert broker.node.core is not None
         store = broker.node.core.store
         shown = store.end_offset

@@ -18,10 +18,9 @@ from coherer._administration.overview import overview
 from coherer._administration.replay import replay
 from coherer._administration.trace import trace
 from coherer.errors import UnavailableError
-from coherer.message import Message
 from coherer.testing import SimulatedCluster
+from tests.administration.letters import GROUP, KEY, TOPIC, made_dead
 
-TOPIC, GROUP = "orders", "billing"
 COPIED_S = 30
 """A slave copies the topics every 10 s."""
 
@@ -33,18 +32,7 @@ async def with_letters(simulated: SimulatedCluster) -> AsyncGenerator[RocketClus
     """The cluster, with a dead letter at each broker."""
     async with opened(simulated.rocketmq_url) as cluster:
         assert isinstance(cluster, RocketCluster)
-        await cluster.admin.topics.create(TOPIC, 1, wait_ms=10_000)
-        async with cluster.client.producer() as producer:
-            for place in await cluster.client.partitions(TOPIC):
-                body = place.broker.encode()
-                await producer.send(Message(TOPIC, body, keys=("k",)), queue=place)
-        left = 2
-        async with cluster.client.consumer(GROUP, TOPIC, start="earliest") as consumer:
-            async for message in consumer:
-                await message.dead_letter()
-                left -= 1
-                if not left:
-                    break
+        await made_dead(cluster, [b"x"], brokers=2)
         await asyncio.sleep(COPIED_S)
         yield cluster
 
@@ -57,7 +45,7 @@ async def test_dead_letters(coherer_simulated_cluster: SimulatedCluster, tmp_pat
             await asyncio.sleep(1)
             [known] = await queues(cluster)
             assert (known.count, known.left_out) == (1, ("broker-a",))
-            assert [one.body for one in (await page(cluster, GROUP)).letters] == [b"broker-b"]
+            assert [one.broker for one in (await page(cluster, GROUP)).letters] == ["broker-b"]
             with pytest.raises(UnavailableError, match=r"No master of broker-a .*Nothing was done"):
                 await replay(cluster, GROUP)
             with pytest.raises(UnavailableError, match="No master of broker-a"):
@@ -67,7 +55,7 @@ async def test_dead_letters(coherer_simulated_cluster: SimulatedCluster, tmp_pat
         assert (done.total, done.sent) == (2, 2)
         assert await export(cluster, GROUP, tmp_path / "letters.jsonl") == 2
         lines = (tmp_path / "letters.jsonl").read_bytes().splitlines()
-        assert {json.loads(line)["body"] for line in lines} == {"broker-a", "broker-b"}
+        assert {json.loads(line)["broker"] for line in lines} == {"broker-a", "broker-b"}
         async with second.down():
             await asyncio.sleep(1)
             found = await queue(cluster, GROUP)
@@ -118,13 +106,13 @@ async def test_a_broker_does_not_answer_a_search(
     """What it may have is not said to be nowhere."""
     silent = coherer_simulated_cluster.brokers[1].faults
     async with with_letters(coherer_simulated_cluster) as cluster:
-        found = await by_key(cluster, TOPIC, "k")
-        assert {one.body for one in found.messages} == {b"broker-a", b"broker-b"}
+        found = await by_key(cluster, TOPIC, KEY)
+        assert {one.broker for one in found.messages} == {"broker-a", "broker-b"}
         assert (found.complete, found.problem) == (True, "")
-        [first, second] = sorted(found.messages, key=lambda one: one.body)
+        [first, second] = sorted(found.messages, key=lambda one: one.broker)
         with silent.lose_answer("QUERY_MESSAGE"):
-            found = await by_key(cluster, TOPIC, "k")
-            assert ([one.body for one in found.messages], found.complete) == ([b"broker-a"], False)
+            found = await by_key(cluster, TOPIC, KEY)
+            assert ([one.broker for one in found.messages], found.complete) == (["broker-a"], False)
             assert "No answer in time" in found.problem
             for id_ in (second.unique_id, "0" * 32):
                 with pytest.raises(UnavailableError, match="No answer in time"):

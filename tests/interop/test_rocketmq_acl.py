@@ -250,3 +250,26 @@ def test_both_read_what_the_other_writes(
     names = {one["accessKey"] for one in content["accounts"]}
     assert names == {"operator", "writer-1", "made-by-java", "writer-2"}
     assert content["dataVersion"]
+
+
+def test_a_pull_that_waits_for_a_removed_account(
+    rocket: RocketSite, tools: Run, changed: Cluster
+) -> None:
+    """Java's broker answers it with the next message; ours refuses it."""
+    producer = rocket.client(changed, "producer", group="java-operators", **OPERATOR)
+    guest = rocket.client(changed, "push", group="readers", topics={"open": "*"}, **WRITER)
+    witness = rocket.client(changed, "push", group="witnesses", topics={"open": "*"}, **OPERATOR)
+    producer.send("open", "before")
+    guest.wait_for(1)
+    assert "success" in tools(changed, "deleteAccessConfig -b {broker} -a writer-1")
+    producer.send("open", "after")
+    witness.wait_for(2)
+    if changed.kind == "java":
+        guest.wait_for(2)
+        assert guest.bodies() == ["before", "after"]
+    else:
+        producer.send("open", "later")
+        witness.wait_for(3)
+        assert guest.bodies() == ["before"]
+    for client in (guest, witness, producer):
+        client.close()

@@ -367,7 +367,7 @@ async def test_brokers_that_share_their_files(tmp_path: Path) -> None:
             await accounts.set("reader-1", "reader-secret")
             await accounts.delete("reader-1")
         await accounts.set("reader-1", "reader-secret")
-        for broker in ("broker-a", "broker-b"):  # as `mqadmin deleteAclConfig -c` does
+        for broker in ("broker-a", "broker-b"):  # as `mqadmin deleteAccessConfig -c` does
             await accounts.delete("reader-1", brokers=[broker])
             assert await accounts.list(broker) == []
         with pytest.raises(RefusedError, match="deleted failed"):
