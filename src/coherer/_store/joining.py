@@ -24,8 +24,8 @@ from coherer._store.model import ReadResult, ReadStatus
 Numbers = NDArray[np.int64]
 
 WASTE_BYTES: Final = 512
-"""Each record is copied as if it were as large as the largest one. If more bytes than these are too
-much, on average, slices cost less."""
+"""Each record is copied as if it were as large as the largest one. If that copies more unneeded
+bytes than this for an average record, slices cost less."""
 
 FEWEST_PER_STRETCH: Final = 8
 """The least average number of records in a slice for which adjacent records stay slices."""
@@ -101,9 +101,9 @@ def _are_records(view: memoryview, places: Numbers, sizes: Numbers) -> bool:
 def joined(view: memoryview, places: Numbers, sizes: Numbers, behind: Numbers) -> memoryview | None:
     """Copy pieces of a buffer into one, in order; None if a few are much larger than the others.
 
-    Pieces of different sizes are copied with what follows them, as if each were as large as the
-    largest one. The next piece then overwrites what is too much: numpy assigns in the order of the
-    index.
+    Pieces of different sizes are copied in one call, as if each were as large as the largest one.
+    What is too much at the end of a piece is overwritten by the next one, because numpy assigns in
+    the order of the index.
 
     Args:
         view: the buffer.

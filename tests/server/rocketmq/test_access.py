@@ -441,3 +441,20 @@ async def test_a_pull_that_waits_is_refused(
     assert fault(await waiting)
     assert b"secret" in (await staying).body
     assert not len(harness.broker.pulls.suspended)
+
+
+async def test_a_pull_that_waits_without_an_account_is_refused(
+    harness: BrokerHarness, client: Client
+) -> None:
+    """Its address was trusted."""
+    access, now_ms = harness.broker.access, harness.clock.now_ms()
+    assert access is not None
+    assert access.trust(["127.0.0.1"], now_ms)
+    assert (await client.ask(Code.SEND_MESSAGE_V2, send("topicB"), b"x")).code == 0
+    fields = pull_fields(topic="topicB", sysFlag=SUBSCRIPTION | SUSPEND, queueOffset="1")
+    waiting = asyncio.ensure_future(client.ask(Code.PULL_MESSAGE, fields))
+    await until(lambda: len(harness.broker.pulls.suspended) == 1)
+    assert access.trust(["127.0.0.1", "10.9.8.7"], now_ms)
+    assert len(harness.broker.pulls.suspended) == 1
+    assert access.trust(["10.9.8.7"], now_ms)
+    assert fault(await waiting) == "No accessKey is configured"

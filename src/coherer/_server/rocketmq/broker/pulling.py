@@ -520,7 +520,7 @@ class LongPolling:
             refusal: returns the answer to a pull that is refused; None for others.
         """
         for one in [*self._ended, *(one for pulls in self._suspended.values() for one in pulls)]:
-            answer = refusal(one.channel, one.request)
+            answer = None if one.channel.closed else refusal(one.channel, one.request)
             if answer is None:
                 continue
             if one in self._suspended.get(one.queue, ()):

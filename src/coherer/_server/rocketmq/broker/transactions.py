@@ -78,7 +78,7 @@ _Asked: TypeAlias = tuple[Channel, Command]
 
 RECORDS_AT_ONCE: Final = 1_000
 PLACES_AT_ONCE: Final = 128
-"""The entries that are read to find a half message; a read costs as much as ten entries."""
+"""How many entries of half messages are read at once; a read costs as much as ten entries."""
 _READ_BYTES: Final = 4 * 1024 * 1024
 _NO_STATE: Final = "commitOrRollback field wrong"
 _ENDED: Final = "The transaction was {} before."
