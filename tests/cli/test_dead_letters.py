@@ -17,6 +17,7 @@ import coherer.blocking
 from coherer.errors import UnavailableError
 from coherer.testing import embedded_cluster, embedded_node
 from tests.cli.operating import Run, made_dead
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -262,7 +263,12 @@ def test_a_broker_whose_master_is_down_is_named(topic: str, group: str, tmp_path
         run, [broker], [slave] = Run(cluster.rocketmq_url), cluster.brokers, cluster.slaves
         made_dead(run.url, topic, group, b"a")
         slave.stop()
-        slave.start()  # now it has the topic, which it would copy within 10 s
+        slave.start()  # now it copies the topics, which it would do within 10 s
+        core = slave.node.core
+        assert core is not None
+        wait_until(lambda: slave.call(lambda: f"%DLQ%{group}" in core.topics))
+        with coherer.blocking.rocketmq.connect(run.url) as client:
+            wait_until(lambda: len(client.admin().brokers.list()) == 2)
         letters, told = tmp_path / "letters.jsonl", "No master of broker-a is registered"
         commands = ["list"], ["list", group], ["export", group, str(letters)], ["replay", group]
         with broker.down():
@@ -270,5 +276,6 @@ def test_a_broker_whose_master_is_down_is_named(topic: str, group: str, tmp_path
                 done = run("dead-letters", *command)
                 assert (done.exit_code, told in done.stderr) == (1, True), command
         assert not letters.exists()
-        for command in commands[:3]:
+        wait_until(lambda: run("dead-letters", "list").exit_code == 0)
+        for command in commands[1:3]:
             assert run("dead-letters", *command).exit_code == 0
