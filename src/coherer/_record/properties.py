@@ -68,6 +68,8 @@ TIMER_COPY_FROM: Final = "TIMER_COPY_FROM"
 """In a copy of a message that waits: the topic where the original waits. Users never see it."""
 TIMER_CANCEL: Final = "TIMER_DEL_UNIQKEY"
 """The topic and unique id of a timed message to cancel (5.x)."""
+MESSAGES: Final = "cohererMessages"
+"""Of a half batch and of its mark: the number of messages."""
 TUBE_MARK: Final = "TUBE"
 """The form in which Coherer's TubeMQ broker stored a payload; users never see it."""
 
@@ -82,6 +84,7 @@ RESERVED: Final = frozenset(
         "REAL_QID",
         "TRAN_MSG",
         "PGROUP",
+        MESSAGES,
         "MIN_OFFSET",
         "MAX_OFFSET",
         "BUYER_ID",

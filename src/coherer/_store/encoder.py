@@ -19,6 +19,7 @@ from typing import NamedTuple, cast
 from coherer._common.checksum import crc32
 from coherer._record.layout import (
     BLANK_BYTES,
+    COMMITTED,
     CRC_MASK,
     HEAD_OWN,
     HEAD_SHARED,
@@ -36,6 +37,9 @@ from coherer.errors import UsageError
 from coherer.limits import PROPERTIES_BYTES_MAX
 
 _SHORT = struct.Struct(">H").pack
+_COMPRESSED = 1
+_IN_COLUMNS = _COMPRESSED | COMMITTED
+"""The flags with which the messages of a `DraftBatch` stay columns."""
 
 
 class EncodedBatch(NamedTuple):
@@ -216,7 +220,8 @@ class Encoder:
     def _encode_columns(
         self, drafts: DraftBatch, queue: ConsumeQueue, begin: int, builder: _BatchBuilder
     ) -> tuple[AppendResult, int]:
-        if drafts.sys_flag & ~1 or len(builder.store_host) != 8 or len(drafts.born_host) != 8:
+        hosts_bytes = len(builder.store_host) + len(drafts.born_host)
+        if drafts.sys_flag & ~_IN_COLUMNS or hosts_bytes != 16:
             results, end = self._encode(drafts.to_drafts(), begin, builder)
             return _merge(results), end
         lengths = list(map(len, drafts.bodies))
@@ -241,7 +246,7 @@ class Encoder:
             builder.store_ms,
             builder.store_host,
             drafts.reconsume_times,
-            0,
+            drafts.prepared_offset,
         )
         sums = [crc32(body) & CRC_MASK for body in drafts.bodies]
         heads = map(

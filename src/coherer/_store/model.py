@@ -203,6 +203,7 @@ class DraftBatch(Struct, frozen=True, gc=False):
         keys: the index keys of each message.
         born_ms: the born time of all messages.
         reconsume_times: of all messages.
+        prepared_offset: of all messages.
 
     >>> batch = DraftBatch("flights", 0, [b"a", b"b"], [b"", b""], [0, 0], [0, 0], [(), ()])
     >>> [draft.body for draft in batch.to_drafts()]
@@ -220,6 +221,7 @@ class DraftBatch(Struct, frozen=True, gc=False):
     born_ms: int = 0
     born_host: bytes = NO_HOST
     reconsume_times: int = 0
+    prepared_offset: int = 0
 
     def __len__(self) -> int:
         return len(self.bodies)
@@ -239,7 +241,7 @@ class DraftBatch(Struct, frozen=True, gc=False):
                 self.born_ms,
                 self.born_host,
                 self.reconsume_times,
-                0,
+                self.prepared_offset,
                 keys,
             )
             for body, properties, tag_code, flag, keys in zip(*columns, strict=True)
@@ -259,6 +261,7 @@ class DraftBatch(Struct, frozen=True, gc=False):
             self.born_ms,
             self.born_host,
             self.reconsume_times,
+            self.prepared_offset,
         )
 
 
@@ -360,13 +363,15 @@ class PowerCut(Struct, frozen=True, omit_defaults=True):
     Args:
         end: the end of the log at that start.
         torn: the damaged ranges among what was not synced.
-        unmarked: the log offsets of messages that were committed in a transaction whose end mark
-            does not follow.
+        unmarked: the log offsets of committed messages, one of each transaction whose mark or
+            other messages are missing.
+        void: the log offsets of marks that do not count, because messages before them are missing.
     """
 
     end: int
     torn: tuple[DamagedRange, ...] = ()
     unmarked: tuple[int, ...] = ()
+    void: tuple[int, ...] = ()
 
     def tears(self, offset: int) -> bool:
         """Whether a record at a log offset may refer to earlier ones that were torn.
@@ -393,8 +398,8 @@ class RecoveryReport(Struct, frozen=True):
         lost: the number of messages in these ranges.
         repaired: what was damaged and rebuilt from the log.
         notes: other findings.
-        unmarked: the log offsets of replayed messages that were committed in a transaction whose
-            end mark does not follow. A power cut may have taken the mark.
+        unmarked: see `PowerCut`; those among the replayed records.
+        void: as `unmarked`.
         cuts: what this start and earlier ones have found of torn writes.
     """
 
@@ -410,6 +415,7 @@ class RecoveryReport(Struct, frozen=True):
     repaired: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     unmarked: tuple[int, ...] = ()
+    void: tuple[int, ...] = ()
     cuts: tuple[PowerCut, ...] = ()
 
     def problems(self) -> list[str]:

@@ -73,6 +73,8 @@ def update(known: Sequence[PowerCut], report: RecoveryReport) -> tuple[PowerCut,
         if piece.begin >= report.replayed_from and piece.begin not in before
     )
     unmarked = tuple(place for place in report.unmarked if place not in marked)
-    if not torn and not unmarked:
+    voided = {place for cut in kept for place in cut.void}
+    void = tuple(place for place in report.void if place not in voided)
+    if not torn and not unmarked and not void:
         return kept
-    return (*kept, PowerCut(report.log_end, torn, unmarked))
+    return (*kept, PowerCut(report.log_end, torn, unmarked, void))

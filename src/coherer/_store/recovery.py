@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -46,7 +45,7 @@ from coherer._record.layout import (
 )
 from coherer._record.properties import TAGS, TIMER_OUT_MS, decode, index_keys, tag_code
 from coherer._record.runs import Fields
-from coherer._record.system_topics import OP_HALF_TOPIC, TIMER_TOPIC
+from coherer._record.system_topics import TIMER_TOPIC
 from coherer._store import inventory as inventories
 from coherer._store.checkpoint import Checkpoint
 from coherer._store.commit_log import CommitLog
@@ -67,6 +66,7 @@ from coherer._store.index_file import IndexKeys
 from coherer._store.model import DamagedRange, PowerCut, RecoveryReport, StoreOptions
 from coherer._store.offset_reserve import Gap, is_gap
 from coherer._store.scanner import Scanner
+from coherer._store.torn_ends import TornEnds
 from coherer.errors import UsageError
 
 _PLACE: Final = struct.Struct(">qi")
@@ -78,8 +78,6 @@ _WINDOW_ENTRIES = 4096
 _NO_WINDOW = (0, b"")
 _RECORDS_PER_PUBLISH = 10_000
 _TIMER_TOPIC = TIMER_TOPIC.encode()
-_OP_TOPIC = OP_HALF_TOPIC.encode()
-_UNMARKED_MAX = 100_000
 _REPLICA_GAP_MAX = 1_000_000
 _OFFSET_MAX = (1 << 63) - 1
 _TAGS, _KEYS, _UNIQUE_KEY = b"TAGS\x01", b"KEYS\x01", b"UNIQ_KEY\x01"
@@ -106,7 +104,7 @@ class Replayer:
         replayed: the number of replayed records.
         orphans: the number of records of deleted topics.
         blanks: the number of blank entries that were added.
-        unmarked: see `RecoveryReport`; the newest ones.
+        ends: the ends of transactions that a power cut has torn.
     """
 
     def __init__(
@@ -139,8 +137,7 @@ class Replayer:
         self.replayed = 0
         self.orphans = 0
         self.blanks = 0
-        self.unmarked: deque[int] = deque(maxlen=_UNMARKED_MAX)
-        self._committed = (0, 0)  # a committed message without its mark so far, and its end
+        self.ends = TornEnds()
 
     def lose(self, piece: DamagedRange, since: int = 0) -> None:
         """Count the damage from a log offset on: its messages leave holes in queue offsets."""
@@ -149,20 +146,6 @@ class Replayer:
             self.torn_bytes += size
         else:
             self.lost_bytes += size
-
-    def finish(self) -> None:
-        """Check the last record. Call this after all records have been replayed."""
-        if self._committed[1]:
-            self.unmarked.append(self._committed[0])
-
-    def _note_end(self, record: RecordSummary) -> None:
-        """Note a committed message if the next record is not the mark of its transaction."""
-        begin, end = self._committed
-        if end and not (record.physical_offset == end and record.topic == _OP_TOPIC):
-            self.unmarked.append(begin)
-        begin = record.physical_offset
-        is_commit = record.sys_flag & ROLLED_BACK == COMMITTED
-        self._committed = (begin, begin + record.size) if is_commit else (0, 0)
 
     def check(self, record: RecordSummary) -> str:
         """Compare a record with its queue entry; return the problem, or ""."""
@@ -213,7 +196,7 @@ class Replayer:
                 queue is None
                 or queue_offset != queue.next + len(queue.new_entries)
                 or sys_flag & ROLLED_BACK
-                or self._committed[1]
+                or self.ends.is_open
             ):
                 self._add_all_keys(new)
                 record = RecordSummary(*fields)
@@ -247,7 +230,10 @@ class Replayer:
         """Add a record's queue entry and keys; return the problem, or ""."""
         if record.is_hole:
             self.torn_bytes += record.size
+            self.ends.interrupt()
             return ""
+        if self.ends.is_open or record.sys_flag & ROLLED_BACK == COMMITTED:
+            self.ends.add(record)
         queue = self._queues.get((record.topic, record.queue_id)) or self.queue_of(record)
         if queue is None:
             return "topic"
@@ -263,8 +249,6 @@ class Replayer:
             keys = tag_and_keys(record.properties)[1]
             if keys:
                 self._add_keys(queue, keys, record)
-        if kind == COMMITTED or self._committed[1]:
-            self._note_end(record)
         self.replayed += 1
         return ""
 
@@ -567,7 +551,8 @@ class Recovery:
             lost=replayer.blanks + sum(map(self._count_lost, damage)),
             repaired=tuple(self._repaired),
             notes=orphans,
-            unmarked=tuple(replayer.unmarked),
+            unmarked=tuple(replayer.ends.unmarked),
+            void=tuple(replayer.ends.void),
         )
         return report, last_ms
 
@@ -585,6 +570,7 @@ class Recovery:
         for run in scanner.runs():
             for piece in scanner.damage[seen:]:
                 replayer.lose(piece, replay_from)
+                replayer.ends.interrupt()
             seen = len(scanner.damage)
             known = len(suspects)
             middle = bisect_left(run, replay_from, key=_OFFSET)
@@ -599,7 +585,7 @@ class Recovery:
             bad = {piece.begin for piece in suspects[known:]}
             good = [fields for fields in run if _OFFSET(fields) not in bad] if bad else run
             last_ms = max(last_ms, max(map(_STORE_MS, good), default=0))
-        replayer.finish()
+        replayer.ends.interrupt()
         self._rebuild(replayer, replay_from)
         return suspects, last_ms
 

@@ -38,11 +38,17 @@ from coherer.errors import CohererError, ProtocolError, StoreError, UsageError
 from coherer.testing.disk import FaultyFiles
 
 KINDS: Final = {
-    "send": ("SEND_MESSAGE", "SEND_MESSAGE_V2", "SEND_BATCH_MESSAGE", "sendMessageP2B"),
+    "send": (
+        "SEND_MESSAGE",
+        "SEND_MESSAGE_V2",
+        "SEND_BATCH_MESSAGE",
+        "SEND_HALF_BATCH",
+        "sendMessageP2B",
+    ),
     "receive": ("PULL_MESSAGE", "getMessagesC2B"),
     "commit": ("UPDATE_CONSUMER_OFFSET", "consumerCommitC2B"),
     "retry": ("CONSUMER_SEND_MSG_BACK",),
-    "end_transaction": ("END_TRANSACTION",),
+    "end_transaction": ("END_TRANSACTION", "END_HALF_BATCH"),
     "heartbeat": (
         "HEART_BEAT",
         "producerHeartbeatP2M",
@@ -73,7 +79,13 @@ list."""
 _NAMES: Final = {code.value: code.name for code in RequestCode}
 _TUBE_HEAD: Final = struct.Struct(">Iii")
 _LENGTH: Final = struct.Struct(">i")
-_SEND_CODES: Final = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
+_SEND_CODES: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_HALF_BATCH,
+    }
+)
 _ABSENT: Final = {
     FieldDescriptor.CPPTYPE_STRING: "",
     FieldDescriptor.CPPTYPE_BOOL: False,

@@ -27,6 +27,7 @@ from coherer._record.layout import COMMITTED, ROLLED_BACK, Record
 from coherer._record.layout import encode as encode_record
 from coherer._record.properties import (
     DELAY,
+    MESSAGES,
     REAL_QUEUE,
     REAL_TOPIC,
     TAGS,
@@ -65,9 +66,10 @@ _TAKEN_OUT: Final = tuple(
         # They say where the message goes, and are added with the values of the request.
         REAL_TOPIC,
         REAL_QUEUE,
+        MESSAGES,  # only the broker knows that a body is a batch
     )
 )
-_ROOM_BYTES: Final = 192
+_ROOM_BYTES: Final = 224
 """Room in the properties of a half message for those that are added later: to its copies, and to
 the message itself if it waits for its time after the commit."""
 
@@ -115,6 +117,16 @@ def half(draft: Draft) -> Draft:
         prepared_offset=0,
         destination=draft.topic,
     )
+
+
+def with_count(draft: Draft, messages: int) -> Draft:
+    r"""Note in a half batch, or in its mark, how many messages belong to it.
+
+    >>> with_count(Draft("t", 0, b"", b"a\x01b"), 3).properties
+    b'a\x01b\x02cohererMessages\x013'
+    """
+    text = b"%b\x02%b" % (draft.properties, encode({MESSAGES: str(messages)}))
+    return msgspec.structs.replace(draft, properties=text)
 
 
 class End(msgspec.Struct, frozen=True):

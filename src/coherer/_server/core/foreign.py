@@ -101,8 +101,11 @@ class ForeignRecords:
         return Newest(None, 0, is_last)
 
     def follows_torn(self, offset: int) -> bool:
-        """Whether the record directly before a log offset was torn by a power cut."""
-        return any(piece.end == offset for cut in self._cuts for piece in cut.torn)
+        """Whether a power cut has torn a record that belongs directly before a log offset."""
+        cuts = self._cuts
+        if any(piece.end == offset for cut in cuts for piece in cut.torn):
+            return True
+        return any(offset in cut.void for cut in cuts)
 
     def each(
         self, topic: str, views: Iterable[Buffer], parse: Callable[[Record], T | None]

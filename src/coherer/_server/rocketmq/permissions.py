@@ -85,6 +85,7 @@ NEEDED: Final[Mapping[int, Level | Callable[[Command], Resources]]] = {
     Code.SEND_MESSAGE: Fields({"topic": PUB}),
     Code.SEND_MESSAGE_V2: Fields({"b": PUB}),
     Code.SEND_BATCH_MESSAGE: Fields({"b": PUB}),
+    Code.SEND_HALF_BATCH: Fields({"b": PUB}),
     # The handlers also check PUB on the topic, unless it is the cluster's topic for replies.
     Code.SEND_REPLY_MESSAGE: Level.SIGNED,
     Code.SEND_REPLY_MESSAGE_V2: Level.SIGNED,
@@ -92,6 +93,7 @@ NEEDED: Final[Mapping[int, Level | Callable[[Command], Resources]]] = {
     Code.CONSUMER_SEND_MSG_BACK: Fields({"originTopic": PUB}, "group"),
     # The handler checks PUB on the topic of the half message.
     Code.END_TRANSACTION: Level.SIGNED,
+    Code.END_HALF_BATCH: Level.SIGNED,
     Code.RESUME_CHECK_HALF_MESSAGE: Level.ADMIN,
     Code.PULL_MESSAGE: Fields({"topic": SUB}, "consumerGroup"),
     Code.LITE_PULL_MESSAGE: Fields({"topic": SUB}, "consumerGroup"),

@@ -27,7 +27,7 @@ NOT_SET: Final = "not set any response code"
 
 
 class RequestCode(IntEnum):
-    """Every request, by Java's name for it."""
+    """Every request, by Java's name for it, and two of Coherer's own."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -126,6 +126,9 @@ class RequestCode(IntEnum):
     GET_ALL_PRODUCER_INFO = 328
     GET_TOPIC_CONFIG = 351
     LITE_PULL_MESSAGE = 361
+    # Coherer's own, for half batches. Other brokers refuse them: they would publish such messages.
+    END_HALF_BATCH = 31037
+    SEND_HALF_BATCH = 31310
 
 
 class ResponseCode(IntEnum):

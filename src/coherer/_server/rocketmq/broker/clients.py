@@ -40,6 +40,7 @@ from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import GroupHeader, ProducerGroupHeader, TopicHeader, parse
 from coherer._wire.rocketmq.names import (
     FEATURE_ENDS_ONCE,
+    FEATURE_HALF_BATCHES,
     FEATURE_HEARTBEATS,
     FEATURE_TIMERS,
     FEATURES,
@@ -47,7 +48,7 @@ from coherer._wire.rocketmq.names import (
 )
 from coherer.errors import DamagedStoreError
 
-_SUPPORTED: Final = f"{FEATURE_TIMERS},{FEATURE_ENDS_ONCE}"
+_SUPPORTED: Final = f"{FEATURE_TIMERS},{FEATURE_ENDS_ONCE},{FEATURE_HALF_BATCHES}"
 _log = Log(logging.getLogger(__name__))
 
 FILTERS_FILE: Final = "consumerFilter.json"

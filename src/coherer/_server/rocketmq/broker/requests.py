@@ -51,6 +51,7 @@ def message_requests(
         Code.GET_ALL_CONSUMER_OFFSET: offsets.all_groups,
         Code.GET_ALL_DELAY_OFFSET: delays.all_offsets,
         Code.END_TRANSACTION: transactions.end,
+        Code.END_HALF_BATCH: transactions.end,
         Code.RESUME_CHECK_HALF_MESSAGE: transactions.resume,
     }
 

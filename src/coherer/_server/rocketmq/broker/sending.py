@@ -1,6 +1,6 @@
-"""Sends: `SEND_MESSAGE` (10), `SEND_MESSAGE_V2` (310) and `SEND_BATCH_MESSAGE` (320).
+"""Sends: `SEND_MESSAGE` (10), `SEND_MESSAGE_V2` (310), `SEND_BATCH_MESSAGE` (320) and half batches.
 
-See docs/protocol/rocketmq.md, section 2.4.
+See docs/protocol/rocketmq.md, section 2.4, and for half batches section 6.8.
 
 All sends of one socket read become drafts and one batch for the appender. A topic that has passed
 the checks of section 2.4.2 is cached until topics, groups or options change. Plain sends to a
@@ -22,12 +22,12 @@ from coherer._common import machine
 from coherer._record.batches import decode_batch
 from coherer._record.layout import FIXED_BYTES, HOSTS_V6, ROLLED_BACK
 from coherer._record.properties import WAIT, decode
-from coherer._record.system_topics import RETRY_PREFIX
+from coherer._record.system_topics import HALF_TOPIC, RETRY_PREFIX
 from coherer._rules.common.origins import RESERVED_TOPICS, Origin, OriginError
 from coherer._rules.common.topics import UNIT, UNIT_SUB, WRITE, Topic
 from coherer._rules.rocketmq.delays import delay_level, delayed
 from coherer._rules.rocketmq.timers import any_timed, is_timed
-from coherer._rules.rocketmq.transactions import half, is_transactional
+from coherer._rules.rocketmq.transactions import half, is_transactional, with_count
 from coherer._server.options.rocketmq import RocketOptions
 from coherer._server.rocketmq.broker.send_properties import PropertyRewriter, StoredProperties
 from coherer._server.rocketmq.broker.state import RocketState
@@ -52,7 +52,12 @@ _MULTI_TAG = 2
 _PLAIN_FLAGS = frozenset(("0", "1"))
 _V2 = int(RequestCode.SEND_MESSAGE_V2)
 
-SEND_CODES = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+SEND_CODES = (
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.SEND_HALF_BATCH,
+)
 
 
 class _CheckedTopic:
@@ -182,7 +187,9 @@ class SendHandler:
         if queue_id < 0:
             queue_id = machine.random.randrange(topic.write_queues)
         draft: Draft | DraftBatch
-        if header.batch:
+        if request.code == RequestCode.SEND_HALF_BATCH:
+            draft = self._half_batch(channel, request, header, topic, queue_id, now_ms)
+        elif header.batch:
             draft = self._batch(channel, request, header, topic, queue_id)
         else:
             draft = self._single(channel, request, header, topic, queue_id, now_ms)
@@ -300,6 +307,23 @@ class SendHandler:
             return half(_with_wait(draft, text))
         return self._scheduled(draft, text)
 
+    def _half_batch(
+        self,
+        channel: Channel,
+        request: Command,
+        header: SendHeader,
+        topic: Topic,
+        queue_id: int,
+        now_ms: int,
+    ) -> Draft:
+        """The half message of a batch, whose messages pass the checks of a batch now."""
+        alone = msgspec.structs.replace(header, properties="")
+        messages = self._batch(channel, request, alone, topic, queue_id)
+        made = self._single(channel, request, header, topic, queue_id, now_ms)
+        if made.topic != HALF_TOPIC:
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _NO_HALF)
+        return with_count(made, len(messages))
+
     def _scheduled(self, draft: Draft, text: str) -> Draft:
         # Half messages that a client built itself are stored unchanged (section 6.2).
         if draft.sys_flag & ROLLED_BACK in (0, 8):
@@ -386,6 +410,7 @@ _ILLEGAL = (
     "msg body length limit 128k, msg properties length limit 32k."
 )  # Java uses these words even if other limits are configured
 _TIMED_BATCH = "the message is illegal, a message of a batch cannot be timed: send it by itself"
+_NO_HALF = "the message is illegal, a half batch needs the property TRAN_MSG=true"
 _NOT_AVAILABLE = "service not available now: this broker follows a master, or its disk has failed"
 _DRAINING = "service not available now: this broker is about to stop; send to another one"
 

@@ -1,10 +1,10 @@
-"""Transactions of a broker: `END_TRANSACTION` (37), and checks of half messages.
+"""Transactions of a broker: `END_TRANSACTION` (37, 31037), and checks of half messages.
 
 See docs/protocol/rocketmq.md, sections 2.9 and 6.7.
 
-The end of a transaction is stored atomically: the real message together with the mark that its half
-message is done. (Java stores them one after the other.) So after a crash no committed transaction
-is checked again.
+The end of a transaction is stored atomically: the real message, or all messages of a half batch
+(`half_batches`), together with the mark that the half message is done. (Java stores them one after
+the other.) So after a crash no committed transaction is checked again.
 
 Invariants:
 
@@ -15,9 +15,9 @@ Invariants:
   come after a restart: a request waits until all marks are known that could end the same
   transaction. A request that repeats the first one is answered with success and stores nothing; one
   that contradicts it is refused. (Java's brokers carry out every request.)
-* A power cut can tear that one write apart. If the mark is lost and the message is not, the mark is
-  stored again, before any request is handled (`_mark_again`). If only the message is lost, the mark
-  does not count (`_op_of`).
+* A power cut can tear that one write apart. If it has left a message, what it took is stored again
+  before any request is handled: other messages of the half batch, and the mark (`_complete`). A
+  mark does not count if messages before it are lost (`_op_of`).
 * Retention keeps the file of the first half message that has not ended
   (`coherer._store.retention`). Half messages in files that are to be deleted soon are copied.
 
@@ -58,11 +58,13 @@ from coherer._rules.rocketmq.transactions import (
     question,
     read_op,
     resumed,
+    with_count,
 )
 from coherer._server.core.core import Core
+from coherer._server.rocketmq.broker.half_batches import committed_batch, is_half_batch, missing
 from coherer._server.rocketmq.broker.sending import reserved_remark
 from coherer._server.rocketmq.remoting import Channel, Refusal
-from coherer._store import AppendResult, Draft
+from coherer._store import AppendResult, Draft, DraftBatch
 from coherer._store.consume_queue import BLANK_SIZE, is_valid_queue
 from coherer._wire.rocketmq.codes import HALF_NOT_FOUND, ResponseCode
 from coherer._wire.rocketmq.command import Command
@@ -125,7 +127,7 @@ class TransactionService:
         self._carried_to = 0  # no half message waits before this log offset
         self._copies_from, self._copies_to = 0, core.store.queue_range(HALF_TOPIC, 0)[1]
         self._ending: dict[int, list[_Asked]] = {}  # by transaction: later requests that wait
-        self._unmarked = deque(place for cut in core.store.recovery.cuts for place in cut.unmarked)
+        self._torn = deque(place for cut in core.store.recovery.cuts for place in cut.unmarked)
         self._waiting: list[_Asked] = []  # for marks that have not been read
         self._places: list[int | None] = []  # of some half messages, from `_places_from` on
         self._places_from = 0
@@ -135,7 +137,7 @@ class TransactionService:
     # -- requests
 
     def end(self, channel: Channel, request: Command) -> Command | None:
-        """END_TRANSACTION (37): commit or roll back.
+        """END_TRANSACTION (37) and END_HALF_BATCH (31037): commit or roll back.
 
         Raises:
             Refusal: the request is invalid; the words are Java's.
@@ -280,30 +282,13 @@ class TransactionService:
                 channel.respond(request, answer.code, answer.remark)
 
     def _store_end(self, channel: Channel, request: Command, record: Record, end: End) -> None:
-        drafts: list[Draft] = []
         topic = value_of(record.properties, REAL_TOPIC)
-        if end.state == COMMITTED:
-            if topic in RESERVED_TOPICS:
-                raise Refusal(ResponseCode.NO_PERMISSION, reserved_remark(topic))
-            real = committed(record)
-            if real is None:
-                raise Refusal(ResponseCode.SYSTEM_ERROR, HALF_NOT_FOUND)
-            if not is_valid_queue(real.topic, real.queue_id):
-                raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _NO_DESTINATION)
-            # Consumers see the offset of the half message that the producer sent, not of a copy.
-            real = msgspec.structs.replace(real, prepared_offset=end.physical_offset)
-            drafts.append(self._schedule(real))
+        is_rollback = end.state == ROLLED_BACK
+        drafts = [] if is_rollback else [self._committed(record, end)]
         self._need_topic(OP_HALF_TOPIC)
         name = name_of(record)
         newest = max(record.queue_offset, self._ledger.newest(name))
-        is_rollback = end.state == ROLLED_BACK
-        mark = done_mark(
-            newest,
-            self._core.store.store_host,
-            self._core.wall_ms(),
-            name=name,
-            is_rollback=is_rollback,
-        )
+        mark = self._mark_of(name, newest, drafts, is_rollback=is_rollback)
         self._ending[name] = []
 
         def done(outcome: Sequence[AppendResult] | CohererError, _: int) -> None:
@@ -315,12 +300,47 @@ class TransactionService:
                 _refuse(channel, request, outcome)
                 return
             if topic is not None:
-                is_commit = end.state == COMMITTED
-                self._core.counters.ended(topic, record.born_ms, is_commit=is_commit)
+                self._core.counters.ended(topic, record.born_ms, is_commit=not is_rollback)
             self._marked(Op(outcome[-1].queue_offset, newest, name, is_rollback))
             channel.respond(request, ResponseCode.SUCCESS, _ROLLED_BACK if is_rollback else None)
 
         self._core.appender.submit(drafts, done, origin=Origin.TRANSACTIONS, own=[mark])
+
+    def _committed(self, record: Record, end: End) -> Draft | DraftBatch:
+        """What a commit stores.
+
+        Raises:
+            Refusal: the destination is invalid.
+        """
+        topic = value_of(record.properties, REAL_TOPIC)
+        if topic in RESERVED_TOPICS:
+            raise Refusal(ResponseCode.NO_PERMISSION, reserved_remark(topic))
+        # Consumers see the offset of the half message that the producer sent, not of a copy.
+        offset = end.physical_offset
+        real = committed_batch(record, offset) if is_half_batch(record) else committed(record)
+        if real is None:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, HALF_NOT_FOUND)
+        if not is_valid_queue(real.topic, real.queue_id):
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _NO_DESTINATION)
+        if isinstance(real, DraftBatch):
+            return real
+        return self._schedule(msgspec.structs.replace(real, prepared_offset=offset))
+
+    def _mark_of(
+        self,
+        name: int,
+        newest: int,
+        drafts: Sequence[Draft | DraftBatch],
+        *,
+        is_rollback: bool = False,
+    ) -> Draft:
+        """The mark of a transaction that is stored after these messages."""
+        host, now_ms = self._core.store.store_host, self._core.wall_ms()
+        mark = done_mark(newest, host, now_ms, name=name, is_rollback=is_rollback)
+        for one in drafts:
+            if isinstance(one, DraftBatch):
+                return with_count(mark, len(one))
+        return mark
 
     def _need_topic(self, name: str) -> None:
         self._core.topics.ensure_topic(name, 1, self._core.now_ms())
@@ -335,7 +355,7 @@ class TransactionService:
         if not self._read_marks() or not self._read_copies():
             asyncio.get_running_loop().call_soon(self.tick)
             return
-        if not self._mark_again():
+        if not self._complete():
             asyncio.get_running_loop().call_soon(self.tick)
             return
         if ledger.advance():
@@ -358,7 +378,7 @@ class TransactionService:
     def _knows_end_of(self, record: Record) -> bool:
         """Whether the mark of a half message's transaction must have been read if it exists."""
         store, ledger = self._core.store, self._ledger
-        if self._unmarked:
+        if self._torn:
             return False
         if ledger.read_from <= store.queue_range(OP_HALF_TOPIC, 0)[0]:
             return True
@@ -389,42 +409,66 @@ class TransactionService:
         self._again(waiting)
         return ledger.read_from <= first
 
-    def _mark_again(self) -> bool:
-        """Store marks that a power cut has taken; returns whether all of them were submitted."""
-        for _ in range(min(len(self._unmarked), MARKS_AT_ONCE)):
-            place = self._unmarked.popleft()
-            half = self._half_of_committed(place)
+    # -- after a power cut
+
+    def _complete(self) -> bool:
+        """Store again what a power cut has taken; returns whether all of it was submitted."""
+        for _ in range(min(len(self._torn), MARKS_AT_ONCE)):
+            place = self._torn.popleft()
+            found = self._core.store.record_at(place)
+            if found is None:
+                continue
+            record = decode(found, check_crc=False)
+            half = self._half_of_committed(record)
             if half is None or half.queue_offset in self._ending or name_of(half) in self._ending:
                 continue
             if not self._ledger.has_ended(name_of(half)):
-                self._store_mark(half, place)
-        return not self._unmarked
+                self._store_rest(half, record)
+        return not self._torn
 
-    def _half_of_committed(self, place: int) -> Record | None:
+    def _half_of_committed(self, record: Record) -> Record | None:
         """The half message of a committed message; None if the log does not have it."""
-        found = self._core.store.record_at(place)
-        if found is None:
-            return None
-        record = decode(found, check_crc=False)
         half = self._record_at(record.prepared_offset, HALF_TOPIC)
-        is_same = half is not None and half.body == record.body and half.born_ms == record.born_ms
-        return half if is_same else None
+        if half is None or half.born_ms != record.born_ms:
+            return None
+        if not is_half_batch(half):
+            return half if half.body == record.body else None
+        batch = committed_batch(half, half.physical_offset)
+        return half if batch is not None and bytes(record.body) in batch.bodies else None
 
-    def _store_mark(self, half: Record, place: int) -> None:
+    def _store_rest(self, half: Record, record: Record) -> None:
+        """Store what is missing of a committed transaction, one message of which is stored."""
         name = name_of(half)
         newest = max(half.queue_offset, self._ledger.newest(name))
         self._need_topic(OP_HALF_TOPIC)
         self._ending[name] = []
+        drafts = self._rest_of(half, record)
 
         def done(outcome: Sequence[AppendResult] | CohererError, _: int) -> None:
             if isinstance(outcome, CohererError):
-                self._unmarked.append(place)
+                self._torn.append(record.physical_offset)
             else:
                 self._marked(Op(outcome[-1].queue_offset, newest, name, is_rollback=False))
             self._again(self._ending.pop(name))
 
-        mark = done_mark(newest, self._core.store.store_host, self._core.wall_ms(), name=name)
-        self._core.appender.submit([], done, origin=Origin.TRANSACTIONS, own=[mark])
+        mark = self._mark_of(name, newest, drafts)
+        self._core.appender.submit(drafts, done, origin=Origin.TRANSACTIONS, own=[mark])
+
+    def _rest_of(self, half: Record, record: Record) -> list[DraftBatch]:
+        """The missing messages of a half batch, one message of which is stored."""
+        batch = committed_batch(half, half.physical_offset) if is_half_batch(half) else None
+        store = self._core.store
+        place = store.place_of(record.topic, record.queue_id, record.queue_offset)
+        if batch is None or place != record.physical_offset:  # the topic was deleted since
+            return []
+        at = max(record.queue_offset - len(batch), 0)
+        stored: list[Record] = []
+        while at < store.queue_range(record.topic, record.queue_id)[1]:
+            records, following = self._read(record.topic, at, record.queue_id)
+            stored += [one for one in records if one.prepared_offset == half.physical_offset]
+            at = max(following, at + 1)
+        rest = missing(batch, stored)
+        return [rest] if len(rest) else []
 
     def _marked(self, op: Op) -> None:
         self._ledger.skip_ops(op.offset)  # only damaged ones are between
@@ -522,9 +566,9 @@ class TransactionService:
     def _read_halves(self, offset: int) -> tuple[Sequence[Record], int]:
         return self._read(HALF_TOPIC, offset)
 
-    def _read(self, topic: str, offset: int) -> tuple[list[Record], int]:
+    def _read(self, topic: str, offset: int, queue: int = 0) -> tuple[list[Record], int]:
         found = self._core.store.read(
-            topic, 0, offset, max_bytes=_READ_BYTES, max_count=RECORDS_AT_ONCE
+            topic, queue, offset, max_bytes=_READ_BYTES, max_count=RECORDS_AT_ONCE
         )
         records = self._core.foreign.each(topic, found.records, lambda record: record)
         return records, max(found.next_offset, offset)
