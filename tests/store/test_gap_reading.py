@@ -10,7 +10,7 @@ import pytest
 
 from coherer._store import ReadStatus
 from coherer._store.config_files import ConfigFiles
-from coherer._store.consume_queue import ConsumeQueue
+from coherer._store.consume_queue import ENTRY_BYTES, GAP_ENTRY, ConsumeQueue
 from coherer._store.files import ReadOnlyFiles
 from coherer._store.gathering import QueueRange, entries_of
 from coherer._store.offset_reserve import LEAD_MIN
@@ -251,3 +251,26 @@ def test_a_message_that_is_damaged_without_a_power_cut_is_no_gap(harness: Any) -
     found = store.read("t", 0, 5, max_bytes=1 << 20, max_count=32)
     assert found.damaged == [5]
     assert found.gaps(5) == []
+
+
+@pytest.mark.parametrize("torn", [10, 11, 15])
+def test_half_an_entry_of_a_gap_is_no_damaged_message(
+    harness: Any, tmp_path: Path, torn: int
+) -> None:
+    """A power cut took the end of a gap's entry, and all that was behind it."""
+    first = harness.open(files=Unknown())
+    first.append([harness.draft(n) for n in range(10)])
+    first.flush_queues()
+    crashed = harness.open(harness.crash(), files=Unknown())
+    crashed.flush_queues()
+    image = tmp_path / "torn"
+    copy_tree(crashed.directory, image)
+    file = next((image / "consumequeue" / "t" / "0").iterdir())
+    written = file.read_bytes()[: 10 * ENTRY_BYTES] + GAP_ENTRY * (torn - 10) + GAP_ENTRY[:12]
+    file.write_bytes(written.ljust(file.stat().st_size, b"\0"))
+    again = harness.open(image, files=Unknown())
+    (placed,) = again.append([harness.draft(10)])
+    again.flush_queues()
+    entries, gaps = entries_of(image, [QueueRange("t", 0, 0, placed.queue_offset + 1)])
+    offsets = sorted([*entries.offsets.tolist(), *gaps.offsets.tolist()])
+    assert offsets == list(range(placed.queue_offset + 1))

@@ -84,6 +84,11 @@ def _from(place: int) -> Callable[[int, int, int], bool]:
     return lambda _, offset, __: offset >= place
 
 
+def ends_in_gap(queue: ConsumeQueue, gaps: Sequence[Gap]) -> bool:
+    """Whether no message of a queue is behind the last gap, so that the gap may still grow."""
+    return bool(gaps) and _last_place(queue) < gaps[-1].end
+
+
 def next_offset(queue: ConsumeQueue, gaps: Sequence[Gap]) -> int:
     """Return the first offset of a queue that no message can have had."""
     last = _last_place(queue)

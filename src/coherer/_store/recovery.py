@@ -64,7 +64,7 @@ from coherer._store.files import Files
 from coherer._store.index import KeyIndex
 from coherer._store.index_file import IndexKeys
 from coherer._store.model import DamagedRange, PowerCut, RecoveryReport, StoreOptions
-from coherer._store.offset_reserve import Gap, is_gap
+from coherer._store.offset_reserve import Gap, ends_in_gap, is_gap
 from coherer._store.scanner import Scanner
 from coherer._store.torn_ends import TornEnds
 from coherer.errors import UsageError
@@ -706,6 +706,11 @@ class Recovery:
             return before[1] <= 0 or (before[1] != BLANK_SIZE and before[0] + before[1] > offset)
 
         queue.truncate(queue.first_where(holds, missing=True))
+        # Half of a gap's last entry looks like the entry of a damaged message.
+        last = queue.max - 1
+        gaps = self._checkpoint.gaps
+        if last >= queue.min and queue.read(last, 1) == BLANK_ENTRY and ends_in_gap(queue, gaps):
+            queue.truncate(last)
 
     def _check_from(self, scanner: Scanner, wanted: int, replay_from: int) -> int:
         """Find the start of a record at `wanted` or after it, but not after `replay_from`."""
