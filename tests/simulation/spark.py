@@ -18,7 +18,7 @@ from unittest import mock
 
 from coherer.blocking import _portal
 from coherer.errors import CohererError, UsageError
-from coherer.spark import commits, connections, sink, source, transactional
+from coherer.spark import commits, connections, sending, sink, source, transactional
 from coherer.spark.commits import Coordinator
 from coherer.testing.simulation.process import process_of
 from tests.simulation.blocking import Portal, run_blocking, sleep, wait
@@ -35,6 +35,8 @@ PATIENCE_S: Final = 20.0
 """After this time Spark runs a task once more, and does not care what becomes of the first one."""
 POLL_S: Final = 0.05
 COMMITS_AT_ONCE: Final = 3
+BATCH_BYTES: Final = 400
+"""So that a half batch has about three rows."""
 
 
 class Files:
@@ -186,6 +188,9 @@ def playing(run: Run, open_folder: Callable[[str], Files]) -> Generator[None]:
         mock.patch.object(connections, "freeze_heap"),
         mock.patch.object(commits, "COMMITS_AT_ONCE", COMMITS_AT_ONCE),
         mock.patch.object(commits, "_finished_batches", _Finished()),
+        mock.patch.object(sending, "BATCH_BYTES", BATCH_BYTES),
+        mock.patch.object(sending, "secrets", SimpleNamespace(randbits=run.chances.getrandbits)),
+        mock.patch.object(sending, "time", SimpleNamespace(sleep=sleep)),
         mock.patch.object(sink, "TaskContext", Task),
         mock.patch.object(source, "time", SimpleNamespace(sleep=sleep)),
         mock.patch.object(source, "monotonic_ms", monotonic_ms),

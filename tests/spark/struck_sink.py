@@ -33,7 +33,7 @@ import pyspark
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from coherer.blocking.rocketmq import connect
-from coherer.spark import commits, connections
+from coherer.spark import commits, connections, sending
 from coherer.spark.options import write_options
 from coherer.spark.transactional import TransactionalStreamSink
 from tests.interop.peers.rocket_site import Broker, RocketSite
@@ -65,7 +65,9 @@ def serve(pipe: Connection, quiet_s: float) -> None:
     """A process: does what it is asked until it is killed, or the parent has gone."""
     connections.freeze_heap = lambda: None
     commits.QUIET_S = quiet_s  # type: ignore[misc]
-    commits.COMMITS_AT_ONCE = commits.MESSAGES_AT_ONCE = 10  # type: ignore[misc]
+    commits.COMMITS_AT_ONCE = 10  # type: ignore[misc]
+    commits.HALF_BATCHES_AT_ONCE = 2  # type: ignore[misc]
+    sending.BATCH_BYTES = 1_000  # type: ignore[misc]
     commits.PATIENCE_S = 10.0  # type: ignore[misc]
     while True:
         try:

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +21,8 @@ from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from coherer.blocking.rocketmq import TwoPhaseCommit
 from coherer.rocketmq import HalfMessages, Verdict
-from coherer.spark import commits, configure
+from coherer.spark import commits, configure, sending
 from coherer.spark.commits import Coordinator, RocketHalfQueue
 from coherer.spark.decisions import Decisions
 from coherer.spark.options import WriteOptions, write_options
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import WriterCommitMessage
     from pyspark.sql.types import StructType
 
+    from coherer._record.batches import PackedMessages
+
 IN_TASKS = ("before sends", "between sends", "after sends")
 IN_COMMIT = ("before decision", "after decision", "in a commit", "between commits", "after commits")
 PLACES = (*IN_TASKS, *IN_COMMIT)
@@ -44,7 +45,9 @@ all its processes; the broker, which `transacting` kills and starts again."""
 Plan = dict[str, tuple[str, str]]
 WAIT_S = 120
 PIECE = 20
-"""Messages at a time, so that there is something between them."""
+HALF_BATCHES = 3
+PIECE_BYTES = 1_000
+"""Messages, half batches and bytes at a time, so that there is something between them."""
 
 
 class Strikes:
@@ -120,7 +123,7 @@ class StruckSink(TransactionalStreamSink):
         super().commit(messages, batchId)
 
 
-PREPARE = TwoPhaseCommit.prepare
+PREPARE = RocketHalfQueue.prepare_packed
 RECORD = Decisions.record
 END = RocketHalfQueue.end
 COMMIT = Coordinator.commit
@@ -128,18 +131,23 @@ FINISH = Coordinator.finish
 
 
 def patch_tasks(strikes: Strikes, batch: int) -> None:
-    commits.MESSAGES_AT_ONCE = PIECE  # type: ignore[misc]
+    sending.BATCH_BYTES = PIECE_BYTES  # type: ignore[misc]
 
-    def prepare(*arguments: Any) -> Any:
-        done = PREPARE(*arguments)
-        strikes.at("between sends", batch)
+    def prepare(
+        queue: RocketHalfQueue, group: str, batches: Sequence[PackedMessages], *rest: Any
+    ) -> Any:
+        done: list[Any] = []
+        for one in batches:
+            done += PREPARE(queue, group, [one], *rest)
+            strikes.at("between sends", batch)
         return done
 
-    TwoPhaseCommit.prepare = prepare  # type: ignore[method-assign]
+    RocketHalfQueue.prepare_packed = prepare  # type: ignore[method-assign]
 
 
 def patch_commit(strikes: Strikes, batch: int) -> None:
     commits.COMMITS_AT_ONCE = PIECE  # type: ignore[misc]
+    commits.HALF_BATCHES_AT_ONCE = HALF_BATCHES  # type: ignore[misc]
     commits.QUIET_S = float(os.environ.get("QUIET_S", commits.QUIET_S))  # type: ignore[misc]
 
     def record(*arguments: Any) -> bool:

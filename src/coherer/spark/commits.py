@@ -39,12 +39,13 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from coherer._common.logs import Log
+from coherer._record.batches import PackedMessages
 from coherer._wire.rocketmq.codes import HALF_NOT_FOUND, ResponseCode
+from coherer.blocking._half_batches import prepare_packed
 from coherer.blocking.rocketmq import Client as RocketClient
 from coherer.blocking.rocketmq import Producer as RocketProducer
 from coherer.errors import CohererError, RefusedError, UnavailableError, UsageError
@@ -68,9 +69,10 @@ PATIENCE_S: Final = 60.0
 """The time of retries while a broker is away. A Java broker needs about 10 s to restart."""
 
 COMMITS_AT_ONCE: Final = 2_000
-"""Commits in flight before the owner is checked again."""
+"""Commits of single messages before the owner is checked again."""
 
-MESSAGES_AT_ONCE: Final = 5_000
+HALF_BATCHES_AT_ONCE: Final = 100
+"""Commits of half batches before the owner is checked again; a broker needs 2 to 10 ms for each."""
 
 _finished_batches: Final[dict[str, int]] = {}
 
@@ -144,15 +146,21 @@ class RocketHalfQueue:
         Raises:
             CohererError: one is not stored.
         """
-        producer = self._producer(group, window)
-        source, parts = iter(messages), list[HalfMessages]()
-        try:
-            while some := list(islice(source, MESSAGES_AT_ONCE)):
-                _prepare(producer, some, parts)
-        except BaseException:
-            self.roll_back(HalfMessages.joined(parts))
-            raise
-        return HalfMessages.joined(parts)
+        halves, failed = self._producer(group, window).two_phase.prepare(messages)
+        if failed:
+            self.roll_back(halves)
+            raise failed[0][1]
+        return halves
+
+    def prepare_packed(
+        self,
+        group: str,
+        batches: Sequence[PackedMessages],
+        properties: Mapping[str, str],
+        window: int,
+    ) -> Sequence[HalfMessages | CohererError]:
+        """Send encoded batches as half messages; returns the outcome of each."""
+        return prepare_packed(self._producer(group, window), batches, properties)
 
     def roll_back(self, halves: HalfMessages) -> None:
         """Roll back as many as possible; the rest is never committed."""
@@ -237,13 +245,6 @@ class RocketHalfQueue:
         return producer
 
 
-def _prepare(producer: RocketProducer, messages: list[Message], parts: list[HalfMessages]) -> None:
-    halves, failed = producer.two_phase.prepare(messages)
-    parts.append(halves)
-    if failed:
-        raise failed[0][1]
-
-
 class Coordinator:
     """Decides about micro-batches, and carries the decisions out.
 
@@ -305,7 +306,7 @@ class Coordinator:
         decision = self._decisions.find(name)
         if decision is None:
             return False
-        _log.info("Finishing micro-batch %s: %d messages", name, len(decision.halves))
+        _log.info("Finishing micro-batch %s: %d half messages", name, len(decision.halves))
         self._carry_out(name, decision, untouched=False)
         return True
 
@@ -328,8 +329,8 @@ class Coordinator:
             untouched = False
             if len(left) and self._clock() > give_up:
                 text = (
-                    f"{len(left)} of {len(decision.halves)} messages of micro-batch {name} are not "
-                    f"committed: {error}"
+                    f"{len(left)} of {len(decision.halves)} half messages of micro-batch {name} "
+                    f"are not committed: {error}"
                 )
                 if isinstance(error, RefusedError) and HALF_NOT_FOUND in error.text:
                     lost = "Was the broker's machine cut off from power, with async flush?"
@@ -385,13 +386,14 @@ class Coordinator:
         self, name: str, decision: Decision, left: HalfMessages
     ) -> tuple[HalfMessages, CohererError | None]:
         """Commit in windows up to the first failure; returns the half messages that may be left."""
-        for begin in range(0, len(left), COMMITS_AT_ONCE):
+        size = min(COMMITS_AT_ONCE, HALF_BATCHES_AT_ONCE) if any(left.counts) else COMMITS_AT_ONCE
+        for begin in range(0, len(left), size):
             if self._decisions.owner(name, decision) != self._me:
                 raise UsageError(
                     f"Another process finishes micro-batch {name}.",
                     hint="Do two queries use one checkpoint?",
                 )
-            window = left.pick(range(begin, min(begin + COMMITS_AT_ONCE, len(left))))
+            window = left.pick(range(begin, min(begin + size, len(left))))
             failed = self._queue.end(window, Verdict.COMMIT)
             if failed:
                 rest = range(begin + len(window), len(left))

@@ -81,16 +81,15 @@ class _File(msgspec.Struct, frozen=True):
     half_offsets: bytes
     log_offsets: bytes
     plan: str = ""
+    counts: bytes = b""
 
 
 def encode(decision: Decision) -> bytes:
     """The contents of a file."""
     halves = decision.halves
-    queue, half_offsets, log_offsets = (
-        array(kind, values).tobytes()
-        for kind, values in zip(
-            "Hqq", (halves.queue, halves.half_offsets, halves.log_offsets), strict=True
-        )
+    columns = (halves.queue, halves.half_offsets, halves.log_offsets, halves.counts)
+    queue, half_offsets, log_offsets, counts = (
+        array(kind, values).tobytes() for kind, values in zip("Hqqq", columns, strict=True)
     )
     queues = [(queue.topic, queue.broker, queue.id) for queue in halves.queues]
     file = _File(
@@ -102,6 +101,7 @@ def encode(decision: Decision) -> bytes:
         half_offsets,
         log_offsets,
         decision.plan,
+        counts,
     )
     return msgspec.msgpack.encode(file)
 
@@ -122,6 +122,7 @@ def decode(data: bytes) -> Decision:
         array("H", file.queue),
         array("q", file.half_offsets),
         array("q", file.log_offsets),
+        array("q", file.counts),
     )
     return Decision(file.owner, halves, file.starts, file.plan)
 

@@ -18,7 +18,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple, Protocol, cast
 
 import msgspec
 import numpy as np
@@ -49,7 +49,6 @@ from coherer.errors import (
     UsageError,
 )
 from coherer.spark.options import WriteOptions, duration_ms
-from coherer.spark.queue import Queue
 from coherer.spark.rows import Place, SingleRow, messages, no_keys, row_columns
 
 BATCH_BYTES: Final = 1024 * 1024
@@ -92,10 +91,30 @@ class _Rows(NamedTuple):
         return self._replace(rows=self.rows.filter(mask), numbers=self.numbers.filter(mask))
 
 
+class RowQueue(Protocol):
+    """Where the rows of a task go; a part of `coherer.spark.queue.Queue`."""
+
+    def places(self, topic: str) -> Sequence[Place]:
+        """See `Queue`."""
+        ...
+
+    def send_packed(
+        self, batches: Sequence[PackedMessages], window: int
+    ) -> Sequence[object | CohererError]:
+        """Sends batches; returns the error of each that is not stored, or something else."""
+        ...
+
+    def send_singles(
+        self, rows: Sequence[SingleRow], window: int
+    ) -> Sequence[tuple[SingleRow, CohererError]]:
+        """See `Queue`."""
+        ...
+
+
 class RowSender:
     """Sends the rows of one task, with the properties of their origin."""
 
-    def __init__(self, queue: Queue, options: WriteOptions, origin: Origin) -> None:
+    def __init__(self, queue: RowQueue, options: WriteOptions, origin: Origin) -> None:
         self._queue = queue
         self._options = options
         self._origin = origin

@@ -25,14 +25,13 @@ from pyspark.sql.types import StructType
 
 from coherer._record.packing import Origin
 from coherer.errors import UsageError
-from coherer.message import Message
 from coherer.spark.connections import shared_queue
 from coherer.spark.options import WriteOptions
 from coherer.spark.pickling import SentToWorkers
-from coherer.spark.rows import COLUMNS, check_columns, messages
+from coherer.spark.rows import COLUMNS, check_columns
 from coherer.spark.sending import RowSender
 
-__all__ = ["COLUMNS", "BatchSink", "StreamSink", "TaskCommit", "check_columns", "messages", "send"]
+__all__ = ["COLUMNS", "BatchSink", "StreamSink", "TaskCommit", "check_columns", "origin_of", "send"]
 
 
 class TaskCommit(WriterCommitMessage):
@@ -42,7 +41,8 @@ class TaskCommit(WriterCommitMessage):
         self.count = count
 
 
-def _origin(query: str, wanted: bool) -> Origin:
+def origin_of(query: str, wanted: bool) -> Origin:
+    """The properties that tell a task's rows apart; none if they are not wanted."""
     if not wanted:
         return Origin({}, "")
     context = TaskContext.get()
@@ -61,21 +61,8 @@ def _local(context: TaskContext | None, name: str) -> str | None:
 def send(rows: Iterable[pa.RecordBatch], options: WriteOptions, query: str) -> TaskCommit:
     """Send all rows and wait for all receipts."""
     with shared_queue(options.access) as queue:
-        sender = RowSender(queue, options, _origin(query, options.include_origin))
+        sender = RowSender(queue, options, origin_of(query, options.include_origin))
         return TaskCommit(sum(map(sender.send, rows)))
-
-
-def outgoing(
-    rows: Iterable[pa.RecordBatch], options: WriteOptions, query: str
-) -> Iterator[Message]:
-    """The messages of all rows of a task, for RocketMQ."""
-    count = 0
-    origin = _origin(query, options.include_origin)
-    for batch in rows:
-        if not options.include_headers and "properties" in batch.schema.names:
-            batch = batch.drop_columns(["properties"])
-        yield from messages(batch, options.topic, origin, count, keys=True)
-        count += batch.num_rows
 
 
 class BatchSink(SentToWorkers, DataSourceArrowWriter):

@@ -48,7 +48,7 @@ decision first.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Final, cast
 
@@ -58,7 +58,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from coherer._common.logs import Log
-from coherer.errors import UsageError
+from coherer._record.batches import PackedMessages
+from coherer.errors import CohererError, UsageError
 from coherer.rocketmq import HalfMessages
 from coherer.spark.commits import Coordinator, note_finished
 from coherer.spark.connections import shared_queue
@@ -72,7 +73,9 @@ from coherer.spark.decisions import (
 )
 from coherer.spark.options import WriteOptions
 from coherer.spark.rocketmq import RocketMQQueue
-from coherer.spark.sink import BatchSink, StreamSink, outgoing
+from coherer.spark.rows import SingleRow
+from coherer.spark.sending import RowSender
+from coherer.spark.sink import BatchSink, StreamSink, origin_of
 
 _log = Log(logging.getLogger(__name__))
 
@@ -142,14 +145,61 @@ def check(schema: StructType, options: WriteOptions) -> None:
         )
 
 
+class HalfRows:
+    """Takes the rows of a `RowSender`, and sends them as half messages.
+
+    Attributes:
+        parts: the half messages of the rows so far.
+    """
+
+    def __init__(self, queue: RocketMQQueue, group: str, properties: Mapping[str, str]) -> None:
+        self.parts: list[HalfMessages] = []
+        self._queue = queue
+        self._group = group
+        self._properties = properties
+
+    def places(self, topic: str) -> Sequence[tuple[str, int]]:
+        """Broker and number of all queues."""
+        return self._queue.places(topic)
+
+    def send_packed(
+        self, batches: Sequence[PackedMessages], window: int
+    ) -> Sequence[HalfMessages | CohererError]:
+        """Send batches; returns the outcome of each."""
+        halves = self._queue.halves
+        outcomes = halves.prepare_packed(self._group, batches, self._properties, window)
+        self.parts += [one for one in outcomes if isinstance(one, HalfMessages)]
+        return outcomes
+
+    def send_singles(
+        self, rows: Sequence[SingleRow], window: int
+    ) -> Sequence[tuple[SingleRow, CohererError]]:
+        """Send rows one by one; returns those that failed."""
+        failed: list[tuple[SingleRow, CohererError]] = []
+        for row in rows:
+            try:
+                self.parts.append(self._queue.halves.prepare(self._group, [row.message], window))
+            except CohererError as error:
+                failed.append((row, error))
+        return failed
+
+
 def prepared(
     rows: Iterable[pa.RecordBatch], options: WriteOptions, query: str, group: str
 ) -> PreparedTask:
     """Send the rows of a task as half messages."""
-    with shared_queue(options.access) as queue:
-        halves = cast("RocketMQQueue", queue).halves
-        messages = outgoing(rows, options, query)
-        return PreparedTask(halves.prepare(group, messages, options.window), query)
+    with shared_queue(options.access) as shared:
+        queue = cast("RocketMQQueue", shared)
+        origin = origin_of(query, options.include_origin)
+        halves = HalfRows(queue, group, origin.fixed)
+        sender = RowSender(halves, options, origin)
+        try:
+            for batch in rows:
+                sender.send(batch)
+        except BaseException:
+            queue.halves.roll_back(HalfMessages.joined(halves.parts))
+            raise
+        return PreparedTask(HalfMessages.joined(halves.parts), query)
 
 
 def halves_of(messages: Iterable[WriterCommitMessage | None]) -> HalfMessages:

@@ -14,6 +14,7 @@ from coherer._rules.tubemq.leases import LeaseTable
 from coherer._server.core.foreign import ForeignRecords, Newest
 from coherer._server.rocketmq.broker import send_back
 from coherer._server.rocketmq.broker.delays import DelayService
+from coherer._server.rocketmq.broker.half_batches import committed_batch
 from coherer._server.rocketmq.broker.pulling import LongPolling, PullFilter, PullFilters
 from coherer._server.rocketmq.broker.send_back import SendBackHandler
 from coherer._server.rocketmq.broker.timers import TimerService
@@ -117,6 +118,20 @@ def never_asks_back(patch: Patch) -> None:
 def commits_twice(patch: Patch) -> None:
     """A commit that comes again is carried out again."""
     patch.setattr(TransactionLedger, "has_ended", lambda ledger, name: False)
+
+
+def half_batches_stay_torn(patch: Patch) -> None:
+    """What a power cut has taken of a committed half batch is not stored again."""
+    patch.setattr(TransactionService, "_rest_of", lambda service, half, record: [])
+
+
+def half_batches_are_stored_again(patch: Patch) -> None:
+    """A start after a power cut stores a committed half batch again, with what was left of it."""
+    patch.setattr(
+        TransactionService,
+        "_rest_of",
+        lambda service, half, record: [committed_batch(half, half.physical_offset)],
+    )
 
 
 def retries_do_not_count(patch: Patch) -> None:
@@ -257,6 +272,8 @@ MUTANTS: Final = {
         rollbacks_commit,
         never_asks_back,
         commits_twice,
+        half_batches_stay_torn,
+        half_batches_are_stored_again,
         retries_do_not_count,
         retries_are_lost,
         retries_come_at_once,

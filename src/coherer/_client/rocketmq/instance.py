@@ -38,6 +38,7 @@ from coherer._wire.rocketmq.codes import V5_0_0, RequestCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.names import (
     FEATURE_ENDS_ONCE,
+    FEATURE_HALF_BATCHES,
     FEATURE_TIMERS,
     FEATURES,
     INNER_PRODUCER_GROUP,
@@ -177,6 +178,20 @@ class Instance:
         if link.server not in self.timers:
             await self._ask_features(link)
         return self.timers[link.server]
+
+    async def has_half_batches(self, address: str) -> bool:
+        """Whether a broker takes half batches.
+
+        Args:
+            address: the address of its main port.
+
+        Raises:
+            UnavailableError: it cannot be reached, or does not answer.
+        """
+        link = await self.link(address)
+        if link.server not in self.features:
+            await self._ask_features(link)
+        return FEATURE_HALF_BATCHES in self.features[link.server]
 
     async def ends_once(self, address: str) -> bool:
         """Whether a broker commits a half message only once. It is asked each time.

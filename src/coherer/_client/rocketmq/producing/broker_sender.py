@@ -47,6 +47,7 @@ from coherer.message import Message
 
 SINGLE: Final = int(RequestCode.SEND_MESSAGE_V2)
 BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
+HALF_BATCH: Final = int(RequestCode.SEND_HALF_BATCH)
 BUSY: Final = int(ResponseCode.SYSTEM_BUSY)
 """Plain integers: members of an enum take three times as long to look up and to hash."""
 

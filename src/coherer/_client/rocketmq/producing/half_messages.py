@@ -34,6 +34,7 @@ from typing import Final, Self, cast
 import msgspec
 
 from coherer._client.engine.arguments import checked
+from coherer._client.engine.packed import IN_FLIGHT
 from coherer._client.engine.sender import Bulk, Stored
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import Link
@@ -70,6 +71,8 @@ class HalfMessages(msgspec.Struct, frozen=True):
         queue: for each message, the index of its queue in `queues`.
         half_offsets: for each message, the queue offset in the half topic of its broker.
         log_offsets: for each message, the offset in the log of its broker.
+        counts: for each half batch the number of its messages, and 0 for each single message;
+            empty if there are no half batches.
 
     >>> queues = (Queue("t", "a", 0), Queue("t", "a", 1))
     >>> half_offsets, log_offsets = array("q", [5, 6]), array("q", [7, 8])
@@ -85,6 +88,7 @@ class HalfMessages(msgspec.Struct, frozen=True):
     queue: Sequence[int] = ()
     half_offsets: Sequence[int] = ()
     log_offsets: Sequence[int] = ()
+    counts: Sequence[int] = ()
 
     def __len__(self) -> int:
         return len(self.log_offsets)
@@ -95,7 +99,8 @@ class HalfMessages(msgspec.Struct, frozen=True):
         Raises:
             UsageError: their lengths differ, or a message has no queue.
         """
-        if not len(self.queue) == len(self.half_offsets) == len(self.log_offsets):
+        lengths = {len(self.queue), len(self.half_offsets), len(self.log_offsets)}
+        if len(lengths) > 1 or len(self.counts) not in (0, len(self)):
             raise UsageError("The columns of the half messages differ in length.")
         if len(self) and not 0 <= min(self.queue) <= max(self.queue) < len(self.queues):
             raise UsageError(f"A half message names a queue beyond the {len(self.queues)} queues.")
@@ -109,6 +114,7 @@ class HalfMessages(msgspec.Struct, frozen=True):
             array("H", (self.queue[number] for number in numbers)),
             array("q", (self.half_offsets[number] for number in numbers)),
             array("q", (self.log_offsets[number] for number in numbers)),
+            array("q", (self.counts[number] for number in numbers)) if self.counts else (),
         )
 
     @classmethod
@@ -116,13 +122,16 @@ class HalfMessages(msgspec.Struct, frozen=True):
         """Join several parts of one group, in order."""
         known: dict[Queue, int] = {}
         queue, half_offsets, log_offsets = array("H"), array("q"), array("q")
+        counts = array("q") if any(len(part.counts) for part in parts) else None
         for part in parts:
             place = [known.setdefault(one, len(known)) for one in part.queues]
             queue.extend(place[number] for number in part.queue)
             half_offsets.extend(part.half_offsets)
             log_offsets.extend(part.log_offsets)
+            if counts is not None:
+                counts.extend(part.counts or [0] * len(part))
         group = next((part.group for part in parts if part.group), "")
-        return cls(group, tuple(known), queue, half_offsets, log_offsets)
+        return cls(group, tuple(known), queue, half_offsets, log_offsets, counts or ())
 
 
 class HalfBulk(Bulk):
@@ -144,11 +153,9 @@ class HalfBulk(Bulk):
     def stored(self, sent: Stored) -> None:
         """Record that the broker has stored a half message."""
         receipt = cast("SendReceipt", sent.receipt())
-        if receipt.status != SAFE:
-            text = f"The half message is not safely stored ({receipt.status})."
-            hint = "Is the broker's disk slow, or is its slave down?"
-            message = cast("PendingSend", sent).message
-            self.lost(message, RefusedError(text, topic=receipt.topic, hint=hint))
+        unsafe = not_safe(receipt)
+        if unsafe is not None:
+            self.lost(cast("PendingSend", sent).message, unsafe)
             return
         key = (receipt.topic, receipt.broker, receipt.partition)
         self._queue.append(self._queues.setdefault(key, len(self._queues)))
@@ -160,6 +167,17 @@ class HalfBulk(Bulk):
         """The stored half messages, in the order of the answers."""
         queues = tuple(Queue(*key) for key in self._queues)
         return HalfMessages(self._group, queues, self._queue, self._half, self._log)
+
+
+def not_safe(receipt: SendReceipt) -> RefusedError | None:
+    """The error of a half message that is stored, but not flushed or replicated as configured."""
+    if receipt.status == SAFE:
+        return None
+    return RefusedError(
+        f"The half message is not safely stored ({receipt.status}).",
+        topic=receipt.topic,
+        hint="Is the broker's disk slow, or is its slave down?",
+    )
 
 
 def half_properties(group: str) -> dict[str, str]:
@@ -256,6 +274,8 @@ class TwoPhaseCommit:
             if queue.broker not in links:
                 links[queue.broker] = await self._link(queue)
         timeout_ms = self._instance.options.timeout_ms
+        if any(halves.counts):
+            window = min(window, IN_FLIGHT)  # a broker stores up to 1 MiB for each of them
         ending = Ending(halves, verdict, timeout_ms=timeout_ms, window=window, until=until)
         return await ending.run(links)
 
@@ -381,7 +401,9 @@ class Ending:
         waiter = _End(self, number, link, self._loop.time() + self._timeout_s)
         if link.open:
             broker = halves.queues[halves.queue[number]].broker
-            link.send(RequestCode.END_TRANSACTION, fields, b"", waiter, broker=broker)
+            is_batch = len(halves.counts) and halves.counts[number]
+            code = RequestCode.END_HALF_BATCH if is_batch else RequestCode.END_TRANSACTION
+            link.send(code, fields, b"", waiter, broker=broker)
         else:
             waiter.failed(DisconnectedError("The connection is closed.", server=link.server))
 

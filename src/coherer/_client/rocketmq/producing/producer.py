@@ -24,9 +24,11 @@ from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import NO_FIELDS, Link
 from coherer._client.rocketmq.observers import Kind, observe
 from coherer._client.rocketmq.options import ProducerOptions
-from coherer._client.rocketmq.producing.broker_sender import SINGLE
+from coherer._client.rocketmq.producing.broker_sender import HALF_BATCH, SINGLE
+from coherer._client.rocketmq.producing.half_batches import half_batch, messages_of
 from coherer._client.rocketmq.producing.half_messages import (
     HalfBulk,
+    HalfMessages,
     TwoPhaseCommit,
     half_properties,
 )
@@ -383,6 +385,30 @@ class Producer(BaseProducer):
         group = self._sender.group
         post = partial(self._sender.send, system=half_properties(group), sys_flag=PREPARED)
         return HalfBulk(partial(self._post_many, post=post), group)
+
+    async def _prepare_packed(
+        self, batch: PackedMessages, properties: Mapping[str, str]
+    ) -> HalfMessages:
+        """Send encoded messages as a half batch, or one by one if the broker has none."""
+        await self._prepare(batch.topic)
+        self._need_check()
+        group = self._sender.group
+        target, retries = self._sender.select(batch.topic, None, None)
+        if await self._instance.has_half_batches(target.broker.server):
+            system = {**properties, **half_properties(group)}
+            future: asyncio.Future[Receipt] = self._loop.create_future()
+            first = Message(batch.topic, b"")  # for its topic
+            sink = self._metered(first, FutureSink(future), batch.count)
+            self._sender.send_batch(
+                first, bytes(batch.body), "", sink, target, retries, system, code=HALF_BATCH
+            )
+            return half_batch(group, cast("SendReceipt", await future), batch.count)
+        bulk = self._half_bulk()
+        await bulk.add(messages_of(batch))
+        report = await bulk.finish()
+        for _, error in report.failed:
+            raise error
+        return bulk.halves()
 
     async def _send_half(self, message: Message) -> tuple[SendReceipt, Link]:
         """Send a half message; see `transaction`."""

@@ -386,6 +386,8 @@ class Sender:
         sink: Sink,
         target: TargetQueue,
         retries: int,
+        system: Mapping[str, str] = NO_FIELDS,
+        code: int = BATCH,
     ) -> None:
         """Send a batch; `sink` gets the outcome. Does not wait for the window.
 
@@ -394,11 +396,14 @@ class Sender:
             body: all messages, encoded.
             ids: their unique ids.
             target: the queue.
+            system: properties of the batch that RocketMQ gives a meaning to.
+            code: the code of the request.
         """
-        properties = "\x02".join(f"{name}\x01{value}" for name, value in self._system.items())
+        system = {**self._system, **system}
+        properties = "\x02".join(f"{name}\x01{value}" for name, value in system.items())
         payload, deadline = EncodedMessage(body, properties, 0), self._loop.time() + self._timeout_s
         pending = PendingSend(
-            target, message, sink, deadline, payload, ids, now_ms(), retries, BATCH
+            target, message, sink, deadline, payload, ids, now_ms(), retries, code
         )
         self.window.take(len(body))
         target.broker.offer(pending)

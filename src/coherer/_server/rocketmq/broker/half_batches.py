@@ -1,6 +1,6 @@
 """Half batches: many messages that wait as one half message, and are committed in one write.
 
-This is an extension of Coherer; see docs/protocol/rocketmq.md, section 6.8. The body of the half
+This is an extension of Coherer; see docs/protocol/rocketmq.md, section 6.7.1. The body of the half
 message is a batch (`coherer._record.batches`), which was checked when it came. The committed
 messages follow from the half message alone, so that they are the same whenever and however often
 they are computed.

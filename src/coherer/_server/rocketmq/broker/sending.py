@@ -1,6 +1,6 @@
 """Sends: `SEND_MESSAGE` (10), `SEND_MESSAGE_V2` (310), `SEND_BATCH_MESSAGE` (320) and half batches.
 
-See docs/protocol/rocketmq.md, section 2.4, and for half batches section 6.8.
+See docs/protocol/rocketmq.md, section 2.4, and for half batches section 6.7.1.
 
 All sends of one socket read become drafts and one batch for the appender. A topic that has passed
 the checks of section 2.4.2 is cached until topics, groups or options change. Plain sends to a
