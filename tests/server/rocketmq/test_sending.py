@@ -508,3 +508,56 @@ async def test_the_fast_port_accepts_sends_but_not_pulls(broker_harness: BrokerH
     assert (await client.send()).code == 0
     answer: Command = await client.pull()
     assert (answer.code, answer.remark) == (3, " request type 11 not supported")
+
+
+HALF = "TRAN_MSG\x01true\x02PGROUP\x01producers"
+
+
+async def test_a_half_batch_becomes_one_half_message(
+    broker_harness: BrokerHarness, peer: Client
+) -> None:
+    batch = encode_batch_item(b"a", b"TAGS\x01t") + encode_batch_item(b"bc", b"")
+    answer = await peer.ask(Code.SEND_HALF_BATCH, send_fields(e=1, i=HALF), batch)
+    [record] = broker_harness.records("RMQ_SYS_TRANS_HALF_TOPIC")
+    assert (answer.code, answer.fields["queueId"], answer.fields["queueOffset"]) == (0, "1", "0")
+    assert record.body == batch
+    assert decode(record.properties) == {
+        "TRAN_MSG": "true",
+        "PGROUP": "producers",
+        "CLUSTER": "DefaultCluster",
+        "REAL_TOPIC": "demo",
+        "REAL_QID": "1",
+        "cohererMessages": "2",
+    }
+    assert broker_harness.records("demo", 1) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "batch"),
+    [
+        ("PGROUP\x01producers", encode_batch_item(b"a", b"")),
+        (HALF, encode_batch_item(b"a", b"TIMER_DELAY_MS\x015000")),
+        (HALF + "\x02TIMER_DELAY_MS\x015000", encode_batch_item(b"a", b"")),
+        (HALF, b""),
+        (HALF, b"no batch"),
+        (HALF, encode_batch_item(b"a", b"")[:-1]),
+        (HALF, encode_batch_item(b"a", b"p\x01" + b"x" * 32_760)),
+        (HALF + "\x02p\x01" + "x" * 32_600, encode_batch_item(b"a", b"")),
+        (HALF, encode_batch_item(bytes(5 << 20), b"")),
+    ],
+)
+async def test_a_half_batch_is_checked_when_it_comes(
+    broker_harness: BrokerHarness, peer: Client, text: str, batch: bytes
+) -> None:
+    """Nobody could tell the producer later that its messages cannot be stored."""
+    answer = await peer.ask(Code.SEND_HALF_BATCH, send_fields(i=text), batch)
+    assert answer.code in (1, 13)
+    assert broker_harness.records("RMQ_SYS_TRANS_HALF_TOPIC") == []
+
+
+async def test_clients_cannot_call_a_message_a_half_batch(
+    broker_harness: BrokerHarness, peer: Client
+) -> None:
+    await peer.send(b"no batch", i=HALF + "\x02cohererMessages\x015")
+    [record] = broker_harness.records("RMQ_SYS_TRANS_HALF_TOPIC")
+    assert "cohererMessages" not in decode(record.properties)

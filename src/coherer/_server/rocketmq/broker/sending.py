@@ -317,6 +317,8 @@ class SendHandler:
         now_ms: int,
     ) -> Draft:
         """The half message of a batch, whose messages pass the checks of a batch now."""
+        if any_timed([(header.properties or "").encode("utf-8", "replace")]):
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, _TIMED_BATCH)
         alone = msgspec.structs.replace(header, properties="")
         messages = self._batch(channel, request, alone, topic, queue_id)
         made = self._single(channel, request, header, topic, queue_id, now_ms)
