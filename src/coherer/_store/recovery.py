@@ -147,6 +147,12 @@ class Replayer:
         else:
             self.lost_bytes += size
 
+    def notes(self) -> tuple[str, ...]:
+        """What else is worth knowing about the log."""
+        if not self.orphans:
+            return ()
+        return (f"{self.orphans} records are in no queue: their topics were deleted",)
+
     def check(self, record: RecordSummary) -> str:
         """Compare a record with its queue entry; return the problem, or ""."""
         if record.sys_flag & ROLLED_BACK in (PREPARED, ROLLED_BACK):
@@ -536,9 +542,6 @@ class Recovery:
             piece for piece in [*find_gaps(log), *self._found] if not is_covered(piece, found)
         ]
         damage = sorted(set(found), key=lambda piece: piece.begin)
-        orphans: tuple[str, ...] = ()
-        if replayer.orphans:
-            orphans = (f"{replayer.orphans} records are in no queue: their topics were deleted",)
         report = RecoveryReport(
             clean=self._clean,
             log_begin=log.begin,
@@ -550,7 +553,7 @@ class Recovery:
             damage=tuple(damage),
             lost=replayer.blanks + sum(map(self._count_lost, damage)),
             repaired=tuple(self._repaired),
-            notes=orphans,
+            notes=replayer.notes(),
             unmarked=tuple(replayer.ends.unmarked),
             void=tuple(replayer.ends.void),
         )

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from itertools import product
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from coherer._record.batches import encode_batch_item
@@ -136,6 +137,27 @@ async def test_a_start_that_completes_a_commit_may_lose_power_itself(
     assert sorted(third.bodies("t", 2)) == sorted(BODIES)
     for one in (first, second, third):
         await one.close()
+
+
+async def test_a_commit_may_cross_the_end_of_a_log_file(tmp_path: Path) -> None:
+    options = msgspec.structs.replace(OPTIONS, segment_bytes=16 << 10)
+    node = await Node(tmp_path / "store", ManualClock(), options).start()
+    node.store.flush_queues()
+    bodies = [[b"%d-%d" % (n, m) + bytes(300) for m in range(12)] for n in range(7)]
+    prepared = [prepare(node, some) for some in bodies]
+    for one in prepared:
+        assert (await node.end(one, COMMIT)).code == 0
+    places = [entry.physical_offset for entry in node.store.entries("t", 2, 0, 1000)]
+    parts = [{place >> 14 for place in places[n : n + 12]} for n in range(0, len(places), 12)]
+    assert any(len(files) > 1 for files in parts)
+    again = await cut(node, "killed")
+    assert (again.store.recovery.unmarked, again.store.recovery.void) == ((), ())
+    asked = [again.caller.begin(37, again.fields(one, COMMIT)) for one in prepared]
+    await again.beat()
+    assert [(await one).code for one in asked] == [0] * len(prepared)
+    assert again.store.queue_range("t", 2) == (0, len(places))
+    await again.close()
+    await node.close()
 
 
 async def test_a_deleted_topic_gets_no_message_back(node: Node) -> None:
