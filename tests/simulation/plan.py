@@ -119,7 +119,7 @@ class Fault(msgspec.Struct, frozen=True):
         """Whether the other end of a connection may not be told that it is gone."""
         if self.kind in {"crash", "sick"}:
             return self.lasts_s >= SILENT_S
-        return self.kind in {"sever", "power", "drop"}
+        return self.kind in {"sever", "power", "tear", "drop"}
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -235,6 +235,7 @@ def plan(seed: int, protocol: str, form: str = "short") -> Plan:
             senders.append(QUERY)
             if chance.random() < amount.kinds * 2:
                 faults += _usurpers(chance, amount)
+            faults += _tears(chance, amount)
     elif shape == "two" and chance.random() < 0.5:
         shape = MASTERS
         senders.append(FOUNDER)
@@ -266,6 +267,14 @@ def _usurpers(chance: Random, amount: Form) -> Iterator[Fault]:
         after = chance.choice(("", "begun", "undecided", "decided"))
         target = int(chance.random() * 1000) / 1000
         yield Fault(at_s, "usurp", target, chance.choice(amount.lasts_s), after)
+
+
+def _tears(chance: Random, amount: Form) -> Iterator[Fault]:
+    """Power cuts in the middle of a commit."""
+    for _ in range(chance.choice((0, 1, 2))):
+        at_s = round(chance.random() * amount.trouble_s, 3)
+        target = int(chance.random() * 1000) / 1000
+        yield Fault(at_s, "tear", target, chance.choice(amount.lasts_s), "decided")
 
 
 def _splits(chance: Random, amount: Form) -> Iterator[Fault]:

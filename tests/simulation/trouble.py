@@ -167,6 +167,11 @@ class Trouble:
         elif fault.lasts_s < SILENT_S:
             await self._kill(fault)
 
+    async def _tear(self, fault: Fault) -> None:
+        """The power fails while half messages are committed."""
+        await asyncio.sleep(self._chance.random() * STEP_S)
+        await self._power(fault)
+
     async def _strike(self, fault: Fault, what: str, strike: Any) -> None:
         machine = _chosen(fault, self._run.cluster.machines)
         if not machine.up:
