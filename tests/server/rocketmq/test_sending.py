@@ -530,6 +530,19 @@ async def test_a_half_batch_becomes_one_half_message(
         "cohererMessages": "2",
     }
     assert broker_harness.records("demo", 1) == []
+    counters = broker_harness.core.counters
+    assert sum(counters.incoming["demo", "transaction"].counts) == 2
+    end = {
+        "producerGroup": "producers",
+        "tranStateTableOffset": "0",
+        "commitLogOffset": str(record.physical_offset),
+        "commitOrRollback": "8",
+        "fromTransactionCheck": "false",
+        "msgId": "",
+    }
+    assert (await peer.ask(Code.END_HALF_BATCH, end)).code == 0
+    assert [one.body for one in broker_harness.records("demo", 1)] == [b"a", b"bc"]
+    assert counters.finished["demo", True] == 2
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,15 @@ def with_count(draft: Draft, messages: int) -> Draft:
     return msgspec.structs.replace(draft, properties=text)
 
 
+def messages_in(properties: bytes) -> int:
+    r"""How many messages a half message with this property text holds.
+
+    >>> messages_in(b"TRAN_MSG\x01true"), messages_in(b"cohererMessages\x013")
+    (1, 3)
+    """
+    return number_in(value_of(properties, MESSAGES)) or 1
+
+
 class End(msgspec.Struct, frozen=True):
     """The end of a transaction (code 37).
 

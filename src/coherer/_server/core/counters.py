@@ -28,6 +28,7 @@ from coherer._rules.rocketmq.stats import (
     StatsTable,
     Totals,
 )
+from coherer._rules.rocketmq.transactions import messages_in
 from coherer._store import AppendResult, Draft, DraftBatch
 from coherer.errors import CohererError
 
@@ -186,7 +187,11 @@ class Counters:
                 sizes = self.incoming[topic, kind] = Distribution(SIZES)
                 if kind == NORMAL and not topic.startswith(DLQ_PREFIX):
                     self._normal[topic] = sizes
-            _count_sizes(sizes, [one])
+            messages = messages_in(_text_of(draft)) if kind == TRANSACTION else 1
+            if messages > 1:
+                sizes.add(one.size_bytes / messages, messages)
+            else:
+                _count_sizes(sizes, [one])
 
     def counting(
         self, drafts: Sequence[Draft | DraftBatch]
@@ -205,12 +210,12 @@ class Counters:
             self.dead[topic, group] += 1
         self.stats.add(SEND_BACK_NUMS, f"{topic}@{group}", 1)
 
-    def ended(self, topic: str, born_ms: int, *, is_commit: bool) -> None:
-        """Count the end of a transaction, whose half message was created at `born_ms`."""
-        self.finished[topic, is_commit] += 1
+    def ended(self, topic: str, born_ms: int, *, is_commit: bool, messages: int = 1) -> None:
+        """Count messages whose transaction has ended; their half message was born at `born_ms`."""
+        self.finished[topic, is_commit] += messages
         if is_commit:
             took = self.commits.setdefault(topic, Distribution(COMMIT_S))
-            took.add(max(0, self._wall_ms() - born_ms) // 1000)
+            took.add(max(0, self._wall_ms() - born_ms) // 1000, messages)
 
     def forget_topic(self, topic: str) -> None:
         """Delete the counters of a topic."""

@@ -53,6 +53,7 @@ from coherer._rules.rocketmq.transactions import (
     Question,
     committed,
     done_mark,
+    messages_in,
     mismatch,
     name_of,
     question,
@@ -300,7 +301,12 @@ class TransactionService:
                 _refuse(channel, request, outcome)
                 return
             if topic is not None:
-                self._core.counters.ended(topic, record.born_ms, is_commit=not is_rollback)
+                self._core.counters.ended(
+                    topic,
+                    record.born_ms,
+                    is_commit=not is_rollback,
+                    messages=messages_in(record.properties),
+                )
             self._marked(Op(outcome[-1].queue_offset, newest, name, is_rollback))
             channel.respond(request, ResponseCode.SUCCESS, _ROLLED_BACK if is_rollback else None)
 
