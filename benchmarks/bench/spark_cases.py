@@ -127,6 +127,7 @@ class SparkCase:
         baseline: the case that the same contender is compared with.
         of_baseline: minimum ratio to it.
         of_rocketmq: minimum ratio to `rocketmq`.
+        at_most_ms: the longest time of a micro-batch.
     """
 
     key: str
@@ -140,6 +141,12 @@ class SparkCase:
     baseline: str = ""
     of_baseline: float | None = None
     of_rocketmq: float | None = None
+    at_most_ms: int | None = None
+
+    @property
+    def is_paced(self) -> bool:
+        """Whether it measures micro-batches of a stream that is fed at a steady rate."""
+        return self.action in ("floor", "visible")
 
 
 def _sink(tasks: int) -> SparkCase:
@@ -214,5 +221,13 @@ CASES = [
     ),
     _floor(1, 1.0),
     _floor(8, 1.58),
+    SparkCase(
+        "spark-visible-8",
+        "micro-batch at 1,000/s into a transaction, until it is visible",
+        "visible",
+        "pace-8",
+        only=(ROCKETMQ,),
+        at_most_ms=1_000,
+    ),
 ]
 """The cases, in the order of the table."""

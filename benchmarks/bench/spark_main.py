@@ -149,8 +149,19 @@ class Runner:
 
     def floor(self, request: dict[str, Any], meter: Meter) -> dict[str, Any]:
         """The median time of a micro-batch of a stream that is fed at a steady rate."""
+        return self._paced(request, meter, "noop", {})
+
+    def visible(self, request: dict[str, Any], meter: Meter) -> dict[str, Any]:
+        """The same into a topic, in transactions: at its end, a micro-batch is visible."""
+        options = {**request["access"], "topic": request["into"], "transactional": "true"}
+        return self._paced(request, meter, request["format"], options)
+
+    def _paced(
+        self, request: dict[str, Any], meter: Meter, sink: str, options: dict[str, str]
+    ) -> dict[str, Any]:
         rows = self._load(self._spark.readStream, request)
-        with self._query(rows, "noop") as query:
+        rows = rows.select("value") if options else rows
+        with self._query(rows, sink, options) as query:
             wait_for(lambda: len(batches(query)) >= WARM_BATCHES, query)
             done = len(batches(query))
             with meter.measure():
@@ -168,7 +179,7 @@ class Runner:
 
     def _available(self, rows: DataFrame, sink: str, meter: Meter) -> dict[str, Any]:
         """Runs a stream to the end of the topic; the time is that of its micro-batches."""
-        with meter.measure(), self._query(rows, sink, availableNow=True) as query:
+        with meter.measure(), self._query(rows, sink, {}, availableNow=True) as query:
             if not query.awaitTermination(STREAM_TIMEOUT_S):
                 raise TimeoutError(f"the stream took more than {STREAM_TIMEOUT_S} s")
             progress = query.recentProgress
@@ -178,10 +189,13 @@ class Runner:
         }
 
     @contextmanager
-    def _query(self, rows: DataFrame, sink: str, **trigger: Any) -> Iterator[StreamingQuery]:
+    def _query(
+        self, rows: DataFrame, sink: str, options: dict[str, str], **trigger: Any
+    ) -> Iterator[StreamingQuery]:
         folder = Path(tempfile.mkdtemp(dir=self._folder))
         writer = rows.writeStream.format(sink).option("checkpointLocation", str(folder / "state"))
-        if sink != "noop":
+        writer = writer.options(**options)
+        if sink == "parquet":
             writer = writer.option("path", str(folder / "table"))
         query = (writer.trigger(**trigger) if trigger else writer).start()
         try:
@@ -193,7 +207,7 @@ class Runner:
     def _load(self, reader: Any, request: dict[str, Any]) -> DataFrame:
         topic = "subscribe" if request["format"] == "kafka" else "topic"
         options = {**request["access"], **request["options"], topic: request["topic"]}
-        start = "latest" if request["do"] == "floor" else "earliest"
+        start = "latest" if request["do"] in ("floor", "visible") else "earliest"
         return reader.format(request["format"]).options(startingOffsets=start, **options).load()
 
 

@@ -77,7 +77,7 @@ class SparkResults:
         ours, theirs = self.figure(case, key), self.figure(case, to)
         if not ours or not theirs:
             return None
-        return theirs / ours if case.action == "floor" else ours / theirs
+        return theirs / ours if case.is_paced else ours / theirs
 
     def ratio_to_baseline(self, case: SparkCase, key: str) -> float | None:
         """The ratio of a contender's rate to its own in the case's baseline."""
@@ -92,6 +92,9 @@ class SparkResults:
         if case.of_baseline is not None:
             known.append((self.ratio_to_baseline(case, key), case.of_baseline))
         judged = [ratio >= goal for ratio, goal in known if ratio is not None]
+        taken_ms = self.figure(case, key)
+        if case.at_most_ms is not None and taken_ms is not None:
+            judged.append(taken_ms <= case.at_most_ms)
         return all(judged) if judged else None
 
     def json(self) -> dict[str, object]:
@@ -202,6 +205,8 @@ def _goals(case: SparkCase) -> list[tuple[str, float]]:
 def _goal(case: SparkCase) -> str:
     if case.of_baseline is not None:
         return f"\u2265 {case.of_baseline:g} of {case.baseline.removeprefix('spark-')}"
+    if case.at_most_ms is not None:
+        return f"\u2264 {case.at_most_ms:,} ms"
     names = {KAFKA: "default", KAFKA_TUNED: "tuned", ROCKETMQ: "rocketmq"}
     return ", ".join(f"\u2265 {goal:g} of {names[to]}" for to, goal in _goals(case))
 
@@ -209,4 +214,4 @@ def _goal(case: SparkCase) -> str:
 def _figure(case: SparkCase, value: float | None) -> str:
     if value is None:
         return ""
-    return f"{value:,.0f} ms" if case.action == "floor" else f"{value:,.0f}"
+    return f"{value:,.0f} ms" if case.is_paced else f"{value:,.0f}"

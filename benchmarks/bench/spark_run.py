@@ -150,16 +150,17 @@ class Comparison:
             "options": one.options,
             "session": one.session,
             "topic": broker.name(topic, one.format),
+            "into": broker.name(TOPICS["sink-8"], one.format),
             "pids": broker.pids,
             "seconds": self._floor_s(repetition),
             "store": str(broker.store),
         }
         feed = contextlib.nullcontext()
-        if case.action == "floor":
+        if case.is_paced:
             feed = broker.feed(topic, one.format, PACE, FEED_S)
         with feed:
             answer: Any = driver.call(one.key, one.does(case), **request).result(ACTION_TIMEOUT_S)
-        if case.action != "floor" and answer["rows"] != request["rows"]:
+        if not case.is_paced and answer["rows"] != request["rows"]:
             raise RuntimeError(f"{case.key}, {one.key}: {answer['rows']} of {request['rows']} rows")
         return SparkSample(
             rows=answer["rows"],

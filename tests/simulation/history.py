@@ -34,22 +34,22 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
         who: the program.
         what: `send`, `stored`, `failed` (it may be stored or not), `begun`, `committed` and `rolled
             back` (transactions), `undecided` (its driver has looked) and `decided` (a row of a
-            transactional sink); `joined`, `received`, `handled`, `refused` (its handler failed),
-            `kept` (its position is at the broker) and `left`; `calm` (all is well again); `final`
-            (what the queues hold at the end), `begins` (their first offset after that) and `dead`
-            (what those of dead letters hold); `replayed` (dead letters, by an operator), `mended`
-            (what replays have sent, with the dead letter in `note`) and `letter` (what they could
-            send); `query` (there is one that reads into a table) and
-            `row` (what its table has got); `answered` (a request, by `note`) and `unheard` (who has
-            asked is gone); `seen` (an overview) and `lags` (a group at the end); `found` (by its
-            key) and `since` (the offset of the time `due_s`);
-            `changing`, `permitted` and `forbidden` (what the guest may do) and `overheard` (by it);
-            `resetting` and `reset` (a group to the beginning); `deleting`, `deleted` and `created`
-            (a topic); `backup` and `restored` (what it holds); `opened` and `filed` (what the files
-            of a node hold while it runs, and after that) and `filed read` (all of them were read);
-            `copied` (by a slave) and `differs` (it, from its master); `acting` (a master answers as
-            the active one); `founding`, `founded`, `abolishing`, `abolished` and `known` (a topic
-            in the masters' catalog); or a fault.
+            transactional sink), `ending` (it commits half messages); `joined`, `received`,
+            `handled`, `refused` (its handler failed), `kept` (its position is at the broker) and
+            `left`; `calm` (all is well again); `final` (what the queues hold at the end), `begins`
+            (their first offset after that) and `dead` (what those of dead letters hold); `replayed`
+            (dead letters, by an operator), `mended` (what replays have sent, with the dead letter
+            in `note`) and `letter` (what they could send); `query` (there is one that reads into a
+            table) and `row` (what its table has got); `answered` (a request, by `note`) and
+            `unheard` (who has asked is gone); `seen` (an overview) and `lags` (a group at the end);
+            `found` (by its key) and `since` (the offset of the time `due_s`); `changing`,
+            `permitted` and `forbidden` (what the guest may do) and `overheard` (by it); `resetting`
+            and `reset` (a group to the beginning); `deleting`, `deleted` and `created` (a topic);
+            `backup` and `restored` (what it holds); `opened` and `filed` (what the files of a node
+            hold while it runs, and after that) and `filed read` (all of them were read); `copied`
+            (by a slave) and `differs` (it, from its master); `acting` (a master answers as the
+            active one); `founding`, `founded`, `abolishing`, `abolished` and `known` (a topic in
+            the masters' catalog); or a fault.
         message: its body.
         place: where it is stored.
         group: the consumer group; of a broadcast group the member.

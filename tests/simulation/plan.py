@@ -271,10 +271,10 @@ def _usurpers(chance: Random, amount: Form) -> Iterator[Fault]:
 
 def _tears(chance: Random, amount: Form) -> Iterator[Fault]:
     """Power cuts in the middle of a commit."""
-    for _ in range(chance.choice((0, 1, 2))):
+    for _ in range(chance.choice((1, 2, 3))):
         at_s = round(chance.random() * amount.trouble_s, 3)
         target = int(chance.random() * 1000) / 1000
-        yield Fault(at_s, "tear", target, chance.choice(amount.lasts_s), "decided")
+        yield Fault(at_s, "tear", target, chance.choice(amount.lasts_s), "ending")
 
 
 def _splits(chance: Random, amount: Form) -> Iterator[Fault]:

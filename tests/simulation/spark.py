@@ -18,11 +18,13 @@ from unittest import mock
 
 from coherer.blocking import _portal
 from coherer.errors import CohererError, UsageError
+from coherer.rocketmq import HalfMessages, Verdict
 from coherer.spark import commits, connections, sending, sink, source, transactional
-from coherer.spark.commits import Coordinator
+from coherer.spark.commits import Coordinator, RocketHalfQueue
 from coherer.testing.simulation.process import process_of
 from tests.simulation.blocking import Portal, run_blocking, sleep, wait
 from tests.simulation.machines import OPERATOR
+from tests.simulation.plan import QUERY
 
 if TYPE_CHECKING:  # a run starts the programs, and they use the run
     from tests.simulation.workload import Run
@@ -179,6 +181,13 @@ def playing(run: Run, open_folder: Callable[[str], Files]) -> Generator[None]:
     def monotonic_ms() -> int:
         return round(run.now_s() * 1000)
 
+    end = RocketHalfQueue.end
+
+    def ending(queue: RocketHalfQueue, halves: HalfMessages, verdict: Verdict) -> Any:
+        if verdict is Verdict.COMMIT:
+            run.note(QUERY, "ending")
+        return end(queue, halves, verdict)
+
     numbers: dict[Any, int] = {}  # it keeps the dead ones, so that no two get the same number
     processes = SimpleNamespace(getpid=lambda: numbers.setdefault(process_of(), len(numbers)))
     with (
@@ -188,6 +197,7 @@ def playing(run: Run, open_folder: Callable[[str], Files]) -> Generator[None]:
         mock.patch.object(connections, "freeze_heap"),
         mock.patch.object(commits, "COMMITS_AT_ONCE", COMMITS_AT_ONCE),
         mock.patch.object(commits, "_finished_batches", _Finished()),
+        mock.patch.object(RocketHalfQueue, "end", ending),
         mock.patch.object(sending, "BATCH_BYTES", BATCH_BYTES),
         mock.patch.object(sending, "secrets", SimpleNamespace(randbits=run.chances.getrandbits)),
         mock.patch.object(sending, "time", SimpleNamespace(sleep=sleep)),

@@ -19,6 +19,8 @@ T = TypeVar("T")
 JUMPS_S = (-3600.0, -20.0, 20.0, 3600.0)
 NODE_JUMPS_S = (-10.0, 10.0)
 STEP_S = 0.2
+COMMIT_S = 0.05
+"""How long it takes until a commit is stored; it is synced up to half a second later."""
 
 
 class Trouble:
@@ -169,7 +171,7 @@ class Trouble:
 
     async def _tear(self, fault: Fault) -> None:
         """The power fails while half messages are committed."""
-        await asyncio.sleep(self._chance.random() * STEP_S)
+        await asyncio.sleep(self._chance.random() * COMMIT_S)
         await self._power(fault)
 
     async def _strike(self, fault: Fault, what: str, strike: Any) -> None:

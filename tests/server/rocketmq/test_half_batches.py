@@ -86,7 +86,7 @@ async def test_a_copy_is_the_same_half_batch(node: Node) -> None:
 
 @pytest.mark.parametrize("kept", list(product([True, False], repeat=5)), ids=str)
 async def test_whatever_a_power_cut_takes_of_a_commit_it_is_done_once(
-    node: Node, kept: tuple[bool, ...]
+    node: Node, kept: tuple[bool, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also if the next start is killed, and if nobody commits again but a message was left."""
     before, prepared = prepare(node, [b"before"]), prepare(node)
@@ -111,6 +111,7 @@ async def test_whatever_a_power_cut_takes_of_a_commit_it_is_done_once(
     assert await again.beat() == []
     assert (await again.end(prepared, COMMIT)).code == 0
     assert sorted(again.bodies("t", 2)) == sorted([b"before", *BODIES])
+    assert "is skipped" not in caplog.text
     await again.close()
 
 

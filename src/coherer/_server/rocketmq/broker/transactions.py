@@ -17,7 +17,7 @@ Invariants:
   that contradicts it is refused. (Java's brokers carry out every request.)
 * A power cut can tear that one write apart. If it has left a message, what it took is stored again
   before any request is handled: other messages of the half batch, and the mark (`_complete`). A
-  mark does not count if messages before it are lost (`_op_of`).
+  mark does not count if messages before it are lost (`_mark_at`).
 * Retention keeps the file of the first half message that has not ended
   (`coherer._store.retention`). Half messages in files that are to be deleted soon are copied.
 
@@ -33,7 +33,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -93,6 +93,13 @@ WAITING_MAX: Final = 20_000
 """The number of requests that may wait for marks to be read; each takes about 1 KiB."""
 _RESUME_FAILED: Final = f"Put message back to {HALF_TOPIC} failed."
 _RESUME_ERROR: Final = f"Exception was thrown when putting message back to {HALF_TOPIC}."
+
+
+class _Mark(NamedTuple):
+    """A mark, and whether it counts."""
+
+    op: Op
+    counts: bool
 
 
 class TransactionService:
@@ -406,7 +413,8 @@ class TransactionService:
                 found = store.read(
                     OP_HALF_TOPIC, 0, at, max_bytes=_READ_BYTES, max_count=ledger.read_from - at
                 )
-                ops += self._core.foreign.each(OP_HALF_TOPIC, found.records, self._op_of)
+                marks = self._core.foreign.each(OP_HALF_TOPIC, found.records, self._mark_at)
+                ops += [mark.op for mark in marks if mark.counts]
                 at = max(found.next_offset, at + 1)
             for op in reversed(ops):
                 ledger.mark_older(op)
@@ -491,14 +499,14 @@ class TransactionService:
         self._copies_from = following if following > begin else self._copies_to
         return self._copies_from >= self._copies_to
 
-    def _op_of(self, record: Record) -> Op | None:
+    def _mark_at(self, record: Record) -> _Mark | None:
         """The meaning of a mark; None if its half message does not exist."""
         op = read_op(record)
-        is_commit = op is not None and not op.is_rollback
-        if is_commit and self._core.foreign.follows_torn(record.physical_offset):
-            return None  # the message that was committed is torn
-        end = self._core.store.queue_range(HALF_TOPIC, 0)[1]
-        return op if op is not None and op.half_offset < end else None
+        if op is None or op.half_offset >= self._core.store.queue_range(HALF_TOPIC, 0)[1]:
+            return None
+        # A message that was committed may be torn.
+        counts = op.is_rollback or not self._core.foreign.follows_torn(record.physical_offset)
+        return _Mark(op, counts)
 
     # -- keeping half messages whose files would be deleted
 
