@@ -174,10 +174,7 @@ class Instance:
         Raises:
             UnavailableError: it cannot be reached, or does not answer.
         """
-        link = await self.link(address)
-        if link.server not in self.timers:
-            await self._ask_features(link)
-        return self.timers[link.server]
+        return self.timers[await self._known(address)]
 
     async def has_half_batches(self, address: str) -> bool:
         """Whether a broker takes half batches.
@@ -188,10 +185,7 @@ class Instance:
         Raises:
             UnavailableError: it cannot be reached, or does not answer.
         """
-        link = await self.link(address)
-        if link.server not in self.features:
-            await self._ask_features(link)
-        return FEATURE_HALF_BATCHES in self.features[link.server]
+        return FEATURE_HALF_BATCHES in self.features[await self._known(address)]
 
     async def ends_once(self, address: str) -> bool:
         """Whether a broker commits a half message only once. It is asked each time.
@@ -205,6 +199,13 @@ class Instance:
         link = await self.link(address)
         await self._ask_features(link)
         return FEATURE_ENDS_ONCE in self.features[link.server]
+
+    async def _known(self, address: str) -> str:
+        """The broker at an address, whose features are known now."""
+        link = await self.link(address)
+        if link.server not in self.features:
+            await self._ask_features(link)
+        return link.server
 
     async def _ask_features(self, link: Link) -> None:
         body = self._heartbeat_body()
