@@ -26,6 +26,7 @@ from tests.server.rocketmq_caller import Caller
 
 SILENT = {
     Code.END_TRANSACTION: "a transaction that nobody knows the end of (section 2.9)",
+    Code.END_HALF_BATCH: "the same (section 6.7.1)",
     Code.GET_BROKER_CLUSTER_ACL_INFO: "without accounts (section 2.16)",
     Code.GET_BROKER_CLUSTER_ACL_CONFIG: "without accounts (section 2.16)",
 }

@@ -131,7 +131,7 @@ async def test_a_mark_that_a_power_cut_took_alone_is_stored_again(node: Node, to
     assert place is not None
     size = len(node.store.record_at(place) or b"")
     image = node.store.directory.with_name("cut")
-    copy_tree(node.store.directory, image)
+    copy_tree(node.store.directory, image, ignore=shutil.ignore_patterns("*.tmp"))
     with (image / "commitlog" / f"{0:020}").open("r+b") as log:
         log.seek(place)
         log.write(bytes(size))
@@ -160,7 +160,7 @@ async def test_a_mark_whose_message_a_power_cut_took_never_counts(
     place = node.store.end_offset
     assert (await node.end(prepared, COMMIT)).code == 0
     image = node.store.directory.with_name("cut")
-    copy_tree(node.store.directory, image)
+    copy_tree(node.store.directory, image, ignore=shutil.ignore_patterns("*.tmp"))
     with (image / "commitlog" / f"{0:020}").open("r+b") as log:
         log.seek(place)
         log.write(bytes(len(node.store.record_at(place) or b"")))

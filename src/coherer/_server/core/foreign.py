@@ -92,13 +92,17 @@ class ForeignRecords:
         first, end = self._store.queue_range(topic, queue)
         for number in range(end - 1, first - 1, -1):
             offset = self._store.place_of(topic, queue, number)
-            if offset is not None and any(cut.tears(offset) for cut in self._cuts):
+            if offset is not None and self.refers_to_torn(offset):
                 continue
             found = None if offset is None else self.at(topic, offset, parse)
             if offset is not None and found is not None:
                 return Newest(found, offset, is_last)
             is_last = is_last and offset is None and bool(self._cuts)
         return Newest(None, 0, is_last)
+
+    def refers_to_torn(self, offset: int) -> bool:
+        """Whether a record at a log offset may tell of one that a power cut has torn."""
+        return any(cut.tears(offset) for cut in self._cuts)
 
     def follows_torn(self, offset: int) -> bool:
         """Whether a power cut has torn a record that belongs directly before a log offset."""

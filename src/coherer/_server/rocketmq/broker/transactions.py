@@ -500,13 +500,13 @@ class TransactionService:
         return self._copies_from >= self._copies_to
 
     def _mark_at(self, record: Record) -> _Mark | None:
-        """The meaning of a mark; None if its half message does not exist."""
-        op = read_op(record)
-        if op is None or op.half_offset >= self._core.store.queue_range(HALF_TOPIC, 0)[1]:
+        """A mark; None if it is invalid. It does not count if a power cut took what it tells of."""
+        op, place, foreign = read_op(record), record.physical_offset, self._core.foreign
+        if op is None:
             return None
-        # A message that was committed may be torn.
-        counts = op.is_rollback or not self._core.foreign.follows_torn(record.physical_offset)
-        return _Mark(op, counts)
+        if op.half_offset >= self._core.store.queue_range(HALF_TOPIC, 0)[1]:
+            return _Mark(op, counts=False) if foreign.refers_to_torn(place) else None
+        return _Mark(op, counts=op.is_rollback or not foreign.follows_torn(place))
 
     # -- keeping half messages whose files would be deleted
 
