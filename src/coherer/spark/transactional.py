@@ -1,6 +1,7 @@
 """Sends rows to RocketMQ in transactions: consumers see a micro-batch whole or not at all.
 
-Tasks send half messages, which no consumer sees, and return columns of their offsets. The driver
+Tasks send half messages, which no consumer sees, and return columns of their offsets. On Coherer's
+brokers a half message is a half batch of up to 1 MiB of rows, on Java's it is one row. The driver
 decides in `commit`: it writes these columns to a file beside the checkpoint
 (`coherer.spark.decisions`), and then commits each half message (`coherer.spark.commits`).
 
@@ -32,8 +33,8 @@ Failures:
 | the driver died after the decision, or a broker was away for long | the next run finishes it |
 | the driver died after the last commit, before Spark's own | `commit` finds everything committed |
 
-The messages of a micro-batch become visible one after the other, as fast as the broker stores them:
-a consumer sees the micro-batch whole in the end, not at one instant.
+The half messages of a micro-batch become visible one after the other, as fast as the broker stores
+them: a consumer sees the micro-batch whole in the end, not at one instant.
 
 Open half messages: a broker asks the producers of the group about them once a minute. All processes
 of the query answer, until Spark ends them: roll back half messages of a finished micro-batch, and

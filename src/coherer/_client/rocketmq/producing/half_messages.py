@@ -20,6 +20,9 @@ arrives late from here:
 3. If the process dies, the operating system still sends the data that it has buffered. It gives up
    after `DELIVERY_MS` (`TCP_USER_TIMEOUT`, on Linux).
 
+A half message may be a *half batch*, which holds many messages (`half_batches`). It is ended by a
+code of its own, which only brokers with half batches know.
+
 A half message can be committed as long as the log contains it. It does not matter how often the
 broker has asked for its state, or whether it has given up on it.
 """
