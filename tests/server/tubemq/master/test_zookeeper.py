@@ -13,6 +13,7 @@ from coherer._server.node.node import Node
 from coherer._server.tubemq.master import zookeeper
 from coherer._server.tubemq.master.zookeeper import Election, in_term
 from coherer.errors import CohererError, DamagedStoreError, StoreError, UsageError
+from coherer.tubemq import connect
 from tests.interop.peers.process import free_ports
 from tests.server.node_harness import options
 from tests.server.tubemq.master.keeper import Keeper
@@ -245,3 +246,40 @@ async def test_nodes_hand_over_with_their_topics(keeper: Keeper, tmp_path: Path)
                 await one.stop()
                 await until(lambda: two.master is not None and not two.master.standby, WAIT_S)
                 assert two.topics() == {"flights": {1: 4}}
+
+
+async def test_an_administration_follows_its_master(keeper: Keeper, tmp_path: Path) -> None:
+    """It knew only the one that was active when it was made."""
+
+    def node(name: str, port: int) -> Node:
+        return Node(
+            options(
+                tmp_path / name,
+                roles=frozenset({"master"}),
+                master_port=port,
+                admin_port=0,
+                zookeeper="zk:2181",
+                zookeeper_session_ms=SESSION_MS,
+            )
+        )
+
+    ports = free_ports(2)
+    masters = ",".join(f"127.0.0.1:{port}" for port in ports)
+    one, two = (node(name, port) for name, port in zip("ab", ports, strict=True))
+    async with one:
+        await until(lambda: one.master is not None and not one.master.standby, WAIT_S)
+        place = {"roles": frozenset({"broker"}), "master": masters, "heartbeat_ms": 10}
+        async with (
+            Node(options(tmp_path / "broker", admin_port=0, **place)) as broker,
+            two,
+            connect(f"tubemq://{masters}") as client,
+        ):
+            await broker.ready()
+            asks, changes = client.admin(), client.admin()
+            for admin in (asks, changes):
+                await admin.topics.create("flights", 4, exist_ok=True)
+            await one.stop()
+            await until(lambda: two.master is not None and not two.master.standby, WAIT_S)
+            assert await asks.topics.names() == ["flights"]
+            await changes.topics.create("trains", 1)
+            assert await asks.topics.names() == ["flights", "trains"]

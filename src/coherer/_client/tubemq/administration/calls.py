@@ -6,7 +6,9 @@ Rules:
 * Before each change, the master that will get it must prove that it belongs to the client's
   cluster: Coherer's repeats the random id that it sent to the client, Java's must list the
   cluster's brokers.
-* A call that may have reached a master is not sent to another one.
+* A change that may have reached a master is not sent to another one.
+* If the cluster has named the administration and it does not answer any more, the cluster is asked
+  again: another master may be the active one now.
 
 To identify its cluster (`identify`), a client registers and unregisters a producer without topics.
 The answer lists the cluster's brokers; Coherer's master adds its id and the port of its HTTP
@@ -208,14 +210,29 @@ class AdminCalls:
         if not identity.master_id:
             await self._check_java_master(identity)
             return
-        found = await self._master_id()
-        if found != identity.master_id and not just_identified:  # it may have been restarted
-            identity = self._identity = await identify()
-            if self._discovered:
-                self._masters = _masters_of(identity)
+        masters = self._masters
+        try:
             found = await self._master_id()
-        if found != identity.master_id:
+        except UnavailableError:
+            if just_identified or not await self._has_moved(masters):
+                raise
+            found = await self._master_id()
+        if found != self._identity.master_id and not just_identified:  # it may have been restarted
+            await self._identify_again(identify)
+            found = await self._master_id()
+        if found != self._identity.master_id:
             raise self._unproven("it does not report the id of that master")
+
+    async def _identify_again(self, identify: Callable[[], Awaitable[ClusterIdentity]]) -> None:
+        identity = self._identity = await identify()
+        if self._discovered:
+            self._masters = _masters_of(identity)
+
+    async def _has_moved(self, masters: Iterable[Endpoint]) -> bool:
+        """Whether the cluster names another administration than these masters, which are away."""
+        if self._identify is not None and self._discovered and self._masters == masters:
+            await self._identify_again(self._identify)
+        return set(self._masters) != set(masters)
 
     async def _check_java_master(self, identity: ClusterIdentity) -> None:
         """Identify one of Java's masters, which have no id, by the brokers of its cluster."""
@@ -325,6 +342,12 @@ class AdminCalls:
             RefusedError: it refuses.
         """
         await self.prepare(changes=False)
+        masters = self._masters
+        try:
+            return await self._master(item, method, parameters, post=False)
+        except UnavailableError:
+            if not await self._has_moved(masters):
+                raise
         return await self._master(item, method, parameters, post=False)
 
     async def ask_for(
@@ -347,6 +370,15 @@ class AdminCalls:
         if self._check_client is not None:
             self._check_client()
         await self.prepare(changes=False)
+        masters = self._masters
+        try:
+            return await self._page(path)
+        except UnavailableError:
+            if not await self._has_moved(masters):
+                raise
+        return await self._page(path)
+
+    async def _page(self, path: str) -> tuple[int, bytes]:
         error: CohererError | None = None
         for master in self._masters:
             try:
