@@ -29,6 +29,21 @@ def test_exact_offsets_go_with_the_first_assignment_only() -> None:
     assert positions.of("1:flights:1") == (1, None)
 
 
+@pytest.mark.parametrize(
+    ("start", "from_end"),
+    [("latest", True), ("earliest", False), ("always-latest", False), ({"1:flights:1": 0}, True)],
+)
+def test_the_age_of_what_a_later_partition_holds(start: Start, from_end: bool) -> None:
+    positions = StartPositions(start)
+    positions.joining()
+    assert positions.age_ms(KEY) is None, "the first assignment begins at the end"
+    positions.group_began()
+    age_ms = positions.age_ms(KEY)
+    assert (age_ms is not None and age_ms >= 0) == from_end
+    positions.taken(KEY)
+    assert positions.age_ms(KEY) is None
+
+
 def test_partitions_that_nobody_named_begin_as_told() -> None:
     positions = StartPositions(Bound(offsets={KEY: 1}, others="earliest"))
     assert positions.of("1:flights:1") == (0, None)

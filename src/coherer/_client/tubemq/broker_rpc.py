@@ -81,6 +81,7 @@ class BrokerRpc:
         read_status: int,
         offset: int | None = None,
         since_ms: int | None = None,
+        age_ms: int | None = None,
     ) -> StartPosition:
         """Register a partition with its broker.
 
@@ -88,6 +89,7 @@ class BrokerRpc:
             read_status: where to begin, see `options`.
             offset: the exact offset to begin at.
             since_ms: a time to search for; only Coherer's broker supports it.
+            age_ms: begin at the first message that is younger, not at the end; likewise.
 
         Raises:
             RefusedError: another member has it (410), or for another reason.
@@ -97,6 +99,8 @@ class BrokerRpc:
         request = self._registration(partition, methods.REGISTER, read_status, offset)
         if since_ms is not None:
             request.sinceTime = since_ms
+        if age_ms is not None:
+            request.startAge = age_ms
         answer = await link.ask(
             methods.PARTITION_REGISTER, request, pb.RegisterResponseB2C, self._timeout_ms
         )

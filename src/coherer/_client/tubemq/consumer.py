@@ -158,7 +158,8 @@ class AssignmentManager:
         for tries_left in reversed(range(REGISTER_TRIES)):
             status, offset = self._positions.of(partition.key)
             try:
-                start = await self._rpc.register(partition, status, offset)
+                age_ms = self._positions.age_ms(partition.key)
+                start = await self._rpc.register(partition, status, offset, age_ms=age_ms)
             except CohererError as error:
                 refused = error.code == ResultCode.CERTIFICATE_FAILURE
                 if refused or not tries_left:
@@ -367,6 +368,7 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
             UnavailableError: no master could be reached in time.
             RefusedError: the master refused, for example because the group has other topics.
         """
+        self._positions.joining()
         await self._start_with(self._membership.start, self._membership.stop)
         membership = self._membership
         if not membership.not_allocated:

@@ -10,6 +10,10 @@
 `start` applies to the first registration of a partition in this process; later registrations (after
 a rebalance, or a broken connection) continue at the group's offset. In Java it applies to the first
 attempt only, even if that fails; here it applies until one succeeds.
+
+A partition may come to a group that runs: the topic has got more of them, was created again, or a
+broker has come. With `"latest"` a consumer receives what was sent to it since the consumer joined;
+from Java's brokers only what is sent after it has registered the partition.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from typing import Final, Literal, cast
 
 import msgspec
 
-from coherer._common import machine
+from coherer._common import clock, machine
 from coherer._wire.tubemq.names import Partition
 from coherer.errors import UsageError
 
@@ -151,27 +155,37 @@ class StartPositions:
             )
         self._first = READ_STATUS[origin]
         self._taken: set[str] = set()
-        self._exact = self.bound is not None
+        self._began = False
+        self._joined_ms = clock.now_ms()
 
     def of(self, key: str) -> tuple[int, int | None]:
         """The read status, and the exact offset if any, for registering the partition `key`."""
         if key in self._taken:
             return CONTINUE, None
-        if self.bound is not None and self._exact and key in self.bound.offsets:
+        if self.bound is not None and not self._began and key in self.bound.offsets:
             return CONTINUE, self.bound.offsets[key]
         return self._first, None
+
+    def age_ms(self, key: str) -> int | None:
+        """How old the messages may be that `key` begins with, instead of at its end; or None."""
+        from_end = self.of(key) == (READ_STATUS["latest"], None)
+        return clock.now_ms() - self._joined_ms if from_end and self._began else None
+
+    def joining(self) -> None:
+        """The consumer joins its group now."""
+        self._joined_ms = clock.now_ms()
 
     def taken(self, key: str) -> None:
         """The broker accepted the registration of partition `key`."""
         self._taken.add(key)
 
     def group_began(self) -> None:
-        """The group has begun: later partitions come from other members.
+        """The group has begun: later partitions come from other members, or are new.
 
         Exact offsets apply to the first assignment of a group only; another member may have
         continued from there.
         """
-        self._exact = False
+        self._began = True
 
 
 def _bound(start: Start) -> Bound | None:

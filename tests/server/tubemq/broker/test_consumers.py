@@ -70,6 +70,27 @@ async def test_where_the_messages_of_a_time_start(
     assert not client.register(groupName="g").HasField("sinceOffset")
 
 
+async def test_a_group_that_runs_misses_nothing(
+    client: BrokerClient, broker: Broker, clock: ManualClock
+) -> None:
+    """What Coherer's clients say of a partition that has come to their group."""
+    for _ in range(4):
+        await client.send()
+        clock.advance(1_000)
+
+    def begin(group: str, age_ms: int, **fields: Any) -> int:
+        answer = client.register(groupName=group, **{"readStatus": 1, **fields}, startAge=age_ms)
+        assert answer.maxOffset == 4
+        return answer.currOffset
+
+    ages = (0, 1_000, 1_001, 3_001, 60_000)
+    assert [begin(f"g{age_ms}", age_ms) for age_ms in ages] == [4, 4, 3, 1, 0]
+    assert begin("g1001", 60_000) == 3, "the group has an offset"
+    assert begin("exact", 1_001, currOffset=4) == 4
+    assert begin("end", 60_000, readStatus=2) == 4
+    assert begin("begin", 0, readStatus=0) == 0
+
+
 async def test_one_consumer_of_a_group_at_a_time(
     client: BrokerClient, broker: Broker, clock: ManualClock
 ) -> None:

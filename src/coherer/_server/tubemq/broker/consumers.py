@@ -236,7 +236,8 @@ class ConsumerHandler:
             state.store.reach(topic, partition, exact)
         low, high = state.store.queue_range(topic, partition)
         start = _STARTS.get(request.readStatus, Start.LATEST)
-        offset = reader.position.begin(start, exact, low, high)
+        end = high if exact is not None else self._end(request, low, high)
+        offset = reader.position.begin(start, exact, low, end)
         state.leases.take(reader, now_ms)
         reader.consumer.leases += 1
         self._by_partition.setdefault((topic, partition), []).append(reader)
@@ -253,6 +254,13 @@ class ConsumerHandler:
             since = state.store.offset_at_time(topic, partition, request.sinceTime)
             answer.sinceOffset = min(max(since, low), high)
         return answer
+
+    def _end(self, request: pb.RegisterRequestC2B, low: int, high: int) -> int:
+        """Where a group begins that wants no earlier messages, nor to miss any while it runs."""
+        if _STARTS.get(request.readStatus) is not Start.LATEST or not request.HasField("startAge"):
+            return high
+        store, oldest_ms = self._state.store, self._state.wall_ms() - request.startAge + 1
+        return max(low, store.offset_at_time(request.topicName, request.partitionId, oldest_ms))
 
     def _reader(self, request: pb.RegisterRequestC2B, peer: str) -> PartitionReader:
         self._state.core.name_group(request.groupName)

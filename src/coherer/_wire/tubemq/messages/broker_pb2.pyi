@@ -70,7 +70,7 @@ class SendMessageResponseB2P(_message.Message):
     def __init__(self, success: bool = ..., errCode: _Optional[int] = ..., errMsg: _Optional[str] = ..., requireAuth: bool = ..., messageId: _Optional[int] = ..., appendTime: _Optional[int] = ..., appendOffset: _Optional[int] = ...) -> None: ...
 
 class RegisterRequestC2B(_message.Message):
-    __slots__ = ("opType", "clientId", "groupName", "topicName", "partitionId", "readStatus", "filterCondStr", "currOffset", "sessionKey", "sessionTime", "ssdStoreId", "qryPriorityId", "authInfo", "sinceTime")
+    __slots__ = ("opType", "clientId", "groupName", "topicName", "partitionId", "readStatus", "filterCondStr", "currOffset", "sessionKey", "sessionTime", "ssdStoreId", "qryPriorityId", "authInfo", "sinceTime", "startAge")
     OPTYPE_FIELD_NUMBER: _ClassVar[int]
     CLIENTID_FIELD_NUMBER: _ClassVar[int]
     GROUPNAME_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +85,7 @@ class RegisterRequestC2B(_message.Message):
     QRYPRIORITYID_FIELD_NUMBER: _ClassVar[int]
     AUTHINFO_FIELD_NUMBER: _ClassVar[int]
     SINCETIME_FIELD_NUMBER: _ClassVar[int]
+    STARTAGE_FIELD_NUMBER: _ClassVar[int]
     opType: int
     clientId: str
     groupName: str
@@ -99,7 +100,8 @@ class RegisterRequestC2B(_message.Message):
     qryPriorityId: int
     authInfo: AuthorizedInfo
     sinceTime: int
-    def __init__(self, opType: _Optional[int] = ..., clientId: _Optional[str] = ..., groupName: _Optional[str] = ..., topicName: _Optional[str] = ..., partitionId: _Optional[int] = ..., readStatus: _Optional[int] = ..., filterCondStr: _Optional[_Iterable[str]] = ..., currOffset: _Optional[int] = ..., sessionKey: _Optional[str] = ..., sessionTime: _Optional[int] = ..., ssdStoreId: _Optional[int] = ..., qryPriorityId: _Optional[int] = ..., authInfo: _Optional[_Union[AuthorizedInfo, _Mapping[str, object]]] = ..., sinceTime: _Optional[int] = ...) -> None: ...
+    startAge: int
+    def __init__(self, opType: _Optional[int] = ..., clientId: _Optional[str] = ..., groupName: _Optional[str] = ..., topicName: _Optional[str] = ..., partitionId: _Optional[int] = ..., readStatus: _Optional[int] = ..., filterCondStr: _Optional[_Iterable[str]] = ..., currOffset: _Optional[int] = ..., sessionKey: _Optional[str] = ..., sessionTime: _Optional[int] = ..., ssdStoreId: _Optional[int] = ..., qryPriorityId: _Optional[int] = ..., authInfo: _Optional[_Union[AuthorizedInfo, _Mapping[str, object]]] = ..., sinceTime: _Optional[int] = ..., startAge: _Optional[int] = ...) -> None: ...
 
 class RegisterResponseB2C(_message.Message):
     __slots__ = ("success", "errCode", "errMsg", "currOffset", "maxOffset", "offsetStep", "sinceOffset")
