@@ -18,11 +18,14 @@ from coherer._administration.overview import overview
 from coherer._administration.replay import replay
 from coherer._administration.trace import trace
 from coherer.errors import UnavailableError
+from coherer.rocketmq import Queue
 from coherer.testing import SimulatedCluster
 from tests.administration.letters import GROUP, KEY, TOPIC, made_dead
 
 COPIED_S = 30
 """A slave copies the topics every 10 s."""
+
+QUEUES = (Queue(TOPIC, "broker-a", 0), Queue(TOPIC, "broker-b", 0))
 
 with_slaves = pytest.mark.coherer_cluster(brokers=2, slaves=True, apart=True)
 
@@ -85,6 +88,50 @@ async def test_groups_topics_and_overview(
             assert "No master of broker broker-a is registered, only a slave." in [
                 one.text for one in seen.problems
             ]
+
+
+@with_slaves
+async def test_changes_of_groups(coherer_simulated_cluster: SimulatedCluster) -> None:
+    """Without one of the masters, none says that it was done."""
+    async with with_letters(coherer_simulated_cluster) as cluster:
+        groups = cluster.admin.groups
+
+        async def committed(group: str) -> dict[str, int | None]:
+            [found] = await groups.list(group)
+            return {one.broker: one.committed for one in found.partitions if one.topic == TOPIC}
+
+        await groups.create("other")
+        before = await committed(GROUP)
+        assert len(before) == 2
+        no_master = pytest.raises(UnavailableError, match="No master of broker-b is registered")
+        async with coherer_simulated_cluster.brokers[1].down():
+            await asyncio.sleep(1)
+            with no_master:
+                await groups.copy_offsets(GROUP, "other", TOPIC)
+            for to in ("earliest", 0):
+                with no_master:
+                    await groups.reset_offsets(GROUP, TOPIC, to)
+            with no_master:
+                await groups.set_offsets(GROUP, dict.fromkeys(QUEUES, 0))
+        await asyncio.sleep(COPIED_S)
+        assert (await committed(GROUP), await committed("other")) == (before, {})
+        await groups.copy_offsets(GROUP, "other", TOPIC)
+        assert await committed("other") == before
+
+
+@with_slaves
+async def test_a_group_is_deleted_in_part(coherer_simulated_cluster: SimulatedCluster) -> None:
+    async with with_letters(coherer_simulated_cluster) as cluster:
+        groups = cluster.admin.groups
+        async with coherer_simulated_cluster.brokers[1].down():
+            await asyncio.sleep(1)
+            with pytest.raises(UnavailableError, match=r"broker-b .*other brokers only"):
+                await groups.delete(GROUP)
+        await asyncio.sleep(COPIED_S)
+        [found] = await groups.list(GROUP)
+        assert {one.broker for one in found.partitions if one.committed} == {"broker-b"}
+        await groups.delete(GROUP)
+        assert GROUP not in await groups.names()
 
 
 @with_slaves

@@ -1536,6 +1536,8 @@ class GroupAdmin(Facade[aio.GroupAdmin], Part):
 
         Raises:
             RefusedError: the group does not exist.
+            UnavailableError: a broker has no master, and keeps it; the others have deleted it. Or
+                one does not answer.
         """
         self._portal.call(lambda: self._inner.delete(name, remove_offsets=remove_offsets))
 
@@ -1545,6 +1547,9 @@ class GroupAdmin(Facade[aio.GroupAdmin], Part):
         Args:
             group: the group; it need not exist.
             offsets: new offsets by queue.
+
+        Raises:
+            UnavailableError: a broker has no master, and nothing was set; or one does not answer.
         """
         self._portal.call(lambda: self._inner.set_offsets(group, offsets))
 
@@ -1566,11 +1571,18 @@ class GroupAdmin(Facade[aio.GroupAdmin], Part):
             UsageError: the position is invalid.
             RefusedError: the topic does not exist, or a member is too old to be reset; the stored
                 offsets are reset nevertheless.
+            UnavailableError: a broker has no master, and nothing was reset; or one does not answer.
         """
         return self._portal.call(lambda: self._inner.reset_offsets(group, topic, to))
 
     def copy_offsets(self, source: str, target: str, topic: str) -> None:
-        """Copy the offsets of one group to another."""
+        """Copy the offsets of one group to another.
+
+        Raises:
+            RefusedError: the topic does not exist.
+            UnavailableError: a broker has no master, and nothing was copied; or one does not
+                answer.
+        """
         self._portal.call(lambda: self._inner.copy_offsets(source, target, topic))
 
     def unread_ages(self, group: str, *topics: str) -> dict[str, int]:

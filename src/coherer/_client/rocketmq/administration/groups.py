@@ -57,7 +57,14 @@ from coherer._wire.rocketmq.headers import (
     UpdateOffsetHeader,
 )
 from coherer._wire.rocketmq.names import Queue
-from coherer.errors import ClosedError, CohererError, ProtocolError, RefusedError, UsageError
+from coherer.errors import (
+    ClosedError,
+    CohererError,
+    ProtocolError,
+    RefusedError,
+    UnavailableError,
+    UsageError,
+)
 
 _log = Log(logging.getLogger(__name__))
 
@@ -127,6 +134,8 @@ class GroupAdmin(Part):
 
         Raises:
             RefusedError: the group does not exist.
+            UnavailableError: a broker has no master, and keeps it; the others have deleted it. Or
+                one does not answer.
         """
         retries, topics = names.retry_topic(name), TopicAdmin(self._servers)
         [state] = await self.list(name)
@@ -140,9 +149,17 @@ class GroupAdmin(Part):
             missing.hint = ""  # the code's own hint is to create the group
             raise missing
         fields = DeleteGroupHeader(name, remove_offsets).fields()
-        await self._servers.ask_masters(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
+        masters, without_master = await self._servers.with_and_without_master()
+        await self._servers.ask_each(masters.values(), RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
         if has_retries:
             await topics.delete(retries)
+        if without_master:
+            raise UnavailableError(
+                f"No master of {', '.join(without_master)} is registered, so the group {name} is "
+                "deleted on the other brokers only.",
+                server=self._instance.options.servers,
+                hint="Delete it again when the master is back.",
+            )
 
     async def set_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
         """Set the offsets of a group. Running consumers overwrite them with their own.
@@ -150,13 +167,13 @@ class GroupAdmin(Part):
         Args:
             group: the group; it need not exist.
             offsets: new offsets by queue.
+
+        Raises:
+            UnavailableError: a broker has no master, and nothing was set; or one does not answer.
         """
         await self._instance.start()
-        for queue, offset in offsets.items():
-            fields = UpdateOffsetHeader(
-                consumer_group=group, topic=queue.topic, queue_id=queue.id, commit_offset=offset
-            ).fields()
-            await self._servers.ask_broker(queue.broker, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+        await self._servers.masters({queue.broker for queue in offsets})
+        await self._set_offsets(group, offsets)
 
     async def reset_offsets(
         self, group: str, topic: str, to: Literal["earliest", "latest"] | datetime | int
@@ -176,15 +193,17 @@ class GroupAdmin(Part):
             UsageError: the position is invalid.
             RefusedError: the topic does not exist, or a member is too old to be reset; the stored
                 offsets are reset nevertheless.
+            UnavailableError: a broker has no master, and nothing was reset; or one does not answer.
         """
         if isinstance(to, str) and to not in _ENDS:
             hint = "Use 'earliest', 'latest', a time, or an offset."
             raise UsageError(f"{to!r} is not a valid position.", hint=hint)
         await self._instance.start()
         route = await self._instance.routes.look_up(topic)
+        await self._servers.masters(route.brokers)
         if isinstance(to, int):
             offsets = dict.fromkeys(route.readable, to)
-            await self.set_offsets(group, offsets)
+            await self._set_offsets(group, offsets)
             return offsets
         time_ms = _ENDS[to] if isinstance(to, str) else floor_ms(to)
         found: dict[Queue, int] = {}
@@ -193,10 +212,18 @@ class GroupAdmin(Part):
         return found
 
     async def copy_offsets(self, source: str, target: str, topic: str) -> None:
-        """Copy the offsets of one group to another."""
+        """Copy the offsets of one group to another.
+
+        Raises:
+            RefusedError: the topic does not exist.
+            UnavailableError: a broker has no master, and nothing was copied; or one does not
+                answer.
+        """
         await self._instance.start()
+        route = await self._instance.routes.look_up(topic)
+        masters = await self._servers.masters(route.brokers)
         fields = CloneOffsetHeader(source, target, topic).fields()
-        await self._servers.ask_masters(RequestCode.CLONE_GROUP_OFFSET, fields)
+        await self._servers.ask_each(masters.values(), RequestCode.CLONE_GROUP_OFFSET, fields)
 
     async def unread_ages(self, group: str, *topics: str) -> dict[str, int]:
         """The ages of the oldest messages that a group has not acknowledged, in ms.
@@ -338,6 +365,13 @@ class GroupAdmin(Part):
         """Release locks of this client, or of a part of it."""
         await self._lock(RequestCode.UNLOCK_BATCH_MQ, group, queues, holder)
 
+    async def _set_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
+        for queue, offset in offsets.items():
+            fields = UpdateOffsetHeader(
+                consumer_group=group, topic=queue.topic, queue_id=queue.id, commit_offset=offset
+            ).fields()
+            await self._servers.ask_broker(queue.broker, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+
     async def _reset(
         self, group: str, topic: str, broker: str, time_ms: int, route: Route
     ) -> dict[Queue, int]:
@@ -347,10 +381,10 @@ class GroupAdmin(Part):
         if not await self._reset_members(broker, header):
             # Brokers refuse it if the group has no stored offset in some queue: one that has just
             # begun, for example.
-            await self.set_offsets(group, offsets)
+            await self._set_offsets(group, offsets)
             await self._reset_members(broker, header, again=True)
         # Members may have stored their old offsets meanwhile.
-        await self.set_offsets(group, offsets)
+        await self._set_offsets(group, offsets)
         return offsets
 
     async def _reset_members(
