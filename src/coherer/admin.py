@@ -275,8 +275,8 @@ class Group(_Record, frozen=True):
         topics: the topics that its members consume now, or that it has offsets in.
         members: the connected members.
         partitions: its position in every partition of its topics.
-        silent: brokers that did not answer, or have no master; what their partitions hold is
-            unknown.
+        silent: brokers that did not answer, or have no master or no administration; what their
+            partitions hold is unknown.
         model: `CLUSTERING` or `BROADCASTING`, if it has members; RocketMQ only.
         subscriptions: the filter by topic, if it has members; RocketMQ only. `*` accepts all
             messages, `x || y` those with one of these tags, and `SQL92 a > 1` is an expression.

@@ -907,7 +907,8 @@ class GroupAdmin(Facade[aio.GroupAdmin], Part):
 
         Raises:
             RefusedError: the group does not exist.
-            UnavailableError: a broker does not answer; the offsets at the others are deleted.
+            UnavailableError: a broker does not answer, or has no administration; the offsets at the
+                others are deleted.
         """
         self._portal.call(lambda: self._inner.delete(name))
 

@@ -293,6 +293,7 @@ class AdminCalls:
         Raises:
             UsageError: it belongs to another broker. Java's brokers do not report their id, and
                 are trusted.
+            UnavailableError: it does not answer, or there is none.
         """
         api = self.broker(broker)
         await api.call(msgspec.Raw, "admin_query_pubinfo", {"topicName": topic})
@@ -326,9 +327,19 @@ class AdminCalls:
             ).strip()
 
     def broker(self, broker: BrokerRecord) -> WebApi:
-        """The administration of a broker."""
+        """The administration of a broker.
+
+        Raises:
+            UnavailableError: it has none.
+        """
         if self._check_client is not None:
             self._check_client()
+        if not broker.web_port:
+            raise UnavailableError(
+                f"Broker {broker.broker_id} has no HTTP administration.",
+                server=broker.address,
+                hint="Was it started with --no-admin?",
+            )
         endpoint = Endpoint(
             self._masters[0].scheme, broker.broker_ip, broker.web_port, "/broker.htm"
         )

@@ -89,28 +89,53 @@ class GroupAdmin(Part):
 
         Raises:
             RefusedError: the group does not exist.
-            UnavailableError: a broker does not answer; the offsets at the others are deleted.
+            UnavailableError: a broker does not answer, or has no administration; the offsets at the
+                others are deleted.
         """
         await self._calls.prepare(changes=True)
         found = await self.list(name)
-        if not found:
+        topic = next((topic for group in found for topic in group.topics), name)
+        brokers = await self._calls.brokers()
+        silent = [one for one in brokers if not await self._answers(one, topic)]
+        if not found and not silent:
             raise RefusedError(
                 f"There is no group {name}.", server=self._calls.server, code=NO_GROUP
             )
-        topic = next(iter(found[0].topics), name)
-        brokers = await self._calls.brokers(web=True)
-        for broker in brokers:
-            await self._calls.check_broker(broker, topic)
-        for broker in brokers:
-            await self._calls.broker(broker).call(
-                msgspec.Raw,
-                "admin_rmv_offset",
-                {
-                    "groupName": name,
-                    **self._calls.signature,
-                },
-                post=True,
+        for broker in brokers if found else ():
+            if broker not in silent and not await self._delete(name, broker):
+                silent.append(broker)
+        if silent:
+            rest = "is deleted at the others only" if found else "is not at the others"
+            raise UnavailableError(
+                f"Broker {numbers(one.broker_id for one in silent)} cannot be asked; group {name} "
+                f"{rest}.",
+                server=self._calls.server,
+                hint="Is it running, and has it an HTTP administration? Then delete the group "
+                "again.",
             )
+
+    async def _answers(self, broker: BrokerRecord, topic: str) -> bool:
+        """Whether a broker can be changed.
+
+        Raises:
+            UsageError: another broker answers in its place.
+        """
+        try:
+            await self._calls.check_broker(broker, topic)
+        except UnavailableError as error:
+            _log.warning("Broker %d does not answer: %s", broker.broker_id, error)
+            return False
+        return True
+
+    async def _delete(self, group: str, broker: BrokerRecord) -> bool:
+        """Delete the offsets of a group at a broker; False if it does not answer."""
+        form = {"groupName": group, **self._calls.signature}
+        try:
+            await self._calls.broker(broker).call(msgspec.Raw, "admin_rmv_offset", form, post=True)
+        except UnavailableError as error:
+            _log.warning("Broker %d does not answer: %s", broker.broker_id, error)
+            return False
+        return True
 
     async def set_offsets(self, group: str, offsets: Mapping[str, int]) -> None:
         """Set the offsets of a group, even while it is consuming.
@@ -249,7 +274,7 @@ class GroupAdmin(Part):
     async def _offsets(self, groups: set[str], topics: set[str]) -> records.ClusterOffsets:
         """The offsets of some groups, or of all, in all their topics and in the given topics."""
         offsets = records.ClusterOffsets()
-        brokers = await self._calls.brokers(web=True)
+        brokers = await self._calls.brokers()
         answers = await asyncio.gather(*(self._broker_offsets(b, groups, topics) for b in brokers))
         for broker, answer in zip(brokers, answers, strict=True):
             offsets.add(broker.broker_id, answer)
