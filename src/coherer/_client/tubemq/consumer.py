@@ -125,7 +125,7 @@ class AssignmentManager:
             fetchers = self._assignments.fetchers
             going = [fetchers[one.key] for one in partitions if one.key in fetchers]
             self._assignments.drain(going)
-            await asyncio.gather(*(fetcher.end() for fetcher in going))
+            await cancel(*[fetcher.end() for fetcher in going])
             if wait:
                 await _call(self._options.on_revoked, [fetcher.partition for fetcher in going])
                 await self._wait_acknowledged(going)
@@ -147,7 +147,10 @@ class AssignmentManager:
 
     async def close(self) -> None:
         """Give up all partitions, without waiting for the application."""
-        await cancel(self._heartbeats, *self._losses)
+        # All of it at once: a caller that is cancelled comes no further, and a partition that is
+        # still fetched from, or has heartbeats, is kept from the others.
+        fetching = [fetcher.end() for fetcher in self._assignments]
+        await cancel(self._heartbeats, *self._losses, *fetching)
         await self.give_up([fetcher.partition for fetcher in self._assignments], wait=False)
 
     # -- inside
@@ -228,7 +231,7 @@ class AssignmentManager:
         task.add_done_callback(self._losses.discard)
 
     async def _after_loss(self, fetcher: PartitionFetcher, error: CohererError) -> None:
-        await fetcher.end()
+        await cancel(fetcher.end())
         await _call(self._options.on_revoked, [fetcher.partition])
         if error.code == ResultCode.HB_NO_NODE:
             await self.take([fetcher.partition])
@@ -434,7 +437,7 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
             self._acknowledge(batch)
         commits = {fetcher.partition: fetcher.commit() for fetcher in self._assignments}
         sent = {partition: task for partition, task in commits.items() if task is not None}
-        offsets = await asyncio.gather(*sent.values())
+        offsets = await asyncio.gather(*map(asyncio.shield, sent.values()))
         return dict(zip(sent, offsets, strict=True))
 
     async def seek(
@@ -481,9 +484,11 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
         self._prefetch.wake()
         try:
             await cancel(self._working)
-            await self._manager.close()
         finally:  # an absent member would keep its partitions from the others
-            await self._membership.stop()
+            try:
+                await self._manager.close()
+            finally:
+                await self._membership.stop()
 
     # -- inside
 

@@ -12,6 +12,8 @@ The state is in `engine.assigned`; this is the IO around it. Rules:
 * A batch without deliverable messages is acknowledged here, so that the partition continues. The
   messages that are left out are logged once.
 * A commit acknowledges the result of the last get, never a time or a count.
+* A caller of `seek` or `commit` that is cancelled stops neither fetching nor the commit: the
+  partition would stay assigned, and nobody would read it.
 * Without an answer, the get is repeated after growing pauses; after `LOST_MS` the partition is
   given up, so that the master can assign it to a member that can reach the broker.
 
@@ -32,7 +34,7 @@ from coherer._client.engine.assigned import Delivery, FetchLimits, PartitionStat
 from coherer._client.engine.assignments import PrefetchBuffer
 from coherer._client.engine.batches import Acknowledgeable
 from coherer._client.engine.consumer import Progress
-from coherer._client.engine.tasks import backoff, cancel
+from coherer._client.engine.tasks import backoff, cancel, shared
 from coherer._client.tubemq.broker_rpc import BrokerRpc, StartPosition
 from coherer._client.tubemq.flow_control import FlowControl
 from coherer._client.tubemq.options import ConsumerOptions
@@ -157,6 +159,7 @@ class PartitionFetcher:
         self._loop = asyncio.get_running_loop()
         self._silent_since: float | None = None
         self._task: asyncio.Task[None] | None = None
+        self._ended = False
 
     def __repr__(self) -> str:
         return f"<PartitionFetcher {self.key}, {self._offset} of {self._max_offset}, {self.state}>"
@@ -176,13 +179,14 @@ class PartitionFetcher:
     # -- called by the assignment manager
 
     def begin(self) -> None:
-        """Begin to fetch."""
-        self._task = asyncio.create_task(self._run(), name=f"fetch {self.key}")
+        """Begin to fetch, unless it has been ended."""
+        if not self._ended:
+            self._task = asyncio.create_task(self._run(), name=f"fetch {self.key}")
 
-    async def end(self) -> None:
-        """Stop fetching."""
-        task, self._task = self._task, None
-        await cancel(task)
+    def end(self) -> asyncio.Task[None] | None:
+        """Stop fetching for good; returns the task that is ending."""
+        self._ended = True
+        return self._stop()
 
     async def wait_acknowledged(self) -> None:
         """Wait until the application has acknowledged the current batch."""
@@ -200,9 +204,9 @@ class PartitionFetcher:
             RefusedError: the broker does not assign the partition to this member.
             UnavailableError: no answer.
         """
-        await self.end()
-        self._forget(offset)
         try:
+            await cancel(self._stop())
+            self._forget(offset)
             start = await self._rpc.register(self.partition, 0, offset)
             self._forget(start.offset)
             self._offset, self._max_offset = start.offset, start.max_offset
@@ -214,13 +218,13 @@ class PartitionFetcher:
         """Send the pending acknowledgement now, if any.
 
         Returns:
-            A task of the group's new offset.
+            A task of the group's new offset, for `asyncio.shield`.
         """
         if not self.ack_pending:
             return None
         self._committing = True
         self.ack_pending = False
-        return self._loop.create_task(self._send_commit(consumed=True), name=f"commit {self.key}")
+        return shared(self._send_commit(consumed=True), f"commit {self.key}")
 
     # -- called by the engine
 
@@ -400,6 +404,12 @@ class PartitionFetcher:
         return self._flow.refused(pause_ms, now_ms())
 
     # -- inside
+
+    def _stop(self) -> asyncio.Task[None] | None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+        return task
 
     async def _send_commit(self, *, consumed: bool) -> int:
         where = self.partition
