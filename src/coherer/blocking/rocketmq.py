@@ -686,6 +686,7 @@ class Producer(ProducerFacade[aio.Producer, SendReceipt]):
 
         Raises:
             RequestTimeoutError: no reply in time.
+            ClosedError: the client was closed.
             CohererError: see `send`.
         """
         return self._portal.call(lambda: self._inner.request(message, timeout_ms=timeout_ms))
@@ -990,6 +991,7 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
         Raises:
             RequestTimeoutError: there was none in time. The group may have more members than
                 queues.
+            ClosedError: the consumer was closed.
         """
         return self._portal.call(lambda: self._inner.wait_assigned(timeout_ms))
 
@@ -1166,6 +1168,7 @@ class PullConsumer(ManagedFacade[aio.PullConsumer]):
         Raises:
             RequestTimeoutError: there was none in time. The group may have more members than
                 queues.
+            ClosedError: the consumer was closed.
         """
         return self._portal.call(lambda: self._inner.wait_assigned(timeout_ms))
 

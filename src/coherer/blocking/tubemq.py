@@ -542,6 +542,8 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
         Raises:
             RequestTimeoutError: there was none in time. The master may rebalance only once a
                 minute, or the group has more members than partitions.
+            ClosedError: the consumer was closed.
+            RefusedError: the cluster has permanently refused this member.
         """
         return self._portal.call(lambda: self._inner.wait_assigned(timeout_ms))
 

@@ -7,8 +7,8 @@ import gc
 
 import pytest
 
-from coherer._client.engine.tasks import shared
-from coherer.errors import ConnectError
+from coherer._client.engine.tasks import joined, shared
+from coherer.errors import ClosedError, ConnectError
 
 
 async def test_an_error_that_nobody_waits_for_any_more_is_not_logged(
@@ -21,7 +21,7 @@ async def test_an_error_that_nobody_waits_for_any_more_is_not_logged(
         raise ConnectError("Connection refused.")
 
     dialling = shared(dial(), "dial")
-    caller = asyncio.ensure_future(asyncio.shield(dialling))
+    caller = asyncio.ensure_future(joined(dialling))
     await asyncio.sleep(0)
     caller.cancel()
     refused.set()
@@ -29,3 +29,14 @@ async def test_an_error_that_nobody_waits_for_any_more_is_not_logged(
     del dialling, caller
     gc.collect()
     assert caplog.messages == []
+
+
+async def test_callers_of_a_cancelled_task_are_not_cancelled() -> None:
+    dialling = shared(asyncio.sleep(3600), "dial")
+    caller, cancelled = (asyncio.ensure_future(joined(dialling)) for _ in range(2))
+    await asyncio.sleep(0)
+    dialling.cancel()
+    cancelled.cancel()
+    await asyncio.wait([caller, cancelled])
+    assert isinstance(caller.exception(), ClosedError)
+    assert cancelled.cancelled()

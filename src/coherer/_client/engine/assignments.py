@@ -170,10 +170,23 @@ class Assignments(Generic[K, F]):
             fetcher.state.on(Event.PAUSE if key in keys else Event.RESUME)
             self._continue(fetcher)
 
-    async def wait_any(self, matching: Callable[[K], bool] = lambda _: True) -> None:
-        """Wait until a matching partition is assigned."""
+    def wake(self) -> None:
+        """Wake all tasks that wait for a partition or for a batch: they check the consumer."""
+        self._changed.wake()
+        self.buffer.wake()
+
+    async def wait_any(
+        self, check: Callable[[], None], matching: Callable[[K], bool] = lambda _: True
+    ) -> None:
+        """Wait until a matching partition is assigned.
+
+        Args:
+            check: raises an error if none can be assigned any more; see `wake`.
+            matching: chooses among the partitions.
+        """
         while not any(map(matching, self.fetchers)):
             await self._changed.wait()
+            check()
 
     def _continue(self, fetcher: F) -> None:
         self.buffer.count(fetcher)

@@ -23,7 +23,7 @@ import os
 from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
-from coherer._client.engine.tasks import shared
+from coherer._client.engine.tasks import joined, shared
 from coherer._common.logs import Log
 from coherer._net import Connection, ConnectionLimits, TlsOptions, check_loop, dial, running_loop
 from coherer.errors import (
@@ -346,7 +346,7 @@ class ConnectionPool(Generic[L]):
             self._dialling[address] = task
             task.add_done_callback(lambda _: self._dialling.pop(address, None))
         # Shielded: several callers may wait for the connection, and one of them may be cancelled.
-        return await asyncio.shield(task)
+        return await joined(task)
 
     async def close(self) -> None:
         """Close all connections."""

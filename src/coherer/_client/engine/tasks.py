@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from coherer._common.upkeep import Upkeep
+from coherer.errors import ClosedError
 
 T = TypeVar("T")
 
@@ -16,13 +17,29 @@ RETRY_MS_MAX: Final = 1000
 
 
 def shared(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-    """Start a task for which any number of callers wait, each with `asyncio.shield`.
+    """Start a task for which any number of callers wait, each with `joined`.
 
     If all of them are cancelled before it fails, nobody sees its error. asyncio would log that.
     """
     task = asyncio.create_task(work, name=name)
     task.add_done_callback(retrieve)
     return task
+
+
+async def joined(task: asyncio.Task[T]) -> T:
+    """Wait for a shared task, which goes on if this caller is cancelled.
+
+    Raises:
+        ClosedError: the task was cancelled, because the client was closed. The caller was not, so
+            a `CancelledError` would be taken for an order that nobody has given.
+    """
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        caller = asyncio.current_task()
+        if task.cancelled() and caller is not None and not caller.cancelling():
+            raise ClosedError("The client is closed.") from None
+        raise
 
 
 def retrieve(task: asyncio.Task[Any]) -> None:

@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 
 from coherer._client.engine.metrics import meters_of
 from coherer._client.engine.options import parse_address
-from coherer._client.engine.tasks import cancel, every, shared
+from coherer._client.engine.tasks import cancel, every, joined, shared
 from coherer._client.rocketmq.link import Handler, Link, Pool, RequestHandlers, Signer
 from coherer._client.rocketmq.options import VIP_PORT_STEP, ClientOptions
 from coherer._client.rocketmq.request_reply import PendingReplies
@@ -141,7 +141,7 @@ class Instance:
         self.pool.check_loop()
         if self._starting is None or (self._starting.done() and not self.client_id):
             self._starting = shared(self._start(), "start of the client")
-        await asyncio.shield(self._starting)
+        await joined(self._starting)
 
     async def link(self, address: str, *, fast: bool = False) -> Link:
         """The connection to a broker; it is opened if necessary.
@@ -293,6 +293,7 @@ class Instance:
             return
         self._closed = True
         await cancel(self._starting, *self._tasks, self._round, self._next_round)
+        self.replies.close()
         groups = [{"producerGroup": group} for group in self._producers]
         groups += [{"consumerGroup": group} for group in self._consumers]
         if self.client_id:

@@ -27,6 +27,7 @@ from coherer._wire.rocketmq.headers import PushReplyHeader, parse
 from coherer._wire.rocketmq.messages import StoredMessage, time_of, user_properties
 from coherer._wire.rocketmq.names import REPLY_TOPIC_SUFFIX
 from coherer.errors import (
+    ClosedError,
     CohererError,
     DamagedStoreError,
     ProtocolError,
@@ -67,6 +68,7 @@ class PendingReplies:
 
         Raises:
             RequestTimeoutError: no reply in time.
+            ClosedError: the client was closed.
         """
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -81,6 +83,13 @@ class PendingReplies:
     def remove(self, number: str) -> None:
         """Undo `add`: the request was not sent."""
         self._waiting.pop(number, None)
+
+    def close(self) -> None:
+        """Let the requests fail: no reply reaches a client that is closed."""
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(ClosedError("The client is closed."))
+                future.exception()  # seen: the request may fail before it waits
 
     def _received(self, link: Link, request: Command) -> None:
         properties = text.decode(request.fields.get("properties", "").encode())

@@ -23,7 +23,7 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from coherer._client.engine.tasks import cancel, shared
+from coherer._client.engine.tasks import cancel, joined, shared
 from coherer._client.rocketmq.link import NO_FIELDS, Fields, Link, Pool
 from coherer._common import machine
 from coherer._common.logs import Log
@@ -247,7 +247,7 @@ class RouteTable:
             )
             task.add_done_callback(lambda _: self._look_ups.pop(topic, None))
         try:
-            return await asyncio.shield(task)
+            return await joined(task)
         except RefusedError as error:
             if not create or error.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise

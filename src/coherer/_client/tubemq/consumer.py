@@ -331,7 +331,7 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
         self._make_batch: Callable[..., ReceivedBatch] = ReceivedBatch
         self._instructions: asyncio.Queue[Instruction] = asyncio.Queue()
         self._membership = Membership(
-            cluster, self._subscription, self._instructions.put_nowait, self._prefetch.wake
+            cluster, self._subscription, self._instructions.put_nowait, self._assignments.wake
         )
         self._working: asyncio.Task[None] | None = None
         self._manager: AssignmentManager
@@ -402,11 +402,13 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
         Raises:
             RequestTimeoutError: there was none in time. The master may rebalance only once a
                 minute, or the group has more members than partitions.
+            ClosedError: the consumer was closed.
+            RefusedError: the cluster has permanently refused this member.
         """
         self.check()
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
-                await self._assignments.wait_any()
+                await self._assignments.wait_any(self.check)
         except TimeoutError:
             raise RequestTimeoutError(
                 f"No partition was assigned within {timeout_ms} ms.",
@@ -481,7 +483,7 @@ class Consumer(BaseConsumer[Partition, str, PartitionFetcher, ReceivedBatch, Rec
         """
         if not self._end():
             return
-        self._prefetch.wake()
+        self._assignments.wake()
         try:
             await cancel(self._working)
         finally:  # an absent member would keep its partitions from the others

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from coherer._client.engine.tasks import shared
+from coherer._client.engine.tasks import joined, shared
 from coherer._client.rocketmq.instance import Instance
 from coherer._client.rocketmq.link import Link
 from coherer._client.rocketmq.routing import MASTER
@@ -140,7 +140,7 @@ class BrokerRpc:
             asking = shared(self._read_table(link), "offsets of all groups")
             self._tables[link] = asking
             asking.add_done_callback(lambda _: self._tables.pop(link, None))
-        return await asyncio.shield(asking)
+        return await joined(asking)
 
     async def _read_table(self, link: Link) -> bytes:
         code = RequestCode.GET_ALL_CONSUMER_OFFSET

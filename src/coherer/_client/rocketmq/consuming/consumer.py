@@ -168,9 +168,10 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Received
         Raises:
             RequestTimeoutError: there was none in time. The group may have more members than
                 queues.
+            ClosedError: the consumer was closed.
         """
         self.check()
-        return await self._membership.wait_assigned(timeout_ms)
+        return await self._membership.wait_assigned(timeout_ms, self.check)
 
     async def receive(self, timeout_ms: int | None = None) -> ReceivedBatch | None:
         """The next batch, to be acknowledged with `batch.ack()` or `commit`.
@@ -241,7 +242,7 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Received
         Calling it again does nothing.
         """
         if self._end():
-            self._prefetch.wake()
+            self._assignments.wake()
             await self._membership.leave()
         if self._trace is not None:
             await self._trace.close()
@@ -382,9 +383,10 @@ class PullConsumer(Lifecycle):
         Raises:
             RequestTimeoutError: there was none in time. The group may have more members than
                 queues.
+            ClosedError: the consumer was closed.
         """
         self.check()
-        return await self._membership.wait_assigned(timeout_ms)
+        return await self._membership.wait_assigned(timeout_ms, self.check)
 
     def pause(self, *partitions: Queue) -> None:
         """Stop pulling and delivering these queues until `resume`; without any, all of them."""
@@ -533,7 +535,7 @@ class PullConsumer(Lifecycle):
     async def close(self) -> None:
         """Store the offsets and leave the group. Calling it again does nothing."""
         if self._end():
-            self._buffer.wake()
+            self._assignments.wake()
             await self._membership.leave(self._move_offsets if self._auto_commit else lambda: None)
 
     def _check_client(self) -> None:

@@ -221,8 +221,14 @@ class GroupMembership:
                 del self._memberships[self.group]
                 await self.instance.unregister_consumer(self.group)
 
-    async def wait_assigned(self, timeout_ms: int | None) -> frozenset[Queue]:
+    async def wait_assigned(
+        self, timeout_ms: int | None, check: Callable[[], None]
+    ) -> frozenset[Queue]:
         """Wait until at least one queue is assigned; returns all that are.
+
+        Args:
+            timeout_ms: how long; None for ever.
+            check: raises an error if the consumer is closed.
 
         Raises:
             RequestTimeoutError: there was none in time.
@@ -230,7 +236,7 @@ class GroupMembership:
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 await self._assignments.wait_any(
-                    lambda queue: not queue.topic.startswith(RETRY_PREFIX)
+                    check, lambda queue: not queue.topic.startswith(RETRY_PREFIX)
                 )
         except TimeoutError:
             raise RequestTimeoutError(

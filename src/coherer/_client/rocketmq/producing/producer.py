@@ -310,6 +310,7 @@ class Producer(BaseProducer):
 
         Raises:
             RequestTimeoutError: no reply in time.
+            ClosedError: the client was closed.
             CohererError: see `send`.
         """
         await self._prepare(message_topic(message))
