@@ -2,12 +2,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
 from coherer.blocking._portal import Portal, wait_for
 from coherer.errors import ClosedError, ForkedError, UsageError
+
+GUARD_S = 60
+"""A test that hangs fails after this time."""
 
 
 @pytest.fixture
@@ -77,6 +82,61 @@ def test_a_closed_portal(portal: Portal) -> None:
     with pytest.raises(ClosedError):
         portal.do(lambda: 1)
     assert not portal.usable
+
+
+def test_a_call_ends_when_another_thread_closes_the_portal(portal: Portal) -> None:
+    begun = threading.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await asyncio.sleep(3600)
+
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(portal.call, wait)
+        begun.wait()
+        portal.close()
+        assert isinstance(call.exception(GUARD_S), ClosedError)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_call_that_meets_the_end_of_the_loop(portal: Portal) -> None:
+    async def answer() -> int:
+        return 42
+
+    def work() -> Coroutine[None, None, int]:  # after the portal was found open
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(portal.close).result(GUARD_S)
+        return answer()
+
+    with pytest.raises(ClosedError):
+        portal.call(work)
+
+
+def test_two_threads_close_the_portal(portal: Portal) -> None:
+    class Owned:
+        async def close(self) -> None:
+            both.wait()  # holds the loop until the other thread waits for it, too
+            await asyncio.sleep(0)
+
+    both = threading.Event()
+    portal.own(Owned())
+    with ThreadPoolExecutor(2) as threads:
+        closing = [threads.submit(portal.close) for _ in range(2)]
+        both.set()
+        assert [one.exception(GUARD_S) for one in closing] == [None, None]
+
+
+def test_a_helper_of_the_loop_may_close_it(portal: Portal) -> None:
+    closed = threading.Event()
+
+    def close() -> None:
+        portal.close()
+        closed.set()
+
+    with suppress(ClosedError):  # unless the helper returns before the loop ends
+        portal.call(lambda: asyncio.to_thread(close))
+    assert closed.wait(GUARD_S)
+    portal.join()
 
 
 def test_a_callback_may_not_wait(portal: Portal) -> None:

@@ -6,7 +6,8 @@ module holds what cannot be generated:
 
 * `Portal`: calls from threads into the loop. Any number of threads may call. A call waits for its
   result; when the waiting thread is interrupted (Ctrl-C), the work is cancelled. Calls from the
-  loop's own thread (a callback) and after a fork are refused.
+  loop's own thread (a callback) and after a fork are refused. When another thread ends the loop,
+  all calls end: none stays behind in a loop that does not run.
 * `Facade`, `ManagedFacade`, `ClientFacade`: representation, `with` blocks, and the end of objects
   that were never closed: a `ResourceWarning`, and closing when they are collected or the program
   ends.
@@ -33,7 +34,7 @@ from collections.abc import (
     Iterable,
     Iterator,
 )
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import CancelledError, Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -73,12 +74,16 @@ class _LoopThread:
         loop: the event loop.
         closed: whether the loop ends, or has ended.
         owned: what to close before the loop ends.
+        changing: held to end the loop, and to hand something over to it. A signal handler may
+            interrupt the thread that holds it.
     """
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop
         self.closed = False
         self.owned: _Closable | None = None
+        self.changing = threading.RLock()
+        self._helpers: set[int] = set()
         self._process = os.getpid()
         self._ready = threading.Event()
         self._stop: asyncio.Event
@@ -99,9 +104,16 @@ class _LoopThread:
 
     def end(self) -> None:
         """Stop the loop and wait until its thread has ended."""
-        self.closed = True
-        self.loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
+        with self.changing:
+            if not self.closed:
+                self.closed = True
+                self.loop.call_soon_threadsafe(self._stop.set)
+        self.join()
+
+    def join(self) -> None:
+        """Wait until the thread has ended; not in the threads that it waits for itself."""
+        if threading.get_ident() not in self._helpers:
+            self._thread.join()
 
     def abandon(self) -> None:
         """Close what is owned and end the thread, without waiting; for garbage collection."""
@@ -129,9 +141,14 @@ class _LoopThread:
 
     async def _main(self) -> None:
         self.loop = asyncio.get_running_loop()
+        # Its threads call handlers, which may close the client.
+        self.loop.set_default_executor(ThreadPoolExecutor(initializer=self._note_helper))
         self._stop = asyncio.Event()
         self._ready.set()
         await self._stop.wait()
+
+    def _note_helper(self) -> None:
+        self._helpers.add(threading.get_ident())
 
 
 class Portal:
@@ -184,10 +201,26 @@ class Portal:
         )
 
     def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine function in the loop and wait for its result."""
+        """Run a coroutine function in the loop and wait for its result.
+
+        Raises:
+            ClosedError: the portal is closed, or another thread closed it meanwhile.
+        """
         self.check()
-        future = asyncio.run_coroutine_threadsafe(work(), self._core.loop)
-        return wait_for(future)
+        running = work()
+        try:
+            with self._core.changing:
+                self.check()
+                future = asyncio.run_coroutine_threadsafe(running, self._core.loop)
+        except BaseException:
+            running.close()
+            raise
+        try:
+            return wait_for(future)
+        except CancelledError:
+            if self._core.closed:
+                raise ClosedError("The client was closed meanwhile.") from None
+            raise
 
     def do(self, work: Callable[[], T]) -> T:
         """Call a plain function in the loop's thread and wait for its result."""
@@ -200,24 +233,35 @@ class Portal:
     def post(self, work: Callable[[], object]) -> None:
         """Call a plain function in the loop's thread without waiting."""
         self.check()
-        self._core.loop.call_soon_threadsafe(work)
+        with self._core.changing:
+            self.check()
+            self._core.loop.call_soon_threadsafe(work)
 
     def post_if_usable(self, work: Callable[[], object]) -> None:
         """Call a plain function in the loop's thread without waiting; when closed, do nothing."""
-        if self.usable:
-            self._core.loop.call_soon_threadsafe(work)
-        elif self._core.here:
+        if self._core.here:
             work()
+        elif self.usable:
+            with suppress(ClosedError):
+                self.post(work)
 
     def leave(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Run a coroutine function in the loop without waiting; for finalizers, never fails."""
-        if self.alive:
-            asyncio.run_coroutine_threadsafe(work(), self._core.loop)
+        if not self.alive:
+            return
+        with self._core.changing:
+            if self.alive:
+                asyncio.run_coroutine_threadsafe(work(), self._core.loop)
+
+    def join(self) -> None:
+        """Wait until a loop that another thread ends has ended."""
+        self._core.join()
 
     def close(self) -> None:
         """Close what is owned, stop the loop and wait until its thread has ended.
 
-        Further calls do nothing, and neither do calls after a fork.
+        A handler does not wait for the thread, which waits for the handler. Further calls do
+        nothing, and neither do calls after a fork.
         """
         _open_portals.discard(self)
         if not self.usable:
@@ -225,7 +269,8 @@ class Portal:
         owned = self._core.owned
         try:
             if owned is not None:
-                self.call(owned.close)
+                with suppress(ClosedError):  # another thread closes it, too, and was faster
+                    self.call(owned.close)
         finally:
             self._core.end()
 
@@ -321,7 +366,8 @@ class ManagedFacade(Facade[W]):
 
     def _close(self) -> None:
         if self._portal.usable:
-            self._portal.call(self._inner.close)
+            with suppress(ClosedError):  # another thread has closed the client meanwhile
+                self._portal.call(self._inner.close)
 
 
 def _leave(portal: Portal, inner: _Managed) -> None:
@@ -486,10 +532,13 @@ class ProducerFacade(ManagedFacade[P], Generic[P, R]):
         self._waiting.append((message, sink, post or self._plain_post))
         if not self._woken:
             self._woken = True
-            self._portal.post(self._hand_over)
+            try:
+                self._portal.post(self._hand_over)
+            except ClosedError:
+                self._hand_over()  # which fails them all: other threads may wait, too
 
     def _hand_over(self) -> None:
-        """Runs in the loop: post the messages that have gathered."""
+        """Runs in the loop, if that has not ended: post the messages that have gathered."""
         self._woken = False
         waiting = self._waiting
         while waiting:
@@ -569,13 +618,18 @@ class ConsumerFacade(ManagedFacade[K], Generic[K, B, M]):
         return self._iterate(batches)
 
     def _iterate(self, batches: AsyncIterator[B]) -> Generator[B]:
-        while (batch := self._portal.call(lambda: _next(batches))) is not None:
-            yield batch
+        with suppress(ClosedError):
+            while (batch := self._portal.call(lambda: _next(batches))) is not None:
+                yield batch
 
     def _run(self, handler: Callable[[B], Awaitable[None] | None], workers: int) -> None:
+        self._check()
         stop = asyncio.Event()
-        with on_sigterm(lambda: self._portal.post(stop.set)):
-            self._portal.call(lambda: self._source.run(handler, workers=workers, stop=stop))
+        with on_sigterm(lambda: self._portal.post_if_usable(stop.set)):
+            try:
+                self._portal.call(lambda: self._source.run(handler, workers=workers, stop=stop))
+            except ClosedError:
+                self._portal.join()  # until the handlers have returned
 
 
 async def _next(batches: AsyncIterator[B]) -> B | None:
