@@ -29,7 +29,7 @@ from taskiq import AckableMessage, AsyncBroker, BrokerMessage
 
 from coherer import rocketmq
 from coherer._common.logs import Log
-from coherer.errors import ClosedError, RefusedError, UsageError
+from coherer.errors import ClosedError, CohererError, RefusedError, UsageError
 from coherer.integrations._delays import DELAY_MAX, TIMER_MAX, level_for
 from coherer.message import Message
 
@@ -217,15 +217,24 @@ class RocketMQBroker(AsyncBroker):
             await self._sender.send(task, delay_level=level_for(left))
 
     async def _send_on(self, message: rocketmq.ReceivedMessage, left: timedelta) -> None:
-        """Send a task that has not waited long enough on its way."""
+        """Send a task that has not waited long enough on its way.
+
+        If that fails, the broker delivers it again: an error would end the worker, with the tasks
+        that run.
+        """
         task = Message(
             message.topic, bytes(message.body), keys=message.keys, properties=message.properties
         )
         try:
             await self._send_step(task, left)
+        except ClosedError:  # the worker ends; the others receive the task
+            raise
         except UsageError as error:
             _log.error("A task of %s is dead: %s (%s)", message.topic, error, message.id)
             await message.dead_letter(reason=str(error))
+        except CohererError as error:
+            _log.warning("A task of %s waits on: %s (%s)", message.topic, error, message.id)
+            await message.retry(reason=str(error))
         else:
             await message.ack()
 

@@ -293,3 +293,40 @@ async def test_killed_workers_lose_nothing(url: str, topic: str, tmp_path: Path)
     for enough in (100, 400):
         with worker():
             await asyncio.to_thread(until, lambda enough=enough: len({*lines(notes)}) >= enough)
+
+
+async def test_a_task_that_cannot_be_sent_on_waits_and_disturbs_no_other(
+    topic: str, working: Working, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plug, "TIMER_MAX", timedelta(milliseconds=300))
+    with embedded_node(clock=ManualClock()) as node:
+        broker, done = RocketMQBroker(node.rocketmq_url, topics=topic), Done()
+        begun, goes_on = asyncio.Event(), asyncio.Event()
+
+        @broker.task
+        async def note(what: str) -> None:
+            await done.add(what)
+
+        @broker.task
+        async def slow() -> None:
+            begun.set()
+            await goes_on.wait()
+            await done.add("slow")
+
+        async with working(broker):
+            await slow.kiq()
+            await begun.wait()
+            await note.kicker().with_labels(delay=1.5).kiq("late")
+            with node.faults.refuse("send", code=1, topic=topic, times=1) as refused:
+                node.clock.advance(seconds=1)
+                await asyncio.to_thread(until, lambda: refused.hits)
+            goes_on.set()
+            await note.kiq("other")
+            assert sorted(map(str, await done.wait(2))) == ["other", "slow"]
+
+            def late() -> bool:
+                node.clock.advance(seconds=11)  # the first retry, and each step
+                return len(done.things) == 3
+
+            await asyncio.to_thread(until, late)
+            assert done.things[2] == "late"
