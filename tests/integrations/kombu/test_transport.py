@@ -16,7 +16,7 @@ from kombu.exceptions import OperationalError
 
 from coherer import blocking
 from coherer.errors import UsageError
-from coherer.integrations.kombu import RocketMQ
+from coherer.integrations.kombu import RocketMQ, link
 from tests.integrations.kombu.conftest import Connect
 from tests.integrations.programs import until
 
@@ -154,6 +154,54 @@ def test_a_requeued_message_may_go_to_another_consumer(connect: Connect) -> None
             drain(connection, lambda: len(received) == 3)
             assert received[2].payload == received[0].payload
             assert received[2].delivery_info["redelivered"]
+
+
+@pytest.fixture
+def late(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, coherer_rocketmq_url: str, prefix: str
+) -> Iterator[tuple[kombu.Connection, kombu.Queue, Any]]:
+    """A connection, a queue, and its message, which took so long that the group was left."""
+    monkeypatch.setattr(link, "LINGER_S", 0.05)
+    monkeypatch.setattr(link, "LEAVE_S", 0.1)
+    queue = kombu.Queue("late", routing_key="late")
+    with connect() as connection, blocking.rocketmq.connect(coherer_rocketmq_url) as client:
+        with closing(connection.SimpleQueue(queue)) as simple:
+            simple.put("long")
+        bound = queue(connection.channel())
+        message = until(bound.get)
+
+        def left() -> bool:
+            found = client.admin().groups.consumers(f"{prefix}late")
+            return found is None or not found.members
+
+        until(left)
+        yield connection, queue, message
+
+
+def test_a_message_of_a_group_that_was_left_is_requeued(
+    late: tuple[kombu.Connection, kombu.Queue, Any],
+) -> None:
+    connection, queue, message = late
+    message.requeue()
+    with consuming(connection, queue) as received:
+        drain(connection, lambda: received)
+        assert payloads(received) == ["long"]
+        assert received[0].delivery_info["redelivered"]
+        received[0].ack()
+        assert queue(connection.channel()).queue_declare(passive=True).message_count == 0
+
+
+@pytest.mark.parametrize("settle", ["ack", "requeue"])
+def test_a_message_of_a_group_that_was_left_is_another_one(
+    late: tuple[kombu.Connection, kombu.Queue, Any], settle: str
+) -> None:
+    connection, queue, message = late
+    with consuming(connection, queue) as received:
+        drain(connection, lambda: received)
+        getattr(message, settle)()
+        assert queue(connection.channel()).queue_declare(passive=True).message_count == 0
+        received[0].ack()
+        assert payloads(received) == ["long"]
 
 
 def test_a_rejected_message_is_a_dead_letter(

@@ -34,11 +34,15 @@ class Delivery:
         stored: its form in RocketMQ.
         source: the queue of RocketMQ that it comes from.
         ttl_ms: how long messages of the queue may wait; None for no limit.
+
+    Attributes:
+        inbox: where it waits, or has waited.
     """
 
     __slots__ = (
         "body",
         "expires_ms",
+        "inbox",
         "order",
         "payload",
         "priority",
@@ -56,6 +60,7 @@ class Delivery:
         source: Queue,
         ttl_ms: int | None,
     ) -> None:
+        self.inbox: Inbox
         self.queue = queue
         self.payload = payload
         self.received = received
@@ -142,6 +147,7 @@ class Inbox:
         """Add messages; returns how many were dropped because nobody takes them."""
         with self._lock:
             for one in deliveries:
+                one.inbox = self
                 heapq.heappush(self._heap, (-one.priority, one.order, next(self._numbers), one))
             dropped = 0
             while self._limit is not None and len(self._heap) > self._limit:

@@ -175,7 +175,7 @@ class Link:
     def ack(self, delivery: Delivery) -> None:
         """Acknowledge a message."""
         received = delivery.received
-        self._settled(delivery)
+        delivery.inbox.settled(delivery)
         if received is not None:
             subscription = self._subscriptions.get(delivery.queue)
 
@@ -188,8 +188,7 @@ class Link:
 
     def requeue(self, delivery: Delivery) -> None:
         """Put a message at the end of its queue, for any consumer of it."""
-        received = delivery.received
-        if received is None:
+        if delivery.received is None or not self._is_member(delivery):
             self.give_back(delivery)
             return
         content = payload.decode(delivery.body)
@@ -207,16 +206,15 @@ class Link:
         if received is None or not self.options.dead_letters:
             self.ack(delivery)
             return
-        self._settled(delivery)
+        delivery.inbox.settled(delivery)
         if self._portal.usable:
             self._portal.call(lambda: received.dead_letter(reason="rejected"))
 
     def give_back(self, delivery: Delivery) -> None:
         """Deliver a message again that kombu has not settled."""
-        inbox = self._inbox(delivery.queue)
-        if inbox is not None:
+        if self._is_member(delivery):
             payload.delivery_info(delivery.payload)["redelivered"] = True
-            inbox.give_back(delivery)
+            delivery.inbox.give_back(delivery)
 
     # -- administration
 
@@ -283,10 +281,12 @@ class Link:
         self._portal.post(begin)
         return subscription
 
-    def _settled(self, delivery: Delivery) -> None:
-        inbox = self._inbox(delivery.queue)
-        if inbox is not None:
-            inbox.settled(delivery)
+    def _is_member(self, delivery: Delivery) -> bool:
+        """Whether this process is still in the group as which it has received a message.
+
+        If it has left, the broker has delivered the message again, perhaps to this process.
+        """
+        return self._inbox(delivery.queue) is delivery.inbox
 
     def _leave_later(self, subscription: Subscription, since_s: float | None = None) -> None:
         """Leave a group when nobody reads the queue, and nothing is being processed."""
