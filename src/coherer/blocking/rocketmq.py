@@ -982,6 +982,7 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
         Raises:
             UnavailableError: no name server could be reached.
             RefusedError: a broker does not accept an SQL92 expression.
+            StoreError: a broadcast consumer cannot read its file.
         """
         self._portal.call(self._inner.start)
 
@@ -1027,6 +1028,7 @@ class Consumer(ConsumerFacade[aio.Consumer, ReceivedBatch, ReceivedMessage]):
             UsageError: a batch was acknowledged or retried before.
             RefusedError: a queue is not assigned any more; its messages are delivered again.
             UnavailableError: a broker did not answer; the messages may be delivered again.
+            StoreError: a broadcast consumer cannot write its file.
         """
         return self._portal.call(lambda: self._inner.commit(*batches))
 
@@ -1159,6 +1161,7 @@ class PullConsumer(ManagedFacade[aio.PullConsumer]):
         Raises:
             UnavailableError: no name server could be reached.
             RefusedError: a broker does not accept an SQL92 expression.
+            StoreError: a broadcast consumer cannot read its file.
         """
         self._portal.call(self._inner.start)
 
@@ -1199,6 +1202,7 @@ class PullConsumer(ManagedFacade[aio.PullConsumer]):
 
         Raises:
             UnavailableError, RefusedError: a broker has not stored them.
+            StoreError: a broadcast consumer cannot write its file.
         """
         return self._portal.call(self._inner.commit)
 

@@ -148,6 +148,7 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Received
         Raises:
             UnavailableError: no name server could be reached.
             RefusedError: a broker does not accept an SQL92 expression.
+            StoreError: a broadcast consumer cannot read its file.
         """
         self._membership.make_batch = self._make_batch
         services = {}
@@ -207,6 +208,7 @@ class Consumer(BaseConsumer[Queue, Queue, AssignedQueue, ReceivedBatch, Received
             UsageError: a batch was acknowledged or retried before.
             RefusedError: a queue is not assigned any more; its messages are delivered again.
             UnavailableError: a broker did not answer; the messages may be delivered again.
+            StoreError: a broadcast consumer cannot write its file.
         """
         self.check()
         queues = {batch.queue for batch in batches} or set(self.assignment)
@@ -372,6 +374,7 @@ class PullConsumer(Lifecycle):
         Raises:
             UnavailableError: no name server could be reached.
             RefusedError: a broker does not accept an SQL92 expression.
+            StoreError: a broadcast consumer cannot read its file.
         """
         self._membership.make_batch = self._make_batch
         join = partial(self._membership.join, retry_topic=False, services={})
@@ -434,6 +437,7 @@ class PullConsumer(Lifecycle):
 
         Raises:
             UnavailableError, RefusedError: a broker has not stored them.
+            StoreError: a broadcast consumer cannot write its file.
         """
         self.check()
         self._move_offsets()

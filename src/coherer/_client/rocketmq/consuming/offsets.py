@@ -38,7 +38,7 @@ from coherer._common.logs import Log
 from coherer._common.paths import child
 from coherer._wire.rocketmq import fastjson
 from coherer._wire.rocketmq.names import Queue
-from coherer.errors import CohererError, DamagedStoreError
+from coherer.errors import CohererError, DamagedStoreError, StoreError
 
 _log = Log(logging.getLogger(__name__))
 
@@ -358,18 +358,27 @@ class LocalOffsets(OffsetStore):
 
     async def persist(self, queues: Collection[Queue] | None = None) -> None:
         """See `OffsetStore.persist`."""
+        try:
+            await self._save(queues)
+        except StoreError as error:  # a full disk must not keep messages from the application
+            _log.warning("%s", error, about=self._path)
+
+    async def commit(self, queue: Queue) -> None:
+        """See `OffsetStore.commit`."""
+        await self._save([queue])
+
+    async def _save(self, queues: Collection[Queue] | None) -> None:
         async with self._writing:  # a second write with newer offsets must not end first
             unsaved = self.table.unsaved(queues)
             if not unsaved:
                 return
             self._loaded = {**self._loaded, **unsaved}
-            await asyncio.to_thread(self._write_file, encode_offsets(self._loaded.items()))
+            try:
+                await asyncio.to_thread(self._write_file, encode_offsets(self._loaded.items()))
+            except OSError as error:
+                raise StoreError(f"The offsets cannot be stored: {error}.") from error
             for queue, offset in unsaved.items():
                 self.table.saved(queue, offset)
-
-    async def commit(self, queue: Queue) -> None:
-        """See `OffsetStore.commit`."""
-        await self.persist([queue])
 
     def _read_file(self) -> dict[Queue, int]:
         errors: list[CohererError] = []
@@ -380,6 +389,8 @@ class LocalOffsets(OffsetStore):
                 continue
             except CohererError as error:
                 errors.append(error)
+            except OSError as error:
+                errors.append(StoreError(f"The stored offsets cannot be read: {error}."))
         if errors:
             raise errors[0]
         return {}
