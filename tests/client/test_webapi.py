@@ -137,9 +137,9 @@ async def test_a_standby_is_passed_over(server: Server, other: Server) -> None:
     standby = ok('{"result":false,"errCode":511,"errMsg":"m1 is not master now"}')
     changed = '{"result":true,"data":[{"success":true,"errCode":0,"errInfo":""}]}'
     server.reply = lambda *_: standby
-    other.reply = lambda _, __, form: ok(
-        '{"result":true,"data":[{"topicName":["jobs"]}]}' if "topics" in form["method"] else changed
-    )
+    deployed = '{"result":true,"data":[{"topicName":["jobs"]}]}'
+    answers = {"admin_query_deployed_topics": deployed, "admin_add_new_topic_record": changed}
+    other.reply = lambda _, __, form: ok(answers.get(form["method"], '{"result":true}'))
     masters = f"http://{server.endpoint.server},http://{other.endpoint.server}"
     await Admin(masters).topics.create("jobs", 1, [7])
     assert await Admin(masters).topics.names() == ["jobs"]
@@ -155,6 +155,7 @@ async def test_only_a_query_goes_on_to_another_master_after_a_cut(
     other.reply = lambda *_: ok('{"result":true,"data":[{"topicName":["jobs"]}]}')
     masters = f"http://{server.endpoint.server},http://{other.endpoint.server}"
     assert await Admin(masters).topics.names() == ["jobs"]
+    server.reply = lambda verb, *_: b"" if verb == "POST" else ok('{"result":true}')
     with pytest.raises(DisconnectedError):
         await Admin(masters).topics.create("jobs", 1, [7])
 

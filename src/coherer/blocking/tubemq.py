@@ -789,7 +789,8 @@ class TopicAdmin(Facade[aio.TopicAdmin], Part):
 
         Raises:
             UsageError: an argument is out of range.
-            RefusedError: the name is invalid, a broker is unknown, or the topic exists (402).
+            RefusedError: the name is invalid, a broker is unknown, or the topic exists (402). Also
+                if a broker has still to delete a topic of that name; then nothing was created.
             RequestTimeoutError: the topic is created, but cannot be used yet.
         """
         self._portal.call(

@@ -77,7 +77,8 @@ class TopicAdmin(Part):
 
         Raises:
             UsageError: an argument is out of range.
-            RefusedError: the name is invalid, a broker is unknown, or the topic exists (402).
+            RefusedError: the name is invalid, a broker is unknown, or the topic exists (402). Also
+                if a broker has still to delete a topic of that name; then nothing was created.
             RequestTimeoutError: the topic is created, but cannot be used yet.
         """
         if not 0 < partitions <= limits.TOPIC_PARTITIONS_MAX:
@@ -91,6 +92,7 @@ class TopicAdmin(Part):
             raise UnavailableError(
                 "No broker is online.", topic=name, hint="Start one, or name the brokers."
             )
+        await self._check_deleted(name, ids)
         parameters = {"topicName": name, "brokerId": numbers(ids)}
         await self._calls.change(
             "admin_add_new_topic_record",
@@ -266,6 +268,29 @@ class TopicAdmin(Part):
         if not counts:
             raise self._calls.no_topic(name)
         return counts
+
+    async def _check_deleted(self, name: str, brokers: Iterable[int]) -> None:
+        """Check that no broker has still to delete a topic of this name.
+
+        The master would say that it exists there, and the broker would delete it.
+        """
+        found = await self._calls.ask(TopicRecord, "admin_query_topic_info", {"topicName": name})
+        deleting = {
+            one.broker_id
+            for record in found.data
+            if record.topic_name == name
+            for one in record.topic_info
+            if one.topic_status_id != 0
+        }
+        if left := deleting.intersection(brokers):
+            raise RefusedError(
+                f"Broker {numbers(left)} has still to delete the old topic. Nothing was created.",
+                server=self._calls.server,
+                topic=name,
+                code=EXISTED,
+                hint="It does so within seconds if it runs. Try again then, or name the other "
+                "brokers.",
+            )
 
     async def _soft_delete(self, name: str, brokers: Iterable[int]) -> None:
         ids = {"topicName": name, "brokerId": numbers(brokers)}
