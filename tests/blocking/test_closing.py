@@ -66,6 +66,33 @@ def test_a_handler_closes_the_client(client: Client, consumer: Any) -> None:
     assert outcomes == [None]
 
 
+@pytest.mark.parametrize("closed", ["client", "consumer"])
+def test_a_coroutine_function_closes(client: Client, consumer: Any, closed: str) -> None:
+    async def handle(_: object) -> None:
+        (client if closed == "client" else consumer).close()
+
+    thread, outcomes = in_thread(lambda: consumer.run(handle))
+    thread.join(GUARD_S)
+    assert outcomes == [None]
+    client.close()
+    with pytest.raises(ClosedError):
+        client.partitions("any")
+
+
+def test_a_callback_closes_the_client(client: Client, consumer: Any, topic: str) -> None:
+    producer = client.producer(topic)
+    producer.start()
+    thread, outcomes = in_thread(consumer.receive)
+    thread.join(GUARD_S)
+    thread, outcomes = in_thread(consumer.receive)
+    producer.submit(Message(topic, b"last"), callback=lambda _: client.close())
+    thread.join(GUARD_S)
+    assert len(outcomes) == 1
+    client.close()  # waits until the callback's has ended
+    with pytest.raises(ClosedError):
+        producer.send(Message(topic, b"too late"))
+
+
 def test_run_returns_when_its_handler_has(client: Client, consumer: Any) -> None:
     begun, goes_on, done = threading.Event(), threading.Event(), threading.Event()
 

@@ -6,8 +6,9 @@ module holds what cannot be generated:
 
 * `Portal`: calls from threads into the loop. Any number of threads may call. A call waits for its
   result; when the waiting thread is interrupted (Ctrl-C), the work is cancelled. Calls from the
-  loop's own thread (a callback) and after a fork are refused. When another thread ends the loop,
-  all calls end: none stays behind in a loop that does not run.
+  loop's own thread (a callback) and after a fork are refused; only `close` works in a callback, and
+  returns at once. When another thread ends the loop, all calls end: none stays behind in a loop
+  that does not run.
 * `Facade`, `ManagedFacade`, `ClientFacade`: representation, `with` blocks, and the end of objects
   that were never closed: a `ResourceWarning`, and closing when they are collected or the program
   ends.
@@ -109,6 +110,12 @@ class _LoopThread:
                 self.closed = True
                 self.loop.call_soon_threadsafe(self._stop.set)
         self.join()
+
+    def end_soon(self) -> None:
+        """Close what is owned and end the thread; called in it."""
+        if not self.closed:
+            self.closed = True
+            self._begin_to_end()
 
     def join(self) -> None:
         """Wait until the thread has ended; not in the threads that it waits for itself."""
@@ -260,11 +267,17 @@ class Portal:
     def close(self) -> None:
         """Close what is owned, stop the loop and wait until its thread has ended.
 
-        A handler does not wait for the thread, which waits for the handler. Further calls do
-        nothing, and neither do calls after a fork.
+        A handler and a callback do not wait for the thread, which waits for them. Further calls
+        only wait, and calls after a fork do nothing.
         """
+        if self._core.here:
+            self._core.end_soon()
+            return
         _open_portals.discard(self)
-        if not self.usable:
+        if self._core.forked:
+            return
+        if self._core.closed:
+            self._core.join()
             return
         owned = self._core.owned
         try:
@@ -368,6 +381,8 @@ class ManagedFacade(Facade[W]):
         if self._portal.usable:
             with suppress(ClosedError):  # another thread has closed the client meanwhile
                 self._portal.call(self._inner.close)
+        else:
+            self._portal.leave(self._inner.close)  # in a callback
 
 
 def _leave(portal: Portal, inner: _Managed) -> None:
@@ -404,7 +419,8 @@ class ClientFacade(Facade[C]):
     def close(self) -> None:
         """Close everything that the client made, its connections and its thread.
 
-        Further calls do nothing, and neither do calls after a fork.
+        In a callback or a coroutine function it returns at once, and closes in the background.
+        Further calls only wait for that; calls after a fork do nothing.
         """
         self._portal.close()
 
