@@ -47,10 +47,31 @@ def record(kind: str, place: int) -> RecordSummary:
 )
 def test_torn_ends(log: str, unmarked: list[int], void: list[int]) -> None:
     ends = TornEnds()
+    ends.begin = -1
     for place, kind in enumerate(log):
         if kind == " ":
-            ends.interrupt()
+            ends.interrupt(place)
         elif ends.is_open or kind == "c":
             ends.add(record(kind, place))
-    ends.interrupt()
+    ends.interrupt(len(log))
     assert (list(ends.unmarked), list(ends.void)) == (unmarked, void)
+
+
+def test_what_earlier_starts_have_found_is_not_found_again() -> None:
+    """A slave may have been started in the middle of a half batch."""
+    log = "xcxcc3cc" + "c3" + "xc3" + "c"
+    ends = TornEnds()
+    ends.since = 8
+    for place, kind in enumerate(log):
+        if ends.is_open or kind == "c":
+            ends.add(record(kind, place))
+    ends.interrupt(len(log))
+    assert (list(ends.unmarked), list(ends.void)) == ([11, 13], [12])
+
+
+def test_the_first_record_may_be_in_the_middle_of_a_half_batch() -> None:
+    ends = TornEnds()
+    ends.begin = 5
+    for place, kind in enumerate("cc3", 5):
+        ends.add(record(kind, place))
+    assert (list(ends.unmarked), list(ends.void), ends.is_open) == ([], [], False)

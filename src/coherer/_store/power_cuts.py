@@ -3,7 +3,8 @@
 A power cut can take any part of the writes that were not synced. The start after it sees which: the
 log has damage there, or a committed message without its mark. Later starts do not see it, because
 they verify only newer parts of the log. But they read the same marks, and must come to the same
-conclusions. So what a start has found is kept in `config/powerCuts.json`.
+conclusions. So what a start has found is kept in `config/powerCuts.json`. A slave that was stopped in
+the middle of a write finds the same when it is started as the master.
 
 Invariant: the file is written before the checkpoint passes the damage. Until then every start finds
 the damage again.
@@ -63,14 +64,12 @@ def update(known: Sequence[PowerCut], report: RecoveryReport) -> tuple[PowerCut,
     ()
     """
     kept = tuple(cut for cut in known if report.log_begin < cut.end <= report.log_end)
-    if report.clean:
-        return kept
     before = {piece.begin for cut in kept for piece in cut.torn}
     marked = {place for cut in kept for place in cut.unmarked}
     torn = tuple(
         piece
         for piece in report.damage
-        if piece.begin >= report.replayed_from and piece.begin not in before
+        if not report.clean and piece.begin >= report.replayed_from and piece.begin not in before
     )
     unmarked = tuple(place for place in report.unmarked if place not in marked)
     voided = {place for cut in kept for place in cut.void}

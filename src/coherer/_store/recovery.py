@@ -155,6 +155,8 @@ class Replayer:
 
     def check(self, record: RecordSummary) -> str:
         """Compare a record with its queue entry; return the problem, or ""."""
+        if self.ends.is_open or record.sys_flag & ROLLED_BACK == COMMITTED:
+            self.ends.add(record)
         if record.sys_flag & ROLLED_BACK in (PREPARED, ROLLED_BACK):
             return ""
         queue = self._queues.get((record.topic, record.queue_id)) or self.queue_of(record)
@@ -179,9 +181,9 @@ class Replayer:
         """Do as `check` for each record; return those with a problem, and the problem."""
         find_queue, find_window, pack = self._queues.get, self._windows.get, _PLACE.pack
         for fields in run:
-            size, queue_id, queue_offset, offset, _, _, topic, _ = fields
+            size, queue_id, queue_offset, offset, sys_flag, _, topic, _ = fields
             queue = find_queue((topic, queue_id))
-            if queue is not None:
+            if queue is not None and not (sys_flag & ROLLED_BACK or self.ends.is_open):
                 begin, window = find_window(queue, _NO_WINDOW)
                 at = (queue_offset - begin) * ENTRY_BYTES
                 if at >= 0 and window.startswith(pack(offset, size), at):
@@ -236,7 +238,7 @@ class Replayer:
         """Add a record's queue entry and keys; return the problem, or ""."""
         if record.is_hole:
             self.torn_bytes += record.size
-            self.ends.interrupt()
+            self.ends.interrupt(record.physical_offset)
             return ""
         if self.ends.is_open or record.sys_flag & ROLLED_BACK == COMMITTED:
             self.ends.add(record)
@@ -530,6 +532,7 @@ class Recovery:
         scanner.end = check_from = self._check_from(
             scanner, replay_from - verify_bytes, replay_from
         )
+        replayer.ends.begin, replayer.ends.since = check_from, replay_from
         suspects, last_ms = self._scan(scanner, replayer, replay_from)
         torn = scanner.torn_bytes()
         if torn or any(segment.begin > scanner.end for segment in log.segments):
@@ -573,7 +576,7 @@ class Recovery:
         for run in scanner.runs():
             for piece in scanner.damage[seen:]:
                 replayer.lose(piece, replay_from)
-                replayer.ends.interrupt()
+                replayer.ends.interrupt(piece.begin)
             seen = len(scanner.damage)
             known = len(suspects)
             middle = bisect_left(run, replay_from, key=_OFFSET)
@@ -588,7 +591,7 @@ class Recovery:
             bad = {piece.begin for piece in suspects[known:]}
             good = [fields for fields in run if _OFFSET(fields) not in bad] if bad else run
             last_ms = max(last_ms, max(map(_STORE_MS, good), default=0))
-        replayer.ends.interrupt()
+        replayer.ends.interrupt(scanner.end)
         self._rebuild(replayer, replay_from)
         return suspects, last_ms
 

@@ -14,7 +14,7 @@ from coherer._record.batches import encode_batch_item
 from coherer._record.properties import decode, encode
 from coherer._record.system_topics import OP_HALF_TOPIC
 from coherer._rules.rocketmq.transactions import half, with_count
-from coherer._store import AppendResult, Draft
+from coherer._store import AppendResult, Draft, Store
 from coherer.testing import ManualClock
 from tests.copies import copy_tree
 from tests.server.rocketmq.test_transaction_service import COMMIT, OPTIONS, ROLL_BACK, Node
@@ -159,6 +159,39 @@ async def test_a_commit_may_cross_the_end_of_a_log_file(tmp_path: Path) -> None:
     assert again.store.queue_range("t", 2) == (0, len(places))
     await again.close()
     await node.close()
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["killed", "stopped"])
+@pytest.mark.parametrize("copied", [1, 3, 4, None], ids=str)
+async def test_a_slave_that_becomes_the_master_completes_a_commit(
+    node: Node, copied: int | None, stopped: bool
+) -> None:
+    """It has copied a part of it, or all of it, and synced the first half or all."""
+    prepared = prepare(node)
+    assert (await node.end(prepared, COMMIT)).code == 0
+    places = [record.physical_offset for record in node.records("t", 2)]
+    places.append(node.records(OP_HALF_TOPIC)[0].physical_offset)
+    end = node.store.end_offset if copied is None else places[copied]
+    slave = node.store.directory.with_name("slave")
+    options = msgspec.structs.replace(OPTIONS, replica=True)
+    replica = Store.open(slave, options, now_ms=node.clock.wall_ms)
+    middle = min(places[2], end)
+    replica.append_raw(0, bytes(node.store.read_raw(0, middle)))
+    replica.flush_queues()
+    replica.append_raw(middle, bytes(node.store.read_raw(middle, end - middle)))
+    if stopped:
+        replica.close()
+    image = slave.with_name("promoted")
+    copy_tree(slave, image)
+    again = await Node(image, ManualClock(node.clock.wall_ms()), OPTIONS).start()
+    asked = again.caller.begin(37, again.fields(prepared, COMMIT))
+    await again.beat()
+    assert (await asked).code == 0
+    assert sorted(again.bodies("t", 2)) == sorted(BODIES)
+    assert await again.beat() == []
+    await again.close()
+    if not stopped:
+        replica.close()
 
 
 async def test_a_deleted_topic_gets_no_message_back(node: Node) -> None:

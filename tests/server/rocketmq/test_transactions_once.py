@@ -24,7 +24,7 @@ from coherer._rules.common.origins import Origin
 from coherer._rules.rocketmq.ended import PAGES_MAX, OffsetSet
 from coherer._rules.rocketmq.transactions import Question
 from coherer._server.rocketmq.broker import transactions
-from coherer._store import AppendResult, Draft, StoreOptions
+from coherer._store import AppendResult, Draft, Store, StoreOptions
 from coherer.testing import ManualClock
 from tests.copies import copy_tree
 from tests.server.rocketmq.test_transaction_service import (
@@ -173,6 +173,25 @@ async def test_a_mark_whose_message_a_power_cut_took_never_counts(
     assert (await again.end(prepared, COMMIT)).code == 0
     assert again.bodies("t", 2) == [b"a"]
     assert "is skipped" not in caplog.text  # nothing is wrong with it
+    await again.close()
+
+
+async def test_a_slave_that_becomes_the_master_ends_no_transaction_twice(node: Node) -> None:
+    """It was stopped when it had copied the message, and not the mark."""
+    prepared = node.prepare("a")
+    assert (await node.end(prepared, COMMIT)).code == 0
+    mark = node.store.place_of(OP_HALF_TOPIC, 0, 0)
+    assert mark is not None
+    slave = node.store.directory.with_name("slave")
+    options = msgspec.structs.replace(SMALL, replica=True)
+    with Store.open(slave, options, now_ms=node.clock.wall_ms) as replica:
+        replica.append_raw(0, bytes(node.store.read_raw(0, mark)))
+    again = await Node(slave, ManualClock(node.clock.wall_ms()), SMALL).start()
+    asked = again.caller.begin(END, again.fields(prepared, COMMIT))
+    await again.beat()
+    assert (await asked).code == 0
+    assert again.bodies("t", 2) == [b"a"]
+    assert again.bodies(OP_HALF_TOPIC) == [b"0"]
     await again.close()
 
 
