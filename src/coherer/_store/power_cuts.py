@@ -3,8 +3,8 @@
 A power cut can take any part of the writes that were not synced. The start after it sees which: the
 log has damage there, or a committed message without its mark. Later starts do not see it, because
 they verify only newer parts of the log. But they read the same marks, and must come to the same
-conclusions. So what a start has found is kept in `config/powerCuts.json`. A slave that was stopped in
-the middle of a write finds the same when it is started as the master.
+conclusions. So what a start has found is kept in `config/powerCuts.json`. A slave that was stopped
+in the middle of a write finds the same when it is started as the master.
 
 Invariant: the file is written before the checkpoint passes the damage. Until then every start finds
 the damage again.
