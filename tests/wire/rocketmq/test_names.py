@@ -117,7 +117,7 @@ def test_languages() -> None:
 
 
 def test_codes_of_the_protocol_page() -> None:
-    assert len(RequestCode) == 94 + 3  # 328 is of 4.9.4, 351 and 361 of 5.x
+    assert len(RequestCode) == 94 + 3 + 2  # 328 is of 4.9.4, 351 and 361 of 5.x, and two are ours
     assert RequestCode.SEND_BATCH_MESSAGE == 320
     assert RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT == 326
     assert ResponseCode.PULL_OFFSET_MOVED == 21
