@@ -8,10 +8,12 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from coherer._record.batches import encode_batch_item
 from coherer._record.ids import decode_offset_id
 from coherer._record.layout import Record, decode
 from coherer._record.properties import decode as properties_of
 from coherer._wire.rocketmq.codes import RequestCode as Code
+from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.command import Command
 from tests.interop.peers.broker_scenario import BrokerScenario
 from tests.interop.peers.rocket_site import RocketSite
@@ -224,3 +226,24 @@ async def test_what_java_stores_and_says_we_do(rocket: RocketSite, script: Any) 
     assert len(said["java"]) > 2
     for java, ours in zip(said["java"], said["ours"], strict=True):
         assert ours == java
+
+
+async def test_java_refuses_half_batches(rocket: RocketSite) -> None:
+    """It would publish the messages at once, or all of them as one, by a code that it knows."""
+    scenario = BrokerScenario(await asyncio.to_thread(rocket.cluster, "java"))
+    play = Play(scenario, await scenario.dial())
+    try:
+        half = await play.prepare("a")
+        batch = encode_batch_item(b"b", b"") + encode_batch_item(b"c", b"")
+        text = f"TRAN_MSG\x01true\x02PGROUP\x01{scenario.producers}"
+        fields = send_fields(a=scenario.producers, b=scenario.topic, e=1, g=_now_ms(), i=text)
+        sent = await play.client.ask(Code.SEND_HALF_BATCH, fields, batch)
+        ended = await play.client.ask(Code.END_HALF_BATCH, play.ending(half, COMMIT))
+        assert [sent.code, ended.code] == [ResponseCode.REQUEST_CODE_NOT_SUPPORTED] * 2
+        await play.end("committed", half, COMMIT)
+        (real,) = await play.pulled(scenario.topic, 1, 0, 1)
+        assert bytes(real.body) == b"a"
+        ends = {"topic": scenario.topic, "queueId": "1"}
+        assert (await play.client.ask(Code.GET_MAX_OFFSET, ends)).fields["offset"] == "1"
+    finally:
+        await play.client.hang_up()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
+from array import array
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, cast
 
+import msgspec
 import pytest
 from pyarrow import fs
 
@@ -34,6 +36,8 @@ from coherer.spark.decisions import (
     Decisions,
     Folder,
     LocalFolder,
+    decode,
+    encode,
     open_folder,
 )
 from coherer.spark.planning import DataLossError
@@ -447,3 +451,21 @@ def test_places(tmp_path: Path) -> None:
     assert isinstance(open_folder("mock://d"), ArrowFolder)
     with pytest.raises(UsageError, match="transactionLocation"):
         open_folder("unknown://d")
+
+
+def test_a_decision_of_an_older_version_is_carried_out() -> None:
+    """It knows no half batches: each half message is one message."""
+    halves = HalfMessages("g", QUEUES, array("H", [0, 1]), array("q", [5, 6]), array("q", [7, 8]))
+    written = msgspec.msgpack.decode(encode(Decision("dead", halves, (2, 2, 2))))
+    del written["counts"]
+    found = decode(msgspec.msgpack.encode(written))
+    assert (len(found.halves), list(found.halves.counts)) == (2, [])
+    assert list(found.halves.pick([1]).log_offsets) == [8]
+
+
+def test_a_decision_knows_its_half_batches() -> None:
+    columns = (array("q", values) for values in ([5, 6], [7, 8], [100, 0]))
+    halves = HalfMessages("g", QUEUES, array("H", [0, 1]), *columns)
+    found = decode(encode(Decision("me", halves, (2, 2, 2)))).halves
+    assert list(found.counts) == [100, 0]
+    assert list(HalfMessages.joined([found, found.pick([0])]).counts) == [100, 0, 100]

@@ -293,7 +293,7 @@ class AdminCalls:
         Raises:
             UsageError: it belongs to another broker. Java's brokers do not report their id, and
                 are trusted.
-            UnavailableError: it does not answer, or there is none.
+            UnavailableError: it does not answer, or has no administration.
         """
         api = self.broker(broker)
         await api.call(msgspec.Raw, "admin_query_pubinfo", {"topicName": topic})
