@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import AsyncIterator
 from itertools import product
@@ -14,7 +15,8 @@ from coherer._record.batches import encode_batch_item
 from coherer._record.properties import decode, encode
 from coherer._record.system_topics import OP_HALF_TOPIC
 from coherer._rules.rocketmq.transactions import half, with_count
-from coherer._store import AppendResult, Draft, Store
+from coherer._store import AppendResult, Draft, OsFiles, Store
+from coherer._wire.rocketmq.codes import ResponseCode
 from coherer.testing import ManualClock
 from tests.copies import copy_tree
 from tests.server.rocketmq.test_transaction_service import COMMIT, OPTIONS, ROLL_BACK, Node
@@ -37,6 +39,10 @@ def prepare(node: Node, bodies: list[bytes] = BODIES) -> AppendResult:
     now_ms = node.clock.wall_ms()
     sent = half(Draft("t", 2, b"".join(items), text, born_ms=now_ms, sys_flag=4))
     return node.store.append([with_count(sent, len(bodies))])[0]
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 async def cut(node: Node, name: str, *places: int) -> Node:
@@ -64,6 +70,18 @@ async def test_a_commit_stores_all_messages_and_one_mark(node: Node) -> None:
     assert (mark.body, decode(mark.properties)["cohererMessages"]) == (b"0", "4")
     assert (await node.end(prepared, COMMIT)).code == 0
     assert (await node.end(prepared, ROLL_BACK)).code == 1
+    assert node.bodies("t", 2) == BODIES
+
+
+async def test_on_a_full_disk_all_of_a_commit_is_refused(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = prepare(node)
+    with monkeypatch.context() as patch:
+        patch.setattr(OsFiles, "write", full)
+        assert (await node.end(prepared, COMMIT)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert node.bodies("t", 2) == node.bodies(OP_HALF_TOPIC) == []
+    assert (await node.end(prepared, COMMIT)).code == 0
     assert node.bodies("t", 2) == BODIES
 
 
