@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from coherer._record.layout import blank
 from coherer._store import Store
+from coherer._store.offset_reserve import LEAD_MIN
 from coherer._store.replica import whole_bytes
 from coherer.errors import DamagedStoreError, StoreError, UsageError
 from tests.copies import copy_tree
@@ -83,6 +85,64 @@ def test_a_replica_becomes_a_master(harness: Any, replica: Store) -> None:
     harness.clock.ms -= 7 * 6
     fill(harness, replica, 30, begin=50)
     assert harness.everything(replica) == harness.everything(master)
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+@pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("copied", [0, 1, 50, 700])
+def test_its_offsets_do_not_repeat_those_that_only_its_master_had(
+    harness: Any, tmp_path: Path, flush: str, stopped: bool, copied: int
+) -> None:
+    """Somebody may have read them there, and says so to the new master."""
+    master = harness.open()
+    replica = harness.open(tmp_path / "slave", replica=True, flush=flush)
+    fill(harness, master, copied)
+    follow(master, replica)
+    replica.flush()
+    fill(harness, master, LEAD_MIN, begin=copied)
+    copies = {queue: set(messages) for queue, messages in harness.everything(replica).items()}
+    if stopped:
+        replica.close()
+    heir = harness.open(copy_tree(tmp_path / "slave", tmp_path / "heir"), flush=flush)
+    taken = {queue: max(messages) for queue, messages in harness.everything(master).items()}
+    first: dict[Any, int] = {}
+    for lives in range(3):  # there is one gap
+        fill(harness, heir, 100, begin=2_000 + 100 * lives)
+        heir.flush()
+        heir = harness.open(copy_tree(heir.directory, tmp_path / f"{lives}"), flush=flush)
+        for queue, messages in harness.everything(heir).items():
+            new = sorted(set(messages) - copies.get(queue, set()))
+            assert new[0] > taken[queue]
+            assert new == list(range(new[0], new[0] + len(new)))
+            assert first.setdefault(queue, new[0]) == new[0]
+    assert first.keys() == taken.keys()
+
+
+@pytest.mark.parametrize("rebuilt", [False, True], ids=["killed", "rebuilt"])
+def test_it_knows_the_gaps_of_its_masters(harness: Any, tmp_path: Path, rebuilt: bool) -> None:
+    """Without them it would take what follows a gap for damage."""
+    first = harness.open(tmp_path / "first", replica=True)
+    first.close()
+    master = harness.open(tmp_path / "first")
+    fill(harness, master, 30)
+    replica = harness.open(tmp_path / "slave", replica=True)
+    follow(master, replica)
+    fill(harness, master, 30, begin=30)
+    master.close()
+    harness.open(tmp_path / "first", replica=True).close()
+    master = harness.open(tmp_path / "first")
+    fill(harness, master, 30, begin=60)
+    follow(master, replica)
+    if rebuilt:
+        replica.close()
+        harness.open(tmp_path / "slave").close()
+        shutil.rmtree(tmp_path / "slave" / "consumequeue")
+    heir = harness.open(copy_tree(tmp_path / "slave", tmp_path / "heir"))
+    assert heir.recovery.damage == ()
+    assert harness.everything(heir) == harness.everything(master)
+    for queue in harness.everything(master):
+        gap = heir.read(*queue, 100, max_bytes=1 << 20, max_count=10)
+        assert not gap.damaged
 
 
 def test_a_new_replica_may_start_with_the_last_file(

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from coherer._common.checksum import crc32
 from coherer._store.files import Files
@@ -45,6 +44,9 @@ _GAPS_AT = 392
 _GAPS = struct.Struct(">8sI")
 _GAP = struct.Struct(">qqq")
 _GAPS_MAGIC = b"gaps0001"
+_REPLICA_AT = 504
+_REPLICA = b"replica1"
+"""The end of the first sector."""
 _SLACK_MS = 3000
 
 
@@ -59,6 +61,7 @@ class Checkpoint(Struct, frozen=True):
         reserve: the most entries that a queue can have after `offset`.
         boot: the boot of the machine that wrote the file; empty if unknown.
         gaps: the gaps in queue offsets that power cuts made.
+        replica: whether the store was a replica.
     """
 
     log_ms: int = 0
@@ -70,6 +73,7 @@ class Checkpoint(Struct, frozen=True):
     reserve: int = 0
     boot: bytes = b""
     gaps: tuple[Gap, ...] = ()
+    replica: bool = False
 
     @property
     def replay_ms(self) -> int:
@@ -93,6 +97,8 @@ class Checkpoint(Struct, frozen=True):
             _put(data, _RESERVE_AT, reserve)
         gaps = [_GAP.pack(gap.covered, gap.end, gap.entries) for gap in self.gaps]
         _put(data, _GAPS_AT, b"".join([_GAPS.pack(_GAPS_MAGIC, len(gaps)), *gaps]))
+        if self.replica:
+            data[_REPLICA_AT : _REPLICA_AT + len(_REPLICA)] = _REPLICA
         return bytes(data)
 
     @classmethod
@@ -102,15 +108,16 @@ class Checkpoint(Struct, frozen=True):
             return cls()
         times: tuple[int, int, int] = _TIMES.unpack_from(data)
         gaps = _gaps(data)
+        replica = data[_REPLICA_AT : _REPLICA_AT + len(_REPLICA)] == _REPLICA
         magic, *fields = _part(data, _OWN_AT, _OWN)
         if magic != _MAGIC or tuple(fields[:3]) != times:
-            return replace(cls(*times), gaps=gaps)
+            return cls(*times, gaps=gaps, replica=replica)
         offset, index_file, index_count = fields[3:]
         magic, *others = _part(data, _RESERVE_AT, _RESERVE)
         reserve, boot = 0, b""
         if magic == _RESERVE_MAGIC and tuple(others[:4]) == (*times, offset):
             reserve, boot = others[4], others[5] if any(others[5]) else b""
-        return Checkpoint(*times, offset, index_file, index_count, reserve, boot, gaps)
+        return cls(*times, offset, index_file, index_count, reserve, boot, gaps, replica)
 
 
 def _put(data: bytearray, at: int, part: bytes) -> None:

@@ -30,7 +30,7 @@ from coherer._store.files import (
 )
 from coherer._store.index import KeyIndex
 from coherer._store.index_file import IndexKeys
-from coherer._store.offset_reserve import Gap, Reserve, with_gap
+from coherer._store.offset_reserve import LEAD_MIN, Gap, Reserve, with_gap
 from coherer.errors import StoreError, StoreFullError
 
 
@@ -40,11 +40,11 @@ class Checkpointer:
     Args:
         now_ms: the time of day; a new index file is named after it.
         show_durable: whether readers see durable messages only.
-        reserve: whether to reserve queue offsets; False for a replica, whose master does it.
+        replica: whether the log is a copy of a master's.
 
     Attributes:
         checkpoint: the last one that was written.
-        gaps: the gaps in queue offsets that power cuts made.
+        gaps: the gaps in queue offsets that power cuts and promotions made.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Checkpointer:
         monotonic_ms: Callable[[], int],
         *,
         show_durable: bool = False,
-        reserve: bool = True,
+        replica: bool = False,
     ) -> None:
         self._files = files
         self._file = CheckpointFile(files, path)
@@ -76,7 +76,8 @@ class Checkpointer:
         self._flush_guard = threading.Lock()
         self._save_guard = threading.Lock()  # taken after the other one, for the file alone
         self._monotonic_ms = monotonic_ms
-        self._reserve = Reserve() if reserve and not show_durable else None
+        self._is_replica = replica
+        self._reserve = Reserve() if replica or not show_durable else None
         self._failed = ""
         # The boot before a power cut, until the checkpoint has passed what it tore: the next start
         # must see the power cut, too.
@@ -89,6 +90,12 @@ class Checkpointer:
         """Whether the checkpoint does not cover everything that was written."""
         return self._published[0] != self.checkpoint.offset
 
+    @property
+    def has_changed(self) -> bool:
+        """Whether this start has found a gap, or is the first one as a replica or as a master."""
+        found = self.checkpoint
+        return (self.gaps, self._is_replica) != (found.gaps, found.replica)
+
     def start_at(self, end: int, store_ms: int, *, lost_power: bool) -> None:
         """Start after recovery.
 
@@ -98,8 +105,11 @@ class Checkpointer:
         found = self.checkpoint
         if lost_power:
             self._lost_boot = found.boot
-        if lost_power and found.offset is not None and found.reserve:
-            self.gaps = with_gap(self.gaps, Gap(found.offset, end, found.reserve))
+        entries = found.reserve if lost_power else 0
+        if found.replica:  # its master may be ahead of its reserve
+            entries = 0 if self._is_replica else found.reserve + LEAD_MIN
+        if entries and found.offset is not None:
+            self.gaps = with_gap(self.gaps, Gap(found.offset, end, entries))
         self._published = (end, store_ms, 0)
 
     def claim(self, queues: Sequence[ConsumeQueue]) -> None:
@@ -152,7 +162,13 @@ class Checkpointer:
                 limit = reserve.plan(self._monotonic_ms(), wanted)
         with translate_os_errors("write the checkpoint"):
             boot = self._files.boot_id() if boot is None else boot
-            checkpoint = replace(checkpoint, reserve=limit - covered, boot=boot, gaps=self.gaps)
+            checkpoint = replace(
+                checkpoint,
+                reserve=limit - covered,
+                boot=boot,
+                gaps=self.gaps,
+                replica=self._is_replica,
+            )
             self._file.save(checkpoint)
         self.checkpoint = checkpoint
         if reserve is not None:
@@ -231,8 +247,12 @@ class Checkpointer:
                 self._lost_boot = None
 
     def end_reserve(self) -> None:
-        """Reserve nothing from the next flush on, because no message follows."""
-        self._reserve = None
+        """Reserve nothing from the next flush on, because no message follows.
+
+        A replica still does: messages may follow at its master.
+        """
+        if not self._is_replica:
+            self._reserve = None
 
     def _write(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
         """Write queue entries and keys; return the covered position of the log and of the index."""

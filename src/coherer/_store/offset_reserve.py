@@ -16,7 +16,12 @@ a power cut the next message must not get that offset. So offsets are *reserved*
 * A process that dies without a power cut loses nothing that it wrote, and leaves no gap. The
   checkpoint names the boot of the machine that wrote it (`Files.boot_id`): if the same one still
   runs, there was no power cut. If that is unknown, one is assumed.
-* After an orderly stop, with sync flush, and in a replica nothing is reserved.
+* After an orderly stop and with sync flush nothing is reserved.
+
+A replica that becomes the master lacks what its last master had not yet sent, and readers may have
+seen that, too. So a replica reserves as well, after an orderly stop and with sync flush, too. When
+its store is opened as that of a master, the gap is as long as the reserve and `LEAD_MIN`. The
+gaps that it has copied from its masters are in its checkpoint, like its own.
 """
 
 from __future__ import annotations
@@ -106,6 +111,21 @@ def is_gap(queue: ConsumeQueue, size: int, offset: int, gaps: Sequence[Gap]) -> 
     if not before or size > sum(gap.entries for gap in before):
         return False
     return _last_place(queue) < before[-1].end
+
+
+def with_copied(
+    gaps: Sequence[Gap], queue: ConsumeQueue, size: int, offset: int
+) -> tuple[Gap, ...]:
+    """Add what a replica finds: `size` entries are missing before the record at a log offset.
+
+    All queues have gaps there. They may be of different sizes, so the largest one counts.
+    """
+    if is_gap(queue, size, offset, gaps):
+        return tuple(gaps)
+    if ends_in_gap(queue, gaps):
+        last = gaps[-1]
+        return (*gaps[:-1], Gap(last.covered, last.end, max(last.entries, size)))
+    return with_gap(gaps, Gap(offset, offset, size))
 
 
 class Reserve:

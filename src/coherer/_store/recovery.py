@@ -64,7 +64,7 @@ from coherer._store.files import Files
 from coherer._store.index import KeyIndex
 from coherer._store.index_file import IndexKeys
 from coherer._store.model import DamagedRange, PowerCut, RecoveryReport, StoreOptions
-from coherer._store.offset_reserve import Gap, ends_in_gap, is_gap
+from coherer._store.offset_reserve import Gap, ends_in_gap, is_gap, with_copied
 from coherer._store.scanner import Scanner
 from coherer._store.torn_ends import TornEnds
 from coherer.errors import UsageError
@@ -78,7 +78,8 @@ _WINDOW_ENTRIES = 4096
 _NO_WINDOW = (0, b"")
 _RECORDS_PER_PUBLISH = 10_000
 _TIMER_TOPIC = TIMER_TOPIC.encode()
-_REPLICA_GAP_MAX = 1_000_000
+_REPLICA_GAP_MAX = 1 << 24
+"""More than a queue gets between two checkpoints."""
 _OFFSET_MAX = (1 << 63) - 1
 _TAGS, _KEYS, _UNIQUE_KEY = b"TAGS\x01", b"KEYS\x01", b"UNIQ_KEY\x01"
 
@@ -90,7 +91,7 @@ class Replayer:
         queues: the consume queues, up to the offset that the checkpoint covers.
         index: the key index, if there is one.
         now_ms: the time of day; a new index file is named after it.
-        gaps: the gaps in queue offsets that power cuts made.
+        gaps: the gaps in queue offsets that are known.
         rebuild: whether all queues are missing. A queue that does not begin at 0 has then lost its
             first entries.
         replica: whether the log is a copy of a master's. It is whole, so a gap in queue offsets is
@@ -105,6 +106,7 @@ class Replayer:
         orphans: the number of records of deleted topics.
         blanks: the number of blank entries that were added.
         ends: the ends of transactions that a power cut has torn.
+        gaps: the gaps that are known, with those that a replica has found.
     """
 
     def __init__(
@@ -119,7 +121,7 @@ class Replayer:
         torn: Collection[int] = (),
         torn_from: int = _OFFSET_MAX,
     ) -> None:
-        self._gaps = gaps
+        self.gaps = tuple(gaps)
         self._torn, self._torn_from = torn, torn_from
         self._replica = replica
         self._rebuild = rebuild
@@ -334,20 +336,21 @@ class Replayer:
         lost = (self.lost_bytes + self.torn_bytes) // RECORD_BYTES_MIN
         is_torn = self.lost_bytes < RECORD_BYTES_MIN  # only power cuts have damaged the log
         if expected == 0 and gap > 0:
-            known = gap <= lost or is_gap(queue, gap - lost, offset, self._gaps)
+            known = gap <= lost or is_gap(queue, gap - lost, offset, self.gaps)
             if self._rebuild or not is_torn or not known:
                 queue.start_at(queue_offset)
             else:
                 queue.new_entries.extend([GAP_ENTRY] * gap)
             return ""
         if self._replica and 0 < gap <= _REPLICA_GAP_MAX:
+            self.gaps = with_copied(self.gaps, queue, gap, offset)
             queue.new_entries.extend([GAP_ENTRY] * gap)
             return ""
         if 0 < gap <= lost:
             queue.new_entries.extend([GAP_ENTRY if is_torn else BLANK_ENTRY] * gap)
             self.blanks += gap
             return ""
-        if gap > 0 and is_gap(queue, gap - lost, offset, self._gaps):
+        if gap > 0 and is_gap(queue, gap - lost, offset, self.gaps):
             queue.new_entries.extend([GAP_ENTRY] * gap)
             return ""
         if queue_offset == 0:  # the topic was deleted and created again
@@ -409,6 +412,7 @@ class Recovered(NamedTuple):
         inventory: the inventory of the last close, if it is valid.
         notes: further notes for the report.
         has_changes: whether queues or index were changed, so that they should be flushed.
+        gaps: the gaps in queue offsets that are known.
     """
 
     report: RecoveryReport
@@ -416,6 +420,7 @@ class Recovered(NamedTuple):
     inventory: inventories.Inventory | None
     notes: list[str]
     has_changes: bool
+    gaps: tuple[Gap, ...]
 
 
 def recover(
@@ -443,6 +448,7 @@ def recover(
     """
     notes: list[str] = []
     gaps, synced_to = checkpoint.gaps, checkpoint.offset
+    is_copy = options.replica or checkpoint.replica  # what is replayed comes from its master
     if rebuild:
         checkpoint = Checkpoint(offset=0)
         notes.append("the consume queues are missing: all are rebuilt")
@@ -462,7 +468,7 @@ def recover(
         now_ms,
         gaps,
         rebuild=rebuild,
-        replica=options.replica,
+        replica=is_copy,
         torn={piece.begin for cut in cuts for piece in cut.torn},
         torn_from=synced_to if lost_power and synced_to is not None else _OFFSET_MAX,
     )
@@ -472,7 +478,7 @@ def recover(
     if not clean:
         log.rewrite_from(report.replayed_from if synced_to is None else synced_to)
     has_changes = bool(replayer.replayed or not clean or rebuild or report.repaired)
-    return Recovered(report, last_ms, known, notes, has_changes)
+    return Recovered(report, last_ms, known, notes, has_changes, replayer.gaps)
 
 
 class Recovery:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from coherer._record.layout import BLANK, BLANK_BYTES, BLANK_MAGIC, MAGIC, RecordSummary, examine
+from coherer._store.checkpointer import Checkpointer
 from coherer._store.commit_log import CommitLog
 from coherer._store.consume_queue import ConsumeQueue, QueueDirectory
 from coherer._store.index import KeyIndex
@@ -66,14 +67,21 @@ class Replica:
 
     Args:
         now_ms: the time of day; a new index file is named after it.
+        checkpointer: lets queues grow by their new entries, and keeps the gaps that are copied.
     """
 
     def __init__(
-        self, log: CommitLog, queues: QueueDirectory, index: KeyIndex | None, now_ms: int
+        self,
+        log: CommitLog,
+        queues: QueueDirectory,
+        index: KeyIndex | None,
+        now_ms: int,
+        checkpointer: Checkpointer,
     ) -> None:
         self._log = log
         self._queues = queues
-        self._replayer = Replayer(queues, index, now_ms, replica=True)
+        self._checkpointer = checkpointer
+        self._replayer = Replayer(queues, index, now_ms, checkpointer.gaps, replica=True)
 
     def append(self, offset: int, data: bytes) -> Replicated:
         """Write whole records and blanks after the end of the log; they are not visible yet.
@@ -92,12 +100,14 @@ class Replica:
         try:
             self._log.write(list(self._chunks(offset, data)))
             drafts = [draft for record in records if (draft := self._replay(record)) is not None]
+            queues = self._replayer.take_touched()
+            self._checkpointer.claim(queues)
         except (OSError, StoreError) as error:
             self._undo(before)
             if isinstance(error, OSError):
                 raise StoreError(f"Could not store what the master sent: {error}.") from error
             raise
-        queues = self._replayer.take_touched()
+        self._checkpointer.gaps = self._replayer.gaps
         store_ms = max([record.store_ms for record in records], default=0)
         results = [
             AppendResult(record.queue_offset, record.physical_offset, record.size)

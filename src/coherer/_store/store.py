@@ -153,7 +153,7 @@ class Store:
             now_ms,
             monotonic_ms,
             show_durable=options.flush == "sync",
-            reserve=not options.replica,
+            replica=options.replica,
         )
         self._unsaved_cuts: bytes | None = None
         self._replica: Replica | None = None
@@ -246,11 +246,12 @@ class Store:
         self._inventory, self._last_ms = found.inventory, found.last_ms
         end = found.report.log_end
         self.clock_history = ClockHistory(end, self._monotonic_ms(), self._now_ms())
+        self._checkpointer.gaps = found.gaps
         self._checkpointer.start_at(end, found.last_ms, lost_power=lost_power)
         self._log.damage = found.report.damage
         cuts = power_cuts.update(known, found.report)
         self._unsaved_cuts = None if cuts == known else power_cuts.dump(cuts)
-        if found.has_changes:
+        if found.has_changes or self._checkpointer.has_changed:
             try:
                 self.flush()  # readers see everything that was found
                 self.flush_queues()
@@ -406,7 +407,13 @@ class Store:
         """
         self._check_open()
         if self._replica is None:
-            self._replica = Replica(self._log, self._queue_files, self._index, self._now_ms())
+            self._replica = Replica(
+                self._log,
+                self._queue_files,
+                self._index,
+                self._now_ms(),
+                self._checkpointer,
+            )
         self._limit_pending(self._now_ms(), keys=False)
         end, store_ms, queues, drafts, results = self._replica.append(offset, data)
         self._last_ms = max(self._last_ms, store_ms)
@@ -583,6 +590,21 @@ class Store:
         """
         self._check_open()
         return reading.entries(self._queues.get((topic, queue_id)), offset, count)
+
+    def after_blanks(self, topic: str, queue_id: int, offset: int) -> int:
+        """Return the first offset from one on where a queue has a message; its next one if none."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or offset >= queue.max:
+            return offset
+        with translate_os_errors("read the consume queues"):
+            return queue.after_blanks(max(offset, queue.min))
+
+    def first_behind(self, topic: str, queue_id: int, physical_offset: int) -> int:
+        """Return the first message of a queue that is not before an offset of the log."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return 0
+        return queue.first_where(lambda _, place, __: place >= physical_offset)
 
     def place_of(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Return the log offset of a message; None if the queue has none at this offset."""

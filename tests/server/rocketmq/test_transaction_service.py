@@ -91,8 +91,13 @@ class Node:
         return [question.unique_key for question in self.questions[before:]]
 
     def records(self, topic: str, queue_id: int = 0) -> list[layout.Record]:
-        found = self.store.read(topic, queue_id, 0, max_bytes=1 << 20, max_count=1000)
-        return [layout.decode(record) for record in found.records]
+        found: list[layout.Record] = []
+        at, end = self.store.queue_range(topic, queue_id)
+        while at < end:
+            piece = self.store.read(topic, queue_id, at, max_bytes=1 << 20, max_count=1000)
+            found += [layout.decode(record) for record in piece.records]
+            at = piece.next_offset
+        return found
 
     def bodies(self, topic: str, queue_id: int = 0) -> list[bytes]:
         return [bytes(record.body) for record in self.records(topic, queue_id)]
