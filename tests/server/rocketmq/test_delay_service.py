@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from coherer._record import layout
 from coherer._record.properties import encode
+from coherer._record.system_topics import SCHEDULE_TOPIC
 from coherer._rules.rocketmq.delays import delayed
 from coherer._server.core.core import Core
 from coherer._server.rocketmq.broker import delays
-from coherer._server.rocketmq.broker.delays import DELAY_FILE, DelayService
+from coherer._server.rocketmq.broker.delays import DELAY_FILE, ENTRIES_AT_ONCE, DelayService
 from coherer._store import Draft, Store, StoreOptions
 from coherer.testing import ManualClock
 
@@ -143,6 +145,27 @@ async def test_a_full_disk_delays_and_loses_nothing(
     await node.until(100)
     assert node.delivered() == ["m"]
     assert node.service.positions[1] == 1
+
+
+async def test_the_gap_of_a_promotion_does_not_hold_messages_up(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """It is longer than what is read at once, and no other message comes."""
+    node = Node(tmp_path, clock)
+    node.send("before", 1)
+    await node.until(1_000)
+    await node.close()
+    replica = msgspec.structs.replace(OPTIONS, replica=True)
+    Store.open(tmp_path, replica, now_ms=clock.wall_ms).close()
+    heir = Node(tmp_path, clock)
+    heir.send("behind the gap", 1)
+    first, end = heir.store.queue_range(SCHEDULE_TOPIC, 0)
+    assert end - first > ENTRIES_AT_ONCE
+    await heir.until(1_000)
+    assert heir.delivered() == ["before"]
+    found = heir.store.read("t", 0, 1, max_bytes=1 << 20, max_count=10)
+    assert [bytes(layout.body_of(record)) for record in found.records] == [b"behind the gap"]
+    await heir.close()
 
 
 async def test_a_message_without_a_valid_destination_is_skipped(node: Node) -> None:

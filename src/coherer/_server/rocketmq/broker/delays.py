@@ -66,6 +66,7 @@ class _Delivery:
         self.positions = positions.copy()
         self.drafts: list[Draft] = []
         self.size = 0
+        self.has_passed = False
         self._at_once = at_once
         self._room = room
 
@@ -76,6 +77,7 @@ class _Delivery:
     def add(self, level: int, entry: QueueEntry, draft: Draft | None) -> None:
         """Add the message of a level's next entry; None if it is bad and skipped."""
         self.positions[level] = entry.offset + 1
+        self.has_passed = True
         if draft is not None:
             self.drafts.append(draft)
             self.size += entry.size_bytes
@@ -161,8 +163,10 @@ class DelayService:
                 break
         if delivery.drafts:
             self._submit(delivery)
-        else:
+        elif delivery.has_passed:  # bad messages only
             self.positions = delivery.positions
+            asyncio.get_running_loop().call_soon(self.tick)
+        else:
             self._seen_to = end
             self._carry(now_ms)
 
@@ -181,11 +185,13 @@ class DelayService:
     # -- inside
 
     def _entries(self, level: int, position: int, count: int) -> list[QueueEntry]:
-        first, end = self._core.store.queue_range(SCHEDULE_TOPIC, level - 1)
+        store = self._core.store
+        first, end = store.queue_range(SCHEDULE_TOPIC, level - 1)
         at = max(position, first)
         if at >= end:
             return []
-        return self._core.store.entries(SCHEDULE_TOPIC, level - 1, at, count)
+        at = store.after_blanks(SCHEDULE_TOPIC, level - 1, at)
+        return store.entries(SCHEDULE_TOPIC, level - 1, at, count)
 
     def _gather(self, delivery: _Delivery, level: int, now_ms: int) -> None:
         """Add a level's due messages to a delivery, as long as there is room."""

@@ -468,15 +468,8 @@ class TimerService:
         for queue in store.queues(TIMER_TOPIC):
             if queue >= MARKS:
                 continue
-            low, high = store.queue_range(TIMER_TOPIC, queue)
-            while low < high:  # the first entry that the mark does not cover
-                middle = (low + high) // 2
-                entries = store.entries(TIMER_TOPIC, queue, middle, 1)
-                if entries and entries[0].physical_offset < progress.known_to:
-                    low = middle + 1
-                else:
-                    high = middle
-            for entry in store.entries(TIMER_TOPIC, queue, low, 1):
+            first = store.first_behind(TIMER_TOPIC, queue, progress.known_to)
+            for entry in store.entries(TIMER_TOPIC, queue, first, 1):
                 timed = _timed_entry(store, entry)
                 if timed is not None:
                     slots.append(slot_of(timed.due_ms))
