@@ -305,13 +305,13 @@ class _CheckRound:
 
     def _when(self, record: Record) -> tuple[int, int]:
         """When a half message was born and stored, by the monotonic clock."""
-        if self._times is None:
-            return record.born_ms, record.store_ms
-        offset = record.physical_offset
-        return (
-            self._times.born_ms(offset, record.born_ms),
-            self._times.stored_ms(offset, record.store_ms),
-        )
+        times, offset = self._times, record.physical_offset
+        stored_ms = record.store_ms if times is None else times.stored_ms(offset, record.store_ms)
+        if name_of(record) == record.queue_offset:
+            # It is no copy. The producer's clock may differ from ours: by its time (which Java
+            # takes) we could ask while it still sends the message.
+            return stored_ms, stored_ms
+        return record.born_ms if times is None else times.born_ms(offset, record.born_ms), stored_ms
 
     def _check(
         self, record: Record, properties: Mapping[str, str], checks: int, age_ms: int
