@@ -82,3 +82,17 @@ def test_the_refused_that_are_remembered_are_bounded() -> None:
     for number in range(2 * REFUSED_MAX):
         assert locks.lock("g", f"{number}", ["q"], now_ms=0) == []
     assert len(locks.unlock("g", "a", ["q"])) == REFUSED_MAX
+
+
+def test_a_slave_that_becomes_the_master_waits_for_the_locks_of_its_master() -> None:
+    slave = QueueLocks[str](life_ms=10)
+    slave.inherit(now_ms=0)
+    master = QueueLocks[str](life_ms=10)
+    master.load(slave.dump(), now_ms=100)
+    assert master.lock("g", "a", ["q"], now_ms=105) == []
+    again = QueueLocks[str](life_ms=10)  # it is restarted meanwhile
+    again.load(master.dump(), now_ms=106)
+    assert again.lock("g", "a", ["q", "r"], now_ms=116) == []
+    assert again.forget_expired(now_ms=117) == {"g": ["a"]}
+    assert again.lock("g", "a", ["q", "r", "s"], now_ms=117) == ["q", "r", "s"]
+    assert again.dump() == [("g", "a", ["q", "r", "s"])]

@@ -530,6 +530,10 @@ class _Lock:
         self.refused: dict[str, None] = {}
 
 
+INHERITED: Final = ("", "")
+"""In place of a group and its client: see `QueueLocks.inherit`."""
+
+
 class QueueLocks(Generic[Q]):
     """The locks of all groups.
 
@@ -551,16 +555,28 @@ class QueueLocks(Generic[Q]):
     def __init__(self, life_ms: int = LIFE_MS) -> None:
         self._life_ms = life_ms
         self._groups: dict[str, dict[Q, _Lock]] = {}
+        self._inherited_ms: int | None = None
         self.changes = 0
+
+    def inherit(self, now_ms: int) -> None:
+        """Grant no new lock until those have expired that another broker may have granted."""
+        self._inherited_ms = now_ms
+        self.changes += 1
 
     def load(self, owned: Iterable[tuple[str, str, Iterable[Q]]], now_ms: int) -> None:
         """Take locks that were stored, as if they were renewed now."""
         for group, client_id, queues in owned:
-            self.lock(group, client_id, queues, now_ms)
+            if (group, client_id) == INHERITED:
+                self.inherit(now_ms)
+            for queue in queues:
+                self._groups.setdefault(group, {})[queue] = _Lock(client_id, now_ms)
+                self.changes += 1
 
     def dump(self) -> list[tuple[str, str, list[Q]]]:
         """The locks: group, owner and queues."""
         found: dict[tuple[str, str], list[Q]] = {}
+        if self._inherited_ms is not None:
+            found[INHERITED] = []
         for group, held in self._groups.items():
             for queue, lock in held.items():
                 found.setdefault((group, lock.client_id), []).append(queue)
@@ -572,6 +588,8 @@ class QueueLocks(Generic[Q]):
         granted: list[Q] = []
         for queue in dict.fromkeys(queues):
             lock = held.get(queue)
+            if lock is None and self._inherited_ms is not None:
+                lock = held[queue] = _Lock("", self._inherited_ms)
             if lock is None:
                 held[queue] = _Lock(client_id, now_ms)
                 self.changes += 1
@@ -616,6 +634,9 @@ class QueueLocks(Generic[Q]):
             By group, the consumers that were refused one of the released locks.
         """
         freed: dict[str, dict[str, None]] = {}
+        if self._inherited_ms is not None and now_ms - self._inherited_ms > self._life_ms:
+            self._inherited_ms = None
+            self.changes += 1
         for group, held in list(self._groups.items()):
             for queue, lock in list(held.items()):
                 if self._is_over(lock, now_ms):

@@ -310,6 +310,11 @@ class ClientHandler:
 
     def _load_locks(self) -> None:
         state = self._state
+        if state.is_slave:
+            # It does not know its master's locks, and may be started as the master next.
+            state.locks.inherit(state.now_ms())
+            self._save_locks()
+            return
         try:
             found = state.store.read_config(LOCKS_FILE, parse_locks)
         except DamagedStoreError as error:
@@ -331,6 +336,8 @@ class ClientHandler:
     # -- periodic work
 
     def _expire_locks(self) -> None:
+        if self._state.is_slave:
+            return
         for group, refused in self._state.locks.forget_expired(self._state.now_ms()).items():
             self._notify_refused(group, refused)
         self._save_locks()
