@@ -36,6 +36,10 @@ class Side:
         )
         return await end
 
+    async def extent(self) -> tuple[int, int]:
+        """Where its log begins and ends."""
+        return self.store.min_offset, self.store.end_offset
+
     def bodies(self) -> list[str]:
         found: list[str] = []
         at, end = self.store.queue_range("t", 0)
@@ -97,7 +101,7 @@ class Harness:
 
     def slave(self, name: str = "slave") -> tuple[Side, HaSlave]:
         side = Side(self.directory / name, self.clock)
-        slave = HaSlave(side.core, retry_s=0.01)
+        slave = HaSlave(side.core, log_of_master=self.side.extent, retry_s=0.01)
         self._sides.append(side)
         self._slaves.append(slave)
         slave.found(f"127.0.0.1:{self.listener.port}")

@@ -146,16 +146,28 @@ async def test_sends_that_wait_for_a_slave(harness: Harness) -> None:
 async def test_a_slave_copies_the_log(harness: Harness) -> None:
     for number in range(50):
         await harness.side.send(*[f"{number}/{each}" + "x" * 500 for each in range(10)])
-    # From the beginning of everything, as its log is known to have begun there.
+    assert harness.side.store.last_segment_offset > 0
     side, slave = harness.slave()
     await until(lambda: side.store.end_offset == harness.side.store.end_offset)
-    last = harness.side.bodies()
-    assert side.bodies() == last[-len(side.bodies()) :]
-    assert side.store.min_offset == harness.side.store.last_segment_offset
+    assert side.bodies() == harness.side.bodies()
+    assert side.store.min_offset == 0
     await harness.side.send("later")
     await until(lambda: side.bodies()[-1:] == ["later"])
     await until(lambda: harness.master.replicated == harness.side.store.end_offset)
     assert slave.link is not None
+
+
+async def test_a_slave_copies_a_log_that_does_not_begin_at_0(harness: Harness) -> None:
+    for number in range(10):
+        await harness.side.send(*[f"{number}/{each}" + "x" * 500 for each in range(50)])
+        if number == 4:
+            harness.clock.advance(100 * 3_600_000)
+    harness.side.store.delete_expired(harness.clock.now_ms())
+    assert 0 < harness.side.store.min_offset < harness.side.store.last_segment_offset
+    side, _ = harness.slave()
+    await until(lambda: side.store.end_offset == harness.side.store.end_offset)
+    assert side.bodies() == harness.side.bodies()
+    assert side.store.min_offset == harness.side.store.min_offset
 
 
 async def test_a_slave_reconnects_and_continues(harness: Harness) -> None:
@@ -249,7 +261,7 @@ async def test_a_record_in_two_halves_waits_for_the_second(
 
     listener = await net.listen("127.0.0.1", 0, accept)
     side = Side(tmp_path / "halves", harness.clock)
-    slave = HaSlave(side.core, retry_s=0.01)
+    slave = HaSlave(side.core, log_of_master=side.extent, retry_s=0.01)
     slave.found(f"127.0.0.1:{listener.port}")
     slave.start()
     peer = await peers.get()

@@ -131,7 +131,7 @@ async def test_who_never_signs_is_disconnected(guarded: Guarded, clock: ManualCl
 
 
 async def follows(harness: Harness, side: Side, account: tuple[str, str] | None) -> HaSlave:
-    slave = HaSlave(side.core, account=account, retry_s=0.01)
+    slave = HaSlave(side.core, log_of_master=harness.side.extent, account=account, retry_s=0.01)
     slave.found(f"127.0.0.1:{harness.listener.port}")
     slave.start()
     return slave
@@ -182,7 +182,7 @@ async def test_our_slave_goes_on_after_a_moment_with_javas_master(
 
     listener = await net.listen("127.0.0.1", 0, accept)
     side = Side(tmp_path / "slave", clock)
-    slave = HaSlave(side.core, account=ACCOUNT, retry_s=0.01)
+    slave = HaSlave(side.core, log_of_master=side.extent, account=ACCOUNT, retry_s=0.01)
     slave.found(f"127.0.0.1:{listener.port}")
     slave.start()
     await until(lambda: masters)

@@ -47,7 +47,7 @@ async def test_under_load_with_a_line_that_breaks_again_and_again(
 ) -> None:
     side = Side(tmp_path / "follower", clock)
     async with FaultProxy("127.0.0.1", harness.listener.port) as proxy:
-        slave = HaSlave(side.core, retry_s=0.001)
+        slave = HaSlave(side.core, log_of_master=harness.side.extent, retry_s=0.001)
         slave.found(proxy.address)
         slave.start()
         for number in range(60):
@@ -72,7 +72,7 @@ async def test_lost_bytes_are_noticed_and_fetched_again(
     await harness.side.send("first")
     side = Side(tmp_path / "follower", clock)
     async with FaultProxy("127.0.0.1", harness.listener.port) as proxy:
-        slave = HaSlave(side.core, retry_s=0.001)
+        slave = HaSlave(side.core, log_of_master=harness.side.extent, retry_s=0.001)
         slave.found(proxy.address)
         slave.start()
         await until(lambda: side.bodies() == ["first"])
@@ -91,7 +91,7 @@ async def test_either_side_notices_that_the_other_has_vanished(
 ) -> None:
     side = Side(tmp_path / "follower", clock)
     async with FaultProxy("127.0.0.1", harness.listener.port) as proxy:
-        slave = HaSlave(side.core, retry_s=0.001)
+        slave = HaSlave(side.core, log_of_master=harness.side.extent, retry_s=0.001)
         slave.found(proxy.address)
         slave.start()
         await harness.side.send("first")
@@ -188,7 +188,7 @@ async def test_an_invalid_address_of_the_master(
 ) -> None:
     await harness.side.send("x")
     side = Side(tmp_path / "follower", clock)
-    slave = HaSlave(side.core, retry_s=0.001)
+    slave = HaSlave(side.core, log_of_master=harness.side.extent, retry_s=0.001)
     slave.found(address)
     slave.start()
     await until(lambda: "Copying the master's log failed" in caplog.text)

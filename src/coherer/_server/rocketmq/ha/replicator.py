@@ -53,8 +53,14 @@ class Replicator:
         self.slave: HaSlave | None = None
         self.metadata: MetadataSync | None = None
         if broker.state.is_slave:
-            self.slave = HaSlave(broker.core, account=account, tls=tls, retry_s=retry_s)
             self.metadata = MetadataSync(broker.core, outgoing, broker.delays.follow)
+            self.slave = HaSlave(
+                broker.core,
+                account=account,
+                tls=tls,
+                retry_s=retry_s,
+                log_of_master=self.metadata.log_of_master,
+            )
             return
         self.master = HaMaster(broker.core)
         if broker.state.options.role == SYNC_MASTER:
@@ -84,9 +90,8 @@ class Replicator:
     def found(self, master: MasterAddress) -> None:
         """Take the master's addresses from a name server; a master ignores them."""
         if self.slave is not None and self.metadata is not None:
+            self.metadata.found(master.address)
             self.slave.found(master.ha_address)
-            if master.address:
-                self.metadata.master = master.address
 
     def tick(self) -> None:
         """Check timeouts; call it every second or more often."""

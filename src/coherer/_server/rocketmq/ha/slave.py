@@ -2,7 +2,8 @@
 
 See docs/protocol/rocketmq.md, section 6.12.
 
-* The slave asks for the log from its own end on; an empty log starts where the master decides.
+* The slave asks for the log from its own end on, and an empty slave for all of it: it asks its
+  master first where the log begins. (Java's slaves begin with the last file.)
 * First it asks for the last bytes before its end, and compares them with its own. They differ if
   the master has lost messages that the slave had copied (a power cut with async flush), and has
   stored others since. Then the slave copies nothing, and logs an error. While it compares, it
@@ -14,16 +15,23 @@ See docs/protocol/rocketmq.md, section 6.12.
 * A slave with an account signs first if its master has accounts (`signing`).
 * Records are stored whole: an incomplete record waits in memory for the rest.
 
-`MetadataSync` asks the master for topics, groups and offsets every ten seconds. Topics and groups
+`MetadataSync` asks the master for topics, groups and offsets as soon as it knows it, every ten
+seconds, and when the first message of a topic comes that it does not know. Topics and groups
 replace the slave's if their version differs; offsets are merged; the offsets of delayed messages
 replace the slave's. So the slave can serve reads, and replace the master when it is started as one.
+
+Offsets count from when the slave has all of the log that the master had when it gave them. A group
+that is past a message has handled it, or the log holds its retry; delayed messages that are past
+have been delivered, to the log. Without that part of the log they would be lost.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from itertools import takewhile
 from operator import eq
 from typing import Final
@@ -38,10 +46,12 @@ from coherer._server.core.core import Core
 from coherer._server.rocketmq.ha.frames import HELLO, REPORT, Piece, Pieces
 from coherer._server.rocketmq.ha.signing import ANSWER_MS, answer
 from coherer._server.rocketmq.remoting_client import RemotingClient, host_and_port
-from coherer._store import Store
+from coherer._store import AppendResult, Draft, DraftBatch, Store
 from coherer._store.replica import whole_bytes
 from coherer._wire.rocketmq import fastjson
+from coherer._wire.rocketmq.bodies.routes import KVTable
 from coherer._wire.rocketmq.codes import RequestCode, refused
+from coherer._wire.rocketmq.command import Command
 from coherer.errors import CohererError, ProtocolError, UnavailableError
 
 _log = Log(logging.getLogger(__name__))
@@ -62,6 +72,7 @@ class HaSlave:
         account: name and secret with which it signs; None for none.
         tls: how the connection is encrypted; None for a plain one, the only kind of Java's masters.
         retry_s: how long to wait before reconnecting.
+        log_of_master: asks the master where its log begins and ends.
 
     Attributes:
         address: the master's replication port as host:port; "" while it is unknown.
@@ -76,8 +87,10 @@ class HaSlave:
         account: tuple[str, str] | None = None,
         tls: net.TlsOptions | None = None,
         retry_s: float = RETRY_S,
+        log_of_master: Callable[[], Awaitable[tuple[int, int]]],
     ) -> None:
         self.core = core
+        self._log_of_master = log_of_master
         self._account = account
         self._tls = tls
         self.address = ""
@@ -120,8 +133,9 @@ class HaSlave:
         await self._known.wait()
         try:
             await self.core.flusher.flush()  # the first report is the end of the whole log
+            make = partial(MasterLink, self.core, account=self._account, first=await self._first())
             host, port = host_and_port(self.address)
-            self.link = await net.dial(host, port, self._make, tls=self._tls)
+            self.link = await net.dial(host, port, make, tls=self._tls)
             await self.link.ended.wait()
             raise UnavailableError(self.link.trouble, server=self.address)
         finally:
@@ -129,11 +143,16 @@ class HaSlave:
                 self.link.connection.close()
             self.link = None
 
+    async def _first(self) -> int:
+        """The offset that an empty slave asks for."""
+        if self.core.store.written_offset:
+            return 0
+        begin, end = await self._log_of_master()
+        # Offset 0 would ask for the last file.
+        return max(begin, 1) if end > 0 else 0
+
     async def _pause(self) -> None:
         await asyncio.sleep(self._retry_s)
-
-    def _make(self, connection: net.Connection) -> MasterLink:
-        return MasterLink(self.core, connection, self._account)
 
 
 class MasterLink:
@@ -141,6 +160,7 @@ class MasterLink:
 
     Args:
         account: name and secret with which it signs; None for none.
+        first: the offset that an empty slave asks for; 1 for offset 0.
 
     Attributes:
         ended: set when it has ended.
@@ -149,7 +169,11 @@ class MasterLink:
     """
 
     def __init__(
-        self, core: Core, connection: net.Connection, account: tuple[str, str] | None = None
+        self,
+        core: Core,
+        connection: net.Connection,
+        account: tuple[str, str] | None = None,
+        first: int = 0,
     ) -> None:
         self.connection = connection
         self.ended = asyncio.Event()
@@ -159,6 +183,10 @@ class MasterLink:
         self._begin = core.store.written_offset  # the offset of the bytes in memory
         self._compared, self._compare_to = _to_compare(core.store), self._begin
         self._waiting = bytearray()
+        self._first = first
+        if first == 1:
+            # The first byte of a log is the highest one of a record's size, which is below 16 MiB.
+            self._waiting += bytes(1)
         self.read_ms = core.lease_ms()
         self._written_ms = 0
         self._account = account
@@ -267,7 +295,8 @@ class MasterLink:
         self._written_ms = self._core.lease_ms()
         if offset is None:
             is_compared = self._compared == self._compare_to
-            offset = self._core.store.end_offset if is_compared else self._compared
+            end = self._core.store.end_offset or self._first
+            offset = end if is_compared else self._compared
         self.connection.write(REPORT.pack(offset))
 
 
@@ -281,7 +310,6 @@ def _to_compare(store: Store) -> int:
 
 
 PERIOD_S: Final = 10.0
-FIRST_S: Final = 3.0
 TIMEOUT_MS: Final = 3_000
 
 
@@ -304,13 +332,10 @@ class MetadataSync:
         self.master = ""
         self._core = core
         self._outgoing = outgoing
-        self._steps: tuple[tuple[RequestCode, Callable[[bytes], object]], ...] = (
-            (RequestCode.GET_ALL_TOPIC_CONFIG, self._take_topics),
-            (RequestCode.GET_ALL_CONSUMER_OFFSET, self._take_offsets),
-            (RequestCode.GET_ALL_DELAY_OFFSET, delays),
-            (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self._take_groups),
-        )
-        self._wait_s = FIRST_S
+        self._delays = delays
+        self._unknown: set[str] = set()  # topics of messages that have come since it asked
+        self._is_due, self._has_grown = asyncio.Event(), asyncio.Event()
+        core.on_arrival(self._arrived)
         self.upkeep = Upkeep(Step("copying the master's metadata", self._copy, pause=self._pause))
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -332,28 +357,83 @@ class MetadataSync:
             RefusedError: it refuses.
             DamagedStoreError: its response is invalid.
         """
-        for code, take in self._steps:
-            answer = await self._outgoing.ask(self.master, code, timeout_ms=TIMEOUT_MS)
-            if answer.code:
-                raise refused(
-                    answer.code, answer.remark or "The master refuses.", server=self.master
-                )
-            take(bytes(answer.body))
+        self._take_topics(await self._table(RequestCode.GET_ALL_TOPIC_CONFIG))
+        self._take_groups(await self._table(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
+        offsets = OffsetTable.load(await self._table(RequestCode.GET_ALL_CONSUMER_OFFSET))
+        delays = await self._table(RequestCode.GET_ALL_DELAY_OFFSET)
+        _, end = await self.log_of_master()
+        if await self._has_log(end):
+            self._core.offsets.merge(offsets)
+            self._delays(delays)
+
+    def found(self, address: str) -> None:
+        """Set the master's address."""
+        if address and address != self.master:
+            self.master = address
+            self._is_due.set()
+
+    async def log_of_master(self) -> tuple[int, int]:
+        """Ask where the master's log begins and ends.
+
+        Raises:
+            UnavailableError: the master does not respond, or is unknown.
+            RefusedError: it refuses.
+            ProtocolError: its response is invalid.
+        """
+        if not self.master:
+            raise UnavailableError("The master's address is not known yet.")
+        table = KVTable.decode((await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
+        try:
+            return int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
+        except (KeyError, ValueError) as error:
+            text = f"The master does not say where its log begins and ends: {error!r}."
+            raise ProtocolError(text) from error
+
+    async def _has_log(self, end: int) -> bool:
+        """Wait until the slave has the log up to an offset; False if that takes too long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TIMEOUT_MS / 1000):
+                while self._core.store.end_offset < end:
+                    self._has_grown.clear()
+                    await self._has_grown.wait()
+        return self._core.store.end_offset >= end
+
+    async def _table(self, code: RequestCode) -> bytes:
+        return bytes((await self._ask(code)).body)
+
+    async def _ask(self, code: RequestCode) -> Command:
+        answer = await self._outgoing.ask(self.master, code, timeout_ms=TIMEOUT_MS)
+        if answer.code:
+            raise refused(answer.code, answer.remark or "The master refuses.", server=self.master)
+        return answer
 
     async def _copy(self) -> None:
         if self.master:
             await self.run_once()
 
     async def _pause(self) -> None:
-        wait_s, self._wait_s = self._wait_s, PERIOD_S
-        await asyncio.sleep(wait_s)
+        try:
+            await asyncio.wait_for(self._is_due.wait(), PERIOD_S)
+        except TimeoutError:
+            self._unknown.clear()
+        self._is_due.clear()
+
+    def _arrived(
+        self,
+        drafts: Sequence[Draft | DraftBatch],
+        appended: Sequence[AppendResult],  # noqa: ARG002
+    ) -> None:
+        self._has_grown.set()
+        topics = self._core.topics
+        for name in {draft.topic for draft in drafts}:
+            # The master may have deleted it again, so each is asked for once in ten seconds.
+            if name not in topics and not topics.is_system(name) and name not in self._unknown:
+                self._unknown.add(name)
+                self._is_due.set()
 
     def _take_topics(self, body: bytes) -> None:
         if self._core.topics.follow(TopicTable.load(body, fastjson.loads_unlimited)):
             _log.info("Copied the topics of master %s", self.master)
-
-    def _take_offsets(self, body: bytes) -> None:
-        self._core.offsets.merge(OffsetTable.load(body))
 
     def _take_groups(self, body: bytes) -> None:
         if self._core.groups.follow(GroupTable.load(body, fastjson.loads_unlimited)):
