@@ -19,7 +19,13 @@ def pair(cluster2) -> FakeQueues:
     """A master, broker-a, and its slave, which calls itself broker-b here."""
     shelf = FakeQueues(cluster2)
     cluster2.masters = {"broker-b": "broker-a"}
-    addresses = {0: cluster2.brokers["broker-a"].address, 1: cluster2.brokers["broker-b"].address}
+    route_to(cluster2, "broker-a", "broker-b")
+    return shelf
+
+
+def route_to(cluster2, *servers: str) -> None:
+    """Let the name server know a master and its slave."""
+    addresses = {number: cluster2.brokers[one].address for number, one in enumerate(servers)}
     route = TopicRoute(
         queue_datas=[
             QueueData(broker_name="broker-a", read_queue_nums=1, write_queue_nums=1, perm=6)
@@ -29,7 +35,6 @@ def pair(cluster2) -> FakeQueues:
     cluster2.always(
         RequestCode.GET_ROUTEINFO_BY_TOPIC, lambda asked: asked.answer(body=route.encode())
     )
-    return shelf
 
 
 async def test_the_master_suggests_a_slave(cluster2, pair) -> None:
@@ -156,3 +161,39 @@ async def test_a_slave_does_not_say_where_queues_end(cluster2, pair) -> None:
         with pytest.raises(UnavailableError):
             async with client.reader(ZERO, 0):
                 pass
+
+
+async def test_a_master_that_has_come_back_as_a_slave(cluster2, pair) -> None:
+    """The client knows its address as that of the master, and it does not have everything yet."""
+    pair.put(b"a", b"b", b"c", b"d")
+    slave = {"brokerId": "1"}
+
+    def pull(asked) -> None:
+        offset = int(asked.fields["queueOffset"])
+        if asked.broker == "broker-a" and offset >= 2:
+            asked.answer(19, "NO_NEW_MESSAGE", {**pair.head(offset, 2), **slave})
+        else:
+            pair.pull(asked)
+
+    def end(asked) -> None:
+        if asked.broker == "broker-a":
+            asked.answer(fields={"offset": "2", **slave})
+        else:
+            pair.answer(asked, pair.end(asked))
+
+    cluster2.always(RequestCode.PULL_MESSAGE, pull)
+    cluster2.always(RequestCode.GET_MAX_OFFSET, end)
+    async with connect_rocketmq(cluster2.url, timeout_ms=500) as client:
+        async with client.reader(ZERO, 0, end=4) as reader:
+            batch = await reader.read()
+            assert batch is not None
+            assert batch.bodies() == [b"a", b"b"]
+            with pytest.raises(UnavailableError, match="is a slave of broker broker-a now"):
+                await reader.read()
+        with pytest.raises(UnavailableError, match="is a slave of broker broker-a now"):
+            await client.offsets("demo")
+        route_to(cluster2, "broker-b", "broker-a")
+        async with client.reader(ZERO, 0, end=4) as reader:
+            assert await values(reader) == [b"a", b"b", b"c", b"d"]
+            assert reader.left_out == 0
+        assert await client.offsets("demo") == {Queue("demo", "broker-a", 0): (0, 4)}

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from coherer._record.batches import encode_batch_item
-from coherer._record.properties import decode
+from coherer._record.ids import decode_offset_id
+from coherer._record.properties import decode, encode
 from coherer._rules.common.topics import Topic
 from coherer._rules.rocketmq.groups import Group
 from coherer._store import StoreOptions
@@ -26,6 +27,7 @@ from coherer.errors import StoreError, StoreFullError
 from coherer.testing import ManualClock
 from tests.server.rocket_harness import (
     SEND,
+    SEND_BACK,
     SEND_V2,
     BrokerHarness,
     Client,
@@ -489,6 +491,33 @@ async def test_answers_wait_for_a_slave(
     assert slaves.asked == [(broker_harness.store.end_offset, 3_000)]
     assert (await peer.send(i="WAIT\x01false")).code == 0
     assert len(slaves.asked) == 1
+
+
+@pytest.mark.parametrize("code", [0, 11, 12])
+async def test_what_ends_a_message_or_a_transaction_waits_for_a_slave(
+    broker_harness: BrokerHarness, peer: Client, code: int
+) -> None:
+    """Whoever hears that it has ended forgets it, and the slave may be the next master."""
+    assert (await peer.send()).code == 0
+    half = await peer.send(i=encode({"TRAN_MSG": "true", "PGROUP": "g"}).decode())
+    slaves = _Slaves(code)
+    broker_harness.state.replicated_to = slaves.safe
+    back = {"offset": "0", "group": "g", "delayLevel": "0", "originTopic": "demo"}
+    assert (await peer.ask(SEND_BACK, back)).code == 0  # a second one would store it twice
+    place = decode_offset_id(half.fields["msgId"]).physical_offset
+    end = {
+        "producerGroup": "g",
+        "tranStateTableOffset": half.fields["queueOffset"],
+        "commitLogOffset": str(place),
+        "commitOrRollback": "8",
+        "msgId": "0A",
+    }
+    for _ in range(2):
+        answer = await peer.ask(37, end)
+        assert answer.code == code
+        assert not code or "no slave has that in time" in str(answer.remark)
+    assert len(slaves.asked) == 3
+    assert slaves.asked[-1] == (broker_harness.store.end_offset, 3_000)
 
 
 async def test_the_slave_is_named_when_both_fail(

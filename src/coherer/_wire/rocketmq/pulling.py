@@ -38,6 +38,11 @@ PULL_CODES: Final = frozenset({FOUND, NOTHING_NEW, NOTHING_MATCHED, OFFSET_MOVED
 """Codes of answers with the next offset; all others are errors."""
 
 
+SLAVE_FIELD: Final = "brokerId"
+"""Coherer's slaves add their id to offsets. A client may take one for the master: a machine that
+has been the master can come back as a slave, with the same address."""
+
+
 class PullResponse(NamedTuple):
     """The answer to a pull.
 
@@ -49,6 +54,7 @@ class PullResponse(NamedTuple):
         suggested: id of the broker for the next pull; 0 is the master.
         gaps: the offsets that a power cut left empty, among those that the pull has passed; only
             Coherer's brokers name them.
+        is_from_slave: whether a slave says that it is one; only Coherer's do.
     """
 
     code: int
@@ -58,6 +64,7 @@ class PullResponse(NamedTuple):
     suggested: int
     body: bytes | memoryview
     gaps: Sequence[range] = ()
+    is_from_slave: bool = False
 
 
 class PullEncoder:
@@ -163,6 +170,7 @@ def parse_pull_response(command: Command) -> PullResponse:
             int(fields["suggestWhichBrokerId"]),
             command.body,
             from_runs([int(one) for one in gaps.split(",")]) if gaps else (),
+            SLAVE_FIELD in fields,
         )
     except (KeyError, ValueError) as error:
         raise ProtocolError("The answer to a pull lacks offsets.") from error

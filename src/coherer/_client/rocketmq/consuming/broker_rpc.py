@@ -32,6 +32,7 @@ from coherer._wire.rocketmq.codes import V5_0_0, RequestCode, ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.headers import RunningInfoHeader
 from coherer._wire.rocketmq.names import Queue
+from coherer._wire.rocketmq.pulling import SLAVE_FIELD
 from coherer.errors import CohererError, ConnectError, ProtocolError, RefusedError, UnavailableError
 
 _log = Log(logging.getLogger(__name__))
@@ -40,6 +41,17 @@ LOCK_TIMEOUT_MS: Final = 1_000
 SEND_BACK_TIMEOUT_MS: Final = 5_000
 GROUPS_KEPT_S: Final = 60.0
 """How long the settings of a broker's groups are cached."""
+
+
+def no_master(server: str, queue: Queue) -> UnavailableError:
+    """The error if a slave has the address of a master."""
+    return UnavailableError(
+        f"The server is a slave of broker {queue.broker} now, and its master is not known.",
+        server=server,
+        topic=queue.topic,
+        partition=queue.id,
+        hint="Is the master up, and registered with the name server?",
+    )
 
 
 class BrokerRpc:
@@ -170,10 +182,24 @@ class BrokerRpc:
         if edge is Edge.TIME:
             fields["timestamp"] = str(time_ms)
         if masters_only:
-            link = await self.master(queue.broker, queue.topic)
-        else:
-            link, _ = await self.link_for_reading(queue.broker, MASTER, queue.topic)
+            return _offset_of(await self._ask_master(_EDGE_CODES[edge], queue, fields), queue)
+        link, _ = await self.link_for_reading(queue.broker, MASTER, queue.topic)
         return _offset_of(await self._ask(_EDGE_CODES[edge], queue, fields, link), queue)
+
+    async def _ask_master(self, code: int, queue: Queue, fields: dict[str, str]) -> Command:
+        """Ask the master, also if a slave has its address now.
+
+        Raises:
+            UnavailableError: the name server does not know another address.
+        """
+        for is_known in (True, False):
+            if not is_known:
+                await self.instance.routes.route(queue.topic, fresh=True)
+            link = await self.master(queue.broker, queue.topic)
+            answer = await self._ask(code, queue, fields, link)
+            if SLAVE_FIELD not in answer.fields:
+                return answer
+        raise no_master(link.server, queue)
 
     # -- groups
 

@@ -23,7 +23,7 @@ import asyncio
 import logging
 from typing import Final, NamedTuple, Protocol
 
-from coherer._client.rocketmq.consuming.broker_rpc import BrokerRpc
+from coherer._client.rocketmq.consuming.broker_rpc import BrokerRpc, no_master
 from coherer._client.rocketmq.link import Link
 from coherer._client.rocketmq.routing import MASTER
 from coherer._common.logs import Log
@@ -127,6 +127,7 @@ class FetchLoop:
         self._timeout_s = timeout_ms / 1000
         self._exact = exact
         self._masters_only = masters_only
+        self._must_look_up = False  # the master has moved
         self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
         self._offset = -1  # of the last pull
@@ -227,7 +228,11 @@ class FetchLoop:
                 partition=self._queue.id,
             )
         answer = parse_pull_response(command)
-        if self._exact and self.broker != MASTER and answer.code != FOUND:
+        is_from_slave = answer.is_from_slave or self.broker != MASTER
+        if self._exact and is_from_slave and answer.code != FOUND:
+            if self._masters_only and self._link is not None:
+                self._must_look_up = True
+                raise no_master(self._link.server, self._queue)
             self._masters_only = True
             self._link = None
             return False
@@ -250,6 +255,9 @@ class FetchLoop:
     async def _connect(self) -> None:
         try:
             queue = self._queue
+            if self._must_look_up:
+                self._must_look_up = False
+                await self._rpc.instance.routes.route(queue.topic, fresh=True)
             if self._masters_only:
                 self._link = await self._rpc.master(queue.broker, queue.topic)
                 self.broker = MASTER

@@ -135,6 +135,7 @@ class RocketBroker:
             is_slave=lambda: self.state.is_slave,
             forbid=lambda channel, request, topic: state.forbid(channel, request, topic, PUB),
             schedule=self.timers.schedule,
+            replicated=state.replicated,
         )
 
     @property

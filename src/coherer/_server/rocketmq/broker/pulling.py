@@ -120,6 +120,7 @@ class PullHandler:
             "nextBeginOffset": str(next_offset),
             "minOffset": str(found.min_offset),
             "maxOffset": str(found.max_offset),
+            **self._state.slave_fields,
         }
         if (
             wanted.tags is None

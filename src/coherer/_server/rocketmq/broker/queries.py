@@ -99,21 +99,23 @@ class OffsetHandler:
     def search(self, _: Channel, request: Command) -> Command:
         """SEARCH_OFFSET_BY_TIMESTAMP (29): the message stored nearest to a time."""
         header = parse(SearchOffsetHeader, request.fields)
-        return _offset(
-            self._state.store.offset_at_time(
-                header.topic, header.queue_id, header.timestamp, nearest=True
-            )
-        )
+        store = self._state.store
+        at = store.offset_at_time(header.topic, header.queue_id, header.timestamp, nearest=True)
+        return self._offset(at)
 
     def maximum(self, _: Channel, request: Command) -> Command:
         """GET_MAX_OFFSET (30): the next offset of a queue."""
         header = parse(QueueHeader, request.fields)
-        return _offset(self._state.store.queue_range(header.topic, header.queue_id)[1])
+        return self._offset(self._state.store.queue_range(header.topic, header.queue_id)[1])
 
     def minimum(self, _: Channel, request: Command) -> Command:
         """GET_MIN_OFFSET (31): the first offset of a queue."""
         header = parse(QueueHeader, request.fields)
-        return _offset(self._state.store.queue_range(header.topic, header.queue_id)[0])
+        return self._offset(self._state.store.queue_range(header.topic, header.queue_id)[0])
+
+    def _offset(self, offset: int) -> Command:
+        fields = OffsetResult(offset).fields() | self._state.slave_fields
+        return Command(ResponseCode.SUCCESS, fields=fields)
 
     def earliest(self, _: Channel, request: Command) -> Command:
         """GET_EARLIEST_MSG_STORETIME (32): when a queue's first message was stored, or -1."""

@@ -6,7 +6,7 @@ See docs/protocol/rocketmq.md, sections 2.5 and 6.8.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from coherer._common import machine
@@ -80,31 +80,41 @@ class SendBackHandler:
 
         news = state.announced_since(before)
 
-        def stored(outcome: Sequence[AppendResult] | CohererError, _: int) -> None:
-            if news is None:
-                answer(outcome)
+        def stored(outcome: Sequence[AppendResult] | CohererError, end_offset: int) -> None:
+            if news is None and state.replicated_to is None:
+                self._answer(channel, request, header, draft, outcome)
             else:
-                channel.spawn(announced(news, outcome))
+                channel.spawn(later(outcome, end_offset))
 
-        async def announced(
-            news: Awaitable[None], outcome: Sequence[AppendResult] | CohererError
-        ) -> None:
-            await news
-            answer(outcome)
+        async def later(outcome: Sequence[AppendResult] | CohererError, end_offset: int) -> None:
+            if news is not None:
+                await news
+            if not isinstance(outcome, CohererError) and (
+                (replicated := state.replicated(end_offset)) is not None
+            ):
+                await replicated  # or not: to send it back again would store it twice
+            self._answer(channel, request, header, draft, outcome)
 
-        def answer(outcome: Sequence[AppendResult] | CohererError) -> None:
-            if isinstance(outcome, CohererError):
-                channel.respond(request, ResponseCode.SYSTEM_ERROR, _status(outcome))
-            else:
-                channel.respond(request)
-                topic = decode_properties(draft.properties)[RETRY_TOPIC]
-                is_dead = draft.topic.startswith(DLQ_PREFIX)
-                state.counters.sent_back(header.group, topic, is_dead=is_dead)
-            channel.connection.flush()
-
-        # With `--flush sync` the answer waits for the disk, although the copy says WAIT=false, as
-        # Java's does: the consumer then forgets the message.
+        # With `--flush sync` the answer waits for the disk, and that of a SYNC_MASTER for a slave,
+        # although the copy says WAIT=false, as Java's does: the consumer then forgets the message.
         state.core.appender.submit([draft], stored, origin=Origin.ROCKETMQ_CLIENT)
+
+    def _answer(
+        self,
+        channel: Channel,
+        request: Command,
+        header: SendBackHeader,
+        draft: Draft,
+        outcome: Sequence[AppendResult] | CohererError,
+    ) -> None:
+        if isinstance(outcome, CohererError):
+            channel.respond(request, ResponseCode.SYSTEM_ERROR, _status(outcome))
+        else:
+            channel.respond(request)
+            topic = decode_properties(draft.properties)[RETRY_TOPIC]
+            is_dead = draft.topic.startswith(DLQ_PREFIX)
+            self._state.counters.sent_back(header.group, topic, is_dead=is_dead)
+        channel.connection.flush()
 
     def _draft(
         self, channel: Channel, request: Command, header: SendBackHeader, group: Group

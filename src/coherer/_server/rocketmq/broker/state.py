@@ -24,6 +24,7 @@ from coherer._server.rocketmq.remoting import Channel, Refusal
 from coherer._wire.rocketmq.codes import ResponseCode
 from coherer._wire.rocketmq.command import Command
 from coherer._wire.rocketmq.names import Queue
+from coherer._wire.rocketmq.pulling import SLAVE_FIELD
 from coherer._wire.rocketmq.subscription import BloomFilter
 from coherer.errors import CohererError, UsageError
 
@@ -187,16 +188,20 @@ class RocketState:
             0, or the response code of the step that failed: 10, 11 or 12.
         """
         flushed = slave = 0
-        if self.core.sync_flush and self.replicated_to is not None:
-            flushed, slave = await asyncio.gather(
-                self._flushed(end_offset),
-                self.replicated_to(end_offset, self.options.slave_timeout_ms),
-            )
+        replicated = self.replicated(end_offset)
+        if self.core.sync_flush and replicated is not None:
+            flushed, slave = await asyncio.gather(self._flushed(end_offset), replicated)
         elif self.core.sync_flush:
             flushed = await self._flushed(end_offset)
-        elif self.replicated_to is not None:
-            slave = await self.replicated_to(end_offset, self.options.slave_timeout_ms)
+        elif replicated is not None:
+            slave = await replicated
         return slave or flushed
+
+    def replicated(self, end_offset: int) -> Awaitable[int] | None:
+        """Wait until a slave has the log up to an offset; None if nobody has to wait for slaves."""
+        if self.replicated_to is None:
+            return None
+        return self.replicated_to(end_offset, self.options.slave_timeout_ms)
 
     async def _flushed(self, end_offset: int) -> int:
         done: asyncio.Future[CohererError | None] = asyncio.get_running_loop().create_future()
@@ -217,6 +222,11 @@ class RocketState:
         if self.announced is None or self.topics.version == before:
             return None
         return self.announced()
+
+    @property
+    def slave_fields(self) -> dict[str, str]:
+        """What a slave adds to answers with offsets."""
+        return {SLAVE_FIELD: str(self.options.broker_id)} if self.is_slave else {}
 
     @property
     def is_slave(self) -> bool:

@@ -15,6 +15,8 @@ Invariants:
   come after a restart: a request waits until all marks are known that could end the same
   transaction. A request that repeats the first one is answered with success and stores nothing; one
   that contradicts it is refused. (Java's brokers carry out every request.)
+* A SYNC_MASTER says that a transaction has ended when a slave knows it, too. Otherwise that slave,
+  as the master, could ask a producer that has forgotten it.
 * A power cut can tear that one write apart. If it has left a message, what it took is stored again
   before any request is handled: other messages of the half batch, and the mark (`_complete`). A
   mark does not count if messages before it are lost (`_mark_at`).
@@ -31,7 +33,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
@@ -85,6 +87,7 @@ PLACES_AT_ONCE: Final = 128
 _READ_BYTES: Final = 4 * 1024 * 1024
 _NO_STATE: Final = "commitOrRollback field wrong"
 _ENDED: Final = "The transaction was {} before."
+_NOT_REPLICATED: Final = "The transaction has ended, but no slave has that in time. Ask again."
 _ROLLED_BACK: Final = "not set any response code"
 """Java clears its default remark only for commits (section 2.9)."""
 MARKS_AT_ONCE: Final = 2_000
@@ -110,6 +113,8 @@ class TransactionService:
         forbid: with accounts, raises the `Refusal` of a request whose sender may not write to a
             topic.
         schedule: returns the draft to store for a committed message, which may be timed.
+        replicated: waits until a slave has the log up to an offset, and returns the response code
+            of section 6.12; None if the answer need not wait.
     """
 
     def __init__(
@@ -121,6 +126,7 @@ class TransactionService:
         is_slave: Callable[[], bool] = lambda: False,
         forbid: Callable[[Channel, Command, str], None] | None = None,
         schedule: Callable[[Draft], Draft] = lambda draft: draft,
+        replicated: Callable[[int], Awaitable[int] | None] = lambda _: None,
     ) -> None:
         self._core = core
         self._ask = ask
@@ -128,6 +134,7 @@ class TransactionService:
         self._is_slave = is_slave
         self._forbid = forbid
         self._schedule = schedule
+        self._replicated = replicated
         self._ledger = self._open_ledger()
         self._round_ms: int | None = None  # start of the current round
         self._rounds = IntervalTimer(self._options.interval_ms, core.now_ms())
@@ -181,7 +188,9 @@ class TransactionService:
             self._waiting.append((channel, request))
             return None
         if self._ledger.has_ended(name) or self._ledger.has_ended(record.queue_offset):
-            return self._ended_before(record, end)
+            end_offset = self._core.store.written_offset
+            answer = self._ended_before(record, end)
+            return self._when_replicated(channel, request, end_offset, answer)
         self._store_end(channel, request, record, end)
         return None
 
@@ -299,11 +308,11 @@ class TransactionService:
         mark = self._mark_of(name, newest, drafts, is_rollback=is_rollback)
         self._ending[name] = []
 
-        def done(outcome: Sequence[AppendResult] | CohererError, _: int) -> None:
-            answered(outcome)
+        def done(outcome: Sequence[AppendResult] | CohererError, end_offset: int) -> None:
+            answered(outcome, end_offset)
             self._again(self._ending.pop(name))
 
-        def answered(outcome: Sequence[AppendResult] | CohererError) -> None:
+        def answered(outcome: Sequence[AppendResult] | CohererError, end_offset: int) -> None:
             if isinstance(outcome, CohererError):
                 _refuse(channel, request, outcome)
                 return
@@ -315,9 +324,29 @@ class TransactionService:
                     messages=messages_in(record.properties),
                 )
             self._marked(Op(outcome[-1].queue_offset, newest, name, is_rollback))
-            channel.respond(request, ResponseCode.SUCCESS, _ROLLED_BACK if is_rollback else None)
+            answer = Command(ResponseCode.SUCCESS, remark=_ROLLED_BACK if is_rollback else None)
+            if self._when_replicated(channel, request, end_offset, answer) is not None:
+                channel.respond(request, answer.code, answer.remark)
 
         self._core.appender.submit(drafts, done, origin=Origin.TRANSACTIONS, own=[mark])
+
+    def _when_replicated(
+        self, channel: Channel, request: Command, end_offset: int, answer: Command
+    ) -> Command | None:
+        """Give an answer that says that a transaction has ended; None if it is sent later."""
+        replicated = None if request.is_oneway else self._replicated(end_offset)
+        if replicated is None:
+            return answer
+
+        async def answer_later(replicated: Awaitable[int]) -> None:
+            if code := await replicated:
+                channel.respond(request, code, _NOT_REPLICATED)
+            else:
+                channel.respond(request, answer.code, answer.remark)
+            channel.connection.flush()
+
+        channel.spawn(answer_later(replicated))
+        return None
 
     def _committed(self, record: Record, end: End) -> Draft | DraftBatch:
         """What a commit stores.
