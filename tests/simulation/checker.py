@@ -30,8 +30,6 @@ from tests.simulation.senders import (
 
 SLACK_S: Final = 130.0
 """How long a fault can have an effect: a broker forgets a silent member after 120 s."""
-SAVED_S: Final = 6.0
-"""Brokers save positions every 5 s."""
 PROMPT_S: Final = 4.0
 """Within this time a message arrives if nothing goes wrong, its retries not counted."""
 TAKEN_S: Final = 15.0
@@ -363,7 +361,7 @@ def nonmonotonic_poll(history: History) -> Found:
         seen.add((event.group, place))
         before = newest.get((event.group, place.queue))
         if before is not None and before > place:
-            if not history.lossy or place in there[event.message]:
+            if not (history.lossy or history.behind) or place in there[event.message]:
                 yield event.message, f"{place} came to {event.group} after {before}"
         else:
             newest[event.group, place.queue] = place
@@ -395,14 +393,15 @@ def repeated(history: History) -> Found:
 def forgotten(history: History) -> Found:
     """What `commit` has acknowledged is not delivered again, unless the broker dies within 5 s or a
     member that was cut off still has it."""
-    died = frozenset({"killed", "power"})
+    died = frozenset({"killed", "power", "promoted"})
     cut_off = (FAULTS | {"joined"}) - died - {"cut", "crashed", "stop", "started"}
+    saved_s = history.saved_s
     again = deliveries(history)
     for event in history.of("kept"):
         for later in again[event.group, event.message, 0]:
             if (
                 later.at_s > event.at_s
-                and not disturbed(history, event.at_s - SAVED_S, event.at_s + SAVED_S, died)
+                and not disturbed(history, event.at_s - saved_s, event.at_s + saved_s, died)
                 and not disturbed(history, event.at_s - SLACK_S, later.at_s, cut_off)
             ):
                 text = f"committed at {event.at_s:.3f} by {event.group}"
@@ -458,14 +457,15 @@ def late(history: History) -> Found:
 
 def retries(history: History) -> Found:
     """A message that is refused comes back with a higher `attempt`, one by one, until it is handled
-    or was refused too often."""
+    or was refused too often, or a slave that lacks it becomes the master."""
     refused = {(event.group, event.message, event.attempt) for event in history.of("refused")}
     handled = {(event.group, event.message) for event in history.of("handled")}
     received = deliveries(history)
+    is_lossy = history.lossy or history.behind  # a slave that lags does not hold up retries
     for group, message, attempt in received:
         if attempt and (group, message, attempt - 1) not in refused:
             yield message, f"attempt {attempt} came to {group}, and {attempt - 1} was not refused"
-    for group, message, attempt in () if history.lossy else sorted(refused):
+    for group, message, attempt in () if is_lossy else sorted(refused):
         last = group == "crew" and attempt >= ATTEMPTS - 1
         back = (group, message, attempt + 1) in received
         if not (last or back or (group, message) in handled or history.retention_s < SLACK_S):
@@ -491,7 +491,7 @@ def dead_letters(history: History) -> Found:
         if number > most:
             yield message, f"dead {number} times, refused for the last time {most} times"
     end_s = history.events[-1].at_s if history.events else 0.0
-    for message in () if history.lossy else refused:
+    for message in () if history.lossy or history.behind else refused:
         if not dead[message] and refused[message][0].at_s > end_s - history.retention_s:
             yield message, f"refused {ATTEMPTS} times, and no dead letter"
 
@@ -608,14 +608,18 @@ def reset(history: History) -> Found:
         if event.group == "press":
             last_s[event.message] = event.at_s
     final = {event.message for event in history.of("final")}
-    died, slack_s = frozenset({"killed", "power", "stop"}), SLACK_S
+    died, slack_s = frozenset({"killed", "power", "stop", "promoted"}), SLACK_S
     has_members = any(event.group == "press" for event in history.of("joined"))
     for event in history.of("reset") if has_members else ():
         before = [one.at_s for one in history.of("resetting") if one.at_s <= event.at_s]
         begun_s = before[-1] if before else event.at_s
         # The broker saves positions later, and tells only members that it can reach.
-        if disturbed(history, event.at_s - slack_s, event.at_s + SAVED_S, FAULTS - died) or (
-            disturbed(history, event.at_s - SLACK_S, event.at_s + SAVED_S, died | {"started"})
+        if disturbed(
+            history, event.at_s - slack_s, event.at_s + history.saved_s, FAULTS - died
+        ) or (
+            disturbed(
+                history, event.at_s - SLACK_S, event.at_s + history.saved_s, died | {"started"}
+            )
         ):
             continue
         for stored in history.of("stored"):
@@ -635,7 +639,7 @@ def undead(history: History) -> Found:
     deletions = [
         event
         for event in history.of("deleted")
-        if not disturbed(history, event.at_s, event.at_s + SAVED_S, frozenset({"power"}))
+        if not disturbed(history, event.at_s, event.at_s + history.saved_s, frozenset({"power"}))
         and not _is_away(history, event.at_s, event.at_s)
     ]
     deleted_s = deletions[-1].at_s if deletions else -1.0

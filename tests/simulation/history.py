@@ -10,13 +10,17 @@ import msgspec
 
 BEGINNINGS: Final = frozenset(
     {"cut", "stopped", "severed", "unplugged", "frozen", "slow", "clock", "full", "sick"}
-    | {"killed", "power", "stop", "crashed", "split"}
+    | {"killed", "power", "stop", "crashed", "split", "promoted"}
 )
 ENDS: Final = frozenset(
     {"healed", "fast", "plugged", "thawed", "recovered", "started", "joined again"}
 )
 FAULTS: Final = BEGINNINGS | ENDS
 """The events that are faults, or their ends."""
+
+
+SAVED_S: Final = 6.0
+"""Brokers save positions every 5 s."""
 
 
 class Place(msgspec.Struct, frozen=True, order=True):
@@ -97,16 +101,19 @@ class History:
     Attributes:
         lossy: whether the power was cut while messages were acknowledged before they were on disk.
         forked: whether a slave may have kept what its master lost then.
+        behind: whether a slave has become the master that lacked a part of its master's log.
         jumped: whether the clock of a node jumped.
         retention_s: how long the brokers keep messages.
+        saved_s: the longest time until a position that a broker has is safe.
     """
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.lossy = False
-        self.forked = False
+        self.forked = self.behind = False
         self.jumped = False
         self.retention_s = float("inf")
+        self.saved_s = SAVED_S
         self._kinds: dict[str, list[Event]] = defaultdict(list)
 
     def add(self, events: Iterable[Event]) -> None:

@@ -16,7 +16,7 @@ from coherer._server.node.node import Node, NodeOptions
 from coherer._store import StoreOptions
 from coherer.testing.simulation import Process
 from tests.simulation.keeper import ADDRESS, SESSION_MS, SimulatedKeeper
-from tests.simulation.plan import MASTERS, WATCHER, Plan
+from tests.simulation.plan import HEIR, MASTERS, WATCHER, Plan
 from tests.store.conftest import PowerFiles
 
 USUAL_PORTS = ("master_port", "broker_port", "namesrv_port", "rocketmq_port", "rocketmq_fast_port")
@@ -27,6 +27,9 @@ RETENTION_S = 90.0
 TOKEN = "token-of-the-operator"
 GRANTED_S = (1.5, 40.0)
 """The longest sessions that ZooKeeper grants: shorter than the masters want, or longer."""
+SYNC_MASTER = "SYNC_MASTER"
+HEIRLOOM = "broker-a"
+"""The name of a broker that one machine takes over from another one."""
 MASTER_PORTS = (8715, 8725)
 """Masters with standbys have fixed ports, and others for their administration."""
 
@@ -126,6 +129,8 @@ class Machine:
     Attributes:
         clock_s: how far its clock is ahead.
         up: whether its node runs.
+        needs: as a slave, how much of the log and which topics it has to copy until it may become
+            the master.
     """
 
     def __init__(self, name: str, directory: Path, **options: object) -> None:
@@ -146,6 +151,7 @@ class Machine:
         self.process = Process(name)
         self.clock_s = 0.0
         self.up = False
+        self.needs: tuple[int, frozenset[str]] = (0, frozenset())
         self.node: Node
 
     async def start(self) -> None:
@@ -173,6 +179,36 @@ class Machine:
         self.up = False
         await self.process.start(self.node.stop())
         self.kill()
+
+    def become(self, role: str) -> None:
+        """Have the next start be one as a master or as a slave."""
+        number = 1 if role == "SLAVE" else 0
+        self._options = msgspec.structs.replace(self._options, role=role, rocketmq_broker_id=number)
+
+    def renew(self) -> None:
+        """Give it an empty disk."""
+        self.files = Disk()
+        directory = self._base / str(next(self._images))
+        self._options = msgspec.structs.replace(self._options, directory=directory)
+
+    def may_become_master(self) -> bool:
+        """Whether it has copied what it needs, and runs."""
+        end, topics = self.needs
+        core = self.node.core
+        has_all = (
+            core is not None and core.store.end_offset >= end and topics <= set(core.topics.names())
+        )
+        return self.up and has_all
+
+    def is_behind(self, master: Machine) -> bool:
+        """Whether it lacks a part of a master's log."""
+        own, theirs = self.node.core, master.node.core
+        return not (own and theirs and own.store.end_offset >= theirs.store.written_offset)
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether its node copies another one, when it runs."""
+        return self._options.role == "SLAVE"
 
     async def drain(self, *, timeout_s: float, grace_s: float) -> None:
         """Let clients leave."""
@@ -243,6 +279,12 @@ class Cluster:
         elif self._plan.shape == "slave":
             await self._add("node", **self._broker(), ha_port=0, protocols=frozenset({"rocketmq"}))
             await self._add("slave", **self._apart(1), role="SLAVE", rocketmq_broker_id=1)
+        elif self._plan.shape == HEIR:
+            own = frozenset({"rocketmq"})
+            await self._add("master", roles=frozenset({"master"}), protocols=own)
+            pair: dict[str, object] = {**self._apart(1), "broker_name": HEIRLOOM, "ha_port": 0}
+            await self._add("broker-a", **pair, role=SYNC_MASTER)
+            await self._add("broker-b", **pair, role="SLAVE", rocketmq_broker_id=1)
         elif self.keeper is not None:
             await self.keeper.start()
             for name, port in zip("ab", MASTER_PORTS, strict=True):
@@ -268,6 +310,11 @@ class Cluster:
             return "tubemq://" + ",".join(f"127.0.0.1:{port}" for port in MASTER_PORTS)
         node = self.machines[0].node
         return node.rocketmq_url if self._plan.protocol == "rocketmq" else node.url
+
+    def pair(self) -> tuple[Machine, Machine]:
+        """A master and its slave."""
+        master, slave = sorted(self.machines[-2:], key=lambda machine: machine.is_slave)
+        return master, slave
 
     @property
     def active(self) -> Machine:

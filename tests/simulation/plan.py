@@ -17,6 +17,10 @@ ANY_FAULTS: Final = ("freeze", "unplug", "clock", "slow")
 NETWORK_FAULTS: Final = ("cut", "stop", "sever")
 FAULTS: Final = NODE_FAULTS + CLIENT_FAULTS + ANY_FAULTS + NETWORK_FAULTS
 
+POWER_FAULTS: Final = frozenset({"power", "tear", "sick", "drop"})
+UNINHERITED: Final = frozenset({"backup", "scribbler", "scraps"})
+"""What does not go on at another machine: a backup, and what an administrator has just done."""
+
 FOREMAN: Final = "foreman"
 """Who sends messages that become dead letters."""
 SENDERS: Final = {
@@ -34,6 +38,8 @@ GROUPS: Final = {
     ),
 }
 ALWAYS: Final = frozenset({"alice", "shop"})
+HEIR: Final = "heir"
+"""The shape of a RocketMQ cluster whose slave becomes the master when that is lost."""
 MASTERS: Final = "masters"
 """The shape of a TubeMQ cluster whose masters elect one of them."""
 FOUNDER: Final = "founder"
@@ -130,7 +136,8 @@ class Plan(msgspec.Struct, frozen=True):
         protocol: `tubemq` or `rocketmq`.
         form: one of `FORMS`.
         shape: of the cluster: `one` node, `two` brokers with a master or name server apart, a
-            master and its `slave`, or two `masters` in front of two brokers.
+            master and its `slave`, a master and its `heir`, or two `masters` in front of two
+            brokers.
         flush: the option of the brokers.
         jitter_s: of the network.
         pieces: the probability that data arrives in two pieces.
@@ -246,6 +253,14 @@ def plan(seed: int, protocol: str, form: str = "short") -> Plan:
     if FOREMAN in senders and chance.random() < 0.5:
         senders += MENDERS
     senders += [WORKER] if {QUERY, TABLE}.intersection(senders) else []
+    if shape in {"two", "slave"} and protocol == "rocketmq" and chance.random() < 0.3:
+        shape = HEIR
+        extras = [one for one in extras if one not in UNINHERITED]
+        senders = [one for one in senders if one not in UNINHERITED]
+        groups = [one for one in groups if one not in UNINHERITED]
+        if flush == "async":  # a power cut would take what both have acknowledged
+            faults = [fault for fault in faults if fault.kind not in POWER_FAULTS]
+        faults += _promotions(chance, amount)
     return Plan(
         seed,
         protocol,
@@ -258,6 +273,15 @@ def plan(seed: int, protocol: str, form: str = "short") -> Plan:
         tuple(extras),
         tuple(sorted(faults, key=lambda fault: fault.at_s)),
     )
+
+
+def _promotions(chance: Random, amount: Form) -> Iterator[Fault]:
+    """Masters that are lost, and slaves that take their place."""
+    for _ in range(chance.choice((1, 1, 2, 3))):
+        at_s = round(chance.random() * amount.trouble_s, 3)
+        after = chance.choice(("", "stored", "received", "committed"))
+        target = int(chance.random() * 1000) / 1000
+        yield Fault(at_s, "promote", target, chance.choice(amount.lasts_s), after)
 
 
 def _usurpers(chance: Random, amount: Form) -> Iterator[Fault]:

@@ -15,13 +15,13 @@ if TYPE_CHECKING:  # a run looks at them, with itself
     from tests.simulation.workload import Run
 
 COLUMNS: Final = ("partition", "offset", "value")
-NO_BROKER: Final = frozenset({"slave", "master", "master-a", "master-b"})
+NO_BROKER: Final = frozenset({"master", "master-a", "master-b"})
 
 
 def look(run: Run, what: str) -> None:
     """Note what the files of all brokers hold."""
     for machine in run.cluster.machines:
-        if machine.name not in NO_BROKER:
+        if machine.name not in NO_BROKER and not machine.is_slave:
             with run.noting("files"):
                 _look(run, machine, what)
     run.note("files", f"{what} read")
@@ -41,7 +41,7 @@ def _look(run: Run, machine: Machine, what: str) -> None:
 
 
 def _rows(machine: Machine, topic: str, queue: str) -> Iterator[tuple[Place, str]]:
-    options = {"brokerName": machine.name}
+    options = {"brokerName": machine.node.options.broker_name}
     for batch in scan(f"file:{machine.directory}", topic, columns=COLUMNS, options=options):
         for row in batch.to_pylist():
             text = row["value"].decode().partition(FILLED)[0]

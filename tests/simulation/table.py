@@ -30,8 +30,9 @@ QUERY: Final = "reading"
 OFFSETS, COMMITS, TABLE = f"{QUERY}/offsets", f"{QUERY}/commits", f"{QUERY}/table"
 PAUSE_S: Final = 0.5
 """Between two micro-batches, at most."""
-LIMITS: Final = (None, 60, 200)
-"""Of the offsets in a micro-batch; the gap of a power cut has hundreds."""
+LIMITS: Final = (None, 600, 2_000)
+"""Of the offsets in a micro-batch; the gap of a power cut has hundreds, that of a slave that has
+just copied a log thousands."""
 
 Row = tuple[str, str, int, int, str]
 

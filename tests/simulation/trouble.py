@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from coherer.errors import CohererError
-from tests.simulation.machines import Machine
+from tests.simulation.machines import SYNC_MASTER, Machine
 from tests.simulation.plan import QUERY, SHORT_S, SILENT_S, Fault
 
 if TYPE_CHECKING:  # a run makes trouble, which uses the run
@@ -29,6 +29,7 @@ class Trouble:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._chance = run.plan.chance("trouble")
+        self._promoting = asyncio.Lock()
 
     async def all(self) -> None:
         """Carry out all faults; returns when the last one has ended."""
@@ -169,6 +170,37 @@ class Trouble:
         elif fault.lasts_s < SILENT_S:
             await self._kill(fault)
 
+    async def _promote(self, fault: Fault) -> None:
+        """The machine of a master is lost. Its slave takes its place, and gets a new slave."""
+        if not self._promoting.locked():  # an operator waits for one that is under way
+            async with self._promoting:
+                await self._replace_master(fault)
+
+    async def _replace_master(self, fault: Fault) -> None:
+        master, slave = self._run.cluster.pair()
+        core = slave.node.core
+        if core is None or not slave.may_become_master():
+            return  # an operator waits until it has everything
+        was_up = master.up
+        master.kill()
+        self._note(master.name, "killed")
+        behind = slave.is_behind(master)
+        self._run.history.behind |= behind
+        master.needs = core.store.end_offset, frozenset(core.topics.names())
+        master.become("SLAVE")  # if another fault starts it
+        master.renew()
+        await asyncio.sleep(fault.lasts_s / 2)
+        slave.become(SYNC_MASTER)
+        self._note(slave.name, "promoted", "behind" if behind else "")
+        if slave.up:  # otherwise another fault starts it
+            if fault.target < 0.5:
+                slave.kill()
+            else:
+                await self._stop_in_order(slave)
+            await self._start(slave)
+        if was_up:
+            await self._start(master)
+
     async def _tear(self, fault: Fault) -> None:
         """The power fails while half messages are committed."""
         await asyncio.sleep(self._chance.random() * COMMIT_S)
@@ -195,14 +227,17 @@ class Trouble:
         machine = _chosen(fault, self._run.cluster.machines)
         if not machine.up:
             return
+        await self._stop_in_order(machine)
+        await asyncio.sleep(fault.lasts_s / 4)
+        await self._start(machine)
+
+    async def _stop_in_order(self, machine: Machine) -> None:
         self._note(machine.name, "stop")
         try:
             await machine.stop()
         except CohererError as error:
             self._complain(machine, f"no orderly stop: {error}")
             machine.kill()
-        await asyncio.sleep(fault.lasts_s / 4)
-        await self._start(machine)
 
     async def _start(self, machine: Machine) -> None:
         """Start a node, and try again while its disk or ZooKeeper does not let it start.

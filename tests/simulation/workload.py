@@ -28,7 +28,7 @@ from tests.simulation.backups import Backup
 from tests.simulation.checker import Wrong, judge
 from tests.simulation.history import FAULTS, Event, History, Place
 from tests.simulation.machines import OPERATOR, QUEUES, RETENTION_S, Cluster
-from tests.simulation.plan import FOREMAN, FOUNDER, MENDERS, WATCHER, Plan, plan
+from tests.simulation.plan import FOREMAN, FOUNDER, HEIR, MENDERS, WATCHER, Plan, plan
 from tests.simulation.receivers import GROUPS, receive
 from tests.simulation.senders import (
     LEDGER,
@@ -46,6 +46,8 @@ QUIET: Final = 0.03
 """The probability that a sender pauses for longer."""
 SAVED_S: Final = 0.5
 """`Node.create_topic` returns before the topic is on the disk, unlike a request to create one."""
+INHERITED_S: Final = 14.0
+"""Slaves copy topics and positions every 10 s, and for the first time after 3 s."""
 CODA_S: Final = 10.0
 """In which members leave one after the other, while the senders send again."""
 END_S: Final = 15.0
@@ -263,9 +265,7 @@ class Run:
         loop.network.latency_s, loop.network.jitter_s = 0.0005, self.plan.jitter_s
         loop.network.pieces, loop.threads_s = self.plan.pieces, self.plan.threads_s
         await self.cluster.start()
-        async with self.connect() as client:
-            for topic in self._topics():
-                await self._create(client, topic)
+        await self._prepare()
         for who in self.plan.senders:
             self.start(who)
         for group in self.plan.groups:
@@ -296,6 +296,14 @@ class Run:
         stores.look(self, "filed")
         if backup is not None:
             backup.look()
+
+    async def _prepare(self) -> None:
+        async with self.connect() as client:
+            for topic in self._topics():
+                await self._create(client, topic)
+        if self.plan.shape == HEIR:
+            self.history.saved_s = INHERITED_S
+            await asyncio.sleep(INHERITED_S)
 
     def _topics(self) -> Iterator[str]:
         yield from TOPICS
@@ -333,8 +341,8 @@ class Run:
                     self.note("reader", "begins", topic, place=Place(_name_of(queue), first))
 
     async def _look_at_slave(self) -> None:
-        if self.plan.shape == "slave":
-            master, slave = (one.node.core for one in self.cluster.machines)
+        if self.plan.shape in {"slave", HEIR}:
+            master, slave = (one.node.core for one in self.cluster.pair())
             assert master is not None
             assert slave is not None
             end = master.store.end_offset
