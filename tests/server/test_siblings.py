@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -13,6 +14,9 @@ from coherer._net import TlsOptions
 from coherer._rules.common.topics import Topic
 from coherer._server.node.node import Node, NodeOptions
 from coherer._server.options.siblings import SiblingState, check, servers_of, sibling
+from coherer._server.rocketmq.broker.registration import BrokerAnnouncement
+from coherer._server.rocketmq.remoting_client import RemotingClient
+from coherer._wire.rocketmq.codes import RequestCode
 from coherer.errors import UsageError
 from tests.server.node_harness import options
 from tests.waiting import until
@@ -108,6 +112,98 @@ async def test_a_topic_that_the_master_deletes_does_not_come_back(siblings: Sibl
     put(second, topic("later"))  # a registration after all of that
     await until(lambda: partitions(first, "later") == {1: 4, 2: 4}, WAIT_S)
     assert not partitions(first, "flights")
+
+
+async def test_an_answer_on_its_way_does_not_bring_a_deleted_topic_back(
+    siblings: Siblings,
+) -> None:
+    first, second = siblings.first, await siblings.start(1)
+    put(second, topic("flights"))
+    await until(lambda: partitions(first, "flights") == {1: 4, 2: 4}, WAIT_S)
+    await until(lambda: settled(first), WAIT_S)
+    assert second.core is not None
+    topics = second.core.topics
+    listed = [topic for topic in topics if topic.tubemq]
+    assert topics.remove("flights", 1)
+    second.core.remove_topic("flights")
+    topics.replace(listed, 2)  # before the second has registered without it
+    await until(lambda: partitions(first, "flights") == {1: 4}, WAIT_S)
+    await until(lambda: "flights" not in topics, WAIT_S)
+
+
+class Registering:
+    """Registers a broker with the first's name server, as it does itself, but late."""
+
+    def __init__(self, first: Node, broker: Node) -> None:
+        assert broker.core is not None
+        assert broker.rocketmq.broker is not None
+        state = broker.rocketmq.broker.state
+        made = BrokerAnnouncement(
+            lambda: state.announced_options, broker.core.topics, broker.core.now_ms
+        )
+        self._address = f"127.0.0.1:{first.namesrv_port}"
+        self._body = made.body()
+        self._header = made.register_header(self._body)
+
+    async def late(self) -> None:
+        outgoing = RemotingClient()
+        answer = await outgoing.ask(
+            self._address, RequestCode.REGISTER_BROKER, self._header.fields(), self._body
+        )
+        assert not answer.code
+        outgoing.close()
+
+
+async def test_a_late_registration_does_not_bring_a_deleted_topic_back(
+    siblings: Siblings,
+) -> None:
+    first, second = siblings.first, await siblings.start(1)
+    first.create_topic("flights", 4)
+    assert second.core is not None
+    await until(lambda: "flights" in second.core.topics, WAIT_S)
+    registration = Registering(first, second)
+    assert first.delete_topic("flights")
+    assert first.rocketmq.name_server is not None
+    routes = first.rocketmq.name_server.routes
+    await until(lambda: routes.route("flights") is None, WAIT_S)
+    assert first.master is not None
+    catalog = first.master.state.catalog
+    await until(lambda: "flights" not in catalog.topics, WAIT_S)
+    await registration.late()
+    assert not partitions(first, "flights")
+
+
+async def test_a_late_registration_does_not_delete_a_topic_that_was_created_again(
+    siblings: Siblings,
+) -> None:
+    first, second = siblings.first, await siblings.start(1)
+    assert first.rocketmq.name_server is not None
+    routes = first.rocketmq.name_server.routes
+    registration = Registering(first, second)
+    first.create_topic("flights", 4)
+
+    def is_registered() -> bool:
+        route = routes.route("flights")
+        return route is not None and "broker-b" in {queues.broker for queues in route.queues}
+
+    await until(is_registered, WAIT_S)
+    await registration.late()
+    assert partitions(first, "flights") == {1: 4, 2: 4}
+
+
+async def test_a_topic_is_created_again_while_a_broker_deletes_the_old_one(
+    siblings: Siblings,
+) -> None:
+    first, second = siblings.first, await siblings.start(1)
+    first.create_topic("flights", 4)
+    assert second.core is not None
+    await until(lambda: "flights" in second.core.topics, WAIT_S)
+    await second.stop()
+    assert first.delete_topic("flights")
+    put(first, topic("flights", 5))
+    await asyncio.sleep(0)  # a sync comes in the next turn
+    await siblings.start(1)
+    await until(lambda: partitions(first, "flights") == {1: 5, 2: 5}, WAIT_S)
 
 
 async def test_a_new_broker_gets_all_topics(siblings: Siblings) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -91,6 +91,69 @@ async def test_a_member_that_has_left_keeps_nothing(
             found = await other.receive(LEASE_MS)
             assert found is not None
             assert found.bodies() == [b"first"]
+
+
+@alone
+@pytest.mark.parametrize("event", ["assigned", "revoked"])
+async def test_what_a_member_takes_or_gives_up_when_it_is_closed(
+    coherer_simulated_cluster: SimulatedCluster, event: str
+) -> None:
+    """Its rebalance ends there, and a broker would keep the partitions for 30 s."""
+    cluster = coherer_simulated_cluster
+    await cluster.create_topic("jobs", 2)
+    closing: list[asyncio.Task[None]] = []
+
+    def close(_: object) -> None:
+        if not closing:
+            closing.append(asyncio.create_task(first.close()))
+
+    async with connect(cluster.url) as client, client.producer() as producer:
+        for _ in range(2):
+            await producer.send(Message("jobs", b"work"))
+        if event == "assigned":
+            first = client.consumer("workers", "jobs", on_assigned=stuck_after(close))
+        else:
+            first = client.consumer("workers", "jobs", on_revoked=close)
+        await first.start()
+        second = client.consumer("workers", "jobs", start="earliest")
+        async with connect(cluster.url) as other:
+            second = other.consumer("workers", "jobs", start="earliest")
+            if event == "revoked":
+                await first.wait_assigned()
+                await second.start()
+            await until(lambda: closing)
+            await closing[0]
+            if event == "assigned":
+                await second.start()
+            now_s = asyncio.get_running_loop().time
+            closed_s = now_s()
+            await until(lambda: len(second.assignment) == 2)
+            assert now_s() - closed_s < 20
+            await second.close()
+
+
+def stuck_after(work: Callable[[object], None]) -> Callable[[object], Awaitable[None]]:
+    """A listener that never returns."""
+
+    async def listener(partitions: object) -> None:
+        work(partitions)
+        await asyncio.Event().wait()
+
+    return listener
+
+
+async def test_a_registration_that_is_not_answered_when_the_consumer_is_closed(
+    fake: FakeCluster,
+) -> None:
+    fake.topics = {"demo": 1}
+    held: list[Asked] = []
+    fake.script(methods.PARTITION_REGISTER, held.append)
+    cluster = quick(fake)
+    async with consumer_of(cluster):
+        await fake.until(lambda: held)
+    [_, back] = fake.asked(methods.PARTITION_REGISTER)
+    assert back.request.opType == methods.UNREGISTER
+    await cluster.pool.close()
 
 
 async def test_a_partition_that_is_lost_during_a_seek(fake: FakeCluster) -> None:

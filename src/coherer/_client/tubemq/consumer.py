@@ -93,6 +93,8 @@ class AssignmentManager:
         self._options = options
         self._heartbeat_ms = heartbeat_ms
         self._make_batch = make_batch
+        # What brokers may keep for this member, and whether the last batch is acknowledged.
+        self._held: dict[Partition, bool] = {}
         self._turn = asyncio.Lock()  # an instruction and a loss may concern the same partition
         self._losses: set[asyncio.Task[None]] = set()
         self.upkeep = Upkeep()
@@ -102,6 +104,7 @@ class AssignmentManager:
         """Register partitions with their brokers; failures are left to the next rebalance."""
         async with self._turn:
             missing = self._reported.missing(partitions)
+            self._held.update(dict.fromkeys(missing, False))
             starts = await asyncio.gather(*(self._register(partition) for partition in missing))
             taken = {
                 partition: start
@@ -131,7 +134,8 @@ class AssignmentManager:
                 await self._wait_acknowledged(going)
             for fetcher in going:
                 self._remove(fetcher)
-            await asyncio.gather(*(self._unregister(fetcher) for fetcher in going))
+                self._held[fetcher.partition] = fetcher.ack_pending
+            await asyncio.gather(*(self._unregister(fetcher.partition) for fetcher in going))
 
     async def seek(self, fetcher: PartitionFetcher, offset: int) -> int:
         """Continue at another offset of an assigned partition; see `PartitionFetcher.seek`."""
@@ -152,6 +156,10 @@ class AssignmentManager:
         fetching = [fetcher.end() for fetcher in self._assignments]
         await cancel(self._heartbeats, *self._losses, *fetching)
         await self.give_up([fetcher.partition for fetcher in self._assignments], wait=False)
+        # Those that it was taking or giving up. Where there is no connection any more, the lease
+        # ends by itself: closing does not wait for a broker that is away.
+        held = [one for one in self._held if self._pool.find(one.broker.host, one.broker.port)]
+        await asyncio.gather(*map(self._unregister, held))
 
     # -- inside
 
@@ -212,11 +220,12 @@ class AssignmentManager:
             keys = ", ".join(fetcher.key for fetcher in going if fetcher.state.in_hand)
             _log.warning("Not acknowledged in time, to be delivered again: %s", keys)
 
-    async def _unregister(self, fetcher: PartitionFetcher) -> None:
+    async def _unregister(self, partition: Partition) -> None:
         try:
-            await self._rpc.unregister(fetcher.partition, consumed=fetcher.ack_pending)
+            await self._rpc.unregister(partition, consumed=self._held[partition])
         except CohererError as error:
-            _log.info("Unregistering %s failed: %s", fetcher.key, error, about=fetcher.key)
+            _log.info("Unregistering %s failed: %s", partition.key, error, about=partition.key)
+        self._held.pop(partition, None)
 
     def _lost(self, fetcher: PartitionFetcher, error: CohererError) -> None:
         """A broker does not assign a partition to this member any more."""
@@ -224,6 +233,7 @@ class AssignmentManager:
             return
         _log.info("Lost %s: %s", fetcher.key, error, about=fetcher.key)
         self._remove(fetcher)
+        self._held.pop(fetcher.partition, None)
         task = asyncio.create_task(
             self._after_loss(fetcher, error), name=f"after loss of {fetcher.key}"
         )

@@ -42,6 +42,7 @@ class QueueData(msgspec.Struct, frozen=True):
         write_queues: the number of queues for producers.
         perm: 4 readable, 2 writable, 1 inherited by topics created from it.
         sys_flag: 1 unit, 2 unit subscription.
+        managed: whether the broker has the topic from its TubeMQ master.
     """
 
     broker: str
@@ -49,6 +50,7 @@ class QueueData(msgspec.Struct, frozen=True):
     write_queues: int
     perm: int
     sys_flag: int = 0
+    managed: bool = False
 
 
 class BrokerAddresses(msgspec.Struct):

@@ -285,6 +285,12 @@ class Catalog:
         before = (TopicStatus.OK, TopicStatus.DELETED)
         return self._move(topic, broker, before, TopicStatus.REMOVING, change)
 
+    def remove_open_topic(self, topic: str, broker: int, change: Change) -> None:
+        """Order the broker to delete a topic, if it has the topic and it is not deleted."""
+        record = self.topics.get(topic, {}).get(broker)
+        if record is not None and record.status is TopicStatus.OK:
+            self.remove_topic(topic, broker, change)
+
     def forget_topic(self, topic: str, broker: int) -> bool:
         """Remove the record after the broker has deleted the files. Returns whether it existed."""
         by_broker = self.topics.get(topic, {})

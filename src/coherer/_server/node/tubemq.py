@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
@@ -200,6 +201,7 @@ class TubeMqService:
 
     def _register(self, broker: Broker) -> None:
         options = self._options
+        broker.core.on_removal(self._deleted)
         exchange = MasterExchange(broker.state, broker.configuration, self._certificate())
         if self.master is None:
             masters = MasterClient(options.masters)
@@ -212,7 +214,7 @@ class TubeMqService:
             raise UsageError("The node's master rejects its own broker; see the log.")
         self.master.watch(self._embedded.sync)
         ids = names(options).keys()
-        self._adoption = TopicSync(self.master, options.broker_id, broker.core, ids)
+        self._adoption = TopicSync(self.master, options.broker_id, broker.core.topics, ids)
         self._adoption.sync()
 
     async def ready(self) -> None:
@@ -236,6 +238,14 @@ class TubeMqService:
         self.upkeep.add(*parts)
         if self._remote is not None:
             self.upkeep.watch(self._remote.upkeep)
+
+    def _deleted(self, _: str) -> None:
+        asyncio.get_running_loop().call_soon(self._report_soon)
+
+    def _report_soon(self) -> None:
+        self.sync()
+        if self._remote is not None:
+            self._remote.sync()
 
     def sync(self) -> None:
         """Report the broker's state to the master of this node at once."""

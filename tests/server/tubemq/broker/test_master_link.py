@@ -12,6 +12,7 @@ import pytest
 from google.protobuf.message import Message
 
 from coherer import _net as net
+from coherer._rules.common.topics import Topic
 from coherer._server.core.core import Core
 from coherer._server.options.tubemq import BrokerOptions
 from coherer._server.tubemq.broker.broker import Broker
@@ -192,6 +193,53 @@ async def test_a_removed_topic_is_reported_until_acknowledged(
     link.sync()
     assert not script.last().takeRemovedTopicInfo
     assert partitions(broker) == {"b": 2}
+
+
+async def test_an_answer_on_its_way_does_not_bring_a_deleted_topic_back(
+    broker: Broker, script: Script, link: EmbeddedMasterLink
+) -> None:
+    script.topics = [TopicSettings(topic="a"), TopicSettings(topic="b")]
+    link.sync()
+    answer = script.answer
+
+    def deleting(method: int, message: Message) -> Message:
+        script.answer = answer  # type: ignore[method-assign]
+        answered = answer(method, message)
+        broker.core.topics.remove("a", 1)
+        broker.core.remove_topic("a")
+        return answered
+
+    script.answer, script.id = deleting, 2  # type: ignore[method-assign]
+    link.sync()
+    assert partitions(broker) == {"b": 2}
+    told = [list(m.deletedTopics) for m in script.heard if isinstance(m, pb.HeartRequestB2M)]
+    assert told[-3:] == [[], ["a"], []]
+
+
+async def test_a_topic_that_was_created_again_keeps_its_new_messages(
+    broker: Broker, script: Script, store: Store
+) -> None:
+    exchange = MasterExchange(broker.state, broker.configuration)
+    script.topics = [TopicSettings(topic="a")]
+    while exchange.handle_answer(script.answer(*exchange.next_request())):
+        pass
+    topics = broker.core.topics
+    topics.remove("a", 1)
+    broker.core.remove_topic("a")
+    method, report = exchange.next_request()
+    assert isinstance(report, pb.HeartRequestB2M)
+    assert list(report.deletedTopics) == ["a"]
+    topics.put(Topic(name="a"), 2)
+    await broker.core.files.flush()
+    store.append([Draft("a", 0, b"x", b"")])
+    script.id, script.topics = 2, []
+    script.removing = [TopicSettings(topic="a", status=2)]
+    exchange.handle_answer(script.answer(method, report))
+    assert "a" in topics
+    assert store.queue_range("a", 0) == (0, 1)
+    _, report = exchange.next_request()
+    assert isinstance(report, pb.HeartRequestB2M)
+    assert list(report.removedTopicsInfo) == ["a"]
 
 
 async def test_the_log_says_whether_messages_stay(

@@ -151,6 +151,7 @@ class BrokerAnnouncement:
             order=topic.order,
             topic_filter_type=topic.filter_type,
             topic_sys_flag=topic.sys_flag,
+            tubemq=topic.tubemq or None,
         )
 
 

@@ -91,6 +91,7 @@ class RegistrationHandler:
                         topic.write_queue_nums,
                         topic.perm,
                         topic.topic_sys_flag,
+                        managed=topic.tubemq or False,
                     )
                     for name, topic in wrapper.topic_config_table.items()
                 },

@@ -70,6 +70,7 @@ class Broker:
         self.configuration = BrokerConfiguration(self.state, core.remove_topic)
         core.on_arrival(self.gets.messages_arrived)
         core.on_removal(self._end_leases_of)
+        core.on_removal(self.configuration.deleted)
         core.on_offsets_removal(self._end_leases_of_group)
         core.on_idle_check(self._topics_in_use)
 

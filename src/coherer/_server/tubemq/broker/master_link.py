@@ -10,6 +10,9 @@ sockets, which retries forever.
 The broker reports the id of the configuration that it has applied. Ids come from the master, and
 are only compared. Topics that the master wants removed are closed and deleted, and reported until
 the master has acknowledged.
+
+A topic of the master can also be deleted here, by a client of RocketMQ. The heartbeats report it,
+and a configuration that the master made before does not bring it back.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from functools import lru_cache
 
 import msgspec
@@ -75,6 +79,8 @@ class BrokerConfiguration:
         self._priority_id = UNDEFINED
         self._cluster_id = UNDEFINED
         self._removed: set[str] = set()
+        self._deleted: set[str] = set()
+        self._told: frozenset[str] = frozenset()
         self._report = False
 
     @property
@@ -82,8 +88,16 @@ class BrokerConfiguration:
         """Whether the configuration has not been reported to the master yet."""
         return self._report
 
+    def deleted(self, name: str) -> None:
+        """Note that the messages of a topic are being deleted."""
+        # A topic that is still in the table loses its messages only.
+        topics = self._state.core.topics
+        if name not in topics and not topics.is_internal(name):
+            self._deleted.add(name)
+
     def registration_request(self) -> pb.RegisterRequestB2M:
         """The request of method 7, without authentication."""
+        self._told = frozenset()
         options = self._state.options
         read, write = self._status()
         return pb.RegisterRequestB2M(
@@ -106,6 +120,8 @@ class BrokerConfiguration:
     def heartbeat_request(self) -> pb.HeartRequestB2M:
         """The request of method 8, without authentication."""
         read, write = self._status()
+        self._deleted = set(filter(self._is_gone, self._deleted))
+        self._told = frozenset(self._deleted)
         request = pb.HeartRequestB2M(
             brokerId=str(self._state.options.broker_id),
             brokerOnline=self._state.serving,
@@ -119,6 +135,7 @@ class BrokerConfiguration:
             flowCheckId=self._flow_id,
             qryPriorityId=self._priority_id,
             clsConfig=pb.ClusterConfig(configId=self._cluster_id),
+            deletedTopics=sorted(self._told),
         )
         if self._report:
             request.brokerDefaultConfInfo = self._defaults
@@ -142,6 +159,7 @@ class BrokerConfiguration:
         """Apply the answer to an accepted heartbeat."""
         self._state.access.in_contact = True
         self._apply_common(answer)
+        self._deleted -= self._told
         self._report = answer.needReportData
         removed: set[str] = set()
         if answer.takeRemoveTopicInfo:
@@ -205,7 +223,8 @@ class BrokerConfiguration:
         self._defaults = answer.brokerDefaultConfInfo
         self._topics = tuple(answer.brokerTopicSetConfInfo)
         self._report = True
-        self._replace_topics(topics, removed)
+        hidden = set(filter(self._is_gone, self._deleted))
+        self._replace_topics([topic for topic in topics if topic.name not in hidden], removed)
 
     def _replace_topics(self, topics: list[Topic], removed: Collection[str]) -> None:
         state = self._state
@@ -218,9 +237,16 @@ class BrokerConfiguration:
 
     def _remove_topics(self, wanted: set[str]) -> None:
         for name in sorted(wanted - self._removed):
-            self._remove(name)
+            if self._is_gone(name):
+                self._remove(name)
+            self._deleted.discard(name)
             self._removed.add(name)
         self._removed &= wanted  # the master has acknowledged the others
+
+    def _is_gone(self, name: str) -> bool:
+        """Whether no client of RocketMQ has created the topic again."""
+        found = self._state.topics.get(name)
+        return found is None or found.tubemq
 
 
 def _settings(text: str) -> TopicSettings | None:
@@ -419,6 +445,7 @@ class RemoteMasterLink:
         self._heartbeat_s = heartbeat_ms / 1000
         self._retry_s = retry_ms / 1000
         self._failed = False
+        self._hurry = asyncio.Event()
         self.upkeep = Upkeep(
             Step("sending heartbeats to TubeMQ masters", self._exchange_once, pause=self._pause)
         )
@@ -428,6 +455,10 @@ class RemoteMasterLink:
     def start(self) -> None:
         """Register, and stay registered, in a background task."""
         self._tasks = self.upkeep.start()
+
+    def sync(self) -> None:
+        """Send the next heartbeat soon."""
+        self._hurry.set()
 
     async def close(self, *, unregister: bool = True) -> None:
         """Stop the heartbeats, and `unregister` the broker."""
@@ -445,6 +476,7 @@ class RemoteMasterLink:
 
     async def _exchange_once(self) -> None:
         self._failed = True
+        self._hurry.clear()
         try:
             for _ in range(EXCHANGES_MAX):
                 answer = await self._masters.call(*self._exchange.next_request())
@@ -457,7 +489,12 @@ class RemoteMasterLink:
             self._failed = False
 
     async def _pause(self) -> None:
-        await asyncio.sleep(self._retry_s if self._failed else self._heartbeat_s)
+        if self._failed:
+            await asyncio.sleep(self._retry_s)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._heartbeat_s):
+                await self._hurry.wait()
 
 
 class MasterClient:

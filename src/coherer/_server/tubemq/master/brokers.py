@@ -156,6 +156,8 @@ class BrokerHandler:
             raise _unknown(broker)
         if request.takeRemovedTopicInfo:
             self._forget_removed(broker, request.removedTopicsInfo)
+        for topic in request.deletedTopics:
+            state.catalog.remove_open_topic(topic, broker, state.change("rocketmq"))
         key = request.curBrokerConfId, request.confCheckSumId
         state.broker_registry.report(running, key, self._reported(request, running, key), now_ms)
         state.broker_registry.set_condition(

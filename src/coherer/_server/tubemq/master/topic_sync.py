@@ -6,8 +6,11 @@ So changes that RocketMQ's clients and operators make in the table are copied to
 * a new topic, if TubeMQ allows its name (a letter, then letters, digits, `_` and `-`);
 * a larger number of queues, and the read and write permissions. TubeMQ never removes partitions:
   when queues are removed, the catalog and the broker keep the old number of partitions, and only
-  RocketMQ's clients see fewer queues;
-* the deletion of a topic and its messages.
+  RocketMQ's clients see fewer queues.
+
+Brokers report the deletion of a topic to their master themselves
+(`coherer._server.tubemq.broker.master_link`). A topic of the table with the mark `tubemq` comes
+from the catalog. If the catalog does not have it, it is being deleted, and is not copied back.
 
 The other direction needs no code here: the broker puts the master's topics into the same table.
 
@@ -17,8 +20,7 @@ the master; `SiblingSync` copies the topics of the others from their registratio
 server.
 
 With thousands of topics a sync takes noticeable time. Changes are then batched so that syncing uses
-at most a tenth of the loop's time. Only deletions are copied at once, or the master would create
-the topic again.
+at most a tenth of the loop's time.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ import msgspec
 
 from coherer._common.logs import Log
 from coherer._record.system_topics import HISTORY_TOPIC
-from coherer._rules.common.topics import Topic, TubeMqTopics
+from coherer._rules.common.topics import Topic, TopicTable, TubeMqTopics
 from coherer._rules.rocketmq.routes import BrokerRegistration, QueueData
 from coherer._rules.tubemq.records import (
     CatalogError,
@@ -40,7 +42,6 @@ from coherer._rules.tubemq.records import (
     TopicStatus,
     valid_topic,
 )
-from coherer._server.core.core import Core
 from coherer._server.tubemq.master.master import Master
 from coherer.errors import CohererError
 
@@ -68,6 +69,11 @@ class CatalogWriter:
     def record(self, name: str, broker: int) -> Deployment | None:
         """The topic on a broker; None if the catalog does not have it there."""
         return self._master.state.catalog.topics.get(name, {}).get(broker)
+
+    def is_leaving(self, name: str) -> bool:
+        """Whether a broker has still to delete an old topic of that name."""
+        records = self._master.state.catalog.topics.get(name, {}).values()
+        return any(record.status >= TopicStatus.REMOVING for record in records)
 
     def copy(self, topic: Topic, broker: int) -> None:
         """Add a topic of a broker, or change its properties.
@@ -97,13 +103,6 @@ class CatalogWriter:
             if any(getattr(record.props, key) != value for key, value in changes.items()):
                 state.catalog.update_topic(name, broker, changes, state.change(USER))
 
-    def forget(self, name: str, broker: int) -> None:
-        """Order a broker to delete a topic, if the catalog has it there."""
-        record = self.record(name, broker)
-        if record is not None and record.status is TopicStatus.OK:
-            state = self._master.state
-            state.catalog.remove_topic(name, broker, state.change(USER))
-
     def commit(self) -> None:
         """Save the catalog; an error is logged, and the master retries."""
         try:
@@ -129,30 +128,26 @@ class TopicSync:
     """
 
     def __init__(
-        self, master: Master, broker_id: int, core: Core, siblings: Collection[int] = ()
+        self, master: Master, broker_id: int, topics: TopicTable, siblings: Collection[int] = ()
     ) -> None:
         self._writer = CatalogWriter(master, siblings)
         self._broker_id = broker_id
-        self._topics = TubeMqTopics(core.topics)
-        self._deleted: set[str] = set()
+        self._topics = TubeMqTopics(topics)
         self._scheduled: asyncio.Handle | None = None
         self._not_before_s = 0.0
-        self._pending = False
-        core.topics.watch(self._schedule)
-        core.on_removal(self._removed)
+        self._pending = self._late = False
+        topics.watch(self._schedule)
+        master.watch(self._changed)
 
     def sync(self) -> None:
         """Copy all pending changes to the catalog."""
-        topics = {topic.name: topic for topic in self._topics if valid_topic(topic.name)}
-        for name in self._deleted:
-            # If it is in the table again and marked as the master's, an answer that the master
-            # sent before the deletion has put it back. A new topic of that name has no mark yet.
-            if name not in topics or topics[name].tubemq:
-                self._writer.forget(name, self._broker_id)
-        self._deleted.clear()
-        for topic in topics.values():
+        self._late = False
+        for topic in filter(lambda topic: valid_topic(topic.name), self._topics):
             if topic.tubemq and self._writer.record(topic.name, self._broker_id) is None:
                 continue  # the master is about to remove it from the table
+            if not topic.tubemq and self._writer.is_leaving(topic.name):
+                self._late = True
+                continue
             self._writer.try_copy(topic, self._broker_id)
         self._writer.commit()
 
@@ -161,6 +156,10 @@ class TopicSync:
         if self._scheduled is not None:
             self._scheduled.cancel()
 
+    def _changed(self) -> None:
+        if self._late:
+            self._schedule()
+
     def _schedule(self) -> None:
         # The master itself may be changing the table right now; let it finish first.
         self._pending = True
@@ -168,10 +167,9 @@ class TopicSync:
             loop = asyncio.get_running_loop()
             wait_s = self._not_before_s - loop.time()
             later = wait_s > 0
-            self._scheduled = loop.call_later(wait_s, self._run) if later else self._call_soon()
-
-    def _call_soon(self) -> asyncio.Handle:
-        return asyncio.get_running_loop().call_soon(self._run)
+            self._scheduled = (
+                loop.call_later(wait_s, self._run) if later else loop.call_soon(self._run)
+            )
 
     def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -186,21 +184,15 @@ class TopicSync:
             if self._pending:
                 self._schedule()
 
-    def _removed(self, name: str) -> None:
-        # The deletion is recorded, because the master itself also removes topics from the table. A
-        # topic that is still there loses its messages only.
-        if self._topics.get(name) is None:
-            self._deleted.add(name)
-        if self._scheduled is not None:
-            self._scheduled.cancel()
-        self._scheduled = self._call_soon()
-
 
 class SiblingSync:
     """Copies the topics of this node's other broker processes to the master's catalog.
 
-    A registration lists all topics of a broker. The differences from the previous registration are
-    copied. The catalog already contains the changes that the master itself has made.
+    A registration lists all topics of a broker. Those that are new or different since the previous
+    registration are copied. A registration can be older than the catalog: a topic in it that the
+    broker has from the catalog is not new.
+
+    A topic that was created again while a broker has still to delete the old one is copied later.
 
     A broker without topics is new: it gets the topics of the others.
 
@@ -218,8 +210,15 @@ class SiblingSync:
         self._is_internal = is_internal
         self._filled: set[int] = set()
         self._known: dict[int, Mapping[str, QueueData]] = {}
-        master.watch(self.fill)
+        self._late: dict[int, Mapping[str, QueueData]] = {}
+        master.watch(self._changed)
         self.fill()
+
+    def _changed(self) -> None:
+        self.fill()
+        late, self._late = self._late, {}
+        for broker, topics in late.items():
+            self._take(broker, topics)
 
     def fill(self) -> None:
         """Add the topics of the others to a broker that has just joined."""
@@ -244,14 +243,31 @@ class SiblingSync:
     def registered(self, registration: BrokerRegistration) -> None:
         """Process the registration of a broker."""
         broker, topics = self._ids[registration.broker], registration.topics or {}
-        before = self._known.get(broker, {})
+        before, late = self._known.get(broker, {}), self._late.pop(broker, {})
         self._known[broker] = topics
         for name in before.keys() - topics.keys():
-            self._writer.forget(name, broker)
+            if not before[name].managed:  # deleted before the broker had it from the master
+                state = self._master.state
+                state.catalog.remove_open_topic(name, broker, state.change(USER))
+        self._take(
+            broker,
+            {
+                name: queues
+                for name, queues in topics.items()
+                if (before.get(name) != queues or name in late)
+                and valid_topic(name)
+                and name not in self._ids
+                and not self._is_internal(name)
+            },
+        )
+
+    def _take(self, broker: int, topics: Mapping[str, QueueData]) -> None:
+        late: dict[str, QueueData] = {}
         for name, queues in topics.items():
-            if before.get(name) == queues or not valid_topic(name):
+            if queues.managed and self._writer.record(name, broker) is None:
                 continue
-            if name in self._ids or self._is_internal(name):
+            if not queues.managed and self._writer.is_leaving(name):
+                late[name] = queues
                 continue
             topic = Topic(
                 name=name,
@@ -260,4 +276,6 @@ class SiblingSync:
                 perm=queues.perm,
             )
             self._writer.try_copy(topic, broker)
+        if late:
+            self._late[broker] = late
         self._writer.commit()

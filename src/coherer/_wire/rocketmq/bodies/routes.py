@@ -76,7 +76,10 @@ class KVTable(Body, frozen=True, kw_only=False):
 
 
 class TopicConfig(Body, frozen=True):
-    """A topic on a broker."""
+    """A topic on a broker.
+
+    `tubemq` is Coherer's own: in a registration, whether the topic is one of a TubeMQ master.
+    """
 
     topic_name: str = ""
     read_queue_nums: int = 16
@@ -85,6 +88,7 @@ class TopicConfig(Body, frozen=True):
     topic_filter_type: FilterType | None = "SINGLE_TAG"
     topic_sys_flag: int = 0
     order: bool = False
+    tubemq: bool | None = None
 
 
 class TopicConfigs(Body, frozen=True):

@@ -410,7 +410,7 @@ class RegisterResponseM2B(_message.Message):
     def __init__(self, success: bool = ..., errCode: _Optional[int] = ..., errMsg: _Optional[str] = ..., stopRead: bool = ..., stopWrite: bool = ..., takeConfInfo: bool = ..., enableBrokerInfo: _Optional[_Union[EnableBrokerFunInfo, _Mapping[str, object]]] = ..., curBrokerConfId: _Optional[int] = ..., confCheckSumId: _Optional[int] = ..., brokerDefaultConfInfo: _Optional[str] = ..., brokerTopicSetConfInfo: _Optional[_Iterable[str]] = ..., ssdStoreId: _Optional[int] = ..., flowCheckId: _Optional[int] = ..., flowControlInfo: _Optional[str] = ..., qryPriorityId: _Optional[int] = ..., authorizedInfo: _Optional[_Union[MasterAuthorizedInfo, _Mapping[str, object]]] = ..., brokerAuthorizedInfo: _Optional[_Union[MasterBrokerAuthorizedInfo, _Mapping[str, object]]] = ..., clsConfig: _Optional[_Union[ClusterConfig, _Mapping[str, object]]] = ...) -> None: ...
 
 class HeartRequestB2M(_message.Message):
-    __slots__ = ("brokerId", "brokerOnline", "readStatusRpt", "writeStatusRpt", "curBrokerConfId", "confCheckSumId", "takeConfInfo", "takeRemovedTopicInfo", "brokerDefaultConfInfo", "brokerTopicSetConfInfo", "removedTopicsInfo", "ssdStoreId", "flowCheckId", "qryPriorityId", "authInfo", "clsConfig")
+    __slots__ = ("brokerId", "brokerOnline", "readStatusRpt", "writeStatusRpt", "curBrokerConfId", "confCheckSumId", "takeConfInfo", "takeRemovedTopicInfo", "brokerDefaultConfInfo", "brokerTopicSetConfInfo", "removedTopicsInfo", "ssdStoreId", "flowCheckId", "qryPriorityId", "authInfo", "clsConfig", "deletedTopics")
     BROKERID_FIELD_NUMBER: _ClassVar[int]
     BROKERONLINE_FIELD_NUMBER: _ClassVar[int]
     READSTATUSRPT_FIELD_NUMBER: _ClassVar[int]
@@ -427,6 +427,7 @@ class HeartRequestB2M(_message.Message):
     QRYPRIORITYID_FIELD_NUMBER: _ClassVar[int]
     AUTHINFO_FIELD_NUMBER: _ClassVar[int]
     CLSCONFIG_FIELD_NUMBER: _ClassVar[int]
+    DELETEDTOPICS_FIELD_NUMBER: _ClassVar[int]
     brokerId: str
     brokerOnline: bool
     readStatusRpt: int
@@ -443,7 +444,8 @@ class HeartRequestB2M(_message.Message):
     qryPriorityId: int
     authInfo: MasterCertificateInfo
     clsConfig: ClusterConfig
-    def __init__(self, brokerId: _Optional[str] = ..., brokerOnline: bool = ..., readStatusRpt: _Optional[int] = ..., writeStatusRpt: _Optional[int] = ..., curBrokerConfId: _Optional[int] = ..., confCheckSumId: _Optional[int] = ..., takeConfInfo: bool = ..., takeRemovedTopicInfo: bool = ..., brokerDefaultConfInfo: _Optional[str] = ..., brokerTopicSetConfInfo: _Optional[_Iterable[str]] = ..., removedTopicsInfo: _Optional[_Iterable[str]] = ..., ssdStoreId: _Optional[int] = ..., flowCheckId: _Optional[int] = ..., qryPriorityId: _Optional[int] = ..., authInfo: _Optional[_Union[MasterCertificateInfo, _Mapping[str, object]]] = ..., clsConfig: _Optional[_Union[ClusterConfig, _Mapping[str, object]]] = ...) -> None: ...
+    deletedTopics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, brokerId: _Optional[str] = ..., brokerOnline: bool = ..., readStatusRpt: _Optional[int] = ..., writeStatusRpt: _Optional[int] = ..., curBrokerConfId: _Optional[int] = ..., confCheckSumId: _Optional[int] = ..., takeConfInfo: bool = ..., takeRemovedTopicInfo: bool = ..., brokerDefaultConfInfo: _Optional[str] = ..., brokerTopicSetConfInfo: _Optional[_Iterable[str]] = ..., removedTopicsInfo: _Optional[_Iterable[str]] = ..., ssdStoreId: _Optional[int] = ..., flowCheckId: _Optional[int] = ..., qryPriorityId: _Optional[int] = ..., authInfo: _Optional[_Union[MasterCertificateInfo, _Mapping[str, object]]] = ..., clsConfig: _Optional[_Union[ClusterConfig, _Mapping[str, object]]] = ..., deletedTopics: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class HeartResponseM2B(_message.Message):
     __slots__ = ("success", "errCode", "errMsg", "stopRead", "stopWrite", "curBrokerConfId", "confCheckSumId", "needReportData", "takeConfInfo", "takeRemoveTopicInfo", "brokerDefaultConfInfo", "brokerTopicSetConfInfo", "removeTopicConfInfo", "ssdStoreId", "flowCheckId", "flowControlInfo", "qryPriorityId", "authorizedInfo", "brokerAuthorizedInfo", "clsConfig")
