@@ -14,6 +14,7 @@ from coherer._record.layout import (
     BLANK,
     BLANK_BYTES,
     BLANK_MAGIC,
+    HEAD_V4,
     HOLE_TOPIC,
     RECORD_BYTES_MIN,
     examine,
@@ -50,8 +51,9 @@ def test_a_hole_consists_of_records(begin: int, size: int, ends_file: bool) -> N
 
 
 def copy_log(master: Any, replica: Any) -> None:
-    while replica.end_offset < master.end_offset:
-        replica.append_raw(replica.end_offset, bytes(master.read_raw(replica.end_offset, 700_000)))
+    while (at := replica.end_offset) < master.end_offset:
+        if data := bytes(master.read_verified(at, 700_000)):
+            replica.append_raw(at, data)
 
 
 def offsets(store: Any) -> list[int]:
@@ -92,3 +94,34 @@ def test_a_replica_has_all_other_messages(
         if lives == 1:
             rmtree(image / "consumequeue")
         replica = harness.open(image, replica=lives < 2)  # it becomes a master
+
+
+@pytest.mark.parametrize("is_missing", [False, True], ids=["bit rot", "missing file"])
+def test_a_replica_copies_what_follows_old_damage(
+    harness: Any, tmp_path: Path, is_missing: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    master = harness.open(verify_bytes=0)
+    master.append([harness.draft(n, size=1_000) for n in range(60)])
+    path = master.log.segments[1].path
+    master.close()
+    data = bytearray(path.read_bytes())
+    lost = [n for n in range(60) if b"t/0/%d;" % n in data]
+    if is_missing:
+        path.unlink()
+    else:
+        lost = lost[3:5]
+        begin, end = (data.index(b"t/0/%d;" % n) for n in (lost[0], lost[-1] + 1))
+        head = HEAD_V4.size
+        path.write_bytes(data[: begin - head] + bytes(end - begin) + data[end - head :])
+    copies: list[bytes] = []
+    for lives in range(2):
+        master = harness.open(verify_bytes=0)
+        assert bool(master.log.damage) == is_missing
+        replica = harness.open(tmp_path / f"replica {lives}", replica=True)
+        copy_log(master, replica)
+        assert offsets(replica) == [n for n in range(60) if n not in lost]
+        assert len(master.log.damage) == 1
+        copies.append((replica.directory / "commitlog" / path.name).read_bytes())
+        master.close()
+    assert copies[0] == copies[1], "a slave compares them"
+    assert ("slaves get the log without them" in caplog.text) != is_missing

@@ -346,6 +346,12 @@ class CommitLog:
                 self._close(segment)
         self._unsynced = False
 
+    def release(self, segment: Segment) -> None:
+        """Close a file that was read, unless it is still written."""
+        with self._guard:
+            if segment.end <= self.durable:
+                self._close(segment)
+
     def drop_first(self) -> int:
         """Delete the oldest file; return the new first offset. Slices of the file stay valid."""
         segment = self.segments[0]

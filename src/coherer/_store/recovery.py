@@ -752,7 +752,7 @@ def find_gaps(log: CommitLog) -> list[DamagedRange]:
     ]
 
 
-def is_covered(piece: DamagedRange, others: list[DamagedRange]) -> bool:
+def is_covered(piece: DamagedRange, others: Collection[DamagedRange]) -> bool:
     """Whether one of the other ranges contains a range."""
     return any(one.begin <= piece.begin and piece.end <= one.end for one in others)
 

@@ -32,7 +32,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from msgspec.structs import replace
 
@@ -65,6 +65,9 @@ from coherer._store.replica import Replica
 from coherer._store.retention import Age, Holds, exceeds_limit, first_file_is_expired, next_to_go
 from coherer._store.topic_retention import TopicRetention
 from coherer.errors import ClosedError, StoreError, StoreFullError
+
+if TYPE_CHECKING:  # most nodes have no replica
+    from coherer._store.holes import Source
 
 T = TypeVar("T")
 
@@ -110,6 +113,8 @@ class Store:
     ...         print(results[0].queue_offset, bytes(decode(found.records[0]).body))
     0 b'hello'
     """
+
+    _source: Source | None = None
 
     def __init__(
         self,
@@ -646,22 +651,35 @@ class Store:
         )
 
     def read_raw(self, offset: int, max_bytes: int) -> memoryview:
-        """Return bytes of the log, up to the end of their file: the data for a replica.
+        """Return bytes of the log, up to the end of their file.
 
         Known damage is filled with records that nobody delivers; see `holes`.
 
         Raises:
             ClosedError: the store is closed. Slices of earlier reads stay valid.
         """
-        self._check_open()
-        data = self._log.read_raw(offset, max_bytes)
-        torn = {piece for cut in self.recovery.cuts for piece in cut.torn}
-        damage = torn.union(self._log.damage)
-        if not damage:
-            return data
-        from coherer._store.holes import filled  # a node loads it if there is damage
+        return self._replica_source().known(offset, max_bytes)
 
-        return filled(self._log, offset, data, damage)
+    def read_verified(self, offset: int, max_bytes: int) -> memoryview:
+        """Return bytes of the log, up to the end of their file: the data for a replica.
+
+        Damage is filled with records that nobody delivers; see `holes`. The result is empty at the
+        end of the log, and also if it must be verified further: then call again after other work.
+
+        Raises:
+            ClosedError: the store is closed. Slices of earlier reads stay valid.
+        """
+        with translate_os_errors("read the log"):
+            return self._replica_source().read(offset, max_bytes)
+
+    def _replica_source(self) -> Source:
+        self._check_open()
+        if self._source is None:
+            from coherer._store.holes import Source  # most nodes have no replica
+
+            torn = [piece for cut in self.recovery.cuts for piece in cut.torn]
+            self._source = Source(self._log, torn, self.recovery.checked_from)
+        return self._source
 
     def verify(self) -> list[DamagedRange]:
         """Read the whole log; return its damaged ranges.

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from coherer import _net as net
 from coherer._server.rocketmq.ha.frames import REPORT
@@ -19,6 +20,7 @@ from coherer._wire.rocketmq.command import Command
 from coherer.errors import CohererError
 from coherer.testing import ManualClock
 from coherer.testing.proxy import FaultProxy
+from tests.server import ha_harness
 from tests.server.ha_harness import Harness, Side, running
 from tests.waiting import until
 
@@ -64,6 +66,31 @@ async def test_under_load_with_a_line_that_breaks_again_and_again(
         assert len(harness.side.bodies()) == 3_000
         await slave.close()
     await side.close()
+
+
+async def test_a_slave_copies_what_follows_damage_and_a_missing_file(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ha_harness, "OPTIONS", replace(ha_harness.OPTIONS, verify_bytes=0))
+    bodies = [f"<{number}>" + "x" * 1_000 for number in range(300)]
+    async with running(tmp_path, clock) as harness:
+        await harness.side.send(bodies[0])
+        side, slave = harness.slave()
+        await until(lambda: same(harness.side, side))
+        await slave.close()
+        await harness.side.send(*bodies[1:])
+        rotten, missing = (harness.side.store.log.segments[number].path for number in (1, 3))
+    data = missing.read_bytes()
+    lost = [body for body in bodies if body.encode() in data]
+    missing.unlink()
+    data = rotten.read_bytes()
+    lost.append(next(body for body in bodies if data.find(body.encode()) > 20_000))
+    rotten.write_bytes(data.replace(lost[-1].encode(), lost[-1].upper().encode()))
+    async with running(tmp_path, clock) as harness:
+        side, slave = harness.slave()
+        await until(lambda: side.store.end_offset == harness.side.store.end_offset)
+        assert side.bodies() == [body for body in bodies if body not in lost]
+        assert len(harness.side.store.log.damage) == 2, "which metrics and `status` show"
 
 
 async def test_lost_bytes_are_noticed_and_fetched_again(

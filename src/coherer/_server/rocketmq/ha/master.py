@@ -6,6 +6,7 @@ See docs/protocol/rocketmq.md, section 6.12.
 * A piece never crosses the end of a file, and is no larger than Java's slaves read at once.
 * A slave that is silent for 20 s is disconnected. After 5 s without a piece it gets a heartbeat.
 * A slave whose log is longer than the master's has a different history: it is disconnected.
+* What cannot be read is left out (`coherer._store.holes`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from coherer._server.rocketmq.ha.frames import HEAD, HELLO, PIECE_BYTES_MAX, Rep
 from coherer._server.rocketmq.ha.signing import WELCOME
 from coherer._store import AppendResult, Draft, DraftBatch
 from coherer._wire.rocketmq.codes import ResponseCode
-from coherer.errors import DisconnectedError
+from coherer.errors import DisconnectedError, StoreError
 
 _log = Log(logging.getLogger(__name__))
 
@@ -232,7 +233,18 @@ class Slave:
         pieces: list[bytes | memoryview] = []
         budget = _BYTES_AT_ONCE
         while budget > 0:
-            data = store.read_raw(self.position, PIECE_BYTES_MAX)
+            try:
+                data = store.read_verified(self.position, PIECE_BYTES_MAX)
+            except StoreError as error:
+                _log.error(
+                    "The log cannot be sent to slave %s: %s",
+                    connection.peer,
+                    error,
+                    about=connection.peer_host,
+                    peer=connection.peer,
+                )
+                connection.close()
+                return
             if not data:
                 break
             pieces += (HEAD.pack(self.position, len(data)), data)
