@@ -274,3 +274,25 @@ def test_half_an_entry_of_a_gap_is_no_damaged_message(
     entries, gaps = entries_of(image, [QueueRange("t", 0, 0, placed.queue_offset + 1)])
     offsets = sorted([*entries.offsets.tolist(), *gaps.offsets.tolist()])
     assert offsets == list(range(placed.queue_offset + 1))
+
+
+@pytest.mark.parametrize("torn", [1, 3])
+def test_rebuilt_queues_begin_with_the_gap_that_a_power_cut_tore_into_their_first_messages(
+    harness: Any, torn: int
+) -> None:
+    """A reader in the gap is never before the beginning of its queue."""
+    first = harness.open(files=Unknown())
+    first.append([harness.draft(n, size=500) for n in range(10)])
+    image = harness.crash()
+    for number in range(torn):
+        tear(image, b"t/0/%d;" % number)
+    store = harness.open(image, files=Unknown())
+    begin, end = store.queue_range("t", 0)
+    assert begin == 0
+    store.close()
+    rmtree(image / "consumequeue")
+    again = harness.open(image, files=Unknown())
+    assert again.queue_range("t", 0) == (begin, end)
+    found = again.read("t", 0, 0, max_bytes=1 << 20, max_count=32)
+    assert found.gaps(0) == [range(torn)]
+    assert found.offsets == list(range(torn, 10))

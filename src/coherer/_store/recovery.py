@@ -92,8 +92,8 @@ class Replayer:
         index: the key index, if there is one.
         now_ms: the time of day; a new index file is named after it.
         gaps: the gaps in queue offsets that are known.
-        rebuild: whether all queues are missing. A queue that does not begin at 0 has then lost its
-            first entries.
+        rebuild: whether all queues are missing, and the log does not begin at 0. The first entries
+            of a queue that does not begin at 0 then belong to messages that were deleted.
         replica: whether the log is a copy of a master's. It is whole, so a gap in queue offsets is
             the master's.
         torn: where the damage begins that earlier power cuts have left.
@@ -467,7 +467,7 @@ def recover(
         index,
         now_ms,
         gaps,
-        rebuild=rebuild,
+        rebuild=rebuild and log.begin > 0,
         replica=is_copy,
         torn={piece.begin for cut in cuts for piece in cut.torn},
         torn_from=synced_to if lost_power and synced_to is not None else _OFFSET_MAX,
