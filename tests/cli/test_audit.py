@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,13 +12,17 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from coherer import Message
+from coherer._store import Draft, Store, StoreOptions
 from coherer.arrow import scan
 from coherer.blocking import connect
-from coherer.cli.audit.report import COLUMNS, Gap, measure
-from coherer.cli.jobs import Part
+from coherer.cli.audit.report import COLUMNS, Gap, PartitionCount, explained, measure
+from coherer.cli.jobs import Part, Source
 from coherer.cli.main import app
 from coherer.spark.columns import spark_schema
+from coherer.spark.planning import Range
 from coherer.testing import embedded_node
+from tests.copies import copy_tree
+from tests.power import Unknown
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -158,18 +163,63 @@ def test_gaps_repeats_latency_and_minutes(spark: SparkSession) -> None:
     ]
     table = spark.createDataFrame(rows, spark_schema(COLUMNS).replace(" offset ", " `offset` "))
     parts = [Part("t", "a", 0, 2, 11, 9), Part("t", "a", 1, 0, 3, 3)]
-    report = measure(table, "t", parts, {"g": {("a", 0): 5}}, None, counted=True)
+
+    def power_cut(ranges: Sequence[Range]) -> list[Range]:
+        assert Range("t", "a", 0, 7, 9) in ranges
+        return [Range("t", "a", 0, 8, 9)]
+
+    report = measure(
+        table, "t", parts, {"g": {("a", 0): 5}}, None, counted=True, left_out=power_cut
+    )
     found, empty = report.partitions
-    assert (found.stored, found.missing, found.consumed, found.landed) == (4, 5, {"g": 2}, None)
+    assert (found.stored, found.missing, found.left_out) == (4, 4, 1)
+    assert (found.consumed, found.landed) == ({"g": 2}, None)
     assert (empty.stored, empty.missing, empty.consumed) == (0, 3, {"g": 0})
     assert report.gaps == [
-        Gap("a", 0, 2, 3), Gap("a", 0, 5, 6), Gap("a", 0, 7, 9), Gap("a", 0, 10, 11),
+        Gap("a", 0, 2, 3), Gap("a", 0, 5, 6), Gap("a", 0, 7, 8), Gap("a", 0, 10, 11),
         Gap("a", 1, 0, 3),
     ]  # fmt: skip
     assert (report.repeated, report.p50_ms, report.p99_ms) == (1, 2000, 2000)
     assert [(one.sent, one.stored) for one in report.minutes] == [(4, 0), (0, 4)]
     assert report.minutes[0].minute == born.replace(second=0)
     assert not report.is_whole
-    unknown = measure(table, "t", parts, {}, None, counted=False)
+    unknown = measure(table, "t", parts, {}, None, counted=False, left_out=power_cut)
     assert unknown.total("missing") is None
     assert unknown.gaps == []
+
+
+@pytest.mark.parametrize("behind", [0, 1], ids=["no message behind", "a message behind"])
+@pytest.mark.parametrize("durable", [0, 12])
+@pytest.mark.parametrize("read", ["tubemq", "rocketmq", "files"])
+def test_what_a_power_cut_left_out_is_not_missing(
+    tmp_path: Path, read: str, durable: int, behind: int
+) -> None:
+    with embedded_node(tmp_path / "before", default_partitions=1) as node:
+        node.create_topic("demo", 1)
+    small = StoreOptions(segment_bytes=1 << 20, index_enabled=False)
+    with Store.open(tmp_path / "before", small, files=Unknown(), now_ms=lambda: 1) as store:
+        drafts = [Draft("demo", 0, b"%d" % number, b"") for number in range(durable)]
+        store.append([*drafts, Draft("other", 0, b"x", b"")])
+        copy_tree(store.directory, tmp_path / "cut")
+    with embedded_node(tmp_path / "cut", default_partitions=1) as node:
+        with connect(node.rocketmq_url) as client, client.producer("demo") as producer:
+            last = producer.send(Message("demo", b"after")).offset
+        assert last is not None
+        node.stop()
+        node.start()
+        stores = (str(tmp_path / "cut"),) if read == "files" else ()
+        url = node.url if read == "tubemq" else node.rocketmq_url
+        source = Source(topic="demo", url=url, stores=stores, lenient=True)
+        end = last + behind
+        broker = "1" if read == "tubemq" else "broker-a"
+        part = PartitionCount(
+            broker=broker,
+            partition=0,
+            begin=0,
+            end=end,
+            stored=durable + behind,
+            missing=last - durable,
+        )
+        gap = Gap(broker, 0, durable, last)
+        [found], gaps = explained("demo", [part], [gap], source.left_out)
+    assert (found.missing, found.left_out, gaps) == (0, last - durable, [])

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import msgspec
 import typer
+from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
@@ -223,6 +224,30 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
             Topics(options, monotonic_ms).check_whole(queue)
             ranges, _ = ranges_of(queue, options)
         return _parts((one, None) for one in wanted.limit(ranges) if one.rows)
+
+    def left_out(self, ranges: Sequence[Range]) -> list[Range]:
+        """The parts of ranges that power cuts left empty: no message ever had these offsets.
+
+        Raises:
+            CohererError: the source cannot be read.
+        """
+        from coherer.spark.connections import OPENERS
+        from coherer.spark.files import file_options, gaps_of
+        from coherer.spark.options import read_options
+
+        if self.stores:
+            return gaps_of(file_options(self.options(), self.format), ranges)
+        found: list[Range] = []
+        with closing(
+            OPENERS[self.format](read_options(self.options(), self.format).access)
+        ) as queue:
+            for one in ranges:
+                with queue.reader(one, ("offset",)) as reader:
+                    while reader.read() is not None:
+                        pass
+                    parts = [range(max(gap.start, one.start), gap.stop) for gap in reader.gaps]
+                found += [replace(one, start=part.start, end=part.stop) for part in parts]
+        return found
 
     def is_counted(self, parts: Sequence[Part]) -> bool:
         """Whether offsets count messages; on Java's TubeMQ broker they do not."""

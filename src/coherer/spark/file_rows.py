@@ -27,7 +27,7 @@ from coherer._record.offset_ranges import between
 from coherer._record.properties import tag_code
 from coherer._record.record_columns import columns as record_columns
 from coherer._record.scan import Mask, RecordScan, scan_at
-from coherer._store.gathering import Entries, LogFiles, QueueRange, entries_of
+from coherer._store.gathering import Entries, LogFiles, Numbers, QueueRange, entries_of
 from coherer._store.snapshot import StoreSnapshot, is_store
 from coherer._wire.rocketmq.bad_records import bad_records
 from coherer.errors import UnavailableError
@@ -86,6 +86,33 @@ def rows_of(
         yield from joined(SectionRows(section, columns, losses, tags, limits), limits)
     except OSError as error:
         raise _unreadable(section, str(error)) from error
+
+
+def gaps_in(section: Section) -> list[Range]:
+    """The parts of the ranges of a section that power cuts left empty.
+
+    Raises:
+        UnavailableError: the store cannot be read.
+    """
+    ranges = [QueueRange(one.topic, one.partition, one.start, one.end) for one in section.ranges]
+    try:
+        _, gaps = entries_of(Path(section.directory), ranges)
+    except OSError as error:
+        raise _unreadable(section, str(error)) from error
+    return [
+        gap
+        for number, one in enumerate(section.ranges)
+        for gap in _runs(one, gaps.offsets[gaps.sources == number])
+    ]
+
+
+def _runs(one: Range, offsets: Numbers) -> list[Range]:
+    """The parts of a range that some of its offsets, in ascending order, make up."""
+    return [
+        msgspec.structs.replace(one, start=int(run[0]), end=int(run[-1]) + 1)
+        for run in np.split(offsets, np.flatnonzero(np.diff(offsets) > 1) + 1)
+        if len(run)
+    ]
 
 
 def _unreadable(section: Section, reason: str) -> UnavailableError:
@@ -182,10 +209,8 @@ class SectionRows:
 
     def _log_gaps(self, gaps: Entries) -> None:
         for number, one in enumerate(self._section.ranges):
-            offsets = gaps.offsets[gaps.sources == number]
-            for gap in np.split(offsets, np.flatnonzero(np.diff(offsets) > 1) + 1):
-                if len(gap):
-                    log_gap(msgspec.structs.replace(one, start=int(gap[0]), end=int(gap[-1]) + 1))
+            for gap in _runs(one, gaps.offsets[gaps.sources == number]):
+                log_gap(gap)
 
     def _without_entry(self, entries: Entries, gaps: Entries) -> Iterator[pa.RecordBatch]:
         """Handle offsets without an entry: deleted ones are lost, others are bad."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from datetime import datetime
 from heapq import heapreplace
 from pathlib import Path
@@ -25,7 +26,7 @@ from coherer._common.moments import ceil_ms
 from coherer._store.snapshot import StoreSnapshot, is_store
 from coherer._wire.rocketmq.codes import ResponseCode, refused
 from coherer.errors import UsageError
-from coherer.spark.file_rows import Losses, Section
+from coherer.spark.file_rows import Losses, Section, gaps_in
 from coherer.spark.options import ACCESS_TABLE, Option, ReadOptions, read_options
 from coherer.spark.planning import Range, Wanted, shares_of
 from coherer.spark.queue import Queue
@@ -225,6 +226,20 @@ def open_stores(options: FileOptions) -> Stores:
             )
         found[name] = snapshot
     return Stores(found)
+
+
+def gaps_of(options: FileOptions, ranges: Sequence[Range]) -> list[Range]:
+    """The parts of ranges that power cuts left empty.
+
+    Raises:
+        UsageError, StoreError: as `open_stores`.
+        UnavailableError: a store cannot be read any more.
+    """
+    found: list[Range] = []
+    with closing(open_stores(options)) as stores:
+        for one in ranges:
+            found += gaps_in(Section(str(stores.snapshots[one.broker].directory), (one,), 0))
+    return found
 
 
 def _directories(paths: Iterable[str]) -> list[Path]:

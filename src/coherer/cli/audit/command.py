@@ -133,7 +133,15 @@ def _report(
     ):
         table = None if landed is None else landed_table(spark, landed, source.topic)
         rows = source.table(spark)
-        return measure(rows, source.topic, parts, committed, table, counted=counted)
+        return measure(
+            rows,
+            source.topic,
+            parts,
+            committed,
+            table,
+            counted=counted,
+            left_out=source.left_out,
+        )
 
 
 def _print(report: Report) -> None:
@@ -186,6 +194,8 @@ def _summary(report: Report, *, with_table: bool) -> str:
         "gaps unknown" if missing is None else f"{missing:,} missing",
         f"{report.repeated:,} sent twice",
     ]
+    if left_out := report.total("left_out"):
+        words.insert(2, f"{left_out:,} left out by power cuts")
     if with_table:
         words += [f"{report.not_landed:,} not landed", f"{report.total('doubled') or 0:,} doubled"]
     if report.p50_ms is not None:

@@ -6,19 +6,22 @@ arrive meanwhile do not count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
+from coherer._record.offset_ranges import joined, without
 from coherer.cli.jobs import Part
 from coherer.errors import UsageError
 
 # Spark is an extra; help and errors of options work without it.
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
+
+    from coherer.spark.planning import Range
 
 PLACE: Final = ("broker", "partition", "offset")
 
@@ -30,6 +33,9 @@ COLUMNS: Final = (*PLACE, "id", *TIMES, "value", "properties")
 GAPS_MAX: Final = 100
 """The largest number of gaps in a report."""
 
+GAPS_EXPLAINED_MAX: Final = 10_000
+"""Of more gaps, it is not asked whether a power cut left them."""
+
 Committed = Mapping[str, Mapping[tuple[str, int], int]]
 """The offsets of groups, by group, and by broker and partition."""
 
@@ -40,6 +46,7 @@ class PartitionCount(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         bytes: the size of the bodies.
         missing: offsets without a message; None if offsets do not count messages (Java's TubeMQ).
+        left_out: offsets that a power cut left empty; they are not missing.
         consumed: by group, the messages below its offset.
         landed: the messages that are in the table; None without one.
         doubled: the rows of the table beyond the first of each message.
@@ -52,6 +59,7 @@ class PartitionCount(msgspec.Struct, frozen=True, kw_only=True):
     stored: int = 0
     bytes: int = 0
     missing: int | None = None
+    left_out: int = 0
     consumed: dict[str, int] = {}
     landed: int | None = None
     doubled: int | None = None
@@ -153,6 +161,7 @@ def measure(
     landed: DataFrame | None,
     *,
     counted: bool,
+    left_out: Callable[[Sequence[Range]], Sequence[Range]],
 ) -> Report:
     """Count the messages of a topic.
 
@@ -163,6 +172,7 @@ def measure(
         committed: the offsets of groups.
         landed: from `landed_table`.
         counted: whether offsets count messages; on Java's TubeMQ broker they do not.
+        left_out: returns the parts of ranges that power cuts left empty.
     """
     from pyspark.sql import functions as sf
 
@@ -185,6 +195,8 @@ def measure(
         repeats = sf.count("origin") - sf.count_distinct("origin")
         (whole,) = rows.agg(repeats.alias("repeated"), latency).collect()
         low, high = whole["latency"] or (None, None)
+        gaps = _gaps(rows, partitions) if any(one.missing for one in partitions) else []
+        partitions, gaps = explained(topic, partitions, gaps, left_out)
         return Report(
             topic=topic,
             repeated=whole["repeated"],
@@ -192,7 +204,7 @@ def measure(
             p99_ms=high,
             partitions=partitions,
             minutes=_minutes(minutes, sent, committed),
-            gaps=_gaps(rows, partitions) if any(one.missing for one in partitions) else [],
+            gaps=gaps[:GAPS_MAX],
         )
     finally:
         rows.unpersist()
@@ -327,7 +339,11 @@ def _gaps(rows: DataFrame, partitions: Sequence[PartitionCount]) -> list[Gap]:
         (sf.lag("offset").over(window) + 1).alias("begin"),
         sf.col("offset").alias("end"),
     )
-    inner = edges.where("`begin` < `end`").orderBy("broker", "partition", "begin").limit(GAPS_MAX)
+    inner = (
+        edges.where("`begin` < `end`")
+        .orderBy("broker", "partition", "begin")
+        .limit(GAPS_EXPLAINED_MAX)
+    )
     found = [Gap(row[0], row[1], row[2], row[3]) for row in inner.collect()]
     outer = rows.groupBy("broker", "partition").agg(sf.min("offset"), sf.max("offset")).collect()
     ends = {(row[0], row[1]): (row[2], row[3] + 1) for row in outer}
@@ -338,4 +354,34 @@ def _gaps(rows: DataFrame, partitions: Sequence[PartitionCount]) -> list[Gap]:
             for low, high in ((one.begin, first), (last, one.end))
             if low < high
         ]
-    return sorted(found, key=msgspec.structs.astuple)[:GAPS_MAX]
+    return sorted(found, key=msgspec.structs.astuple)[:GAPS_EXPLAINED_MAX]
+
+
+def explained(
+    topic: str,
+    partitions: Sequence[PartitionCount],
+    gaps: Sequence[Gap],
+    left_out: Callable[[Sequence[Range]], Sequence[Range]],
+) -> tuple[list[PartitionCount], list[Gap]]:
+    """Count offsets that power cuts left empty as left out, and not as missing.
+
+    Args:
+        gaps: offsets without a message.
+        left_out: returns the parts of ranges that power cuts left empty.
+    """
+    from coherer.spark.planning import Range
+
+    empty: dict[tuple[str, int], list[range]] = {}
+    wanted = [Range(topic, gap.broker, gap.partition, gap.begin, gap.end) for gap in gaps]
+    for one in left_out(wanted) if wanted else ():
+        empty.setdefault((one.broker, one.partition), []).append(range(one.start, one.end))
+    counts: list[PartitionCount] = []
+    for part in partitions:
+        count = sum(map(len, joined(empty.get((part.broker, part.partition), ()))))
+        missing = None if part.missing is None else part.missing - count
+        counts.append(replace(part, missing=missing, left_out=count))
+    return counts, [
+        replace(gap, begin=left.start, end=left.stop)
+        for gap in gaps
+        for left in without([range(gap.begin, gap.end)], empty.get((gap.broker, gap.partition), ()))
+    ]
