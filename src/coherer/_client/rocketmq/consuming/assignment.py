@@ -12,8 +12,9 @@ See docs/protocol/rocketmq.md, sections 8.9, 8.14.
   A failure is retried in the next round, which then comes sooner.
 * When the queues of a topic have changed, its subscription gets a new version, which is sent to all
   brokers at once (section 3.5); pulls of new queues contain it.
-* A broker keeps a lock for 60 s. Locks are renewed every `LOCK_MS`. Without an answer, a lock is
-  considered valid for `assigned_queue.LOCK_LIFE_MS`, so no other member can have it meanwhile.
+* A broker keeps a lock for 60 s. Locks are renewed every `LOCK_MS`, and soon again if a broker does
+  not answer, such as one that restarts. Without an answer, a lock is considered valid for
+  `assigned_queue.LOCK_LIFE_MS`, so no other member can have it meanwhile.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ from coherer.errors import CohererError, RefusedError
 _log = Log(logging.getLogger(__name__))
 
 LOCK_MS: Final = 20_000
+LOCK_RETRY_MS: Final = 2_000
+"""The longest pause before locks are renewed again if a broker has not answered."""
 
 STORE_TIMEOUT_MS: Final = 1_000
 """How long to wait for brokers to store the offsets of revoked queues."""
@@ -141,9 +144,15 @@ class QueueLocks:
         answers = await self._lock(queues)
         return frozenset(queue for _, locked in answers for queue in locked)
 
-    async def renew(self) -> None:
-        """Renew all locks; a queue whose lock is refused pauses until the next round."""
-        for asked, locked in await self._lock(self._queues):
+    async def renew(self) -> bool:
+        """Renew all locks; a queue whose lock is refused pauses until the next round.
+
+        Returns:
+            Whether all brokers have answered.
+        """
+        queues = frozenset(self._queues)
+        answers = await self._lock(queues)
+        for asked, locked in answers:
             for queue in asked:
                 assigned = self._queues.get(queue)
                 if assigned is None:
@@ -151,6 +160,7 @@ class QueueLocks:
                 before, assigned.locked_ms = assigned.locked, now_ms() if queue in locked else 0
                 if assigned.locked and not before:
                     self._locked(assigned)
+        return sum(len(asked) for asked, _ in answers) == len(queues)
 
     async def unlock(self, queues: Collection[Queue], *, wait: bool = False) -> None:
         """Unlock queues; with `wait`, wait for the answers of reachable brokers."""

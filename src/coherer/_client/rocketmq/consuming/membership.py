@@ -15,9 +15,9 @@ from typing import Final, TypeAlias
 
 from coherer._client.engine.assignments import Assignments
 from coherer._client.engine.consumer import Progress
-from coherer._client.engine.tasks import cancel, every
+from coherer._client.engine.tasks import backoff, cancel, every
 from coherer._client.rocketmq.consuming.assigned_queue import AssignedQueue, ConsumeStatistics
-from coherer._client.rocketmq.consuming.assignment import LOCK_MS, AssignmentManager
+from coherer._client.rocketmq.consuming.assignment import LOCK_MS, LOCK_RETRY_MS, AssignmentManager
 from coherer._client.rocketmq.consuming.broker_rpc import BrokerRpc
 from coherer._client.rocketmq.consuming.offsets import BrokerOffsets, LocalOffsets, OffsetStore
 from coherer._client.rocketmq.consuming.subscription_check import SubscriptionCheck
@@ -196,9 +196,19 @@ class GroupMembership:
             ),
         }
         if self.manager.locking:
-            work["locks"] = every(upkeep, "renewing locks", LOCK_MS, self.manager.locks.renew)
+            work["locks"] = self._renew_locks()
         work |= {name: service() for name, service in services.items()}
         self._tasks = [asyncio.create_task(task, name=name) for name, task in work.items()]
+
+    async def _renew_locks(self) -> None:
+        retry = backoff(LOCK_RETRY_MS)
+        wait_s = LOCK_MS / 1000
+        while True:
+            await asyncio.sleep(wait_s)
+            wait_s = retry()
+            with self.upkeep.guard("renewing locks"):
+                if await self.manager.locks.renew():
+                    retry, wait_s = backoff(LOCK_RETRY_MS), LOCK_MS / 1000
 
     async def leave(self, before: Callable[[], None] = lambda: None) -> None:
         """Give all queues up and leave the group; also after a `join` that failed.
