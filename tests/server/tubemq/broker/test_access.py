@@ -40,6 +40,22 @@ async def test_the_visit_token(client: BrokerClient, broker: Broker, clock: Manu
     assert (await client.send()).success, "the broker may have missed a token"
 
 
+async def test_a_client_whose_account_was_removed_is_not_served_for_long(
+    client: BrokerClient, broker: Broker
+) -> None:
+    access = broker.state.access
+    access.switch(pb.EnableBrokerFunInfo(enableVisitTokenCheck=True, accountsRequired=True))
+    for token in (1, 2):
+        access.add_tokens(f"{token},{token + 1}")
+        broker.state.changed()
+        assert (await client.send(authInfo=authorized(1))).success
+    access.add_tokens("3,4")
+    broker.state.changed()
+    assert (await client.send(authInfo=authorized(1))).errCode == 415
+    assert client.register(authInfo=authorized(1)).errCode == 415
+    assert (await client.send(authInfo=authorized(2))).success, "perhaps it sends no heartbeat yet"
+
+
 async def test_authentication(client: BrokerClient, broker: Broker) -> None:
     access = broker.state.access
     access.switch(pb.EnableBrokerFunInfo(enableProduceAuthenticate=True))

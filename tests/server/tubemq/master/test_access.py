@@ -126,6 +126,27 @@ def test_a_token_is_valid_only_for_its_client(harness: MasterHarness) -> None:
     assert refused(ann.heartbeat())
 
 
+@pytest.mark.parametrize("password", [None, "changed"])
+def test_a_token_ends_with_its_account_or_password(password: str | None) -> None:
+    users = {"ann": "secret", "bob": "hidden"}
+    harness = MasterHarness(authenticate_producers=True, authenticate_consumers=True, users=users)
+    broker = harness.broker()
+    harness.topic()
+    broker.sync()
+    ann, bob, eve = Producer(harness, "p"), Producer(harness, "q"), Consumer(harness)
+    ann.auth = eve.auth = signed(harness)
+    bob.auth = signed(harness, "bob", "hidden")
+    for client in (ann, bob, eve):
+        client.auth = token(client.register().authorizedInfo.authAuthorizedToken)
+        assert client.heartbeat().success
+    users.pop("ann") if password is None else users.update(ann=password)
+    assert refused(ann.heartbeat())
+    assert eve.heartbeat().requireAuth
+    eve.auth = signed(harness)
+    assert refused(eve.heartbeat())
+    assert bob.heartbeat().success
+
+
 def test_a_token_of_an_earlier_run_means_register_again(harness: MasterHarness) -> None:
     producer = Producer(harness)
     producer.auth = signed(harness)

@@ -27,6 +27,9 @@ CLOSED, REMOVING, REMOVED = 1, 2, 3
 """Status of a topic: closed for clients; its files are being removed; they are removed."""
 
 _TOKENS_KEPT = 6
+_TOKENS_KEPT_STRICT = 3
+"""The tokens of this period and the next one, which the master sends, and that of the last one, for
+clients that have not sent a heartbeat to the master since."""
 _MINUTE_MS = 60_000
 _SLICE_MS = 5_000
 _SLICES = _MINUTE_MS // _SLICE_MS
@@ -39,7 +42,8 @@ class AccessControl:
     does, and keeps the last six. A client without one has not registered at the master. The check
     is suspended while the broker may have missed tokens: without contact to a master, and for a
     while after its registration. It is never suspended in a cluster with accounts, where the token
-    is the only proof that a client has authenticated.
+    is the only proof that a client has authenticated. There the broker keeps three tokens, so that
+    it does not serve the clients of a removed account for long.
 
     Attributes:
         in_contact: whether the last call to a master succeeded.
@@ -67,6 +71,8 @@ class AccessControl:
         self._check_producers = switches.enableProduceAuthenticate
         self._check_consumers = switches.enableConsumeAuthenticate
         self._strict = switches.accountsRequired
+        kept = _TOKENS_KEPT_STRICT if self._strict else _TOKENS_KEPT
+        self._tokens = deque(self._tokens, maxlen=kept)
 
     def is_final(self, now_ms: int) -> bool:
         """Whether the result of a check stays the same until the next `switch` or `add_tokens`."""

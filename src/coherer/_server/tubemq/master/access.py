@@ -14,8 +14,12 @@ token. Coherer's master authenticates clients, Java's included:
   ask consumers for a signature, whose content they do not check. Java's consumers do not send one
   when they take partitions, so that option is never switched on.)
 
-A token is bound to the client, the user and this run of the master. The answer to a token of an
-earlier run is 411, after which clients register again. 415 would mean a wrong password.
+A token is bound to the client, the user, the user's password and this run of the master. The answer
+to a token of an earlier run is 411, after which clients register again. 415 would mean a wrong
+password.
+
+So a client of a changed or removed account is refused at its next heartbeat. Brokers, which do not
+know accounts, serve it until its visit token ends (`coherer._server.tubemq.broker.state`).
 """
 
 from __future__ import annotations
@@ -118,7 +122,8 @@ class Authenticator:
         if certificate.HasField("authInfo"):
             password = self._password(certificate.authInfo.userName)
             user = self._check_signature(certificate.authInfo, password)
-            token = self._token(client_id, user, now_ms + self._options.token_life_ms)
+            until_ms = now_ms + self._options.token_life_ms
+            token = self._token(client_id, user, password, until_ms)
             return Identity(user, token)
         return self._read_token(client_id, certificate.authorizedToken, now_ms)
 
@@ -138,24 +143,30 @@ class Authenticator:
             raise _refused(wrong)
         return info.userName
 
-    def _token(self, client_id: str, user: str, until_ms: int) -> str:
+    def _token(self, client_id: str, user: str, password: str, until_ms: int) -> str:
         name = base64.urlsafe_b64encode(user.encode()).decode()
         text = f"{until_ms}.{name}"
-        return f"{text}.{self._seal(client_id, text)}"
+        return f"{text}.{self._seal(client_id, password, text)}"
 
     def _read_token(self, client_id: str, token: str, now_ms: int) -> Identity | None:
         text, _, seal = token.rpartition(".")
-        if not text or not hmac.compare_digest(seal.encode(), self._seal(client_id, text).encode()):
-            return None
         until_text, _, name = text.partition(".")
-        user = base64.urlsafe_b64decode(name).decode()
+        try:
+            user = base64.urlsafe_b64decode(name).decode()
+        except ValueError:
+            return None
+        password = self._password(user)
+        expected = self._seal(client_id, password, text)
+        if not hmac.compare_digest(seal.encode(), expected.encode()) or not password:
+            return None
         left_ms = int(until_text) - now_ms
-        if left_ms <= 0 or not self._password(user):
+        if left_ms <= 0:
             return None
         return Identity(user, token, must_sign=left_ms < self._options.token_life_ms // 2)
 
-    def _seal(self, client_id: str, text: str) -> str:
-        return hmac.new(self._secret, f"{client_id}\n{text}".encode(), hashlib.sha256).hexdigest()
+    def _seal(self, client_id: str, password: str, text: str) -> str:
+        key = hmac.digest(self._secret, password.encode(), "sha256")
+        return hmac.new(key, f"{client_id}\n{text}".encode(), hashlib.sha256).hexdigest()
 
 
 class VisitTokens:
