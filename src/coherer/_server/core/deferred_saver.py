@@ -55,13 +55,16 @@ class DeferredSaver:
 
     Args:
         write: replaces the file of a name durably; called in a thread.
+        loses_unsaved: whether a change that could not be written is given up, because this process,
+            or another one, goes on with what is written.
 
     Attributes:
         changes: counts changes; compare it to find out whether a call changed a file.
     """
 
-    def __init__(self, write: Callable[[str, bytes], None]) -> None:
+    def __init__(self, write: Callable[[str, bytes], None], *, loses_unsaved: bool = False) -> None:
         self._write = write
+        self.loses_unsaved = loses_unsaved
         self._files: dict[str, _File] = {}
         self._marked: dict[str, None] = {}
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []

@@ -29,9 +29,13 @@ Action: TypeAlias = "Callable[[Mapping[str, str]], Awaitable[Reply]]"
 
 
 class SavedFiles(Protocol):
-    """The writer of the files that a request may change; `changes` counts their changes."""
+    """The writer of the files that a request may change; `changes` counts their changes.
+
+    If it `loses_unsaved`, a change that could not be written is given up.
+    """
 
     changes: int
+    loses_unsaved: bool
 
     async def flush(self) -> None:
         """Wait until all earlier changes are on disk."""

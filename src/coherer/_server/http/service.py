@@ -332,7 +332,10 @@ class _HttpConnection:
             await files.flush()
         except StoreError as error:
             status, headers, _ = reply
-            text = f"The change took effect, but could not be saved yet: {error.text}"
+            outcome = "The change took effect, but could not be saved yet"
+            if files.loses_unsaved:
+                outcome = "The change could not be saved, and is given up"
+            text = f"{outcome}: {error.text}"
             reply = status, headers, msgspec.json.encode(refused(text))
         self._resume_after(reply)
 

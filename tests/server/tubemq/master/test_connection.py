@@ -10,11 +10,14 @@ import pytest
 from google.protobuf.message import Message
 
 from coherer import _net as net
-from coherer._server.tubemq.master.master import MasterConnection
+from coherer._server.core.deferred_saver import DeferredSaver
+from coherer._server.options.tubemq import MasterOptions
+from coherer._server.tubemq.master.master import Master, MasterConnection
 from coherer._wire.tubemq import messages as pb
 from coherer._wire.tubemq import methods
 from coherer._wire.tubemq.frame import encode_frame
 from coherer._wire.tubemq.session import ClientSession, Failure, Response
+from coherer.errors import StoreError
 from tests.server.master_harness import MasterHarness
 
 
@@ -123,3 +126,38 @@ async def test_requests_without_a_timeout_get_no_answer(client: Client) -> None:
     client.connection.write(request(1, 1, 0, REGISTER.SerializeToString()))
     await client.ask(methods.PRODUCER_REGISTER, REGISTER)
     assert client.answers.empty()
+
+
+@pytest.mark.parametrize("has_standbys", [False, True])
+async def test_a_change_that_cannot_be_saved(has_standbys: bool) -> None:
+    """A master with standbys loses it: it must not say that it was done."""
+
+    def fail(name: str, content: bytes) -> None:
+        raise StoreError("ZooKeeper does not answer.")
+
+    files = DeferredSaver(fail, loses_unsaved=has_standbys)
+    state = Master(MasterOptions(), lambda: None, lambda take: files.save("master", take))
+    accept = partial(MasterConnection, state, files=files)
+    listener = await net.listen("127.0.0.1", 0, accept)
+    client = await net.dial("127.0.0.1", listener.port, Client)
+    broker = pb.RegisterRequestB2M(
+        clientId="1:10.0.0.1:8123:x",
+        brokerOnline=False,
+        enableTls=False,
+        readStatusRpt=0,
+        writeStatusRpt=0,
+        curBrokerConfId=0,
+        confCheckSumId=0,
+        brokerDefaultConfInfo="",
+    )
+    _, frame = client.session.request(methods.BROKER_REGISTER, broker, 5_000)
+    client.connection.write(frame)
+    answer = await client.answers.get()
+    if has_standbys:
+        assert isinstance(answer, Failure)
+        assert answer.standby
+        assert "ZooKeeper does not answer" in answer.text
+    else:
+        assert isinstance(answer, Response)
+    client.connection.close()
+    await listener.close()

@@ -50,7 +50,7 @@ class EnsembleMaster:
         self._loop = asyncio.get_running_loop()
         address = f"{options.host}:{options.port}"
         self._election = Election(servers, address, options.web_port, session_ms, self)
-        self.files = DeferredSaver(self._election.save)
+        self.files = DeferredSaver(self._election.save, loses_unsaved=True)
         self.master = Master(
             msgspec.structs.replace(options, standby=True),
             lambda: self._content,

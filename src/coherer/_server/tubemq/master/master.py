@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Any, Final
 
 from google.protobuf.message import Message as PbMessage
@@ -355,7 +354,8 @@ class MasterConnection:
             if self._saves == before:
                 self._connection.write(answer)
             else:
-                task = asyncio.get_running_loop().create_task(self._answer_when_saved(answer))
+                later = self._answer_when_saved(request, answer)
+                task = asyncio.get_running_loop().create_task(later)
                 self._deferred.add(task)
                 task.add_done_callback(self._deferred.discard)
 
@@ -368,10 +368,16 @@ class MasterConnection:
     def _saves(self) -> int:
         return 0 if self._files is None else self._files.changes
 
-    async def _answer_when_saved(self, answer: bytes) -> None:
+    async def _answer_when_saved(self, request: Request, answer: bytes) -> None:
         if self._files is not None:
-            with suppress(StoreError):  # a full disk must not make the master refuse heartbeats
+            try:
                 await self._files.flush()
+            except StoreError as error:
+                # A single master goes on with the change: a full disk must not make it refuse
+                # heartbeats.
+                if self._files.loses_unsaved:
+                    text = f"This master could not save the change: {error.text}"
+                    answer = self._session.error(request, STANDBY, text)
         self._connection.write(answer)
 
     def _answer(self, request: Request) -> bytes:
