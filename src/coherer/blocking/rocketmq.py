@@ -275,7 +275,8 @@ class ReceivedMessage(aio.ReceivedMessage, frozen=True, eq=False, gc=False):
 
         The broker keeps it meanwhile. After too many attempts it becomes a dead letter. An orderly
         consumer pauses the queue instead, and continues with this message. If no broker accepts the
-        message, this consumer delivers it again after some seconds.
+        message, this consumer delivers it again after some seconds. Until the broker has answered,
+        `ack` and a loop's next message leave the message alone, and another `retry` waits.
 
         Args:
             later: the delay. Brokers only have some delays (`_record.system_topics`) and use the

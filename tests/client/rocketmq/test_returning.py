@@ -41,6 +41,83 @@ async def test_a_message_goes_back_to_its_broker(cluster, shelf, client) -> None
     }
 
 
+async def test_a_message_that_is_retried_twice_at_once_goes_back_once(
+    cluster, shelf, client
+) -> None:
+    shelf.put(b"a", b"b")
+    async with reading(client) as consumer:
+        batch = await one(consumer)
+        first, second = batch
+        await asyncio.gather(first.retry(later=4), first.dead_letter(), batch.retry())
+        await second.dead_letter()
+        assert consumer.progress[ZERO].offset == 2
+    backs = [(asked.fields["offset"], asked.fields["delayLevel"]) for asked in cluster.asked(BACK)]
+    assert backs == [("1000", "4"), ("1001", "0")]
+
+
+async def test_what_is_acknowledged_while_it_goes_back_is_lost_to_nobody(
+    cluster, shelf, client, kit
+) -> None:
+    """The broker is asked already; if it refuses, this consumer delivers the message again."""
+    shelf.package = 3
+    shelf.put(b"a", b"b", b"c")
+    held: list[Any] = []
+    cluster.script(BACK, held.append)
+    cluster.always(RequestCode.SEND_MESSAGE_V2, kit.refuse(14))
+    async with reading(client) as consumer:
+        batch = await one(consumer)
+        first, *_ = batch
+        retrying = asyncio.create_task(first.retry())
+        await cluster.until(lambda: held)
+        first.ack()
+        batch.ack()
+        assert consumer.progress[ZERO].offset == 0
+        held[0].answer(1, "no")
+        await retrying
+        assert consumer.progress[ZERO].offset == 0
+        [again] = await one(consumer)
+        assert (again.body, again.attempt) == (b"a", 1)
+        again.ack()
+        assert consumer.progress[ZERO].offset == 3
+
+
+async def test_a_loop_does_not_acknowledge_what_goes_back(cluster, shelf, client) -> None:
+    shelf.package = 3
+    shelf.put(b"a", b"b", b"c")
+    held: list[Any] = []
+    cluster.script(BACK, held.append)
+    async with reading(client) as consumer:
+        async for message in consumer:
+            if message.body == b"a":
+                retrying = asyncio.create_task(message.retry())
+                await cluster.until(lambda: held)
+            elif message.body == b"c":
+                message.ack()
+                assert consumer.progress[ZERO].offset == 0
+                held[0].answer()
+                await retrying
+                assert consumer.progress[ZERO].offset == 3
+                break
+
+
+async def test_a_cancelled_retry_leaves_no_message_that_nobody_settles(
+    cluster, shelf, client, kit
+) -> None:
+    shelf.put(b"a", b"b")
+    cluster.script(BACK, kit.silence)
+    async with reading(client) as consumer:
+        batch = await one(consumer)
+        first, _ = batch
+        retrying = asyncio.create_task(first.retry())
+        await cluster.until(lambda: cluster.asked(BACK))
+        batch.ack()
+        retrying.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await retrying
+        [again] = await one(consumer)
+        assert (again.body, again.attempt) == (b"a", 1)
+
+
 async def test_a_refused_send_back_goes_to_the_retry_topic(cluster, shelf, client, kit) -> None:
     shelf.put(b"a", TAGS="UA", DELAY="2", WAIT="false")
     cluster.script(BACK, kit.refuse(1))

@@ -225,6 +225,9 @@ class Delivery(Generic[B]):
         seen: how many messages from its start a loop has passed. They are acknowledged later
             (`count_seen`), so that a loop costs one addition per message.
         failed: the offsets of messages that were retried.
+        returning: the positions of the messages that a server is asked to take back. The answer
+            decides about them: acknowledging them meanwhile has no effect.
+        released: whether the application has acknowledged all the others meanwhile.
         on_end: called when the application has finished it, with whether all was acknowledged.
         on_done: called then, too, with the offsets of the messages that were retried.
     """
@@ -238,6 +241,8 @@ class Delivery(Generic[B]):
         "failed",
         "on_done",
         "on_end",
+        "released",
+        "returning",
         "seen",
         "state",
         "taken_ms",
@@ -249,6 +254,8 @@ class Delivery(Generic[B]):
         self.taken_ms = 0
         self.seen = 0
         self.failed: set[int] = set()
+        self.returning: set[int] = set()
+        self.released = False
         self.on_end: Callable[[bool], None] | None = None
         self.on_done: DoneCallback | None = None
         self._fetcher = fetcher
@@ -295,19 +302,21 @@ class Delivery(Generic[B]):
 
     def acknowledge(self, number: int | None = None) -> None:
         """Acknowledge the message at a position, or all; no effect unless it is in hand."""
-        if not self.in_hand:
+        if not self.in_hand or number in self.returning:
             return
         if number is not None and not self._mark(number):
             return
-        if number is None or self._first >= len(self.batch):
+        if number is None and self.returning:
+            self.released = True
+            self._mark_before(len(self.batch))
+        elif number is None or self._first >= len(self.batch):
             self._done()
         self._fetcher.acknowledged()
 
     def count_seen(self) -> None:
         """Acknowledge the messages that a loop has passed, unless only batches can be."""
         if self.in_hand and self.seen > self._first and self._fetcher.state.by_message:
-            self._first = self.seen
-            self._close_gap()
+            self._mark_before(self.seen)
             if self._first >= len(self.batch):
                 self._done()
                 self._fetcher.acknowledged()
@@ -357,6 +366,14 @@ class Delivery(Generic[B]):
         self._beyond.add(number)
         self._close_gap()
         return True
+
+    def _mark_before(self, end: int) -> None:
+        """Record an acknowledgement of all messages before a position."""
+        if self.returning:
+            self._beyond.update(set(range(self._first, end)) - self.returning)
+        else:
+            self._first = end
+        self._close_gap()
 
     def _close_gap(self) -> None:
         while self._first in self._beyond:

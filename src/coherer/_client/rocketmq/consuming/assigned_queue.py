@@ -9,6 +9,8 @@ The state is in `engine.assigned`; this is the I/O around it.
   locked.
 * The offset to commit moves when messages are acknowledged. If the broker does not know it yet, the
   next pull carries it (`OffsetStore.offset_for_pull`); slaves do not get offsets.
+* A message is sent back once: while its broker is asked, another `retry` waits for the answer, and
+  acknowledging the message has no effect.
 * Messages that cannot be delivered are skipped. They are counted and logged once, when the batch is
   taken. A batch without deliverable messages is acknowledged here.
 """
@@ -27,6 +29,7 @@ import msgspec
 from coherer._client.engine.assigned import Delivery, PartitionState, RetryAfter
 from coherer._client.engine.assignments import PrefetchBuffer
 from coherer._client.engine.consumer import Progress
+from coherer._client.engine.tasks import Waiters
 from coherer._client.rocketmq.consuming.broker_rpc import BrokerRpc
 from coherer._client.rocketmq.consuming.fetch_loop import SLACK_MS, FetchLoop, FetchRequest
 from coherer._client.rocketmq.consuming.offsets import OffsetStore
@@ -239,6 +242,7 @@ class AssignedQueue:
         self._error: CohererError | None = None  # of the last pull
         self._unknown = 0  # refusals by UNKNOWN_CODES in a row
         self._timers: set[asyncio.TimerHandle] = set()
+        self._returned = Waiters()
         self._loop = asyncio.get_running_loop()
         self._fetching = self._new_fetch_loop()
 
@@ -347,14 +351,34 @@ class AssignedQueue:
     async def _retry(
         self, delivery: Delivery[ReceivedBatch], number: int, after: RetryAfter
     ) -> None:
+        while number in delivery.returning:
+            await self._returned.wait()
         if not delivery.in_hand or number not in delivery.open_numbers:
             return
         message = message_at(delivery.batch, number)
         delivery.failed.add(message.offset or 0)
-        reason = retry_reason(delivery.batch, number)
-        if await self._context.redelivery.send_back(message, after, reason):
+        delivery.returning.add(number)
+        accepted = False
+        try:
+            reason = retry_reason(delivery.batch, number)
+            accepted = await self._context.redelivery.send_back(message, after, reason)
+        except BaseException:  # cancelled, or there is no such delay level
+            if delivery.released:  # nobody would settle the message any more
+                self._deliver_again(delivery, number, after)
+            raise
+        finally:
+            delivery.returning.discard(number)
+            self._returned.wake()
+        if accepted:
             delivery.acknowledge(number)
-        elif self.state.ordered:
+        else:
+            self._deliver_again(delivery, number, after)
+
+    def _deliver_again(
+        self, delivery: Delivery[ReceivedBatch], number: int, after: RetryAfter
+    ) -> None:
+        """Deliver a message again that no broker has taken back."""
+        if self.state.ordered:
             delivery.failed.update(delivery.batch.offsets())
             self._wake_later(self._suspend_ms(after), delivery.rest())
         else:
